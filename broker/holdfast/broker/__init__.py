@@ -1,0 +1,1 @@
+"""The node: durability, scheduling and the network around the pure machine."""

@@ -1,0 +1,264 @@
+"""The node's configuration: one frozen object, validated at start.
+
+Precedence: flags > environment (HOLDFAST_<FIELD>) > TOML file (flat keys) > defaults. A bad value is refused with the
+field's name, what was given, what is allowed and where it came from; so is a key that no field has.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+ENV_PREFIX = "HOLDFAST_"
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_GIB = 1024 * _MIB
+_TIB = 1024 * _GIB
+_MINUTE_MS = 60_000
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
+_YEAR_MS = 366 * _DAY_MS
+
+_Port = Annotated[int, Field(ge=0, le=65_535)]
+_GIVEN_CHARS_MAX = 80
+
+
+class ConfigError(Exception):
+    """The configuration was refused. `problems` has one line per bad field."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("The configuration was refused:\n" + "\n".join(f"  {line}" for line in problems))
+        self.problems = tuple(problems)
+
+
+class _ContradictionError(ValueError):
+    """Fields that are fine alone but not together, as (field, what must hold, other field), and their values."""
+
+    def __init__(self, found: list[tuple[str, str, str]], values: Mapping[str, object]) -> None:
+        super().__init__("; ".join(f"{field} {rule} {other}" for field, rule, other in found))
+        self.found = found
+        self.values = values
+
+
+# The first field of each pair must not exceed the second.
+_ORDERED = (
+    ("lease_ms_min", "lease_ms_max"),
+    ("retry_base_ms", "retry_cap_ms"),
+    ("retry_cap_ms", "delay_ms_max"),  # a back-off is a delay
+    ("payload_bytes_max", "batch_bytes_max"),  # or the largest task could never be sent
+    ("result_bytes_max", "batch_bytes_max"),
+    ("batch_bytes_max", "proposals_bytes_max"),  # or the largest batch could never be taken
+    ("batch_bytes_max", "segment_bytes"),  # or the largest batch could never be logged
+    ("max_attempts_default", "max_claims_default"),  # every attempt needs a claim
+)
+
+
+class BrokerConfig(BaseSettings):
+    """Everything a node can be told. Built by `load_config`; built directly it reads no file and no environment."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, env_prefix=ENV_PREFIX)
+
+    # Where the node lives
+    data_dir: Path = Field(Path("holdfast-data"), description="directory of the log and the state; created if missing")
+    host: str = Field("127.0.0.1", min_length=1, max_length=255, description="address to listen on")
+    port: _Port = Field(7400, description="gRPC port; 0 takes a free one")
+    ops_port: _Port = Field(7403, description="HTTP port of /metrics, /livez and /readyz; 0 takes a free one")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
+    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto is console on a terminal")
+    shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
+
+    # Storage
+    segment_bytes: int = Field(64 * _MIB, ge=_MIB, le=4 * _GIB, description="size of one log file")
+    state_flush_log_bytes: int = Field(64 * _MIB, ge=64 * _KIB, le=_TIB, description="log bytes that force a flush")
+    state_flush_age_seconds: float = Field(
+        60.0, ge=0.1, le=86_400, description="age of unflushed state that forces one"
+    )
+    state_write_buffer_bytes: int = Field(32 * _MIB, ge=_MIB, le=16 * _GIB, description="memory for unflushed state")
+    state_block_cache_bytes: int = Field(64 * _MIB, ge=_MIB, le=_TIB, description="memory for state read from disk")
+    free_bytes_min: int = Field(512 * _MIB, ge=0, le=_TIB, description="less free disk refuses writes; 0 never does")
+
+    # What one call may carry
+    payload_bytes_max: int = Field(_MIB, ge=1, le=64 * _MIB, description="largest payload of a task")
+    result_bytes_max: int = Field(_MIB, ge=1, le=64 * _MIB, description="largest result of a task")
+    batch_tasks_max: int = Field(1000, ge=1, le=1000, description="most tasks in one call")
+    batch_bytes_max: int = Field(4 * _MIB, ge=_KIB, le=256 * _MIB, description="most bytes in one call")
+    lease_ms_min: int = Field(1000, ge=1, le=_DAY_MS, description="shortest lease")
+    lease_ms_max: int = Field(_DAY_MS, ge=1, le=_YEAR_MS, description="longest lease")
+    delay_ms_max: int = Field(_YEAR_MS, ge=1, le=10 * _YEAR_MS, description="furthest a task may be put off")
+    wait_ms_max: int = Field(60_000, ge=0, le=_HOUR_MS, description="longest a Reserve call may wait")
+
+    # What may wait inside the node
+    claims_per_worker_max: int = Field(1000, ge=1, le=1_000_000, description="most claims one worker holds at once")
+    ready_window_tasks: int = Field(4096, ge=16, le=1_000_000, description="ready tasks of a queue kept in memory")
+    proposals_max: int = Field(10_000, ge=1, le=1_000_000, description="most writes waiting for the log")
+    proposals_bytes_max: int = Field(64 * _MIB, ge=_KIB, le=16 * _GIB, description="most bytes of such writes")
+    waiters_max: int = Field(10_000, ge=1, le=1_000_000, description="most Reserve calls waiting for a task")
+    oldest_share_percent: int = Field(10, ge=0, le=100, description="share of claims that take the oldest task first")
+
+    # How long things are kept, and when they are tried again
+    dedup_window_ms: int = Field(_DAY_MS, ge=1, le=_YEAR_MS, description="how long a request_id is remembered")
+    # At least as long as outcomes of acks are remembered: a retried ack must not meet a forgotten task.
+    finished_retention_ms: int = Field(
+        10 * _MINUTE_MS, ge=10 * _MINUTE_MS, le=10 * _YEAR_MS, description="how long a finished task can be looked up"
+    )
+    result_ttl_default_ms: int = Field(_DAY_MS, ge=0, le=10 * _YEAR_MS, description="how long a result is kept")
+    dead_retention_ms: int = Field(14 * _DAY_MS, ge=1, le=10 * _YEAR_MS, description="how long a dead task is kept")
+    retry_base_ms: int = Field(1000, ge=0, le=_YEAR_MS, description="delay before the second attempt")
+    retry_factor: float = Field(2.0, ge=1, le=100, description="growth of the delay from one attempt to the next")
+    retry_cap_ms: int = Field(_HOUR_MS, ge=0, le=_YEAR_MS, description="longest delay between attempts")
+    retry_jitter: float = Field(0.2, ge=0, le=1, description="random part of a delay, as a fraction of it")
+    max_attempts_default: int = Field(10, ge=1, le=1_000_000, description="failures before a task is dead")
+    max_claims_default: int = Field(20, ge=1, le=1_000_000, description="claims before a task is dead")
+    sweep_batch_tasks: int = Field(1000, ge=1, le=1000, description="most tasks one expiry, promotion or purge moves")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what the constructor is given: `load_config` does the layering, so that it knows each value's origin."""
+        return (init_settings,)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_what_pydantic_would_bend(cls, value: object) -> object:
+        """No field is a switch, so `true` is a mistake, not the number 1; a blank string is nowhere meant."""
+        if isinstance(value, bool) or (isinstance(value, str) and not value.strip()):
+            raise ValueError("not a value")
+        return value
+
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("data_dir")
+    @classmethod
+    def _expand_home(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> "BrokerConfig":
+        found = [(low, "must not exceed", high) for low, high in _ORDERED if getattr(self, low) > getattr(self, high)]
+        if self.port == self.ops_port != 0:
+            found.append(("ops_port", "must differ from", "port"))
+        if found:
+            raise _ContradictionError(found, self.describe())
+        return self
+
+    def describe(self) -> dict[str, str | int | float]:
+        """Every setting as a printable value. No field holds a secret; one that does must be left out here."""
+        return self.model_dump(mode="json")
+
+
+def load_config(
+    path: Path | None,
+    overrides: Mapping[str, object],
+    env: Mapping[str, str] | None = None,
+    defaults: Mapping[str, object] | None = None,
+) -> BrokerConfig:
+    """Lay flags over environment over file over defaults and validate the result.
+
+    overrides: flags by field name; None means that the flag was not given.
+    env: the process environment unless told otherwise.
+    defaults: defaults of the calling command that differ from those of BrokerConfig.
+    """
+    layers = [
+        (dict.fromkeys(defaults or {}, "default"), dict(defaults or {})),
+        _file_layer(path),
+        _environment_layer(os.environ if env is None else env),
+        _flag_layer(overrides),
+    ]
+    origins: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for layer_origins, layer_values in layers:
+        origins |= layer_origins
+        values |= layer_values
+    try:
+        return BrokerConfig(**values)
+    except ValidationError as refused:
+        problems = [line for error in refused.errors() for line in _problem_lines(error, origins)]
+        raise ConfigError(problems) from None
+
+
+_Layer = tuple[dict[str, str], dict[str, Any]]
+
+
+def _file_layer(path: Path | None) -> _Layer:
+    if path is None:
+        return {}, {}
+    # The settings source takes a missing file for an empty one; a file that was named must be there.
+    if not path.is_file():
+        raise ConfigError([f"config file {path}: there is no such file"])
+    try:
+        values = TomlConfigSettingsSource(BrokerConfig, toml_file=path)()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"config file {path}: not valid TOML: {error}"]) from None
+    except OSError as error:
+        raise ConfigError([f"config file {path}: cannot be read: {error.strerror}"]) from None
+    return dict.fromkeys(values, f"file {path}"), values
+
+
+def _environment_layer(env: Mapping[str, str]) -> _Layer:
+    source = EnvSettingsSource(BrokerConfig, env_ignore_empty=True)
+    source.env_vars = {name.lower(): value for name, value in env.items() if value}
+    values = source()
+    return {name: f"environment {ENV_PREFIX}{name.upper()}" for name in values}, values
+
+
+def _flag_layer(overrides: Mapping[str, object]) -> _Layer:
+    values = {name: value for name, value in overrides.items() if value is not None}
+    return {name: f"flag --{name.replace('_', '-')}" for name in values}, values
+
+
+def _problem_lines(error: ErrorDetails, origins: Mapping[str, str]) -> list[str]:
+    """One bad field, or all contradictions between good ones, as lines for people."""
+    if not error["loc"]:
+        contradiction = error["ctx"]["error"]
+        assert isinstance(contradiction, _ContradictionError)
+
+        def told(name: str) -> str:
+            return f"{name} = {_shown(contradiction.values[name])} (from {origins.get(name, 'default')})"
+
+        return [f"{told(field)} {rule} {told(other)}" for field, rule, other in contradiction.found]
+    name = str(error["loc"][0])
+    origin = origins.get(name, "default")
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, BrokerConfig.model_fields, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return [f"{name}: there is no such setting (from {origin}){hint}"]
+    return [f"{name}: got {_shown(error['input'])} (from {origin}), allowed: {_allowed(name)}"]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _GIVEN_CHARS_MAX else text[:_GIVEN_CHARS_MAX] + "…"
+
+
+def _allowed(name: str) -> str:
+    """What a field takes, in words, from its type and bounds."""
+    field = BrokerConfig.model_fields[name]
+    choices = get_args(field.annotation)
+    if choices:
+        return " or ".join(choices)
+    bounds = {key: getattr(item, key) for item in field.metadata for key in ("ge", "le") if hasattr(item, key)}
+    kinds: dict[object, str] = {int: "a whole number", float: "a number", Path: "a path", str: "a non-empty text"}
+    kind = kinds[field.annotation]
+    return f"{kind} from {bounds['ge']} to {bounds['le']}" if bounds else kind

@@ -1,0 +1,55 @@
+"""Watches the free space of the data directory: below the watermark new tasks are refused, below half of it all writes.
+
+Finishing work frees space in the end, so acks, failures and purges go on for longer than what adds to the disk.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.broker.refusals import RefusedError, disk_low
+from holdfast.machine.entries import Enqueue, Entry, RetryDead
+
+_GROWING = (Enqueue, RetryDead)
+
+
+def free_bytes(directory: Path) -> int:
+    return shutil.disk_usage(directory).free
+
+
+class DiskGuard:
+    """What may be written, by the last look at the disk."""
+
+    def __init__(self, measure: Callable[[], int], free_bytes_min: int) -> None:
+        self._measure = measure
+        self._free_bytes_min = free_bytes_min
+        self.free_bytes = 0
+        self._log_full = False
+        self.look()
+
+    def look(self) -> bool:
+        """Measures again; returns whether writes that were refused before are allowed now."""
+        was_refusing = self.refusing
+        self.free_bytes = self._measure()
+        # The log had no room for a segment: believe that until there is clearly more than the watermark.
+        if self._log_full and self.free_bytes > self._free_bytes_min:
+            self._log_full = False
+        return was_refusing and not self.refusing
+
+    @property
+    def refusing(self) -> bool:
+        """Whether anything is refused."""
+        return self._log_full or self.free_bytes < self._free_bytes_min
+
+    def check(self, entry: Entry) -> None:
+        """Refuses an entry that the disk has no room for."""
+        if not self.refusing:
+            return
+        if self._log_full or self.free_bytes < self._free_bytes_min // 2 or isinstance(entry, _GROWING):
+            raise disk_low(self.free_bytes, self._free_bytes_min)
+
+    def log_is_full(self) -> RefusedError:
+        """The log could not reserve space: refuse everything until there is some."""
+        self._log_full = True
+        self.free_bytes = self._measure()
+        return disk_low(self.free_bytes, self._free_bytes_min)

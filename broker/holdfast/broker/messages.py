@@ -1,0 +1,77 @@
+"""Rows of the state as messages of the wire API."""
+
+from typing import cast
+
+from holdfast.broker.views import TaskView
+from holdfast.machine.ids import format_task_id
+from holdfast.machine.outcomes import Claimed
+from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DEAD_REASONS, DELAYED, RETRY_PENDING, SUCCEEDED, Queue
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+
+def wire_state(state: int) -> "pb.TaskState":
+    """The machine's states have the numbers of the wire API."""
+    return cast("pb.TaskState", state)
+
+
+def fill_claim(message: pb.Claim, claim: Claimed, envelope: bytes, now_ms: int) -> None:
+    task = claim.execution
+    message.task_id = format_task_id(claim.task_id)
+    message.token = task.token
+    message.task.ParseFromString(envelope)
+    message.lease_ms = max(0, task.timer_ms - now_ms)
+    message.attempt = task.failures + 1
+    message.claims = task.claims
+    message.enqueued_at_ms = task.enqueued_ms
+
+
+def fill_queue(message: pb.QueueCounts, name: str, queue: Queue) -> None:
+    message.queue = name
+    message.ready = queue.ready
+    message.claimed = queue.claimed
+    message.delayed = queue.delayed
+    message.retrying = queue.retrying
+    message.dead = queue.dead
+    message.enqueued_total = queue.enqueued_total
+    message.claimed_total = queue.claimed_total
+    message.succeeded_total = queue.succeeded_total
+    message.failed_total = queue.failed_total
+    message.expired_total = queue.expired_total
+    message.cancelled_total = queue.cancelled_total
+    message.dead_total = queue.dead_total
+
+
+def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
+    """`with_payload=False` leaves out what makes a listing long: payload and traceback."""
+    task = view.execution
+    message = pb.TaskInfo(
+        task_id=format_task_id(view.task_id),
+        state=wire_state(task.state),
+        queue=task.queue.decode(),
+        priority=task.priority,
+        failures=task.failures,
+        max_attempts=task.max_attempts,
+        claims=task.claims,
+        max_claims=task.max_claims,
+        enqueued_at_ms=task.enqueued_ms,
+        changed_at_ms=task.changed_ms,
+        worker=task.worker.decode(),
+        cancel_requested=bool(task.cancel_requested),
+        dead_reason=DEAD_REASONS[task.dead_reason],
+    )
+    if task.state in (DELAYED, RETRY_PENDING):
+        message.due_at_ms = task.timer_ms
+    elif task.state == CLAIMED:
+        message.lease_expires_at_ms = task.timer_ms
+    elif task.state in (SUCCEEDED, DEAD, CANCELLED):
+        message.purge_at_ms = task.timer_ms
+    if view.envelope is not None:
+        message.task.ParseFromString(view.envelope)
+    if view.error is not None:
+        message.last_error.ParseFromString(view.error)
+    if view.result is not None:
+        message.result = view.result
+    if not with_payload:
+        message.task.ClearField("payload")
+        message.last_error.ClearField("traceback")
+    return message

@@ -1,0 +1,262 @@
+"""One broker process: puts the parts together, starts them in order, and stops them in the reverse order."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from holdfast.broker.checkpoints import Checkpointer
+from holdfast.broker.clock import ShardClock, SystemTime
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.data_dir import DataDir
+from holdfast.broker.disk_guard import DiskGuard, free_bytes
+from holdfast.broker.log.disk import RealDisk
+from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.logs import get_logger
+from holdfast.broker.metrics import QUEUES_MAX, Metrics
+from holdfast.broker.ops import OpsServer
+from holdfast.broker.recovery import recover_shard
+from holdfast.broker.replication import SoloReplicator
+from holdfast.broker.rounds import Rounds
+from holdfast.broker.rpc import RpcServer
+from holdfast.broker.service import Service
+from holdfast.broker.shard import Shard
+from holdfast.broker.state import RocksState
+from holdfast.broker.views import read_queue_names
+
+SHARD = 0
+SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
+WATCH_SECONDS = 1.0
+
+_log = get_logger(__name__)
+
+
+class Node:
+    """A broker with one shard. `start`, then `run` until a signal or a failure, which it returns."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._stack = ExitStack()  # what must be closed, in reverse order
+        self._stop_asked = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ready = False
+        self.metrics = Metrics()
+        self.port = 0
+        self.ops_port = 0
+
+    async def start(self) -> None:
+        """Recovers and begins to serve. Raises what a person can act on; then nothing is left running."""
+        try:
+            sys.setswitchinterval(SWITCH_SECONDS)
+            self._open_storage()
+            self._build()
+            self._tasks.append(asyncio.create_task(self._rounds.run(), name="rounds"))
+            await self._first_entry()
+            self._tasks.append(asyncio.create_task(self._checkpointer.run(WATCH_SECONDS), name="checkpoints"))
+            self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
+            self.port = await self._rpc.start(self._config.host, self._config.port)
+            await self._ops.start()
+            self.ops_port = self._ops.port
+            self._ready = True
+        except BaseException:
+            await self._abandon()
+            raise
+
+    def _open_storage(self) -> None:
+        config = self._config
+        started = time.perf_counter()
+        self._data_dir = DataDir.open(config.data_dir)
+        self._stack.callback(self._data_dir.close)
+        self._node_log = NodeLog.open(RealDisk(self._data_dir.log_dir), segment_bytes=config.segment_bytes)
+        self._state = RocksState(
+            self._data_dir.state_dir,
+            write_buffer_bytes=config.state_write_buffer_bytes,
+            block_cache_bytes=config.state_block_cache_bytes,
+        )
+        self._stack.callback(self._state.close)
+        recovered = recover_shard(self._node_log, self._state, SHARD, on_progress=_log_progress)
+        self._machine = recovered.machine
+        _log.info(
+            "recovered",
+            applied_index=self._machine.meta.applied_index,
+            entries_replayed=recovered.entries_replayed,
+            log_bytes=self._node_log.size_bytes,
+            clean=self._node_log.was_closed,
+            seconds=round(time.perf_counter() - started, 3),
+        )
+
+    def _build(self) -> None:
+        config, metrics = self._config, self.metrics
+        self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
+        log_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-log"))
+        flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
+        self._rounds = Rounds(
+            self._node_log, metrics, run_blocking=_runner(log_thread), on_disk_full=self._guard.log_is_full
+        )
+        self._shard = Shard(
+            self._state,
+            self._machine,
+            SoloReplicator(self._node_log, SHARD, self._machine.meta.applied_index),
+            ShardClock(SystemTime(), self._machine.meta.now_ms),
+            config,
+            metrics,
+            wake_rounds=self._rounds.wake,
+            check_disk=self._guard.check,
+        )
+        self._rounds.attach([self._shard])
+        self._checkpointer = Checkpointer(
+            self._node_log,
+            SHARD,
+            self._state,
+            lambda: self._shard.applied_index,
+            log_bytes_max=config.state_flush_log_bytes,
+            age_seconds_max=config.state_flush_age_seconds,
+            run_blocking=_runner(flush_thread),
+        )
+        service = Service(self._shard, self._state, config, metrics)
+        self._rpc = RpcServer(service, metrics, batch_bytes_max=config.batch_bytes_max)
+        self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
+        metrics.watch_queues(self._queue_counts)
+
+    async def _first_entry(self) -> None:
+        """The first entry of the term; a disk that fails meanwhile must not leave this waiting."""
+        starting = asyncio.create_task(self._shard.start())
+        await asyncio.wait([starting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            if task.done():
+                starting.cancel()
+                task.result()
+        await starting
+
+    async def run(self) -> BaseException | None:
+        """Serves until SIGTERM, SIGINT or `ask_to_stop`, then stops gracefully. Returns the failure that ended it."""
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self.ask_to_stop)
+        stop_asked = asyncio.create_task(self._stop_asked.wait())
+        await asyncio.wait([stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        stop_asked.cancel()
+        failure = self._failure()
+        if failure is not None:
+            await self._abandon()
+            return failure
+        await self._stop()
+        return None
+
+    def ask_to_stop(self) -> None:
+        self._stop_asked.set()
+
+    def _failure(self) -> BaseException | None:
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                return error
+        return None
+
+    async def _stop(self) -> None:
+        """Finishes what is on its way, then closes everything so that the next start has nothing to replay."""
+        _log.info("stopping", grace_seconds=self._config.shutdown_grace_seconds)
+        self._ready = False
+        await self._rpc.drain()
+        self._shard.drain()
+        await self._rpc.stop(self._config.shutdown_grace_seconds)
+        await self._ops.stop()
+        await self._shard.stop()
+        self._rounds.stop()
+        await self._tasks[0]
+        await self._cancel_tasks()
+        await self._checkpointer.run_once()
+        self._node_log.close(clean=True)
+        self._stack.close()
+        _log.info("stopped")
+
+    async def _abandon(self) -> None:
+        """Something failed: nothing more is written, callers are told that the outcome of their writes is unknown."""
+        self._ready = False
+        if hasattr(self, "_shard"):
+            self._shard.give_up()
+            await self._rpc.stop(0.2)
+            await self._ops.stop()
+            await self._shard.stop()
+        await self._cancel_tasks()
+        if hasattr(self, "_node_log"):
+            self._node_log.close(clean=False)
+        self._stack.close()
+
+    async def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- what is shown ----------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Looks at disk and clock, once a second, and keeps the gauges."""
+        jumped = False
+        refusing = self._guard.refusing
+        while True:
+            if self._guard.look():
+                self._shard.serve_all_waiters()
+            if self._guard.refusing != refusing:
+                refusing = self._guard.refusing
+                _log.warning(
+                    "writes_refused" if refusing else "writes_resumed", free_bytes=self._guard.free_bytes,
+                    free_bytes_min=self._config.free_bytes_min,
+                )  # fmt: skip
+            self._shard.now_ms()
+            clock = self._shard.clock
+            if clock.jumped and not jumped:
+                _log.warning(
+                    "wall_clock_jumped", offset_ms=round(clock.wall_offset_ms), followed="no, until the next start"
+                )
+            jumped = clock.jumped
+            self._show()
+            failure = self._shard.failed()
+            if failure is not None:
+                raise failure
+            await asyncio.sleep(WATCH_SECONDS)
+
+    def _show(self) -> None:
+        metrics = self.metrics
+        metrics.proposals_waiting.set(self._shard.proposals_waiting)
+        metrics.waiters.set(self._shard.waiters)
+        metrics.log_bytes.set(self._node_log.size_bytes)
+        metrics.applied_index.set(self._shard.applied_index)
+        metrics.free_bytes.set(self._guard.free_bytes)
+        metrics.writes_refused.set(self._guard.refusing)
+        metrics.clock_offset_seconds.set(self._shard.clock.wall_offset_ms / 1000)
+
+    def _readiness(self) -> tuple[bool, str]:
+        if not self._ready:
+            return False, "starting or stopping"
+        if self._guard.refusing:
+            return False, f"new tasks are refused: {self._guard.free_bytes} bytes of disk are free"
+        return True, "serving"
+
+    def _queue_counts(self) -> Iterator[tuple[str, dict[str, int]]]:
+        for name in read_queue_names(self._state, QUEUES_MAX):
+            queue = self._shard.queue(name)
+            if queue is not None:
+                yield (
+                    name.decode(),
+                    {
+                        "ready": queue.ready,
+                        "claimed": queue.claimed,
+                        "delayed": queue.delayed,
+                        "retrying": queue.retrying,
+                        "dead": queue.dead,
+                    },
+                )
+
+
+def _runner(executor: ThreadPoolExecutor) -> Callable[[Callable[[], None]], "asyncio.Future[None]"]:
+    def run(function: Callable[[], None]) -> "asyncio.Future[None]":
+        return asyncio.get_running_loop().run_in_executor(executor, function)
+
+    return run
+
+
+def _log_progress(index: int, last: int) -> None:
+    _log.info("replaying", index=index, last=last)

@@ -1,0 +1,120 @@
+"""The operators' HTTP port: metrics and health. The only file that knows starlette and uvicorn."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from holdfast.broker.metrics import CONTENT_TYPE, Metrics
+
+_CONNECTIONS_MAX = 100
+_STOP_SECONDS_MAX = 2
+
+
+class OpsServerError(Exception):
+    """The HTTP port cannot be opened."""
+
+
+class OpsServer:
+    """Serves /metrics, /livez and /readyz in the caller's event loop.
+
+    readiness tells whether the node takes work and, if not, why. It is called on the loop and must not block.
+    """
+
+    def __init__(self, host: str, port: int, metrics: Metrics, readiness: Callable[[], tuple[bool, str]]) -> None:
+        self.host = host
+        self.port = port  # after start: the port really bound, also when 0 was asked for
+        self._metrics = metrics
+        self._readiness = readiness
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once requests are answered."""
+        listener = _listen(self.host, self.port)
+        self.port = listener.getsockname()[1]
+        routes = [
+            Route("/", self._index),
+            Route("/metrics", self._show_metrics),
+            Route("/livez", self._livez),
+            Route("/readyz", self._readyz),
+        ]
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_graceful_shutdown=_STOP_SECONDS_MAX,
+        )
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="ops-http")
+        is_up = asyncio.create_task(self._server.up.wait())
+        await asyncio.wait({is_up, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        if self._serving.done():  # it ended before it began: let its error out
+            is_up.cancel()
+            self._serving.result()
+
+    async def stop(self) -> None:
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            self._server = self._serving = None
+
+    async def _index(self, _request: Request) -> Response:
+        return PlainTextResponse(
+            "Holdfast\n"
+            "  /metrics  what the node counts, for Prometheus\n"
+            "  /livez    200 while the process runs its loop\n"
+            "  /readyz   200 while the node takes work, otherwise 503 with the reason\n"
+        )
+
+    async def _show_metrics(self, _request: Request) -> Response:
+        self._metrics.refresh()
+        return Response(await asyncio.to_thread(self._metrics.format), media_type=CONTENT_TYPE)
+
+    async def _livez(self, _request: Request) -> Response:
+        return JSONResponse({"live": True})
+
+    async def _readyz(self, _request: Request) -> Response:
+        is_ready, reason = self._readiness()
+        return JSONResponse({"ready": is_ready, "reason": reason}, status_code=200 if is_ready else 503)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers (the node has its own) and with a way to wait until it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bound here and not by uvicorn, which would end the process over a taken port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            message = f"HTTP port {port} on {host} is taken by another process. Stop it, or set another ops_port."
+        else:
+            message = f"Cannot listen for HTTP on {host} port {port}: {error.strerror}."
+        raise OpsServerError(message) from error

@@ -1,0 +1,138 @@
+"""The gRPC server: parses requests itself, so that bad bytes get a typed answer, and turns refusals into statuses."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from holdfast.broker.logs import get_logger
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.refusals import (
+    MALFORMED_REQUEST,
+    OutcomeUnknownError,
+    RefusedError,
+    internal_error,
+    outcome_unknown,
+)
+from holdfast.broker.service import Service
+from holdfast.broker.statuses import DETAILS_KEY, status_of
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+RECEIVE_FACTOR = 4  # how far beyond the largest batch a call is still read, to refuse it by name
+OPTIONS = [
+    ("grpc.so_reuseport", 0),  # a second server on the port must be refused, not share it
+    ("grpc.keepalive_time_ms", 20_000),  # notices workers that vanished while they wait
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+
+_log = get_logger(__name__)
+
+_Handler = Callable[[Any], Awaitable[Message]]
+
+
+class PortError(RuntimeError):
+    """The port could not be had."""
+
+
+class RpcServer:
+    """Serves the wire API, health checking and reflection on one port."""
+
+    def __init__(self, service: Service, metrics: Metrics, *, batch_bytes_max: int) -> None:
+        self._service = service
+        self._metrics = metrics
+        limit = batch_bytes_max * RECEIVE_FACTOR
+        limits = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
+        self._server = grpc.aio.server(options=OPTIONS + limits)
+        self._names = [self._register(descriptor) for descriptor in pb.DESCRIPTOR.services_by_name.values()]
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflected = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(reflected, self._server)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port, which is chosen by the system if `port` is 0."""
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise PortError(
+                f"Expected to listen on {host}:{port}, but it cannot be had: is another server running there? Choose "
+                "another with --port."
+            ) from error
+        await self._server.start()
+        for name in ("", *self._names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return bound
+
+    async def drain(self) -> None:
+        """Tells health checks that no more work should be sent here."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace_seconds: float) -> None:
+        await self._server.stop(grace_seconds)
+
+    def _register(self, descriptor: Any) -> str:
+        handlers: dict[str, Any] = {}
+        for method in descriptor.methods:
+            request_type = getattr(pb, method.input_type.name)
+            handler: _Handler = getattr(self._service, _snake_case(method.name))
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(self._wrap(method.name, request_type, handler))
+        generic = grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+        self._server.add_generic_rpc_handlers((generic,))
+        return str(descriptor.full_name)
+
+    def _wrap(self, method: str, request_type: type[Message], handler: _Handler) -> Callable[..., Awaitable[bytes]]:
+        observed = self._metrics.rpc(method)
+
+        async def call(data: bytes, context: Any) -> bytes:
+            started = time.perf_counter()
+            code = "OK"
+            try:
+                response = await handler(self._parse(request_type, data))
+                return response.SerializeToString()
+            except asyncio.CancelledError:
+                code = "CANCELLED"
+                raise
+            except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
+                refused = _as_refusal(method, error)
+                self._metrics.rejected(refused.reason).inc()
+                code, details = status_of(refused)
+                await _abort(context, code, refused.message, details)
+            finally:
+                observed.observe(code, time.perf_counter() - started)
+
+        return call
+
+    def _parse(self, request_type: type[Message], data: bytes) -> Message:
+        self._service.validator.batch_bytes(len(data))
+        try:
+            return request_type.FromString(data)
+        except DecodeError as error:
+            raise RefusedError(
+                MALFORMED_REQUEST,
+                f"Expected a {request_type.DESCRIPTOR.name} with UTF-8 texts, but the bytes are not one.",
+            ) from error
+
+
+def _as_refusal(method: str, error: Exception) -> RefusedError:
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, OutcomeUnknownError):
+        return outcome_unknown()
+    _log.error("call_failed", method=method, error=type(error).__name__, exc_info=error)
+    return internal_error()
+
+
+async def _abort(context: Any, code: str, message: str, details: bytes) -> NoReturn:
+    await context.abort(grpc.StatusCode[code], message, ((DETAILS_KEY, details),))
+    raise AssertionError("abort always raises")
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,253 @@
+"""Which ready task is handed out next: a bounded window onto the ready line of each queue.
+
+Soft state of the leader: it can be thrown away at any moment and is rebuilt lazily from the ready index, starting at
+the replicated low-water marks, so neither start-up nor fail-over gets slower with the backlog.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from holdfast.machine import keys
+from holdfast.machine.effects import ReadyTask
+from holdfast.machine.entries import Mark
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.rows import BANDS, Queue, split_ready_row
+
+REFILL_TASKS = 256
+WINDOWS_MAX = 10_000
+
+_Place = tuple[int, bytes, int]  # sequence, task id, size of the envelope
+
+
+class _Band:
+    """The ready tasks of one priority, in order.
+
+    Every ready task whose sequence is below `cursor` is in `line`, in `returned` or on its way to a claim; those at or
+    above it are only in the index. `complete` says that the index holds none there.
+    """
+
+    __slots__ = ("complete", "cursor", "line", "prefix", "priority", "returned")
+
+    def __init__(self, queue: bytes, priority: int, cursor: int, complete: bool) -> None:
+        self.prefix = keys.ready_band(queue, priority)
+        self.priority = priority
+        self.cursor = cursor
+        self.complete = complete
+        self.line: deque[_Place] = deque()
+        self.returned: list[_Place] = []  # a heap of tasks that came back behind the cursor
+
+    def head(self) -> _Place | None:
+        if self.returned and (not self.line or self.returned[0] < self.line[0]):
+            return self.returned[0]
+        return self.line[0] if self.line else None
+
+    def pop(self) -> _Place:
+        if self.returned and (not self.line or self.returned[0] < self.line[0]):
+            return heapq.heappop(self.returned)
+        return self.line.popleft()
+
+    def mark(self) -> int:
+        """No ready task that is not on its way to a claim has a smaller sequence."""
+        head = self.head()
+        return min(head[0], self.cursor) if head is not None else self.cursor
+
+    def rewind(self, sequence: int) -> None:
+        """Forgets what is held, to read it again from the index."""
+        self.cursor = min(self.mark(), sequence)
+        self.line.clear()
+        self.returned.clear()
+        self.complete = False
+
+
+@dataclass(slots=True)
+class _Window:
+    queue: bytes
+    bands: list[_Band]  # from the highest priority down
+    picks: int = 0
+    size: int = 0  # tasks held in the bands
+    claiming: set[int] = field(default_factory=set)  # sequences on their way to a claim
+    withdrawn: set[int] = field(default_factory=set)  # sequences held in a band that are no longer ready
+
+
+@dataclass(slots=True)
+class Picked:
+    """Tasks of one queue that were taken out of the window for a claim.
+
+    The claim must be proposed before anything else is picked: its marks hold only if the log has claims in the order
+    of the picks.
+    """
+
+    window: _Window
+    places: list[tuple[int, _Place]]  # priority and place
+    marks: list[Mark]
+    size_bytes: int  # of all envelopes
+
+    @property
+    def task_ids(self) -> list[bytes]:
+        return [task_id for _, (_, task_id, _) in self.places]
+
+
+class Scheduler:
+    """Picks by priority, first in first out within one, and keeps a share of the picks for the oldest task of any."""
+
+    def __init__(
+        self,
+        kv: OrderedKV,
+        queue_row: Callable[[bytes], Queue | None],
+        next_sequence: Callable[[], int],
+        *,
+        window_tasks_max: int,
+        oldest_share_percent: int,
+    ) -> None:
+        self._kv = kv
+        self._queue_row = queue_row
+        self._next_sequence = next_sequence
+        self._window_tasks_max = window_tasks_max
+        self._oldest_share_percent = oldest_share_percent
+        self._windows: dict[bytes, _Window] = {}
+
+    def became_ready(self, tasks: Iterable[ReadyTask]) -> None:
+        """Takes note of tasks that entered the ready line. Call it for a whole batch before anything is picked."""
+        for queue, priority, sequence, task_id, size_bytes in tasks:
+            window = self._windows.get(queue)
+            if window is None:
+                continue  # the index has it, and a window made later reads the index
+            band = window.bands[BANDS - 1 - priority]
+            if sequence < band.cursor:
+                self._take_back(window, band, (sequence, task_id, size_bytes))
+            elif band.complete and window.size < self._window_tasks_max:
+                band.line.append((sequence, task_id, size_bytes))
+                band.cursor = sequence + 1
+                window.size += 1
+            else:
+                band.complete = False
+
+    def was_withdrawn(self, tasks: Iterable[ReadyTask]) -> None:
+        """Takes note of tasks that left the ready line without a claim."""
+        for queue, priority, sequence, _, _ in tasks:
+            window = self._windows.get(queue)
+            if window is None or sequence in window.claiming:
+                continue
+            if sequence < window.bands[BANDS - 1 - priority].cursor:
+                window.withdrawn.add(sequence)
+
+    def pick(self, queue: bytes, tasks_max: int, bytes_max: int) -> Picked | None:
+        """Takes tasks out of the window, or None if nothing is ready; the first one also if it is larger."""
+        window = self._windows.get(queue) or self._open(queue)
+        if window is None:
+            return None
+        places: list[tuple[int, _Place]] = []
+        touched: set[int] = set()
+        room = bytes_max
+        while len(places) < tasks_max and (room > 0 or not places):
+            band = self._choose_band(window)
+            if band is None:
+                break
+            place = band.pop()
+            sequence = place[0]
+            window.size -= 1
+            if sequence in window.withdrawn:
+                window.withdrawn.discard(sequence)
+                continue
+            window.claiming.add(sequence)
+            touched.add(band.priority)
+            places.append((band.priority, place))
+            room -= place[2]
+        if not places:
+            return None
+        row = self._queue_row(queue)
+        version = row.mark_version if row is not None else 0
+        marks = [Mark(queue, version, priority, window.bands[BANDS - 1 - priority].mark()) for priority in touched]
+        return Picked(window, places, marks, bytes_max - room)
+
+    def give_back(self, picked: Picked) -> None:
+        """The tasks were not claimed after all and are still ready."""
+        window = picked.window
+        if self._is_open(window):
+            for priority, place in picked.places:
+                window.claiming.discard(place[0])
+                self._take_back(window, window.bands[BANDS - 1 - priority], place)
+
+    def settle(self, picked: Picked) -> None:
+        """The claim was applied: the tasks are claimed, or were not ready any more."""
+        window = picked.window
+        if self._is_open(window):
+            window.claiming.difference_update(place[0] for _, place in picked.places)
+
+    def reset(self) -> None:
+        """Throws everything away, claims on their way included: their entries will never be applied."""
+        self._windows.clear()
+
+    def oldest_ready(self, queue: bytes) -> bytes | None:
+        """The id of the oldest ready task."""
+        window = self._windows.get(queue) or self._open(queue)
+        band = self._oldest_band(window) if window is not None else None
+        head = band.head() if band is not None else None
+        return head[1] if head is not None else None
+
+    def _is_open(self, window: _Window) -> bool:
+        """Whether the window was not thrown away since."""
+        return self._windows.get(window.queue) is window
+
+    def _take_back(self, window: _Window, band: _Band, place: _Place) -> None:
+        if window.size < self._window_tasks_max:
+            heapq.heappush(band.returned, place)
+            window.size += 1
+        else:
+            window.size -= len(band.line) + len(band.returned)
+            window.withdrawn.difference_update(held[0] for held in (*band.line, *band.returned))
+            band.rewind(place[0])
+
+    def _open(self, queue: bytes) -> _Window | None:
+        row = self._queue_row(queue)
+        if row is None:
+            return None
+        if len(self._windows) >= WINDOWS_MAX:
+            self._windows = {name: window for name, window in self._windows.items() if window.claiming}
+        priorities = range(BANDS - 1, -1, -1)
+        if row.ready:
+            bands = [_Band(queue, priority, row.marks[priority], complete=False) for priority in priorities]
+        else:
+            bands = [_Band(queue, priority, self._next_sequence(), complete=True) for priority in priorities]
+        window = self._windows[queue] = _Window(queue, bands)
+        return window
+
+    def _choose_band(self, window: _Window) -> _Band | None:
+        window.picks += 1
+        # Spreads the share evenly: with 10 percent, every tenth pick takes the oldest.
+        if window.picks * self._oldest_share_percent % 100 < self._oldest_share_percent:
+            return self._oldest_band(window)
+        for band in window.bands:
+            if self._has_head(window, band):
+                return band
+        return None
+
+    def _oldest_band(self, window: _Window) -> _Band | None:
+        oldest: _Band | None = None
+        oldest_place: _Place | None = None
+        for band in window.bands:
+            if self._has_head(window, band):
+                place = band.head()
+                if place is not None and (oldest_place is None or place < oldest_place):
+                    oldest, oldest_place = band, place
+        return oldest
+
+    def _has_head(self, window: _Window, band: _Band) -> bool:
+        while not band.line and not band.returned:
+            if band.complete:
+                return False
+            self._refill(window, band)
+        return True
+
+    def _refill(self, window: _Window, band: _Band) -> None:
+        start = band.prefix + band.cursor.to_bytes(8, "big")
+        rows = self._kv.scan(start, keys.after_prefix(band.prefix), REFILL_TASKS)
+        for key, row in rows:
+            sequence = keys.ready_sequence(key)
+            band.cursor = sequence + 1
+            if sequence not in window.claiming:
+                band.line.append((sequence, *split_ready_row(row)))
+                window.size += 1
+        band.complete = len(rows) < REFILL_TASKS

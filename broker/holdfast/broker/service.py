@@ -1,0 +1,348 @@
+"""The wire API: translates requests into entries and outcomes into answers. It holds no rules of its own."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from holdfast.broker import views
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.decisions import BackOff, fail_verdict
+from holdfast.broker.messages import fill_claim, fill_queue, task_message, wire_state
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.refusals import QUEUE_NOT_FOUND, RefusedError
+from holdfast.broker.shard import Shard
+from holdfast.broker.validation import Validator
+from holdfast.machine import rejections
+from holdfast.machine.entries import (
+    Ack,
+    AckItem,
+    Cancel,
+    ClaimRef,
+    DiscardDead,
+    Enqueue,
+    Entry,
+    Extend,
+    ExtendItem,
+    Fail,
+    FailItem,
+    Release,
+    RetryDead,
+)
+from holdfast.machine.ids import format_task_id
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome
+from holdfast.machine.rejections import Rejection
+from holdfast.machine.rows import DEAD, NOT_DEAD
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+DEAD_PAGE_DEFAULT = 100
+DEAD_PAGE_MAX = 1000
+DEAD_PAGE_BYTES_MAX = 2 * 1024 * 1024
+
+
+Item = TypeVar("Item")
+Valid = TypeVar("Valid")
+
+
+class _HasRejection(Protocol):
+    @property
+    def rejection(self) -> pb.Rejection: ...
+
+
+class Service:
+    """One method per RPC."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        kv: OrderedKV,
+        config: BrokerConfig,
+        metrics: Metrics,
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._shard = shard
+        self._kv = kv
+        self._config = config
+        self._metrics = metrics
+        self._validator = Validator(config)
+        self._back_off = BackOff(config.retry_base_ms, config.retry_factor, config.retry_cap_ms, config.retry_jitter)
+        self._draw = draw
+
+    @property
+    def validator(self) -> Validator:
+        return self._validator
+
+    # --- producers --------------------------------------------------------------------------------------------
+
+    async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+        self._validator.batch(len(request.tasks), "tasks")
+        now_ms = self._shard.now_ms()
+        new_tasks, refused = self._validate(
+            request.tasks, lambda spec, at: self._validator.new_task(spec, f"tasks[{at}]", now_ms)
+        )
+        outcomes = await self._submit(Enqueue(now_ms, self._config.dedup_window_ms, new_tasks), new_tasks)
+        response = pb.EnqueueResponse()
+        duplicates = 0
+        for at, outcome in _in_order(len(request.tasks), outcomes, refused):
+            item = response.outcomes.add()
+            if isinstance(outcome, Accepted):
+                item.accepted.task_id = format_task_id(outcome.task_id)
+                if outcome.duplicate:
+                    item.accepted.duplicate = True
+                    duplicates += 1
+            else:
+                self._reject(item, outcome, refused.get(at))
+        self._metrics.tasks_enqueued.inc(len(outcomes) - duplicates)
+        self._metrics.duplicates.inc(duplicates)
+        return response
+
+    async def cancel(self, request: pb.CancelRequest) -> pb.CancelResponse:
+        task_ids, refused = self._validate_ids(request.task_ids)
+        entry = Cancel(self._shard.now_ms(), self._config.finished_retention_ms, task_ids)
+        outcomes = await self._submit(entry, task_ids)
+        response = pb.CancelResponse()
+        for at, outcome in _in_order(len(request.task_ids), outcomes, refused):
+            item = response.outcomes.add()
+            if isinstance(outcome, Moved):
+                item.cancelled.state = wire_state(outcome.state)
+            else:
+                self._reject(item, outcome, refused.get(at))
+        self._metrics.tasks_cancelled.inc(_succeeded(outcomes))
+        return response
+
+    async def get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskResponse:
+        return pb.GetTaskResponse(task=task_message(self._read_task(request.task_id)))
+
+    async def queue_stats(self, request: pb.QueueStatsRequest) -> pb.QueueStatsResponse:
+        self._validator.batch(len(request.queues), "queues")
+        response = pb.QueueStatsResponse()
+        for at, name in enumerate(request.queues):
+            item = response.outcomes.add()
+            try:
+                queue = self._validator.queue(name, f"queues[{at}]")
+                counters = self._shard.queue(queue)
+                if counters is None:
+                    raise RefusedError(QUEUE_NOT_FOUND, f"Expected a queue named {name}, but it was never used.")
+            except RefusedError as error:
+                self._reject(item, None, error)
+                continue
+            fill_queue(item.counts, name, counters)
+            item.counts.oldest_ready_age_ms = self._shard.oldest_ready_age_ms(queue)
+            item.counts.waiting_reserves = self._shard.waiting_for(queue)
+        return response
+
+    # --- workers ----------------------------------------------------------------------------------------------
+
+    async def reserve(self, request: pb.ReserveRequest) -> pb.ReserveResponse:
+        wanted = self._validator.reserve(request)
+        claims = await self._shard.reserve(wanted)
+        now_ms = self._shard.now_ms()
+        envelopes = views.read_envelopes(self._kv, [claim.task_id for claim in claims])
+        response = pb.ReserveResponse()
+        for claim, envelope in zip(claims, envelopes, strict=True):
+            if envelope is not None:
+                fill_claim(response.claims.add(), claim, envelope, now_ms)
+        self._metrics.tasks_claimed.inc(len(claims))
+        return response
+
+    async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
+        self._validator.batch(len(request.items), "items")
+        now_ms = self._shard.now_ms()
+        items, refused = self._validate(request.items, lambda item, at: self._ack_item(item, f"items[{at}]", now_ms))
+        config = self._config
+        entry = Ack(now_ms, config.finished_retention_ms, config.dedup_window_ms, items)
+        outcomes = await self._submit(entry, items)
+        response = pb.AckResponse()
+        for at, outcome in _in_order(len(request.items), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Acked):
+                answer.acked.SetInParent()
+                for task_id, duplicate in outcome.follow_ups:
+                    answer.acked.follow_ups.add(task_id=format_task_id(task_id), duplicate=duplicate)
+            else:
+                self._reject(answer, outcome, refused.get(at))
+        self._metrics.tasks_acked.inc(_succeeded(outcomes))
+        return response
+
+    def _ack_item(self, item: pb.AckItem, field: str, now_ms: int) -> AckItem:
+        task_id, token = self._validator.claim_ref(item.claim, f"{field}.claim")
+        result = self._validator.result(item.result, f"{field}.result") if item.HasField("result") else None
+        follow_ups = self._validator.follow_ups(item, field, now_ms) if item.follow_ups else ()
+        return AckItem(task_id, token, result, follow_ups)
+
+    async def fail(self, request: pb.FailRequest) -> pb.FailResponse:
+        self._validator.batch(len(request.items), "items")
+        now_ms = self._shard.now_ms()
+        items, refused = self._validate(request.items, lambda item, at: self._fail_item(item, f"items[{at}]", now_ms))
+        config = self._config
+        entry = Fail(now_ms, config.finished_retention_ms, config.dead_retention_ms, items)
+        outcomes = await self._submit(entry, items)
+        response = pb.FailResponse()
+        dead = 0
+        for at, outcome in _in_order(len(request.items), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Failed):
+                answer.failed.state = wire_state(outcome.state)
+                answer.failed.retry_at_ms = outcome.retry_at_ms
+                dead += outcome.state == DEAD
+            else:
+                self._reject(answer, outcome, refused.get(at))
+        self._metrics.tasks_failed.inc(_succeeded(outcomes))
+        self._metrics.tasks_dead.inc(dead)
+        return response
+
+    def _fail_item(self, item: pb.FailItem, field: str, now_ms: int) -> FailItem:
+        """Decides between another attempt and a dead letter. Only the holder's failure counts, so what is read here
+        cannot change before the entry is applied without the holder losing its claim."""
+        task_id, token = self._validator.claim_ref(item.claim, f"{field}.claim")
+        error = self._validator.error(item.error, f"{field}.error")
+        delay_ms = self._validator.retry_delay_ms(item, field)
+        (task,) = self._shard.executions([task_id])
+        verdict = fail_verdict(task, gave_up=item.dead) if task is not None else NOT_DEAD
+        if verdict != NOT_DEAD:
+            return FailItem(task_id, token, 0, verdict, error)
+        if delay_ms is None:
+            delay_ms = self._back_off.delay_ms((task.failures if task is not None else 0) + 1, self._draw)
+        return FailItem(task_id, token, now_ms + delay_ms, NOT_DEAD, error)
+
+    async def extend(self, request: pb.ExtendRequest) -> pb.ExtendResponse:
+        self._validator.batch(len(request.items), "items")
+        now_ms = self._shard.now_ms()
+        items, refused = self._validate(request.items, lambda item, at: self._extend_item(item, f"items[{at}]", now_ms))
+        outcomes = await self._submit(Extend(now_ms, items), items)
+        response = pb.ExtendResponse()
+        answered_ms = self._shard.now_ms()
+        for at, outcome in _in_order(len(request.items), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Extended):
+                answer.extended.lease_ms = max(0, outcome.expiry_ms - answered_ms)
+                answer.extended.cancel_requested = outcome.cancel_requested
+                answer.extended.draining = self._shard.draining
+            else:
+                self._reject(answer, outcome, refused.get(at))
+        return response
+
+    def _extend_item(self, item: pb.ExtendItem, field: str, now_ms: int) -> ExtendItem:
+        task_id, token = self._validator.claim_ref(item.claim, f"{field}.claim")
+        return ExtendItem(task_id, token, now_ms + self._validator.lease_ms(item.lease_ms, f"{field}.lease_ms"))
+
+    async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        self._validator.batch(len(request.claims), "claims")
+        items, refused = self._validate(
+            request.claims, lambda ref, at: ClaimRef(*self._validator.claim_ref(ref, f"claims[{at}]"))
+        )
+        outcomes = await self._submit(Release(self._shard.now_ms(), self._config.finished_retention_ms, items), items)
+        response = pb.ReleaseResponse()
+        for at, outcome in _in_order(len(request.claims), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Moved):
+                answer.released.state = wire_state(outcome.state)
+            else:
+                self._reject(answer, outcome, refused.get(at))
+        return response
+
+    # --- dead letters -----------------------------------------------------------------------------------------
+
+    async def list_dead_letters(self, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
+        queue = self._validator.queue(request.queue, "queue")
+        limit = self._validator.page_size(request.page_size, DEAD_PAGE_DEFAULT, DEAD_PAGE_MAX)
+        after = self._validator.page_token(request.page_token)
+        places, more = views.read_dead(self._kv, queue, after, limit)
+        response = pb.ListDeadLettersResponse()
+        size = 0
+        for at, place in enumerate(places):
+            task = views.read_task(self._kv, place[8:])
+            if task is None:
+                continue
+            message = task_message(task, with_payload=False)
+            size += message.ByteSize()
+            response.tasks.append(message)
+            last = at == len(places) - 1
+            if (last and more) or (not last and size > DEAD_PAGE_BYTES_MAX):
+                response.next_page_token = place.hex()
+                break
+        return response
+
+    async def get_dead_letter(self, request: pb.GetDeadLetterRequest) -> pb.GetDeadLetterResponse:
+        task = self._read_task(request.task_id)
+        if task.execution.state != DEAD:
+            raise RefusedError(*rejections.not_dead(task.execution.state_name), field="task_id")
+        return pb.GetDeadLetterResponse(task=task_message(task))
+
+    async def retry_dead_letters(self, request: pb.RetryDeadLettersRequest) -> pb.RetryDeadLettersResponse:
+        response = pb.RetryDeadLettersResponse()
+        await self._for_dead(request.task_ids, RetryDead, response.outcomes.add)
+        return response
+
+    async def discard_dead_letters(self, request: pb.DiscardDeadLettersRequest) -> pb.DiscardDeadLettersResponse:
+        response = pb.DiscardDeadLettersResponse()
+        await self._for_dead(request.task_ids, DiscardDead, response.outcomes.add)
+        return response
+
+    async def _for_dead(
+        self,
+        texts: Sequence[str],
+        make_entry: Callable[[int, list[bytes]], Entry],
+        add: Callable[[], pb.DeadLetterOutcome],
+    ) -> None:
+        task_ids, refused = self._validate_ids(texts)
+        outcomes = await self._submit(make_entry(self._shard.now_ms(), task_ids), task_ids)
+        for at, outcome in _in_order(len(texts), outcomes, refused):
+            answer = add()
+            if isinstance(outcome, Moved):
+                answer.done.SetInParent()
+            else:
+                self._reject(answer, outcome, refused.get(at))
+
+    # --- shared -----------------------------------------------------------------------------------------------
+
+    def _validate(
+        self, items: Sequence[Item], check: Callable[[Item, int], Valid]
+    ) -> tuple[list[Valid], dict[int, RefusedError]]:
+        """The valid items, and the refusals of the others by their place in the request."""
+        valid: list[Valid] = []
+        refused: dict[int, RefusedError] = {}
+        for at, item in enumerate(items):
+            try:
+                valid.append(check(item, at))
+            except RefusedError as error:
+                refused[at] = error
+        return valid, refused
+
+    def _validate_ids(self, texts: Sequence[str]) -> tuple[list[bytes], dict[int, RefusedError]]:
+        self._validator.batch(len(texts), "task_ids")
+        return self._validate(texts, lambda text, at: self._validator.task_id(text, f"task_ids[{at}]"))
+
+    async def _submit(self, entry: Entry, items: Sequence[object]) -> list[Outcome]:
+        return await self._shard.submit(entry) if items else []
+
+    def _read_task(self, text: str) -> views.TaskView:
+        task = views.read_task(self._kv, self._validator.task_id(text, "task_id"))
+        if task is None:
+            raise RefusedError(*rejections.task_not_found(), field="task_id")
+        return task
+
+    def _reject(self, answer: _HasRejection, outcome: Outcome | None, refused: RefusedError | None) -> None:
+        message = answer.rejection
+        if refused is not None:
+            message.reason = refused.reason
+            message.message = refused.message
+            message.field = refused.field
+            message.retry_after_ms = refused.retry_after_ms
+        elif isinstance(outcome, Rejection):
+            message.reason, message.message = outcome
+        self._metrics.rejected(message.reason).inc()
+
+
+def _in_order(
+    count: int, outcomes: Sequence[Outcome], refused: dict[int, RefusedError]
+) -> Iterator[tuple[int, Outcome | None]]:
+    """The outcome of each item of a request, None for those that were refused before they were proposed."""
+    applied = iter(outcomes)
+    for at in range(count):
+        yield at, None if at in refused else next(applied)
+
+
+def _succeeded(outcomes: Sequence[Outcome]) -> int:
+    return sum(not isinstance(outcome, Rejection) for outcome in outcomes)

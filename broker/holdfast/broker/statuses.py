@@ -1,0 +1,47 @@
+"""Refusals as gRPC statuses: google.rpc.ErrorInfo with a machine-readable reason, RetryInfo where waiting can help."""
+
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from holdfast.broker import refusals
+from holdfast.broker.refusals import RefusedError
+from holdfast.machine import rejections
+
+DOMAIN = "holdfast"
+DETAILS_KEY = "grpc-status-details-bin"
+
+_CODES = {
+    refusals.MALFORMED_REQUEST: "INVALID_ARGUMENT",
+    refusals.MISSING_FIELD: "INVALID_ARGUMENT",
+    refusals.INVALID_FIELD: "INVALID_ARGUMENT",
+    refusals.OUT_OF_RANGE: "INVALID_ARGUMENT",
+    refusals.TOO_LARGE: "INVALID_ARGUMENT",
+    refusals.BATCH_TOO_LARGE: "INVALID_ARGUMENT",
+    refusals.QUEUE_NOT_FOUND: "NOT_FOUND",
+    refusals.OVERLOADED: "RESOURCE_EXHAUSTED",
+    refusals.DISK_LOW: "RESOURCE_EXHAUSTED",
+    refusals.WORKER_AT_LIMIT: "RESOURCE_EXHAUSTED",
+    refusals.SHUTTING_DOWN: "UNAVAILABLE",
+    refusals.OUTCOME_UNKNOWN: "UNAVAILABLE",
+    refusals.INTERNAL: "INTERNAL",
+    rejections.TASK_NOT_FOUND: "NOT_FOUND",
+    rejections.NOT_DEAD: "FAILED_PRECONDITION",
+}
+
+
+def status_of(refused: RefusedError) -> tuple[str, bytes]:
+    """The name of a refusal's gRPC code, and its details as they travel in the trailing metadata."""
+    code = _CODES[refused.reason]
+    status = status_pb2.Status(code=code_pb2.Code.Value(code), message=refused.message)
+    metadata = {"field": refused.field, "limit": refused.limit}
+    info = error_details_pb2.ErrorInfo(
+        reason=refused.reason, domain=DOMAIN, metadata={name: value for name, value in metadata.items() if value}
+    )
+    status.details.add().Pack(info)
+    if refused.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=refused.field, description=refused.message)
+        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+    if refused.retry_after_ms:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(refused.retry_after_ms)
+        status.details.add().Pack(retry)
+    return code, status.SerializeToString()

@@ -1,0 +1,57 @@
+"""Read-only looks at a shard's state."""
+
+from dataclasses import dataclass
+
+from holdfast.machine import keys
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.rows import REPORT_ERROR, Execution, Report
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """Everything that is known of a task."""
+
+    task_id: bytes
+    execution: Execution
+    envelope: bytes | None  # gone once the task has finished
+    error: bytes | None  # the last one
+    result: bytes | None
+
+
+def read_task(kv: OrderedKV, task_id: bytes) -> TaskView | None:
+    row = kv.get(keys.execution(task_id))
+    if row is None:
+        return None
+    execution = Execution.decode(row)
+    envelope, report_row = kv.get_many([keys.envelope(task_id), keys.report(task_id)])
+    report = Report.decode(report_row) if report_row is not None else None
+    is_error = report is not None and report.kind == REPORT_ERROR
+    return TaskView(
+        task_id,
+        execution,
+        envelope,
+        error=report.body if report is not None and is_error else None,
+        result=report.body if report is not None and not is_error else None,
+    )
+
+
+def read_envelopes(kv: OrderedKV, task_ids: list[bytes]) -> list[bytes | None]:
+    """The envelopes of unfinished tasks; None for one that finished meanwhile."""
+    return kv.get_many([keys.envelope(task_id) for task_id in task_ids])
+
+
+def read_dead(kv: OrderedKV, queue: bytes, after: bytes, limit: int) -> tuple[list[bytes], bool]:
+    """The places of a queue's dead letters (time of death, task id), oldest first, and whether there are more.
+
+    `after` is the last place of the page before, empty for the first page. It is a place, not a count, so that letters
+    that are retried or discarded between two pages shift nothing.
+    """
+    prefix = keys.dead_prefix(queue)
+    start = prefix + after + b"\0" if after else prefix
+    rows = kv.scan(start, keys.after_prefix(prefix), limit + 1)
+    return [key[len(prefix) :] for key, _ in rows[:limit]], len(rows) > limit
+
+
+def read_queue_names(kv: OrderedKV, limit: int) -> list[bytes]:
+    rows = kv.scan(keys.family_start(keys.QUEUE), keys.family_start(keys.QUEUE + 1), limit)
+    return [key[1:] for key, _ in rows]

@@ -1,0 +1,71 @@
+"""Reserve calls that wait for a task: woken by the event that makes one ready, in the order in which they came."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from holdfast.broker.proposals import Proposal
+from holdfast.broker.refusals import overloaded
+
+
+class Waiter:
+    """One waiting call."""
+
+    __slots__ = ("future", "lease_ms", "queues", "request_id", "tasks_max", "worker")
+
+    def __init__(self, queues: list[bytes], tasks_max: int, lease_ms: int, worker: bytes, request_id: bytes) -> None:
+        self.queues = queues
+        self.tasks_max = tasks_max
+        self.lease_ms = lease_ms
+        self.worker = worker
+        self.request_id = request_id
+        # The claim that was proposed for it, or None when the wait is over without one.
+        self.future: asyncio.Future[Proposal | None] = asyncio.get_running_loop().create_future()
+
+    def give_up(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class Waiters:
+    """All waiting calls of a shard, by queue."""
+
+    def __init__(self, waiters_max: int) -> None:
+        self._waiters_max = waiters_max
+        self._by_queue: dict[bytes, OrderedDict[Waiter, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def waiting_for(self, queue: bytes) -> int:
+        return len(self._by_queue.get(queue, ()))
+
+    def queues(self) -> list[bytes]:
+        return list(self._by_queue)
+
+    def add(self, waiter: Waiter) -> None:
+        if self._count >= self._waiters_max:
+            raise overloaded("waiting reserve calls", self._waiters_max)
+        self._count += 1
+        for queue in waiter.queues:
+            self._by_queue.setdefault(queue, OrderedDict())[waiter] = None
+
+    def remove(self, waiter: Waiter) -> None:
+        """Takes the waiter out of every queue; does nothing if it is not there."""
+        present = False
+        for queue in waiter.queues:
+            line = self._by_queue.get(queue)
+            if line is not None and waiter in line:
+                present = True
+                del line[waiter]
+                if not line:
+                    del self._by_queue[queue]
+        self._count -= present
+
+    def first(self, queue: bytes) -> Waiter | None:
+        line = self._by_queue.get(queue)
+        return next(iter(line)) if line else None
+
+    def everyone(self) -> Iterable[Waiter]:
+        return {waiter for line in self._by_queue.values() for waiter in line}

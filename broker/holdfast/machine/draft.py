@@ -1,0 +1,86 @@
+"""The working copy on which entries are applied: reads see earlier writes, nothing reaches the state before commit."""
+
+from holdfast.machine import keys
+from holdfast.machine.effects import Effects
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.rows import Execution, Meta, Queue
+
+QUEUES_CACHED_MAX = 10_000
+
+
+class Draft:
+    """Changes on top of a state, and the shard's counters."""
+
+    __slots__ = ("_dirty_queues", "_kv", "_queues", "_read_ahead", "effects", "meta", "now_ms", "writes")
+
+    def __init__(self, kv: OrderedKV) -> None:
+        self._kv = kv
+        row = kv.get(keys.META_KEY)
+        self.meta = Meta.decode(row) if row is not None else Meta()
+        self.now_ms = self.meta.now_ms  # the time of the entry being applied
+        self.writes: dict[bytes, bytes | None] = {}
+        self.effects = Effects()
+        self._queues: dict[bytes, Queue] = {}
+        self._dirty_queues: dict[bytes, Queue] = {}
+        self._read_ahead: dict[bytes, bytes | None] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self.writes:
+            return self.writes[key]
+        if key in self._read_ahead:
+            return self._read_ahead[key]
+        return self._kv.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.writes[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.writes[key] = None
+
+    def read_ahead(self, task_ids: list[bytes]) -> None:
+        """Fetches the execution rows of an entry's tasks in one go."""
+        wanted = [keys.execution(task_id) for task_id in task_ids]
+        self._read_ahead = dict(zip(wanted, self._kv.get_many(wanted), strict=True))
+
+    def execution(self, task_id: bytes) -> Execution | None:
+        row = self.get(keys.execution(task_id))
+        return Execution.decode(row) if row is not None else None
+
+    def save(self, task_id: bytes, task: Execution) -> None:
+        self.writes[keys.execution(task_id)] = task.encode()
+
+    def queue(self, name: bytes) -> Queue:
+        """The queue's counters, for reading and changing; a queue is made by its first use."""
+        dirty = self._dirty_queues.get(name)
+        if dirty is not None:
+            return dirty
+        queue = self.peek_queue(name) or Queue()
+        self._dirty_queues[name] = self._queues[name] = queue
+        return queue
+
+    def peek_queue(self, name: bytes) -> Queue | None:
+        """The queue's counters, for reading only; None if nothing was ever enqueued to it."""
+        queue = self._queues.get(name)
+        if queue is None:
+            row = self._kv.get(keys.queue(name))
+            if row is None:
+                return None
+            queue = self._queues[name] = Queue.decode(row)
+        return queue
+
+    def commit(self) -> None:
+        """Writes everything since the last commit as one atomic batch."""
+        writes = self.writes
+        for name, queue in self._dirty_queues.items():
+            writes[keys.queue(name)] = queue.encode()
+        writes[keys.META_KEY] = self.meta.encode()
+        self._kv.write(writes)
+        self.writes = {}
+        self._read_ahead = {}
+        self._dirty_queues = {}
+        if len(self._queues) > QUEUES_CACHED_MAX:
+            self._queues = {}
+
+    def take_effects(self) -> Effects:
+        effects, self.effects = self.effects, Effects()
+        return effects

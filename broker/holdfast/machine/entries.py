@@ -1,0 +1,393 @@
+"""The entries of a shard's log: what happened, decided by the leader, as data.
+
+An entry is a kind byte, the shard time at which the leader decided (`now_ms`), and a body. Kind numbers are stored and
+never reused. Everything a replica needs to apply an entry is inside it: apply reads no clock and makes no choice.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holdfast.machine.packing import COUNT, PAIR, U64, DecodeError, Reader, put_task_ids
+
+ENTRY_ITEMS_MAX = 1000  # what a leader puts into one entry at most
+
+_HEAD = struct.Struct(">BQ")
+_TASK = struct.Struct(">BQIIQBHHI")
+_CLAIM_HEAD = struct.Struct(">QQHH")
+_MARK = struct.Struct(">BQBQ")
+_ACK_ITEM = struct.Struct(">QqH")
+_FAIL_ITEM = struct.Struct(">QQBI")
+_EXTEND_ITEM = struct.Struct(">16sQQ")
+_CLAIM_REF = struct.Struct(">16sQ")
+_EXPIRE_ITEM = struct.Struct(">16sQB")
+_FORGET_ITEM = struct.Struct(">QH")
+
+
+class NewTask(NamedTuple):
+    """A task to accept."""
+
+    queue: bytes
+    priority: int
+    tenant: bytes
+    request_id: bytes  # empty: no deduplication
+    run_at_ms: int  # 0: at once
+    max_attempts: int
+    max_claims: int
+    result_ttl_ms: int
+    envelope: bytes
+
+
+class AckItem(NamedTuple):
+    task_id: bytes
+    token: int
+    result: bytes | None
+    follow_ups: tuple[NewTask, ...]
+
+
+class FailItem(NamedTuple):
+    task_id: bytes
+    token: int
+    retry_at_ms: int  # 0: dead
+    dead_reason: int  # rows.*, for a dead one
+    error: bytes
+
+
+class ExtendItem(NamedTuple):
+    task_id: bytes
+    token: int
+    expiry_ms: int
+
+
+class ClaimRef(NamedTuple):
+    task_id: bytes
+    token: int
+
+
+class ExpireItem(NamedTuple):
+    task_id: bytes
+    token: int
+    dead_reason: int  # 0: ready again
+
+
+class Mark(NamedTuple):
+    """A leader's wish to raise a low-water mark (see rows.Queue)."""
+
+    queue: bytes
+    mark_version: int
+    priority: int
+    sequence: int
+
+
+class ForgetItem(NamedTuple):
+    when_ms: int
+    key: bytes
+
+
+def _put_tasks(parts: list[bytes], tasks: list[NewTask] | tuple[NewTask, ...]) -> None:
+    pack = _TASK.pack
+    for queue, priority, tenant, request_id, run_at_ms, max_attempts, max_claims, ttl_ms, envelope in tasks:
+        lengths = len(queue), len(tenant), len(request_id), len(envelope)
+        parts.append(pack(priority, run_at_ms, max_attempts, max_claims, ttl_ms, *lengths))
+        parts += (queue, tenant, request_id, envelope)
+
+
+def _read_tasks(reader: Reader, count: int) -> list[NewTask]:
+    data, at, size, unpack_from = reader.data, reader.at, _TASK.size, _TASK.unpack_from
+    tasks = []
+    for _ in range(count):
+        priority, run_at_ms, max_attempts, max_claims, ttl_ms, *lengths = unpack_from(data, at)
+        queue_n, tenant_n, request_n, envelope_n = lengths
+        a = at + size
+        b = a + queue_n
+        c = b + tenant_n
+        d = c + request_n
+        at = d + envelope_n
+        tasks.append(
+            NewTask(data[a:b], priority, data[b:c], data[c:d], run_at_ms, max_attempts, max_claims, ttl_ms, data[d:at])
+        )
+    reader.at = at
+    return tasks
+
+
+@dataclass(slots=True)
+class LeaderStarted:
+    """The first entry of a term: a leader serves only once it is applied."""
+
+    now_ms: int
+    stepped: bool  # the shard's clock was moved by more than drift explains
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(bytes([self.stepped]))
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "LeaderStarted":
+        return cls(now_ms, reader.take(1) == b"\1")
+
+
+@dataclass(slots=True)
+class Enqueue:
+    now_ms: int
+    dedup_window_ms: int
+    tasks: list[NewTask]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts += (U64.pack(self.dedup_window_ms), COUNT.pack(len(self.tasks)))
+        _put_tasks(parts, self.tasks)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Enqueue":
+        return cls(now_ms, reader.u64(), _read_tasks(reader, reader.count()))
+
+
+@dataclass(slots=True)
+class Claim:
+    now_ms: int
+    expiry_ms: int
+    worker: bytes
+    request_id: bytes  # empty: the caller will not retry
+    forget_ms: int  # until when to remember `request_id`
+    task_ids: list[bytes]
+    marks: list[Mark]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, len(self.worker), len(self.request_id)))
+        parts += (self.worker, self.request_id)
+        put_task_ids(parts, self.task_ids)
+        parts.append(COUNT.pack(len(self.marks)))
+        for mark in self.marks:
+            parts += (_MARK.pack(len(mark.queue), mark.mark_version, mark.priority, mark.sequence), mark.queue)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Claim":
+        expiry_ms, forget_ms, worker_n, request_n = reader.unpack(_CLAIM_HEAD)
+        worker, request_id = reader.take(worker_n), reader.take(request_n)
+        task_ids = reader.task_ids()
+        marks = []
+        for _ in range(reader.count()):
+            queue_n, mark_version, priority, sequence = reader.unpack(_MARK)
+            marks.append(Mark(reader.take(queue_n), mark_version, priority, sequence))
+        return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks)
+
+
+@dataclass(slots=True)
+class Ack:
+    now_ms: int
+    keep_ms: int  # how long a finished task is remembered at least
+    dedup_window_ms: int  # for follow-ups
+    items: list[AckItem]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts += (PAIR.pack(self.keep_ms, self.dedup_window_ms), COUNT.pack(len(self.items)))
+        for task_id, token, result, follow_ups in self.items:
+            parts += (task_id, _ACK_ITEM.pack(token, -1 if result is None else len(result), len(follow_ups)))
+            if result is not None:
+                parts.append(result)
+            if follow_ups:
+                _put_tasks(parts, follow_ups)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Ack":
+        keep_ms, dedup_window_ms = reader.unpack(PAIR)
+        items = []
+        for _ in range(reader.count()):
+            task_id = reader.take(16)
+            token, result_n, follow_up_n = reader.unpack(_ACK_ITEM)
+            result = None if result_n < 0 else reader.take(result_n)
+            items.append(AckItem(task_id, token, result, tuple(_read_tasks(reader, follow_up_n))))
+        return cls(now_ms, keep_ms, dedup_window_ms, items)
+
+
+@dataclass(slots=True)
+class Fail:
+    now_ms: int
+    keep_ms: int
+    dead_keep_ms: int  # how long a dead task is kept
+    items: list[FailItem]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts += (PAIR.pack(self.keep_ms, self.dead_keep_ms), COUNT.pack(len(self.items)))
+        for task_id, token, retry_at_ms, dead_reason, error in self.items:
+            parts += (task_id, _FAIL_ITEM.pack(token, retry_at_ms, dead_reason, len(error)), error)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Fail":
+        keep_ms, dead_keep_ms = reader.unpack(PAIR)
+        items = []
+        for _ in range(reader.count()):
+            task_id = reader.take(16)
+            token, retry_at_ms, dead_reason, error_n = reader.unpack(_FAIL_ITEM)
+            items.append(FailItem(task_id, token, retry_at_ms, dead_reason, reader.take(error_n)))
+        return cls(now_ms, keep_ms, dead_keep_ms, items)
+
+
+@dataclass(slots=True)
+class Extend:
+    now_ms: int
+    items: list[ExtendItem]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(COUNT.pack(len(self.items)))
+        parts += [_EXTEND_ITEM.pack(*item) for item in self.items]
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Extend":
+        return cls(now_ms, [ExtendItem(reader.take(16), *reader.unpack(PAIR)) for _ in range(reader.count())])
+
+
+@dataclass(slots=True)
+class Release:
+    now_ms: int
+    keep_ms: int
+    items: list[ClaimRef]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts += (U64.pack(self.keep_ms), COUNT.pack(len(self.items)))
+        parts += [_CLAIM_REF.pack(*item) for item in self.items]
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Release":
+        return cls(now_ms, reader.u64(), [ClaimRef(reader.take(16), reader.u64()) for _ in range(reader.count())])
+
+
+@dataclass(slots=True)
+class Expire:
+    now_ms: int
+    keep_ms: int
+    dead_keep_ms: int
+    items: list[ExpireItem]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts += (PAIR.pack(self.keep_ms, self.dead_keep_ms), COUNT.pack(len(self.items)))
+        parts += [_EXPIRE_ITEM.pack(*item) for item in self.items]
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Expire":
+        keep_ms, dead_keep_ms = reader.unpack(PAIR)
+        items = [ExpireItem(reader.take(16), reader.u64(), reader.take(1)[0]) for _ in range(reader.count())]
+        return cls(now_ms, keep_ms, dead_keep_ms, items)
+
+
+@dataclass(slots=True)
+class Cancel:
+    now_ms: int
+    keep_ms: int
+    task_ids: list[bytes]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(U64.pack(self.keep_ms))
+        put_task_ids(parts, self.task_ids)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Cancel":
+        return cls(now_ms, reader.u64(), reader.task_ids())
+
+
+@dataclass(slots=True)
+class _TaskIds:
+    """The shape of the entries that only name tasks."""
+
+    now_ms: int
+    task_ids: list[bytes]
+
+    def put(self, parts: list[bytes]) -> None:
+        put_task_ids(parts, self.task_ids)
+
+
+class Promote(_TaskIds):
+    """Delayed and retrying tasks whose time has come become ready."""
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Promote":
+        return cls(now_ms, reader.task_ids())
+
+
+class RetryDead(_TaskIds):
+    """Dead tasks become ready with fresh budgets."""
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "RetryDead":
+        return cls(now_ms, reader.task_ids())
+
+
+class DiscardDead(_TaskIds):
+    """Dead tasks are deleted."""
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "DiscardDead":
+        return cls(now_ms, reader.task_ids())
+
+
+class Purge(_TaskIds):
+    """Finished and dead tasks whose retention has passed are deleted."""
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Purge":
+        return cls(now_ms, reader.task_ids())
+
+
+@dataclass(slots=True)
+class Forget:
+    """Rows that were kept only to answer repeated requests are deleted."""
+
+    now_ms: int
+    items: list[ForgetItem]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(COUNT.pack(len(self.items)))
+        for when_ms, key in self.items:
+            parts += (_FORGET_ITEM.pack(when_ms, len(key)), key)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Forget":
+        items = []
+        for _ in range(reader.count()):
+            when_ms, key_n = reader.unpack(_FORGET_ITEM)
+            items.append(ForgetItem(when_ms, reader.take(key_n)))
+        return cls(now_ms, items)
+
+
+Entry = (
+    LeaderStarted | Enqueue | Claim | Ack | Fail | Extend | Release | Expire | Promote | Cancel | RetryDead
+    | DiscardDead | Purge | Forget
+)  # fmt: skip
+
+_KINDS: dict[int, type[Entry]] = {
+    1: LeaderStarted,
+    2: Enqueue,
+    3: Claim,
+    4: Ack,
+    5: Fail,
+    6: Extend,
+    7: Release,
+    8: Expire,
+    9: Promote,
+    10: Cancel,
+    11: RetryDead,
+    12: DiscardDead,
+    13: Purge,
+    14: Forget,
+}
+_NUMBERS: dict[type[Entry], int] = {entry_type: number for number, entry_type in _KINDS.items()}
+
+
+def encode(entry: Entry) -> bytes:
+    """The bytes that go into the log."""
+    parts = [_HEAD.pack(_NUMBERS[type(entry)], entry.now_ms)]
+    entry.put(parts)
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> Entry:
+    """The entry in `data`; raises DecodeError if it is not one that this version wrote."""
+    try:
+        kind, now_ms = _HEAD.unpack_from(data)
+        if kind not in _KINDS:
+            raise DecodeError(f"the entry is of kind {kind}, which this version does not know")
+        reader = Reader(data, _HEAD.size)
+        entry = _KINDS[kind].read(now_ms, reader)
+    except struct.error as error:
+        raise DecodeError(f"the entry is too short: {error}") from error
+    if reader.at != len(data):
+        raise DecodeError(f"the entry is {reader.at} bytes long, but {len(data)} were given")
+    return entry

@@ -1,0 +1,80 @@
+"""Claim and extend: a worker's exclusive hold under a fencing token."""
+
+from holdfast.machine import keys
+from holdfast.machine.draft import Draft
+from holdfast.machine.entries import Claim, Extend, Mark
+from holdfast.machine.outcomes import Claimed, Extended, Outcome
+from holdfast.machine.rejections import not_ready, stale_token, task_not_found
+from holdfast.machine.rows import CLAIMED, READY, ClaimRequest
+from holdfast.machine.transitions import enter_claimed, prolong_claim, remember_until
+
+
+def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
+    """Claims the tasks that the leader chose. A repeated request gets what it was given and claims nothing new."""
+    if entry.request_id:
+        held = claims_of_request(draft, entry.request_id)
+        if held:
+            # The chosen tasks stay ready although entries behind this one were decided as if they were gone.
+            for mark in entry.marks:
+                draft.queue(mark.queue).mark_version += 1
+            return list(held)
+    draft.read_ahead(entry.task_ids)
+    outcomes = [_claim_one(draft, task_id, entry) for task_id in entry.task_ids]
+    for mark in entry.marks:
+        _raise_mark(draft, mark)
+    if entry.request_id:
+        claims = tuple((done.task_id, done.execution.token) for done in outcomes if isinstance(done, Claimed))
+        if claims:
+            _remember_request(draft, entry, claims)
+    return outcomes
+
+
+def claims_of_request(draft: Draft, request_id: bytes) -> list[Claimed]:
+    """The claims that a request was given and that still hold."""
+    row = draft.get(keys.claim_request(request_id))
+    held: list[Claimed] = []
+    for task_id, token in ClaimRequest.decode(row).claims if row is not None else ():
+        task = draft.execution(task_id)
+        if task is not None and task.state == CLAIMED and task.token == token:
+            held.append(Claimed(task_id, task))
+    return held
+
+
+def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
+    task = draft.execution(task_id)
+    if task is None:
+        return task_not_found()
+    if task.state != READY:
+        return not_ready(task.state_name)
+    enter_claimed(draft, task_id, task, entry.worker, entry.expiry_ms)
+    return Claimed(task_id, task)
+
+
+def _raise_mark(draft: Draft, mark: Mark) -> None:
+    queue = draft.queue(mark.queue)
+    if queue.mark_version == mark.mark_version:
+        queue.marks[mark.priority] = max(queue.marks[mark.priority], mark.sequence)
+
+
+def _remember_request(draft: Draft, entry: Claim, claims: tuple[tuple[bytes, int], ...]) -> None:
+    key = keys.claim_request(entry.request_id)
+    before = draft.get(key)
+    if before is not None:
+        draft.delete(keys.forget(ClaimRequest.decode(before).forget_ms, key))
+    draft.put(key, ClaimRequest(entry.forget_ms, claims).encode())
+    remember_until(draft, entry.forget_ms, key)
+
+
+def apply_extend(draft: Draft, entry: Extend) -> list[Outcome]:
+    draft.read_ahead([item.task_id for item in entry.items])
+    outcomes: list[Outcome] = []
+    for task_id, token, expiry_ms in entry.items:
+        task = draft.execution(task_id)
+        if task is None:
+            outcomes.append(task_not_found())
+        elif task.state != CLAIMED or task.token != token:
+            outcomes.append(stale_token(task.state_name))
+        else:
+            prolong_claim(draft, task_id, task, expiry_ms)
+            outcomes.append(Extended(expiry_ms, bool(task.cancel_requested)))
+    return outcomes

@@ -1,0 +1,60 @@
+"""Purge and forget: deleting what was kept only for a while.
+
+Both wait after a step of the shard's clock: a clock that is far ahead must not delete anything before people had a
+chance to notice.
+"""
+
+from holdfast.machine import keys
+from holdfast.machine.draft import Draft
+from holdfast.machine.entries import Forget, ForgetItem, Purge
+from holdfast.machine.outcomes import Moved, Outcome
+from holdfast.machine.rejections import kept, task_not_found
+from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup
+from holdfast.machine.transitions import remember_until, vanish
+
+PURGE_PAUSE_MS = 10 * 60 * 1000  # after a step of the clock
+
+
+def purge_allowed_ms(stepped_ms: int) -> int:
+    """The shard time from which rows may be deleted again."""
+    return stepped_ms + PURGE_PAUSE_MS if stepped_ms else 0
+
+
+def apply_purge(draft: Draft, entry: Purge) -> list[Outcome]:
+    draft.read_ahead(entry.task_ids)
+    paused = draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms)
+    outcomes: list[Outcome] = []
+    for task_id in entry.task_ids:
+        task = draft.execution(task_id)
+        if task is None:
+            outcomes.append(task_not_found())
+        elif paused or task.state not in (SUCCEEDED, DEAD, CANCELLED) or task.timer_ms > draft.now_ms:
+            outcomes.append(kept())
+        else:
+            vanish(draft, task_id, task)
+            outcomes.append(Moved(task.state))
+    return outcomes
+
+
+def apply_forget(draft: Draft, entry: Forget) -> list[Outcome]:
+    paused = draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms)
+    return [kept() if paused else _forget_one(draft, item) for item in entry.items]
+
+
+def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
+    armed = keys.forget(item.when_ms, item.key)
+    if item.when_ms > draft.now_ms or draft.get(armed) is None:
+        return kept()
+    draft.delete(armed)
+    row = draft.get(item.key)
+    if item.key[0] == keys.DEDUP and row is not None:
+        dedup = Dedup.decode(row)
+        task = draft.execution(dedup.task_id)
+        if task is not None and task.state not in (SUCCEEDED, DEAD, CANCELLED):
+            # A request id is remembered at least while its task lives.
+            renewed = dedup._replace(forget_ms=draft.now_ms + dedup.window_ms)
+            draft.put(item.key, renewed.encode())
+            remember_until(draft, renewed.forget_ms, item.key)
+            return kept()
+    draft.delete(item.key)
+    return Moved(0)

@@ -1,0 +1,132 @@
+"""Ack, fail and release: how a holder ends its claim. Only the current token counts.
+
+A caller whose answer was lost asks again and gets the first answer. For an ack without follow-ups the finished task's
+own row is that answer; everything else is kept in RECENT for as long as a finished task is kept at least.
+"""
+
+from holdfast.machine import keys
+from holdfast.machine.draft import Draft
+from holdfast.machine.entries import Ack, AckItem, Fail, FailItem, Release
+from holdfast.machine.handlers.accepting import accept_task
+from holdfast.machine.outcomes import Accepted, Acked, Failed, Moved, Outcome
+from holdfast.machine.rejections import Rejection, stale_token, task_not_found
+from holdfast.machine.rows import (
+    ANSWER_ACK,
+    ANSWER_FAIL,
+    ANSWER_RELEASE,
+    CANCELLED,
+    CLAIMED,
+    DEAD,
+    READY,
+    REPORT_ERROR,
+    REPORT_RESULT,
+    RETRY_PENDING,
+    SUCCEEDED,
+    Execution,
+    Recent,
+    Report,
+)
+from holdfast.machine.transitions import (
+    enter_dead,
+    enter_finished,
+    enter_waiting,
+    remember_until,
+    return_to_ready_line,
+)
+
+
+def _holds(task: Execution | None, token: int) -> bool:
+    return task is not None and task.state == CLAIMED and task.token == token
+
+
+def _refuse(task: Execution | None) -> Rejection:
+    return task_not_found() if task is None else stale_token(task.state_name)
+
+
+def _remember(draft: Draft, token: int, keep_ms: int, answer: Recent) -> None:
+    key = keys.recent(token)
+    draft.put(key, answer.encode())
+    remember_until(draft, draft.now_ms + keep_ms, key)
+
+
+def _first_answer(draft: Draft, token: int, kind: int) -> Recent | None:
+    row = draft.get(keys.recent(token))
+    answer = Recent.decode(row) if row is not None else None
+    return answer if answer is not None and answer.kind == kind else None
+
+
+def apply_ack(draft: Draft, entry: Ack) -> list[Outcome]:
+    draft.read_ahead([item.task_id for item in entry.items])
+    return [_ack_one(draft, item, entry) for item in entry.items]
+
+
+def _ack_one(draft: Draft, item: AckItem, entry: Ack) -> Outcome:
+    task = draft.execution(item.task_id)
+    if task is None or not _holds(task, item.token):
+        return _acked_before(draft, item, task)
+    keep_ms = entry.keep_ms
+    if item.result is not None and task.result_ttl_ms:
+        draft.put(keys.report(item.task_id), Report(REPORT_RESULT, item.result).encode())
+        keep_ms = max(keep_ms, task.result_ttl_ms)
+    enter_finished(draft, item.task_id, task, SUCCEEDED, draft.now_ms + keep_ms)
+    if not item.follow_ups:
+        return Acked(())
+    accepted = tuple(accept_task(draft, new, entry.dedup_window_ms) for new in item.follow_ups)
+    _remember(draft, item.token, entry.keep_ms, Recent(ANSWER_ACK, SUCCEEDED, 0, accepted))
+    return Acked(accepted)
+
+
+def _acked_before(draft: Draft, item: AckItem, task: Execution | None) -> Outcome:
+    answer = _first_answer(draft, item.token, ANSWER_ACK)
+    if answer is not None:
+        return Acked(tuple(Accepted(*pair) for pair in answer.follow_ups))
+    if task is not None and task.state == SUCCEEDED and task.token == item.token:
+        return Acked(())
+    return _refuse(task)
+
+
+def apply_fail(draft: Draft, entry: Fail) -> list[Outcome]:
+    draft.read_ahead([item.task_id for item in entry.items])
+    return [_fail_one(draft, item, entry) for item in entry.items]
+
+
+def _fail_one(draft: Draft, item: FailItem, entry: Fail) -> Outcome:
+    task = draft.execution(item.task_id)
+    if task is None or not _holds(task, item.token):
+        answer = _first_answer(draft, item.token, ANSWER_FAIL)
+        return _refuse(task) if answer is None else Failed(answer.state, answer.retry_at_ms)
+    task.failures += 1
+    draft.queue(task.queue).failed_total += 1
+    draft.put(keys.report(item.task_id), Report(REPORT_ERROR, item.error).encode())
+    if task.cancel_requested:
+        enter_finished(draft, item.task_id, task, CANCELLED, draft.now_ms + entry.keep_ms)
+        outcome = Failed(CANCELLED, 0)
+    elif item.retry_at_ms:
+        enter_waiting(draft, item.task_id, task, RETRY_PENDING, item.retry_at_ms)
+        outcome = Failed(RETRY_PENDING, item.retry_at_ms)
+    else:
+        enter_dead(draft, item.task_id, task, item.dead_reason, draft.now_ms + entry.dead_keep_ms)
+        outcome = Failed(DEAD, 0)
+    _remember(draft, item.token, entry.keep_ms, Recent(ANSWER_FAIL, outcome.state, outcome.retry_at_ms, ()))
+    return outcome
+
+
+def apply_release(draft: Draft, entry: Release) -> list[Outcome]:
+    draft.read_ahead([item.task_id for item in entry.items])
+    return [_release_one(draft, task_id, token, entry.keep_ms) for task_id, token in entry.items]
+
+
+def _release_one(draft: Draft, task_id: bytes, token: int, keep_ms: int) -> Outcome:
+    task = draft.execution(task_id)
+    if task is None or not _holds(task, token):
+        answer = _first_answer(draft, token, ANSWER_RELEASE)
+        return _refuse(task) if answer is None else Moved(answer.state)
+    if task.cancel_requested:
+        enter_finished(draft, task_id, task, CANCELLED, draft.now_ms + keep_ms)
+        state = CANCELLED
+    else:
+        task.claims -= 1  # handing a task back spends nothing
+        return_to_ready_line(draft, task_id, task)
+        state = READY
+    _remember(draft, token, keep_ms, Recent(ANSWER_RELEASE, state, 0, ()))
+    return Moved(state)

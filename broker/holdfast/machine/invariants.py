@@ -1,0 +1,178 @@
+"""What must be true of a shard's state after every entry, checked by reading all of it. For tests and diagnosis."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from holdfast.machine import keys
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.rows import (
+    BANDS,
+    CANCELLED,
+    CLAIMED,
+    DEAD,
+    DELAYED,
+    READY,
+    REPORT_ERROR,
+    REPORT_RESULT,
+    RETRY_PENDING,
+    SUCCEEDED,
+    ClaimRequest,
+    Dedup,
+    Execution,
+    Meta,
+    Queue,
+    Report,
+    ready_row,
+)
+
+_PAGE_ROWS = 1000
+_FINISHED = (SUCCEEDED, CANCELLED)
+
+
+def rows_of(kv: OrderedKV, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All rows of a range, read in pages."""
+    while page := kv.scan(start, stop, _PAGE_ROWS):
+        yield from page
+        start = page[-1][0] + b"\0"
+
+
+def _family(kv: OrderedKV, family: int) -> Iterator[tuple[bytes, bytes]]:
+    return rows_of(kv, keys.family_start(family), keys.family_start(family + 1))
+
+
+def violations(kv: OrderedKV) -> list[str]:
+    """One sentence per broken rule; empty if the state is sound."""
+    meta_row = kv.get(keys.META_KEY)
+    if meta_row is None:
+        return [] if not kv.scan(b"\x00", b"\xff", 1) else ["there are rows, but none says how far the log was applied"]
+    meta = Meta.decode(meta_row)
+    tasks = {key[1:]: Execution.decode(row) for key, row in _family(kv, keys.EXECUTION)}
+    found: list[str] = []
+    found += _index_violations(kv, tasks)
+    found += _task_violations(meta, tasks)
+    found += _queue_violations(kv, tasks)
+    found += _attachment_violations(kv, tasks)
+    found += _memory_violations(kv)
+    return found
+
+
+def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
+    """Every index row that the executions call for."""
+    rows: dict[bytes, bytes] = {}
+    for task_id, task in tasks.items():
+        if task.state == READY:
+            rows[keys.ready(task.queue, task.priority, task.sequence)] = ready_row(task_id, task.size_bytes)
+        elif task.state == CLAIMED:
+            rows[keys.claim_expiry(task.timer_ms, task_id)] = b""
+        elif task.state in (DELAYED, RETRY_PENDING):
+            rows[keys.due(task.timer_ms, task_id)] = b""
+        else:
+            rows[keys.retention(task.timer_ms, task_id)] = b""
+            if task.state == DEAD:
+                rows[keys.dead(task.queue, task.changed_ms, task_id)] = b""
+    return rows
+
+
+def _index_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+    expected = _expected_index(tasks)
+    actual: dict[bytes, bytes] = {}
+    for family in (keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION):
+        actual.update(_family(kv, family))
+    found = [f"index row {key.hex()} has no task in that state" for key in actual.keys() - expected.keys()]
+    found += [f"index row {key.hex()} is missing" for key in expected.keys() - actual.keys()]
+    found += [f"index row {key.hex()} names another task" for key, row in expected.items() if actual.get(key) != row]
+    return found
+
+
+def _task_violations(meta: Meta, tasks: dict[bytes, Execution]) -> list[str]:
+    found = []
+    tokens: Counter[int] = Counter()
+    for task_id, task in tasks.items():
+        name = f"task {task_id.hex()} ({task.state_name})"
+        if task.token:
+            tokens[task.token] += 1
+            if task.token & ((1 << 48) - 1) >= meta.next_token:
+                found.append(f"{name} has a token that was not handed out yet")
+        if task.sequence >= meta.next_sequence:
+            found.append(f"{name} has a sequence that was not handed out yet")
+        if task.claims > task.max_claims:
+            found.append(f"{name} was claimed {task.claims} times, but at most {task.max_claims} are allowed")
+        if task.failures > task.max_attempts:
+            found.append(f"{name} failed {task.failures} times, but at most {task.max_attempts} are allowed")
+        if (task.state == DEAD) != bool(task.dead_reason):
+            found.append(f"{name} has the dead reason {task.dead_reason}")
+        if task.changed_ms > meta.now_ms:
+            found.append(f"{name} changed in the future")
+        if task.cancel_requested and task.state in (READY, DELAYED, RETRY_PENDING):
+            found.append(f"{name} waits although its cancellation was asked for")
+    found += [f"token {token} belongs to {count} tasks" for token, count in tokens.items() if count > 1]
+    return found
+
+
+def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+    counts: dict[bytes, Counter[int]] = {}
+    first_ready: dict[tuple[bytes, int], int] = {}
+    for task in tasks.values():
+        counts.setdefault(task.queue, Counter())[task.state] += 1
+        if task.state == READY:
+            place = (task.queue, task.priority)
+            first_ready[place] = min(first_ready.get(place, task.sequence), task.sequence)
+    found = []
+    queues = {key[1:]: Queue.decode(row) for key, row in _family(kv, keys.QUEUE)}
+    for name in counts.keys() - queues.keys():
+        found.append(f"queue {name!r} has tasks, but no counters")
+    for name, queue in queues.items():
+        actual = counts.get(name, Counter())
+        stored = {READY: queue.ready, CLAIMED: queue.claimed, DELAYED: queue.delayed, RETRY_PENDING: queue.retrying,
+                  DEAD: queue.dead}  # fmt: skip
+        found += [
+            f"queue {name!r} counts {count} tasks in state {state}, but there are {actual[state]}"
+            for state, count in stored.items()
+            if count != actual[state]
+        ]
+        for priority in range(BANDS):
+            first = first_ready.get((name, priority))
+            if first is not None and first < queue.marks[priority]:
+                found.append(f"queue {name!r} has a ready task at {first} behind its mark {queue.marks[priority]}")
+    return found
+
+
+def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+    found = []
+    sizes = {key[1:]: len(row) for key, row in _family(kv, keys.ENVELOPE)}
+    envelopes = sizes.keys()
+    needed = {task_id for task_id, task in tasks.items() if task.state not in _FINISHED}
+    found += [f"task {task_id.hex()} has lost its envelope" for task_id in needed - envelopes]
+    found += [f"envelope {task_id.hex()} belongs to no unfinished task" for task_id in envelopes - needed]
+    found += [
+        f"task {task_id.hex()} says its envelope has {tasks[task_id].size_bytes} bytes, but it has {size}"
+        for task_id, size in sizes.items()
+        if task_id in tasks and tasks[task_id].size_bytes != size
+    ]
+    for key, row in _family(kv, keys.REPORT):
+        if key[1:] not in tasks:
+            found.append(f"report {key[1:].hex()} belongs to no task")
+        if Report.decode(row).kind not in (REPORT_ERROR, REPORT_RESULT):
+            found.append(f"report {key[1:].hex()} is of an unknown kind")
+    return found
+
+
+def _memory_violations(kv: OrderedKV) -> list[str]:
+    """Rows that answer repeated requests and the times at which they are forgotten belong together."""
+    armed: dict[bytes, list[int]] = {}
+    for key, _ in _family(kv, keys.FORGET):
+        when_ms, target = keys.timed(key)
+        armed.setdefault(target, []).append(when_ms)
+    kept: dict[bytes, int | None] = {}
+    kept.update((key, Dedup.decode(row).forget_ms) for key, row in _family(kv, keys.DEDUP))
+    kept.update((key, ClaimRequest.decode(row).forget_ms) for key, row in _family(kv, keys.CLAIM_REQUEST))
+    kept.update((key, None) for key, _ in _family(kv, keys.RECENT))
+    found = [f"row {key.hex()} is never forgotten" for key in kept.keys() - armed.keys()]
+    found += [f"row {key.hex()} is forgotten, but is not there" for key in armed.keys() - kept.keys()]
+    found += [f"row {key.hex()} is forgotten more than once" for key, times in armed.items() if len(times) > 1]
+    found += [
+        f"row {key.hex()} is forgotten at another time than it says"
+        for key, when_ms in kept.items()
+        if when_ms is not None and key in armed and armed[key] != [when_ms]
+    ]
+    return found

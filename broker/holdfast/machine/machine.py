@@ -1,0 +1,107 @@
+"""The state machine of a shard: applies the entries of its log, in order, to its state.
+
+`apply` is a set of guarded transitions that every replica performs identically. It reads no clock, draws no random
+number and makes no choice. A guard that fails is a typed rejection and changes nothing; an exception is a bug, and the
+shard stops.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.machine.draft import Draft
+from holdfast.machine.effects import Effects
+from holdfast.machine.entries import (
+    Ack,
+    Cancel,
+    Claim,
+    DiscardDead,
+    Enqueue,
+    Entry,
+    Expire,
+    Extend,
+    Fail,
+    Forget,
+    LeaderStarted,
+    Promote,
+    Purge,
+    Release,
+    RetryDead,
+)
+from holdfast.machine.handlers.accepting import apply_enqueue
+from holdfast.machine.handlers.claiming import apply_claim, apply_extend, claims_of_request
+from holdfast.machine.handlers.operating import apply_cancel, apply_discard_dead, apply_retry_dead
+from holdfast.machine.handlers.purging import apply_forget, apply_purge
+from holdfast.machine.handlers.settling import apply_ack, apply_fail, apply_release
+from holdfast.machine.handlers.timing import apply_expire, apply_promote
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.outcomes import Claimed, Outcome
+from holdfast.machine.rows import Meta, Queue
+
+
+class OutOfOrderError(RuntimeError):
+    """An entry was applied that is not the next one: the replica would diverge, so it stops."""
+
+
+def _apply_leader_started(draft: Draft, entry: LeaderStarted) -> list[Outcome]:
+    if entry.stepped:
+        draft.meta.stepped_ms = draft.now_ms
+    return []
+
+
+_HANDLERS: dict[type[Entry], Callable[[Draft, Any], list[Outcome]]] = {
+    LeaderStarted: _apply_leader_started,
+    Enqueue: apply_enqueue,
+    Claim: apply_claim,
+    Ack: apply_ack,
+    Fail: apply_fail,
+    Extend: apply_extend,
+    Release: apply_release,
+    Expire: apply_expire,
+    Promote: apply_promote,
+    Cancel: apply_cancel,
+    RetryDead: apply_retry_dead,
+    DiscardDead: apply_discard_dead,
+    Purge: apply_purge,
+    Forget: apply_forget,
+}
+
+
+class Machine:
+    """A shard's state and the way to change it: `apply` any number of entries, then `commit` them as one batch."""
+
+    __slots__ = ("_draft",)
+
+    def __init__(self, kv: OrderedKV, *, shard: int = 0, incarnation: int = 1) -> None:
+        self._draft = Draft(kv)
+        if self._draft.meta.applied_index == 0:
+            self._draft.meta.shard = shard
+            self._draft.meta.incarnation = incarnation
+
+    @property
+    def meta(self) -> Meta:
+        return self._draft.meta
+
+    def apply(self, index: int, term: int, entry: Entry) -> list[Outcome]:
+        """One outcome per item of the entry, in order."""
+        draft = self._draft
+        meta = draft.meta
+        if index != meta.applied_index + 1:
+            raise OutOfOrderError(f"expected the entry of index {meta.applied_index + 1}, but got that of {index}")
+        draft.now_ms = meta.now_ms = max(meta.now_ms, entry.now_ms)
+        outcomes = _HANDLERS[type(entry)](draft, entry)
+        meta.applied_index = index
+        meta.applied_term = term
+        return outcomes
+
+    def commit(self) -> Effects:
+        """Writes what was applied as one atomic batch, the applied index inside, and returns what follows from it."""
+        self._draft.commit()
+        return self._draft.take_effects()
+
+    def queue(self, name: bytes) -> Queue | None:
+        """A queue's counters and marks; None if nothing was ever enqueued to it."""
+        return self._draft.peek_queue(name)
+
+    def claims_of_request(self, request_id: bytes) -> list[Claimed]:
+        """The claims that a reserve call was given before and that still hold."""
+        return claims_of_request(self._draft, request_id)

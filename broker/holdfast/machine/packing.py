@@ -1,0 +1,45 @@
+"""Reading the parts of an entry's body one after the other."""
+
+import struct
+
+COUNT = struct.Struct(">I")
+U64 = struct.Struct(">Q")
+PAIR = struct.Struct(">QQ")
+
+
+class DecodeError(ValueError):
+    """The bytes are not an entry that this version knows."""
+
+
+class Reader:
+    """Walks over the bytes of one entry."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data = data
+        self.at = at
+
+    def take(self, length: int) -> bytes:
+        start, self.at = self.at, self.at + length
+        if self.at > len(self.data):
+            raise DecodeError("the entry ends in the middle of a part")
+        return self.data[start : self.at]
+
+    def unpack(self, form: struct.Struct) -> tuple[int, ...]:
+        start, self.at = self.at, self.at + form.size
+        return form.unpack_from(self.data, start)
+
+    def u64(self) -> int:
+        return self.unpack(U64)[0]
+
+    def count(self) -> int:
+        return self.unpack(COUNT)[0]
+
+    def task_ids(self) -> list[bytes]:
+        return [self.take(16) for _ in range(self.count())]
+
+
+def put_task_ids(parts: list[bytes], task_ids: list[bytes]) -> None:
+    parts.append(COUNT.pack(len(task_ids)))
+    parts.extend(task_ids)

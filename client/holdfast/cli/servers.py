@@ -1,0 +1,42 @@
+"""Starts a server in this process. Its code is loaded by name: the light install does not have what it needs."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem
+
+_MODULE = "holdfast.broker.main"
+
+Run = Callable[[Path | None, dict[str, object]], int]
+
+
+def run_dev(config: Path | None, overrides: dict[str, object]) -> int:
+    return _run("dev", "run_dev", config, overrides)
+
+
+def run_broker(config: Path | None, overrides: dict[str, object]) -> int:
+    return _run("broker", "run_broker", config, overrides)
+
+
+def _run(command: str, function: str, config: Path | None, overrides: dict[str, object]) -> int:
+    try:
+        # Typed as its contract says: the function takes the configuration file and the flags, and returns an exit code.
+        run = cast(Run, getattr(importlib.import_module(_MODULE), function))
+        return run(config, overrides)
+    except ImportError as error:
+        missing = error.name or ""
+        package = missing.partition(".")[0]
+        # A module of ours that cannot be imported is a fault to be seen, unless the whole server is not there.
+        if not missing or (package == "holdfast" and missing not in (_MODULE, "holdfast.broker")):
+            raise
+        name = missing if package == "holdfast" else package
+        raise CommandFailed(
+            Problem(
+                ExitCode.MISSING_EXTRA,
+                "MISSING_EXTRA",
+                f"`holdfast {command}` needs the package '{name}', which is missing or does not fit: "
+                "run  pip install 'holdfast[server]'",
+            )
+        ) from error

@@ -1,0 +1,324 @@
+"""The asynchronous client: one method per call of the wire API, typed values in and out.
+
+A call on one item raises the typed error if the server refuses it. A call on many returns one result per item, in
+order, with a `Rejected` (not raised) in the place of each refused item; it raises only if the whole call failed.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from holdfast.client import _wire
+from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
+from holdfast.client.errors import Rejected
+from holdfast.client.models import (
+    Accepted,
+    Ack,
+    Acked,
+    Cancelled,
+    Claim,
+    ClaimedTask,
+    DeadLetterDone,
+    DeadLetterPage,
+    Extended,
+    Extension,
+    Failed,
+    Failure,
+    NewTask,
+    QueueStats,
+    Released,
+    TaskError,
+    TaskInfo,
+)
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+DEFAULT_ADDRESS = "localhost:7400"
+DEFAULT_TIMEOUT_S = 10.0
+
+_ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
+_RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
+_ACK = method(pb, "Tasks", "Ack", pb.AckRequest, pb.AckResponse)
+_FAIL = method(pb, "Tasks", "Fail", pb.FailRequest, pb.FailResponse)
+_EXTEND = method(pb, "Tasks", "Extend", pb.ExtendRequest, pb.ExtendResponse)
+_RELEASE = method(pb, "Tasks", "Release", pb.ReleaseRequest, pb.ReleaseResponse)
+_CANCEL = method(pb, "Tasks", "Cancel", pb.CancelRequest, pb.CancelResponse)
+_GET_TASK = method(pb, "Tasks", "GetTask", pb.GetTaskRequest, pb.GetTaskResponse)
+_QUEUE_STATS = method(pb, "Tasks", "QueueStats", pb.QueueStatsRequest, pb.QueueStatsResponse)
+_LIST_DEAD = method(pb, "DeadLetters", "ListDeadLetters", pb.ListDeadLettersRequest, pb.ListDeadLettersResponse)
+_GET_DEAD = method(pb, "DeadLetters", "GetDeadLetter", pb.GetDeadLetterRequest, pb.GetDeadLetterResponse)
+_RETRY_DEAD = method(pb, "DeadLetters", "RetryDeadLetters", pb.RetryDeadLettersRequest, pb.RetryDeadLettersResponse)
+_DISCARD_DEAD = method(
+    pb, "DeadLetters", "DiscardDeadLetters", pb.DiscardDeadLettersRequest, pb.DiscardDeadLettersResponse
+)
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A client of one server, for producers, workers and operators. Any number of calls may run at the same time.
+
+    Every call ends within `timeout_s` (a reserve: within its wait plus that), whatever the network does. Until then,
+    a call that cannot do harm when carried out twice is repeated if the connection fails: reads, ack, fail, extend,
+    release, reserve, and an enqueue in which every task has a `request_id`. `retry=False` switches that off.
+
+    >>> import asyncio
+    >>> async def main() -> None:
+    ...     async with AsyncClient("localhost:7400") as client:
+    ...         accepted = await client.enqueue(NewTask("mail", "welcome", b"ada@example.org", request_id="signup-17"))
+    ...         [task] = await client.reserve(["mail"], wait_ms=5_000)
+    ...         print(task.type, task.payload, task.task_id == accepted.task_id)
+    ...         await client.ack(task)
+    >>> asyncio.run(main())
+    welcome b'ada@example.org' True
+    """
+
+    def __init__(
+        self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = DEFAULT_TIMEOUT_S, retry: bool = True
+    ) -> None:
+        """Raises `InvalidAddress` if the address is not host:port. Nothing is sent before the first call."""
+        self._timeout_s = timeout_s
+        self._connection = Connection(address, retry=retry)
+
+    @property
+    def address(self) -> str:
+        return self._connection.address
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection. Calls that are still running end with `ClientClosed`."""
+        await self._connection.close()
+
+    # ------------------------------------------------------------------------------------------ producers
+
+    async def enqueue(self, task: NewTask, *, timeout_s: float | None = None) -> Accepted:
+        """Hands over one task. When this returns, the task is durable."""
+        return _only(await self.enqueue_many([task], timeout_s=timeout_s))
+
+    async def enqueue_many(
+        self, tasks: Sequence[NewTask], *, timeout_s: float | None = None
+    ) -> list[Accepted | Rejected]:
+        """Hands over many tasks in one call: by far the cheapest way, up to 1,000 tasks or 4 MiB at a time.
+
+        >>> import asyncio
+        >>> async def main() -> None:
+        ...     async with AsyncClient() as client:
+        ...         tasks = [NewTask("mail", "welcome", str(n).encode()) for n in range(3)]
+        ...         for outcome in await client.enqueue_many(tasks):
+        ...             print("refused" if isinstance(outcome, Rejected) else "accepted")
+        >>> asyncio.run(main())
+        accepted
+        accepted
+        accepted
+        """
+        if not tasks:
+            return []
+        request = _wire.enqueue_request(tasks)
+        # Without a request_id the server cannot tell a repeated task from a new one.
+        repeatable = all(task.request_id for task in tasks)
+        response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable)
+        return _wire.enqueue_outcomes(response, len(tasks))
+
+    # -------------------------------------------------------------------------------------------- workers
+
+    async def reserve(
+        self,
+        queues: Sequence[str],
+        *,
+        max_tasks: int = 1,
+        lease_ms: int = 30_000,
+        wait_ms: int = 0,
+        worker: str = "",
+        claim_request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[ClaimedTask]:
+        """Claims up to `max_tasks` tasks, the queues tried in order, waiting up to `wait_ms` for the first task.
+
+        An empty list means that there was none. Repeating a call whose answer was lost with its `claim_request_id`
+        returns the claims it made; this method draws a new one unless it is given one.
+        """
+        request = _wire.reserve_request(
+            queues,
+            max_tasks=max_tasks,
+            lease_ms=lease_ms,
+            wait_ms=wait_ms,
+            claim_request_id=uuid.uuid4().hex if claim_request_id is None else claim_request_id,
+            worker=worker,
+        )
+        timeout_s = max(0, wait_ms) / 1000 + (self._timeout_s if timeout_s is None else timeout_s)
+        # Counting from the first sending, also after a repetition, can only make a lease look shorter than it is.
+        sent_s = time.monotonic()
+        response = await self._call(_RESERVE, request, timeout_s, repeatable=bool(request.claim_request_id))
+        return _wire.claimed_tasks(response, sent_s)
+
+    async def ack(
+        self,
+        claim: Claim,
+        *,
+        result: bytes | None = None,
+        follow_ups: Sequence[NewTask] = (),
+        timeout_s: float | None = None,
+    ) -> Acked:
+        """Finishes a task, and hands over its follow-ups together with that or not at all."""
+        return _only(await self.ack_many([Ack(claim, result, follow_ups)], timeout_s=timeout_s))
+
+    async def ack_many(self, items: Sequence[Claim | Ack], *, timeout_s: float | None = None) -> list[Acked | Rejected]:
+        """Finishes many tasks: claims as they are, or an `Ack` where there is a result or a follow-up."""
+        if not items:
+            return []
+        response = await self._call(_ACK, _wire.ack_request(items), timeout_s, repeatable=True)
+        return _wire.ack_outcomes(response, len(items))
+
+    async def fail(
+        self,
+        claim: Claim,
+        error: TaskError | None = None,
+        *,
+        retry_delay_ms: int | None = None,
+        dead: bool = False,
+        timeout_s: float | None = None,
+    ) -> Failed:
+        """Reports a failed attempt; the answer says whether there will be another."""
+        failure = Failure(claim, error or TaskError(), retry_delay_ms, dead)
+        return _only(await self.fail_many([failure], timeout_s=timeout_s))
+
+    async def fail_many(self, items: Sequence[Failure], *, timeout_s: float | None = None) -> list[Failed | Rejected]:
+        """Reports many failed attempts."""
+        if not items:
+            return []
+        response = await self._call(_FAIL, _wire.fail_request(items), timeout_s, repeatable=True)
+        return _wire.fail_outcomes(response, len(items))
+
+    async def extend(self, claim: Claim, lease_ms: int, *, timeout_s: float | None = None) -> Extended:
+        """Prolongs a lease; the answer says whether the task is to be cancelled."""
+        return _only(await self.extend_many([Extension(claim, lease_ms)], timeout_s=timeout_s))
+
+    async def extend_many(
+        self, items: Sequence[Extension], *, timeout_s: float | None = None
+    ) -> list[Extended | Rejected]:
+        """Prolongs many leases."""
+        if not items:
+            return []
+        sent_s = time.monotonic()
+        response = await self._call(_EXTEND, _wire.extend_request(items), timeout_s, repeatable=True)
+        return _wire.extend_outcomes(response, len(items), sent_s)
+
+    async def release(self, claim: Claim, *, timeout_s: float | None = None) -> Released:
+        """Hands a task back to its old place without spending an attempt."""
+        return _only(await self.release_many([claim], timeout_s=timeout_s))
+
+    async def release_many(
+        self, claims: Sequence[Claim], *, timeout_s: float | None = None
+    ) -> list[Released | Rejected]:
+        """Hands many tasks back."""
+        if not claims:
+            return []
+        response = await self._call(_RELEASE, _wire.release_request(claims), timeout_s, repeatable=True)
+        return _wire.release_outcomes(response, len(claims))
+
+    # ------------------------------------------------------------------------------------ looking and acting
+
+    async def cancel(self, task_id: str, *, timeout_s: float | None = None) -> Cancelled:
+        """Cancels a task: a waiting one at once, a running one through its worker's next extend."""
+        return _only(await self.cancel_many([task_id], timeout_s=timeout_s))
+
+    async def cancel_many(
+        self, task_ids: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[Cancelled | Rejected]:
+        """Cancels many tasks."""
+        if not task_ids:
+            return []
+        # Not repeated after a lost connection: the second answer would be that the task has finished.
+        response = await self._call(_CANCEL, _wire.cancel_request(task_ids), timeout_s, repeatable=False)
+        return _wire.cancel_outcomes(response, len(task_ids))
+
+    async def get_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
+        """All that the server knows about a task; raises `NotFound` if it knows none."""
+        response = await self._call(_GET_TASK, _wire.get_task_request(task_id), timeout_s, repeatable=True)
+        return _wire.task_info(response)
+
+    async def queue_stats(self, queue: str, *, timeout_s: float | None = None) -> QueueStats:
+        """How many tasks of the queue are in which state."""
+        return _only(await self.queue_stats_many([queue], timeout_s=timeout_s))
+
+    async def queue_stats_many(
+        self, queues: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[QueueStats | Rejected]:
+        """The same for many queues."""
+        if not queues:
+            return []
+        response = await self._call(_QUEUE_STATS, _wire.queue_stats_request(queues), timeout_s, repeatable=True)
+        return _wire.queue_stats_outcomes(response, len(queues))
+
+    # ---------------------------------------------------------------------------------------- dead letters
+
+    async def list_dead_letters(
+        self, queue: str, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None
+    ) -> DeadLetterPage:
+        """One page of the dead letters of a queue, oldest first; pass on `next_page_token` for the next page."""
+        request = _wire.list_dead_letters_request(queue, page_size, page_token)
+        response = await self._call(_LIST_DEAD, request, timeout_s, repeatable=True)
+        return _wire.dead_letter_page(response)
+
+    async def get_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
+        """A dead letter with its payload."""
+        response = await self._call(_GET_DEAD, _wire.get_dead_letter_request(task_id), timeout_s, repeatable=True)
+        return _wire.task_info(response)
+
+    async def retry_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> DeadLetterDone:
+        """Makes a dead task ready again, with fresh budgets."""
+        return _only(await self.retry_dead_letters([task_id], timeout_s=timeout_s))
+
+    async def retry_dead_letters(
+        self, task_ids: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[DeadLetterDone | Rejected]:
+        """Makes many dead tasks ready again."""
+        if not task_ids:
+            return []
+        # Not repeated after a lost connection: the task may have died again in between.
+        request = _wire.retry_dead_letters_request(task_ids)
+        response = await self._call(_RETRY_DEAD, request, timeout_s, repeatable=False)
+        return _wire.dead_letter_outcomes(response, len(task_ids))
+
+    async def discard_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> DeadLetterDone:
+        """Deletes a dead task for good."""
+        return _only(await self.discard_dead_letters([task_id], timeout_s=timeout_s))
+
+    async def discard_dead_letters(
+        self, task_ids: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[DeadLetterDone | Rejected]:
+        """Deletes many dead tasks for good."""
+        if not task_ids:
+            return []
+        # Not repeated after a lost connection: the second answer would be that there is no such task.
+        request = _wire.discard_dead_letters_request(task_ids)
+        response = await self._call(_DISCARD_DEAD, request, timeout_s, repeatable=False)
+        return _wire.dead_letter_outcomes(response, len(task_ids))
+
+    async def _call(
+        self,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
+        timeout_s: float | None,
+        *,
+        repeatable: bool,
+    ) -> ResponseT:
+        return await self._connection.call(
+            method, request, timeout_s=self._timeout_s if timeout_s is None else timeout_s, repeatable=repeatable
+        )
+
+
+def _only(outcomes: list[T | Rejected]) -> T:
+    """The outcome of a call on one item."""
+    [outcome] = outcomes
+    if isinstance(outcome, Rejected):
+        raise outcome
+    return outcome

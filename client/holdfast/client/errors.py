@@ -1,0 +1,218 @@
+"""Everything this library raises on purpose.
+
+HoldfastError
+├── InvalidAddress       the address is not host:port
+├── ClientClosed         the client was closed before or during the call
+├── ConnectionFailed     no connection to the server, or it broke during the call
+├── DeadlineExceeded     the server did not answer in time
+├── UnexpectedAnswer     whatever answered does not speak this API
+└── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
+    ├── InvalidArgument  MALFORMED_REQUEST MISSING_FIELD INVALID_FIELD OUT_OF_RANGE TOO_LARGE BATCH_TOO_LARGE
+    ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND
+    ├── Conflict         the task is not in a state that allows it
+    │   ├── StaleToken       STALE_TOKEN
+    │   ├── TaskFinished     TASK_FINISHED
+    │   └── NotDead          NOT_DEAD
+    ├── Overloaded       OVERLOADED
+    ├── WorkerAtLimit    WORKER_AT_LIMIT
+    ├── Unavailable      DISK_LOW SHUTTING_DOWN
+    ├── OutcomeUnknown   OUTCOME_UNKNOWN
+    └── ServerError      INTERNAL
+
+After a `Rejected` nothing has changed, save for `OutcomeUnknown` and `ServerError`. After `ConnectionFailed`,
+`DeadlineExceeded`, `OutcomeUnknown` or `ServerError` the call may or may not have taken effect: repeat it, an enqueue
+with its `request_id`, a reserve with its `claim_request_id`. No message ever holds a payload or a token.
+"""
+# ruff: noqa: N818 - the names say what happened; half of them are read as results of a batch, not raised
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_NO_METADATA: Mapping[str, str] = MappingProxyType({})
+
+
+class HoldfastError(Exception):
+    """The root of the tree: catch it to catch everything this library raises on purpose."""
+
+
+class InvalidAddress(HoldfastError, ValueError):
+    """The address of the server cannot be used."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+    def __str__(self) -> str:
+        return f"Expected an address of the form host:port, e.g. localhost:7400, but got {self.address!r}."
+
+
+class ClientClosed(HoldfastError):
+    """The client was closed before or during the call."""
+
+    def __str__(self) -> str:
+        return "The client is closed: open another one."
+
+
+class ConnectionFailed(HoldfastError):
+    """No connection to the server, or it broke during the call: then its effect is unknown."""
+
+    def __init__(self, address: str, cause: str = "") -> None:
+        super().__init__(address, cause)
+        self.address = address
+        # A few words, e.g. "connection refused".
+        self.cause = cause
+
+    def __str__(self) -> str:
+        cause = f" ({self.cause})" if self.cause else ""
+        return (
+            f"No answer from a Holdfast server at {self.address}{cause}: "
+            "start one with `holdfast dev`, or check the address."
+        )
+
+
+class DeadlineExceeded(HoldfastError):
+    """The server did not answer in time; the call may still take effect."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        super().__init__(address, timeout_s)
+        self.address = address
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        return (
+            f"The server at {self.address} did not answer within {self.timeout_s:g} s: "
+            "try again, or allow more time with a longer timeout."
+        )
+
+
+class UnexpectedAnswer(HoldfastError):
+    """Whatever answered does not speak this API: another service, or another version of Holdfast."""
+
+    def __init__(self, problem: str, address: str = "") -> None:
+        super().__init__(problem, address)
+        self.problem = problem
+        self.address = address
+
+    def __str__(self) -> str:
+        where = f" at {self.address}" if self.address else ""
+        return (
+            f"The server{where} gave an answer this client does not understand ({self.problem}): "
+            "check the address and that client and server have versions that fit."
+        )
+
+
+class Rejected(HoldfastError):
+    """The server said no. Batches return these in place of an outcome; single calls raise them."""
+
+    # Every argument has a default so that pickle, which passes only `args`, can carry the error to another process.
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        reason: str = "",
+        field: str = "",
+        retry_after_ms: int = 0,
+        metadata: Mapping[str, str] = _NO_METADATA,
+    ) -> None:
+        super().__init__(message)
+        self.message = message  # one sentence for people
+        self.reason = reason  # for programs, e.g. STALE_TOKEN
+        self.field = field  # the offending field of a bad request, e.g. tasks[3].priority
+        self.retry_after_ms = retry_after_ms  # 0 if trying again cannot help
+        self.metadata = dict(metadata)  # what else the server said, e.g. the shard
+
+    def __str__(self) -> str:
+        where = f"{self.field}: " if self.field and self.field not in self.message else ""
+        return f"{where}{self.message or 'The server refused without a sentence.'} ({self.reason or 'no reason given'})"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r}, reason={self.reason!r}, field={self.field!r})"
+
+
+class InvalidArgument(Rejected, ValueError):
+    """The request itself is wrong; sending it again cannot help."""
+
+
+class NotFound(Rejected):
+    """There is no such task or queue, or no longer."""
+
+
+class Conflict(Rejected):
+    """The task is not in a state that allows this."""
+
+
+class StaleToken(Conflict):
+    """The claim has ended: its lease ran out, it was already finished, or another worker holds the task now."""
+
+
+class TaskFinished(Conflict):
+    """The task has already finished."""
+
+
+class NotDead(Conflict):
+    """The task is not a dead letter."""
+
+
+class Overloaded(Rejected):
+    """Too much is waiting; try again after `retry_after_ms`."""
+
+
+class WorkerAtLimit(Rejected):
+    """This worker holds as many claims as it may: finish some first."""
+
+
+class Unavailable(Rejected):
+    """The server takes no such calls at the moment: it is shutting down, or its disk is nearly full."""
+
+
+class OutcomeUnknown(Rejected):
+    """The server cannot say whether the call took effect; repeat it to find out."""
+
+
+class ServerError(Rejected):
+    """A fault in the server; its log says more."""
+
+
+_BY_REASON: dict[str, type[Rejected]] = {
+    "MALFORMED_REQUEST": InvalidArgument,
+    "MISSING_FIELD": InvalidArgument,
+    "INVALID_FIELD": InvalidArgument,
+    "OUT_OF_RANGE": InvalidArgument,
+    "TOO_LARGE": InvalidArgument,
+    "BATCH_TOO_LARGE": InvalidArgument,
+    "TASK_NOT_FOUND": NotFound,
+    "QUEUE_NOT_FOUND": NotFound,
+    "STALE_TOKEN": StaleToken,
+    "TASK_FINISHED": TaskFinished,
+    "NOT_DEAD": NotDead,
+    "OVERLOADED": Overloaded,
+    "WORKER_AT_LIMIT": WorkerAtLimit,
+    "DISK_LOW": Unavailable,
+    "SHUTTING_DOWN": Unavailable,
+    "OUTCOME_UNKNOWN": OutcomeUnknown,
+    "INTERNAL": ServerError,
+}
+
+# For reasons that a newer server knows and this client does not: the gRPC status code still says what kind it is.
+_BY_STATUS: dict[str, type[Rejected]] = {
+    "INVALID_ARGUMENT": InvalidArgument,
+    "NOT_FOUND": NotFound,
+    "FAILED_PRECONDITION": Conflict,
+    "RESOURCE_EXHAUSTED": Overloaded,
+    "UNAVAILABLE": Unavailable,
+    "INTERNAL": ServerError,
+}
+
+
+def rejected(
+    reason: str,
+    message: str,
+    *,
+    field: str = "",
+    retry_after_ms: int = 0,
+    metadata: Mapping[str, str] = _NO_METADATA,
+    status: str = "",
+) -> Rejected:
+    """The error of the right type for a reason; `status` is the gRPC status code by name, if there was one."""
+    kind = _BY_REASON.get(reason) or _BY_STATUS.get(status, Rejected)
+    return kind(message, reason=reason, field=field, retry_after_ms=retry_after_ms, metadata=metadata)

@@ -1,0 +1,227 @@
+"""What goes in and comes out of the client: frozen values, no behaviour.
+
+Instants are milliseconds since the Unix epoch, durations are milliseconds, and names end with the unit. Payloads,
+results, headers and tokens are left out of every `repr`, so that they do not end up in logs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class TaskState(StrEnum):
+    """Where a task is in its life."""
+
+    READY = "READY"  # waiting for a worker
+    CLAIMED = "CLAIMED"  # a worker holds it
+    DELAYED = "DELAYED"  # waits for its time
+    RETRY_PENDING = "RETRY_PENDING"  # failed, waits for its next attempt
+    SUCCEEDED = "SUCCEEDED"
+    DEAD = "DEAD"  # its budget is spent, or a worker gave it up
+    CANCELLED = "CANCELLED"
+    UNKNOWN = "UNKNOWN"  # a state that only a newer client knows
+
+
+class Claim(Protocol):
+    """What ack, fail, extend and release need: a `ClaimedTask`, or a `ClaimRef` made from stored parts."""
+
+    @property
+    def task_id(self) -> str: ...
+    @property
+    def token(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """What a producer hands over. It never changes once accepted.
+
+    >>> NewTask("mail", "welcome", b'{"to": "ada@example.org"}', delay_ms=5_000)
+    NewTask(queue='mail', type='welcome', priority=None, tenant='', request_id='', run_at_ms=None, delay_ms=5000, \
+max_attempts=None, max_claims=None, result_ttl_ms=None)
+    """
+
+    queue: str  # 1-128 of [A-Za-z0-9._-]
+    type: str  # names the handler
+    payload: bytes = field(default=b"", repr=False)  # opaque to the server
+    _: KW_ONLY
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    priority: int | None = None  # 0-9, higher first; the server's default is 5
+    tenant: str = ""  # may be empty
+    request_id: str = ""  # one task per (queue, request_id); makes the enqueue safe to retry
+    run_at_ms: int | None = None  # not before this instant; at most one of run_at_ms and delay_ms
+    delay_ms: int | None = None  # counted from acceptance
+    max_attempts: int | None = None  # failures allowed before the task is dead
+    max_claims: int | None = None  # claims allowed, however each ended
+    result_ttl_ms: int | None = None  # how long a result is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The task is durable."""
+
+    task_id: str  # a UUID
+    duplicate: bool = False  # the request_id was seen before: task_id is the task it made
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """Names a claim by its parts."""
+
+    task_id: str  # a UUID
+    token: int = field(repr=False)  # the fencing token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedTask:
+    """A task this worker holds until its lease ends."""
+
+    task_id: str  # a UUID
+    token: int = field(repr=False)  # the fencing token: proves that the claim is the current one
+    queue: str
+    type: str  # names the handler
+    payload: bytes = field(default=b"", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    priority: int | None = None  # as the producer gave it
+    tenant: str = ""
+    request_id: str = ""
+    attempt: int = 1  # 1 for the first
+    claims: int = 1  # how often the task has been handed out, this time included
+    max_attempts: int | None = None  # as the producer gave it
+    enqueued_at_ms: int = 0
+    lease_ms: int = 0  # how long the claim holds, counted from when this client first sent the request
+    lease_ends_s: float = 0.0  # that moment on this machine's time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskError:
+    """Why an attempt failed."""
+
+    type: str = ""  # e.g. the class of the exception
+    message: str = ""
+    traceback: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One item of `ack_many` that has a result or follow-up tasks. A bare claim will do where there is neither."""
+
+    claim: Claim
+    result: bytes | None = field(default=None, repr=False)  # kept for the task's result_ttl_ms
+    follow_ups: Sequence[NewTask] = ()  # accepted together with the ack or not at all
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The task has succeeded and is never handed out again."""
+
+    follow_ups: tuple[Accepted, ...] = ()  # in the order of Ack.follow_ups
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One item of `fail_many`."""
+
+    claim: Claim
+    error: TaskError = TaskError()
+    retry_delay_ms: int | None = None  # overrides the server's back-off
+    dead: bool = False  # no attempt can succeed: make it a dead letter now
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The failure is recorded."""
+
+    state: TaskState  # RETRY_PENDING, DEAD or CANCELLED
+    retry_at_ms: int | None = None  # for RETRY_PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """One item of `extend_many`."""
+
+    claim: Claim
+    lease_ms: int  # the new lease, counted from now
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """The lease is prolonged."""
+
+    lease_ms: int  # counted from when this client first sent the request
+    lease_ends_s: float = 0.0  # that moment on this machine's time.monotonic()
+    cancel_requested: bool = False  # stop working on it; ack, fail and release are still accepted
+    draining: bool = False  # the server is shutting down
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The claim is given back and no attempt was spent."""
+
+    state: TaskState  # READY, or CANCELLED if a cancellation was waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The cancellation is recorded."""
+
+    state: TaskState  # CANCELLED, or CLAIMED if the worker that holds it will be told
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterDone:
+    """The dead letter is ready again, or gone for good, as was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """All that the server knows about a task."""
+
+    task_id: str  # a UUID
+    state: TaskState
+    queue: str
+    task: NewTask | None = None  # as the producer gave it; None once the task has finished
+    priority: int = 0
+    failures: int = 0  # attempts that failed
+    max_attempts: int = 0  # failures allowed
+    claims: int = 0  # how often it has been handed out
+    max_claims: int = 0  # claims allowed
+    enqueued_at_ms: int = 0
+    changed_at_ms: int = 0  # when it entered this state
+    due_at_ms: int | None = None  # when a delayed or retrying task becomes ready
+    lease_expires_at_ms: int | None = None  # of a claimed task
+    worker: str = ""  # the last one that claimed it
+    cancel_requested: bool = False
+    last_error: TaskError | None = None
+    result: bytes | None = field(default=None, repr=False)
+    purge_at_ms: int | None = None  # when a finished task is forgotten
+    dead_reason: str = ""  # why a dead task died
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """How many tasks of a queue are in which state, and what has happened in it so far."""
+
+    queue: str
+    ready: int = 0
+    claimed: int = 0
+    delayed: int = 0
+    retrying: int = 0
+    dead: int = 0
+    enqueued_total: int = 0
+    claimed_total: int = 0
+    succeeded_total: int = 0
+    failed_total: int = 0
+    expired_total: int = 0  # leases that ran out
+    cancelled_total: int = 0
+    dead_total: int = 0
+    oldest_ready_age_ms: int = 0  # 0 if nothing is ready
+    waiting_reserves: int = 0  # reserve calls waiting for a task of this queue
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Some dead letters of a queue, oldest first."""
+
+    tasks: tuple[TaskInfo, ...]  # without their payloads: get_dead_letter has them
+    next_page_token: str = ""  # empty on the last page

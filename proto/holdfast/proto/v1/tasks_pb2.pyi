@@ -1,0 +1,500 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STATE_UNSPECIFIED: _ClassVar[TaskState]
+    TASK_STATE_READY: _ClassVar[TaskState]
+    TASK_STATE_CLAIMED: _ClassVar[TaskState]
+    TASK_STATE_DELAYED: _ClassVar[TaskState]
+    TASK_STATE_RETRY_PENDING: _ClassVar[TaskState]
+    TASK_STATE_SUCCEEDED: _ClassVar[TaskState]
+    TASK_STATE_DEAD: _ClassVar[TaskState]
+    TASK_STATE_CANCELLED: _ClassVar[TaskState]
+TASK_STATE_UNSPECIFIED: TaskState
+TASK_STATE_READY: TaskState
+TASK_STATE_CLAIMED: TaskState
+TASK_STATE_DELAYED: TaskState
+TASK_STATE_RETRY_PENDING: TaskState
+TASK_STATE_SUCCEEDED: TaskState
+TASK_STATE_DEAD: TaskState
+TASK_STATE_CANCELLED: TaskState
+
+class TaskSpec(_message.Message):
+    __slots__ = ("queue", "type", "payload", "headers", "priority", "tenant", "request_id", "run_at_ms", "delay_ms", "max_attempts", "max_claims", "result_ttl_ms")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    type: str
+    payload: bytes
+    headers: _containers.ScalarMap[str, str]
+    priority: int
+    tenant: str
+    request_id: str
+    run_at_ms: int
+    delay_ms: int
+    max_attempts: int
+    max_claims: int
+    result_ttl_ms: int
+    def __init__(self, queue: _Optional[str] = ..., type: _Optional[str] = ..., payload: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., run_at_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., max_claims: _Optional[int] = ..., result_ttl_ms: _Optional[int] = ...) -> None: ...
+
+class Rejection(_message.Message):
+    __slots__ = ("reason", "message", "field", "retry_after_ms")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    field: str
+    retry_after_ms: int
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+
+class EnqueueRequest(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskSpec]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskSpec, _Mapping]]] = ...) -> None: ...
+
+class Accepted(_message.Message):
+    __slots__ = ("task_id", "duplicate")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    duplicate: bool
+    def __init__(self, task_id: _Optional[str] = ..., duplicate: bool = ...) -> None: ...
+
+class EnqueueOutcome(_message.Message):
+    __slots__ = ("accepted", "rejection")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    accepted: Accepted
+    rejection: Rejection
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class EnqueueResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[EnqueueOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ...) -> None: ...
+
+class ReserveRequest(_message.Message):
+    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    max_tasks: int
+    lease_ms: int
+    wait_ms: int
+    claim_request_id: str
+    worker: str
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
+
+class Claim(_message.Message):
+    __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: int
+    task: TaskSpec
+    lease_ms: int
+    attempt: int
+    claims: int
+    enqueued_at_ms: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ...) -> None: ...
+
+class ReserveResponse(_message.Message):
+    __slots__ = ("claims",)
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    claims: _containers.RepeatedCompositeFieldContainer[Claim]
+    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ...) -> None: ...
+
+class ClaimRef(_message.Message):
+    __slots__ = ("task_id", "token")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ...) -> None: ...
+
+class AckItem(_message.Message):
+    __slots__ = ("claim", "result", "follow_ups")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_UPS_FIELD_NUMBER: _ClassVar[int]
+    claim: ClaimRef
+    result: bytes
+    follow_ups: _containers.RepeatedCompositeFieldContainer[TaskSpec]
+    def __init__(self, claim: _Optional[_Union[ClaimRef, _Mapping]] = ..., result: _Optional[bytes] = ..., follow_ups: _Optional[_Iterable[_Union[TaskSpec, _Mapping]]] = ...) -> None: ...
+
+class AckRequest(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[AckItem]
+    def __init__(self, items: _Optional[_Iterable[_Union[AckItem, _Mapping]]] = ...) -> None: ...
+
+class Acked(_message.Message):
+    __slots__ = ("follow_ups",)
+    FOLLOW_UPS_FIELD_NUMBER: _ClassVar[int]
+    follow_ups: _containers.RepeatedCompositeFieldContainer[Accepted]
+    def __init__(self, follow_ups: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ...) -> None: ...
+
+class AckOutcome(_message.Message):
+    __slots__ = ("acked", "rejection")
+    ACKED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    acked: Acked
+    rejection: Rejection
+    def __init__(self, acked: _Optional[_Union[Acked, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class AckResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[AckOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[AckOutcome, _Mapping]]] = ...) -> None: ...
+
+class TaskError(_message.Message):
+    __slots__ = ("type", "message", "traceback")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    message: str
+    traceback: str
+    def __init__(self, type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+
+class FailItem(_message.Message):
+    __slots__ = ("claim", "error", "retry_delay_ms", "dead")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RETRY_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    claim: ClaimRef
+    error: TaskError
+    retry_delay_ms: int
+    dead: bool
+    def __init__(self, claim: _Optional[_Union[ClaimRef, _Mapping]] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., retry_delay_ms: _Optional[int] = ..., dead: bool = ...) -> None: ...
+
+class FailRequest(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[FailItem]
+    def __init__(self, items: _Optional[_Iterable[_Union[FailItem, _Mapping]]] = ...) -> None: ...
+
+class Failed(_message.Message):
+    __slots__ = ("state", "retry_at_ms")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    state: TaskState
+    retry_at_ms: int
+    def __init__(self, state: _Optional[_Union[TaskState, str]] = ..., retry_at_ms: _Optional[int] = ...) -> None: ...
+
+class FailOutcome(_message.Message):
+    __slots__ = ("failed", "rejection")
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    failed: Failed
+    rejection: Rejection
+    def __init__(self, failed: _Optional[_Union[Failed, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class FailResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[FailOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[FailOutcome, _Mapping]]] = ...) -> None: ...
+
+class ExtendItem(_message.Message):
+    __slots__ = ("claim", "lease_ms")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    claim: ClaimRef
+    lease_ms: int
+    def __init__(self, claim: _Optional[_Union[ClaimRef, _Mapping]] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class ExtendRequest(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[ExtendItem]
+    def __init__(self, items: _Optional[_Iterable[_Union[ExtendItem, _Mapping]]] = ...) -> None: ...
+
+class Extended(_message.Message):
+    __slots__ = ("lease_ms", "cancel_requested", "draining")
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    lease_ms: int
+    cancel_requested: bool
+    draining: bool
+    def __init__(self, lease_ms: _Optional[int] = ..., cancel_requested: bool = ..., draining: bool = ...) -> None: ...
+
+class ExtendOutcome(_message.Message):
+    __slots__ = ("extended", "rejection")
+    EXTENDED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    extended: Extended
+    rejection: Rejection
+    def __init__(self, extended: _Optional[_Union[Extended, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class ExtendResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[ExtendOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[ExtendOutcome, _Mapping]]] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("claims",)
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    claims: _containers.RepeatedCompositeFieldContainer[ClaimRef]
+    def __init__(self, claims: _Optional[_Iterable[_Union[ClaimRef, _Mapping]]] = ...) -> None: ...
+
+class Released(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: TaskState
+    def __init__(self, state: _Optional[_Union[TaskState, str]] = ...) -> None: ...
+
+class ReleaseOutcome(_message.Message):
+    __slots__ = ("released", "rejection")
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    released: Released
+    rejection: Rejection
+    def __init__(self, released: _Optional[_Union[Released, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class ReleaseResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[ReleaseOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[ReleaseOutcome, _Mapping]]] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("task_ids",)
+    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    task_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Cancelled(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: TaskState
+    def __init__(self, state: _Optional[_Union[TaskState, str]] = ...) -> None: ...
+
+class CancelOutcome(_message.Message):
+    __slots__ = ("cancelled", "rejection")
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    cancelled: Cancelled
+    rejection: Rejection
+    def __init__(self, cancelled: _Optional[_Union[Cancelled, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class CancelResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[CancelOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[CancelOutcome, _Mapping]]] = ...) -> None: ...
+
+class TaskInfo(_message.Message):
+    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    PURGE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_REASON_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    state: TaskState
+    queue: str
+    task: TaskSpec
+    priority: int
+    failures: int
+    max_attempts: int
+    claims: int
+    max_claims: int
+    enqueued_at_ms: int
+    changed_at_ms: int
+    due_at_ms: int
+    lease_expires_at_ms: int
+    worker: str
+    cancel_requested: bool
+    last_error: TaskError
+    result: bytes
+    purge_at_ms: int
+    dead_reason: str
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ...) -> None: ...
+
+class GetTaskRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class GetTaskResponse(_message.Message):
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: TaskInfo
+    def __init__(self, task: _Optional[_Union[TaskInfo, _Mapping]] = ...) -> None: ...
+
+class QueueStatsRequest(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queues: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class QueueCounts(_message.Message):
+    __slots__ = ("queue", "ready", "claimed", "delayed", "retrying", "dead", "enqueued_total", "claimed_total", "succeeded_total", "failed_total", "expired_total", "cancelled_total", "dead_total", "oldest_ready_age_ms", "waiting_reserves")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DEAD_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_READY_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_RESERVES_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    ready: int
+    claimed: int
+    delayed: int
+    retrying: int
+    dead: int
+    enqueued_total: int
+    claimed_total: int
+    succeeded_total: int
+    failed_total: int
+    expired_total: int
+    cancelled_total: int
+    dead_total: int
+    oldest_ready_age_ms: int
+    waiting_reserves: int
+    def __init__(self, queue: _Optional[str] = ..., ready: _Optional[int] = ..., claimed: _Optional[int] = ..., delayed: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., claimed_total: _Optional[int] = ..., succeeded_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., expired_total: _Optional[int] = ..., cancelled_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_reserves: _Optional[int] = ...) -> None: ...
+
+class QueueStatsOutcome(_message.Message):
+    __slots__ = ("counts", "rejection")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    counts: QueueCounts
+    rejection: Rejection
+    def __init__(self, counts: _Optional[_Union[QueueCounts, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class QueueStatsResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[QueueStatsOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[QueueStatsOutcome, _Mapping]]] = ...) -> None: ...
+
+class ListDeadLettersRequest(_message.Message):
+    __slots__ = ("queue", "page_size", "page_token")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    page_size: int
+    page_token: str
+    def __init__(self, queue: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListDeadLettersResponse(_message.Message):
+    __slots__ = ("tasks", "next_page_token")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
+    next_page_token: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class GetDeadLetterRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class GetDeadLetterResponse(_message.Message):
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: TaskInfo
+    def __init__(self, task: _Optional[_Union[TaskInfo, _Mapping]] = ...) -> None: ...
+
+class RetryDeadLettersRequest(_message.Message):
+    __slots__ = ("task_ids",)
+    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    task_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DiscardDeadLettersRequest(_message.Message):
+    __slots__ = ("task_ids",)
+    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    task_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeadLetterDone(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DeadLetterOutcome(_message.Message):
+    __slots__ = ("done", "rejection")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    done: DeadLetterDone
+    rejection: Rejection
+    def __init__(self, done: _Optional[_Union[DeadLetterDone, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class RetryDeadLettersResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[DeadLetterOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[DeadLetterOutcome, _Mapping]]] = ...) -> None: ...
+
+class DiscardDeadLettersResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[DeadLetterOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[DeadLetterOutcome, _Mapping]]] = ...) -> None: ...

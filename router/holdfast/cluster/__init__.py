@@ -1,0 +1,1 @@
+"""Where queues and shards live."""

@@ -1,0 +1,105 @@
+"""The operators' HTTP port, over a real socket."""
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.ops import OpsServer, OpsServerError
+
+
+@dataclass
+class Node:
+    """What the ops server needs of a node."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    readiness: tuple[bool, str] = (True, "serving")
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: str
+    body: str
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+async def server(node: Node) -> AsyncIterator[OpsServer]:
+    ops = OpsServer("127.0.0.1", 0, node.metrics, lambda: node.readiness)
+    await ops.start()
+    yield ops
+    await ops.stop()
+
+
+async def get(server: OpsServer, path: str, method: str = "GET") -> Answer:
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    try:
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return Answer(int(head.split()[1]), head.lower(), body)
+
+
+async def test_metrics_are_served(server: OpsServer, node: Node) -> None:
+    node.metrics.tasks_enqueued.inc(3)
+    node.metrics.watch_queues(lambda: [("mail", {"ready": 4})])
+    answer = await get(server, "/metrics")
+    assert answer.status == 200
+    assert "content-type: text/plain" in answer.headers
+    assert "holdfast_tasks_enqueued_total 3.0" in answer.body
+    assert 'holdfast_queue_tasks{queue="mail",state="ready"} 4.0' in answer.body
+
+
+async def test_live_is_not_ready(server: OpsServer, node: Node) -> None:
+    node.readiness = (False, "replaying the log")
+    assert (await get(server, "/livez")).status == 200
+    answer = await get(server, "/readyz")
+    assert answer.status == 503
+    assert json.loads(answer.body) == {"ready": False, "reason": "replaying the log"}
+    node.readiness = (True, "serving")
+    assert (await get(server, "/readyz")).status == 200
+
+
+async def test_the_index_lists_the_paths(server: OpsServer) -> None:
+    body = (await get(server, "/")).body
+    assert all(path in body for path in ("/metrics", "/livez", "/readyz"))
+
+
+async def test_other_paths_and_methods_are_refused(server: OpsServer) -> None:
+    assert (await get(server, "/nothing")).status == 404
+    assert (await get(server, "/metrics", "POST")).status == 405
+
+
+async def test_a_taken_port_is_named(server: OpsServer, node: Node) -> None:
+    second = OpsServer("127.0.0.1", server.port, node.metrics, lambda: node.readiness)
+    with pytest.raises(OpsServerError, match=f"port {server.port} on 127.0.0.1 is taken"):
+        await second.start()
+    await second.stop()
+
+
+async def test_an_address_that_is_not_ours_is_named(node: Node) -> None:
+    with pytest.raises(OpsServerError, match="Cannot listen for HTTP on 192.0.2.1 port 0"):
+        await OpsServer("192.0.2.1", 0, node.metrics, lambda: node.readiness).start()
+
+
+async def test_stopping_frees_the_port_and_leaves_signals_alone(node: Node) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    ops = OpsServer("127.0.0.1", 0, node.metrics, lambda: node.readiness)
+    await ops.start()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    await ops.stop()
+    await ops.stop()
+    with socket.create_server(("127.0.0.1", ops.port)):
+        pass

@@ -1,0 +1,167 @@
+"""A shard in memory for the machine's example tests: entries in, outcomes out, each entry committed at once."""
+
+from typing import Any
+
+from holdfast.machine import entries, keys, outcomes, rows
+from holdfast.machine.effects import Effects
+from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, Mark, NewTask
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.rejections import Rejection
+from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
+
+START_MS = 1_000_000
+LEASE_MS = 1_000
+KEEP_MS = 10_000
+DEAD_KEEP_MS = 50_000
+WINDOW_MS = 20_000
+BACKOFF_MS = 500
+PAUSE_MS = 600_000
+QUEUE = b"mail"
+ALL_STATES = (READY, CLAIMED, DELAYED, RETRY_PENDING, SUCCEEDED, DEAD, CANCELLED)
+
+
+def new_task(**changes: Any) -> NewTask:
+    plain = NewTask(
+        queue=QUEUE,
+        priority=4,
+        tenant=b"",
+        request_id=b"",
+        run_at_ms=0,
+        max_attempts=3,
+        max_claims=5,
+        result_ttl_ms=0,
+        envelope=b"envelope",
+    )
+    return plain._replace(**changes)
+
+
+class Shard:
+    def __init__(self, *, shard: int = 7, incarnation: int = 1) -> None:
+        self.kv = MemoryKV()
+        self.machine = Machine(self.kv, shard=shard, incarnation=incarnation)
+        self.now_ms = START_MS
+        self.effects = Effects()  # of the newest entry
+
+    def apply(self, entry: Entry) -> list[outcomes.Outcome]:
+        done = self.machine.apply(self.machine.meta.applied_index + 1, 1, entry)
+        self.effects = self.machine.commit()
+        return done
+
+    def restart(self) -> None:
+        self.machine = Machine(self.kv)
+
+    # One-item forms of the entries.
+
+    def enqueue(self, **changes: Any) -> bytes:
+        outcome = self.enqueue_all(new_task(**changes))[0]
+        return outcome.task_id
+
+    def enqueue_all(self, *tasks: NewTask) -> list[outcomes.Accepted]:
+        done = self.apply(entries.Enqueue(self.now_ms, WINDOW_MS, list(tasks)))
+        return [outcome for outcome in done if isinstance(outcome, outcomes.Accepted)]
+
+    def claim_all(
+        self, *task_ids: bytes, request_id: bytes = b"", worker: bytes = b"worker", marks: tuple[Mark, ...] = ()
+    ) -> list[outcomes.Outcome]:
+        expiry_ms, forget_ms = self.now_ms + LEASE_MS, self.now_ms + KEEP_MS
+        entry = entries.Claim(self.now_ms, expiry_ms, worker, request_id, forget_ms, list(task_ids), list(marks))
+        return self.apply(entry)
+
+    def claim(self, task_id: bytes) -> int:
+        """The token."""
+        (outcome,) = self.claim_all(task_id)
+        assert isinstance(outcome, outcomes.Claimed)
+        return outcome.execution.token
+
+    def ack(
+        self, task_id: bytes, token: int, result: bytes | None = None, follow_ups: tuple[NewTask, ...] = ()
+    ) -> outcomes.Outcome:
+        return self.apply(entries.Ack(self.now_ms, KEEP_MS, WINDOW_MS, [AckItem(task_id, token, result, follow_ups)]))[
+            0
+        ]
+
+    def fail(self, task_id: bytes, token: int, *, dead_reason: int = 0, error: bytes = b"error") -> outcomes.Outcome:
+        retry_at_ms = 0 if dead_reason else self.now_ms + BACKOFF_MS
+        item = FailItem(task_id, token, retry_at_ms, dead_reason, error)
+        return self.apply(entries.Fail(self.now_ms, KEEP_MS, DEAD_KEEP_MS, [item]))[0]
+
+    def extend(self, task_id: bytes, token: int, expiry_ms: int) -> outcomes.Outcome:
+        return self.apply(entries.Extend(self.now_ms, [ExtendItem(task_id, token, expiry_ms)]))[0]
+
+    def release(self, task_id: bytes, token: int) -> outcomes.Outcome:
+        return self.apply(entries.Release(self.now_ms, KEEP_MS, [ClaimRef(task_id, token)]))[0]
+
+    def expire(self, task_id: bytes, token: int, dead_reason: int = 0) -> outcomes.Outcome:
+        item = ExpireItem(task_id, token, dead_reason)
+        return self.apply(entries.Expire(self.now_ms, KEEP_MS, DEAD_KEEP_MS, [item]))[0]
+
+    def promote(self, task_id: bytes) -> outcomes.Outcome:
+        return self.apply(entries.Promote(self.now_ms, [task_id]))[0]
+
+    def cancel(self, task_id: bytes) -> outcomes.Outcome:
+        return self.apply(entries.Cancel(self.now_ms, KEEP_MS, [task_id]))[0]
+
+    def retry_dead(self, task_id: bytes) -> outcomes.Outcome:
+        return self.apply(entries.RetryDead(self.now_ms, [task_id]))[0]
+
+    def discard_dead(self, task_id: bytes) -> outcomes.Outcome:
+        return self.apply(entries.DiscardDead(self.now_ms, [task_id]))[0]
+
+    def purge(self, task_id: bytes) -> outcomes.Outcome:
+        return self.apply(entries.Purge(self.now_ms, [task_id]))[0]
+
+    def forget(self, when_ms: int, key: bytes) -> outcomes.Outcome:
+        return self.apply(entries.Forget(self.now_ms, [entries.ForgetItem(when_ms, key)]))[0]
+
+    # What the state says.
+
+    def state_rows(self) -> dict[bytes, bytes]:
+        """Everything but META, which moves with every entry."""
+        return {key: row for key, row in self.kv.rows().items() if key != keys.META_KEY}
+
+    def task(self, task_id: bytes) -> rows.Execution:
+        row = self.kv.get(keys.execution(task_id))
+        assert row is not None
+        return rows.Execution.decode(row)
+
+    def state(self, task_id: bytes) -> int:
+        return self.task(task_id).state
+
+    def queue(self, name: bytes = QUEUE) -> rows.Queue:
+        row = self.kv.get(keys.queue(name))
+        assert row is not None
+        return rows.Queue.decode(row)
+
+    def line(self, queue: bytes = QUEUE, priority: int = 4) -> list[bytes]:
+        """The ready tasks of one priority in order."""
+        band = keys.ready_band(queue, priority)
+        return [rows.split_ready_row(row)[0] for _, row in self.kv.scan(band, keys.after_prefix(band), 1000)]
+
+    def armed(self) -> list[tuple[int, bytes]]:
+        """(when, key) of what will be forgotten."""
+        found = self.kv.scan(keys.family_start(keys.FORGET), keys.family_start(keys.FORGET + 1), 1000)
+        return [keys.timed(key) for key, _ in found]
+
+    def task_in(self, state: int, **changes: Any) -> bytes:
+        """A new task, brought into `state`."""
+        if state == DELAYED:
+            return self.enqueue(run_at_ms=self.now_ms + BACKOFF_MS, **changes)
+        task_id = self.enqueue(**changes)
+        if state == CANCELLED:
+            self.cancel(task_id)
+        elif state != READY:
+            token = self.claim(task_id)
+            if state == SUCCEEDED:
+                self.ack(task_id, token)
+            elif state == RETRY_PENDING:
+                self.fail(task_id, token)
+            elif state == DEAD:
+                self.fail(task_id, token, dead_reason=rows.WORKER_GAVE_UP)
+        assert self.state(task_id) == state
+        return task_id
+
+
+def code(outcome: outcomes.Outcome) -> str:
+    assert isinstance(outcome, Rejection), outcome
+    return outcome.code

@@ -1,0 +1,131 @@
+"""A gRPC server on a loopback socket that gives scripted answers, for tests of the client and the command line.
+
+It runs in threads of its own, so that it serves asynchronous tests and commands with their own event loop alike.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2, status_pb2
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A whole call refused, as a Holdfast server does it. Without a reason: as anything else does it."""
+
+    code: grpc.StatusCode
+    reason: str = ""
+    message: str = "No."
+    retry_after_ms: int = 0
+    metadata: dict[str, str] = field(default_factory=dict)
+    domain: str = "holdfast"
+
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        if not self.reason:
+            return ()
+        status = status_pb2.Status(code=self.code.value[0], message=self.message)
+        info = error_details_pb2.ErrorInfo(reason=self.reason, domain=self.domain, metadata=self.metadata)
+        status.details.add().Pack(info)
+        if self.retry_after_ms:
+            delay = Duration()
+            delay.FromMilliseconds(self.retry_after_ms)
+            status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+        return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+class Hang:
+    """Never answers: the call ends when its caller gives up or the server stops."""
+
+    def __init__(self) -> None:
+        self.arrived = Event()
+
+    def wait(self, context: grpc.ServicerContext) -> None:
+        ended = Event()
+        if context.add_callback(ended.set):  # False if the call has ended already
+            self.arrived.set()
+            ended.wait()
+
+
+# A message, a refusal, raw bytes, silence, or a function of the request that returns one of these.
+Answer = Message | Refusal | bytes | Hang | Callable[[Any], Any]
+
+
+class ScriptedServer(grpc.GenericRpcHandler):
+    """Answers each call with the next answer of its method's script; the last one is repeated."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, list[Any]] = defaultdict(list)  # what arrived, by method
+        self.deadlines_s: dict[str, list[float | None]] = defaultdict(list)  # how long each caller would wait
+        self._script: dict[str, deque[Answer]] = defaultdict(deque)
+        self._types = {
+            f"/{service.full_name}/{method.name}": (method.name, GetMessageClass(method.input_type))
+            for service in pb.DESCRIPTOR.services_by_name.values()
+            for method in service.methods
+        }
+        self.port = 0
+        self._server: grpc.Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def on(self, method: str, *answers: Answer) -> None:
+        self._script[method].extend(answers)
+
+    def start(self) -> None:
+        """Listens on a free port, or on the same one as before."""
+        # Without SO_REUSEPORT, so that no other server of this machine can share the port by accident.
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=8), options=[("grpc.so_reuseport", 0)])
+        self._server.add_generic_rpc_handlers((self,))
+        self.port = self._server.add_insecure_port(self.address)
+        self._server.start()
+
+    def stop(self) -> None:
+        """Cuts off the calls under way."""
+        if self._server is not None:
+            self._server.stop(grace=None).wait()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        known = self._types.get(handler_call_details.method)
+        if known is None or known[0] not in self._script:
+            return None
+        name, request_type = known
+
+        def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
+            request = request_type.FromString(data)
+            self.requests[name].append(request)
+            self.deadlines_s[name].append(context.time_remaining())
+            script = self._script[name]
+            answer = script.popleft() if len(script) > 1 else script[0]
+            if callable(answer):
+                answer = answer(request)
+            if isinstance(answer, Hang):
+                answer.wait(context)
+                return b""
+            if isinstance(answer, Refusal):
+                context.set_trailing_metadata(answer.trailing_metadata())
+                context.abort(answer.code, answer.message)
+            return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+        return grpc.unary_unary_rpc_method_handler(handle)

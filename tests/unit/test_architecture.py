@@ -1,0 +1,136 @@
+"""Rules of the house that a linter does not know. Import directions between packages are in pyproject.toml."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+SOURCE_ROOTS = ("proto", "client", "router", "broker")
+OTHER_ROOTS = ("tests", "tools", "benchmarks")
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+
+# Each outside library of the server has one importing file, so that it can be replaced in one place.
+ONE_IMPORTER = {
+    "rocksdict": "broker/holdfast/broker/state.py",
+    "structlog": "broker/holdfast/broker/logs.py",
+    "prometheus_client": "broker/holdfast/broker/metrics.py",
+    "starlette": "broker/holdfast/broker/ops.py",
+    "uvicorn": "broker/holdfast/broker/ops.py",
+    "pydantic": "broker/holdfast/broker/config.py",
+    "pydantic_settings": "broker/holdfast/broker/config.py",
+}
+CLI_ONLY = {"typer", "rich"}
+
+# import-linter names what the machine must not import; this list is the stronger form: all that it may.
+MACHINE_MAY_IMPORT = {
+    "__future__", "abc", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools",
+    "math", "operator", "re", "struct", "types", "typing", "typing_extensions", "zlib",
+}  # fmt: skip
+
+
+def _is_generated(path: Path) -> bool:
+    return "_pb2" in path.name
+
+
+def _python_files(*roots: str) -> list[Path]:
+    files = (path for root in roots for path in (REPO / root).rglob("*.py"))
+    return sorted(path for path in files if not _is_generated(path))
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(REPO).as_posix()
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Full names of the modules a file imports, also inside functions and TYPE_CHECKING blocks."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{_name(path)}:{node.lineno}: relative imports hide who depends on whom"
+            assert node.module is not None
+            yield node.module
+
+
+def test_no_root_package_hides_the_other_source_roots() -> None:
+    strays = [root for root in SOURCE_ROOTS if (REPO / root / "holdfast" / "__init__.py").exists()]
+    assert strays == [], "holdfast is a namespace package: remove holdfast/__init__.py"
+
+
+def test_every_package_is_marked_as_typed() -> None:
+    packages = [path.parent for root in SOURCE_ROOTS for path in (REPO / root / "holdfast").glob("*/__init__.py")]
+    assert packages
+    assert [_name(package) for package in packages if not (package / "py.typed").exists()] == []
+
+
+def test_each_outside_library_has_one_importing_file() -> None:
+    importers: dict[str, set[str]] = defaultdict(set)
+    for path in _python_files(*SOURCE_ROOTS):
+        for module in _imports(path):
+            importers[module.partition(".")[0]].add(_name(path))
+    for library, owner in ONE_IMPORTER.items():
+        assert importers[library] <= {owner}, f"{library} may be imported by {owner} only"
+    for library in CLI_ONLY:
+        elsewhere = {name for name in importers[library] if not name.startswith("client/holdfast/cli/")}
+        assert elsewhere == set(), f"{library} may be imported by the command line only"
+
+
+def test_machine_imports_only_pure_modules() -> None:
+    files = _python_files("broker/holdfast/machine")
+    assert files
+    strays = [
+        f"{_name(path)} imports {module}"
+        for path in files
+        for module in _imports(path)
+        if module.partition(".")[0] not in MACHINE_MAY_IMPORT and not module.startswith("holdfast.machine")
+    ]
+    assert strays == []
+
+
+def test_functions_fit_a_screen() -> None:
+    long = [
+        f"{_name(path)}:{node.lineno} {node.name} has {lines} lines"
+        for path in _python_files(*SOURCE_ROOTS, *OTHER_ROOTS)
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_files_stay_short() -> None:
+    long = [
+        f"{_name(path)} has {lines} lines"
+        for path in _python_files(*SOURCE_ROOTS, *OTHER_ROOTS)
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    marker = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    found = [
+        f"{_name(path)}:{number}"
+        for path in _python_files(*SOURCE_ROOTS, *OTHER_ROOTS)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if marker.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("root", SOURCE_ROOTS)
+def test_generated_code_has_no_service_stubs(root: str) -> None:
+    """Method paths come from the descriptors; stubs would be a second source of truth."""
+    assert list((REPO / root).rglob("*_pb2_grpc.py")) == []

@@ -1,0 +1,204 @@
+"""The command line itself: help, wrong usage, versions, and how server commands are started."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.cli.problems import ExitCode
+from holdfast.cli.times import duration_ms, instant_ms, shown_duration, shown_instant
+
+COMMANDS = [["dev"], ["broker"], ["enqueue"], ["queue", "stats"], ["task", "get"], ["version"]]
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example_and_exit_codes(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert f"holdfast {' '.join(command)}" in text.partition("Examples:")[2]
+    for words in ("--json", "Exit codes:", "1 refused", "2 wrong usage", "3 the server extra", "4 the", "5 no such"):
+        assert words in text
+
+
+def test_help_shows_where_the_address_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["task", "get", "--help"])
+    text = capsys.readouterr().out
+    assert "HOLDFAST_ADDRESS" in text
+    assert "localhost:7400" in text
+
+
+def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert "holdfast dev" in out + err
+    assert "error" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["enqueue", "mail"], "Missing argument 'TYPE'"),
+        (["enqueue", "mail", "welcome", "--colour", "red"], "--colour"),
+        (["enqueue", "mail", "welcome", "--priority", "10"], "--priority"),
+        (["enqueue", "mail", "welcome", "--max-attempts", "0"], "--max-attempts"),
+        (["enqueue", "mail", "welcome", "{"], "Expected JSON"),
+        (["enqueue", "mail", "welcome", ""], "Expected JSON"),
+        (["enqueue", "mail", "welcome", "NaN"], "NaN is not a JSON number"),
+        (["enqueue", "mail", "welcome", '"\ud800"'], "UTF-8"),
+        (["enqueue", "mail", "welcome", "[" * 100_000], "nested too deeply"),
+        (["enqueue", "mail", "welcome", "--delay", "5"], "--delay: Expected a duration"),
+        (["enqueue", "mail", "welcome", "--run-at", "2030-01-01T00:00:00"], "--run-at: Expected a time with its zone"),
+        (["enqueue", "mail", "welcome", "--run-at", "2030-01-01T00:00:00Z", "--delay", "5m"], "at most one"),
+        (["task", "get", "x", "--address", "localhost"], "host:port"),
+        (["task", "get", "x", "--address", "http://localhost:7400"], "host:port"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == ExitCode.USAGE
+    err = error_of(capsys)
+    assert err.startswith("error: ")
+    assert words in err.splitlines()[0]
+    assert len(err.splitlines()) <= 2
+    assert main([*arguments, "--json"]) == ExitCode.USAGE
+    problem = json.loads(error_of(capsys))
+    assert problem["exit_code"] == 2
+    assert words in problem["error"]["message"]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == ExitCode.OK
+    assert capsys.readouterr().out.startswith("holdfast ")
+    assert main(["version", "--json"]) == ExitCode.OK
+    assert set(json.loads(capsys.readouterr().out)) == {"version", "python"}
+
+
+@pytest.mark.parametrize("command", ["dev", "broker"])
+def test_a_server_command_passes_on_the_flags_that_were_given(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[tuple[str, Path | None, dict[str, object]]] = []
+
+    def run(name: str, config: Path | None, overrides: dict[str, object]) -> int:
+        started.append((name, config, overrides))
+        return 7
+
+    server = ModuleType("holdfast.broker.main")
+    vars(server).update(
+        run_dev=lambda config, overrides: run("dev", config, overrides),
+        run_broker=lambda config, overrides: run("broker", config, overrides),
+    )
+    monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
+    flags = ["--host=0.0.0.0", "--port=0", "--ops-port=7503", "--log-level=debug", "--log-format=console"]
+    assert main([command]) == 7, "the server's exit code is the command's"
+    assert main([command, "--data-dir", str(tmp_path), "--config", "h.toml", *flags]) == 7
+    assert main([command, "--json"]) == 7
+    assert started == [
+        (command, None, {}),
+        (
+            command,
+            Path("h.toml"),
+            {
+                "data_dir": tmp_path,
+                "host": "0.0.0.0",
+                "port": 0,
+                "ops_port": 7503,
+                "log_level": "debug",
+                "log_format": "console",
+            },
+        ),
+        (command, None, {"log_format": "json"}),
+    ]
+
+
+def test_a_missing_package_is_one_line_and_exit_code_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ModuleType("holdfast.broker.main")
+
+    def run_dev(config: Path | None, overrides: dict[str, object]) -> int:
+        raise ModuleNotFoundError("No module named 'rocksdict'", name="rocksdict.sub")
+
+    vars(server)["run_dev"] = run_dev
+    monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
+    assert main(["dev"]) == ExitCode.MISSING_EXTRA
+    [line] = error_of(capsys).splitlines()
+    assert "'rocksdict'" in line
+    assert "pip install 'holdfast[server]'" in line
+    assert main(["dev", "--json"]) == ExitCode.MISSING_EXTRA
+    assert json.loads(error_of(capsys))["error"]["reason"] == "MISSING_EXTRA"
+
+
+def test_a_fault_of_our_own_is_not_taken_for_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ModuleType("holdfast.broker.main")
+
+    def run_dev(config: Path | None, overrides: dict[str, object]) -> int:
+        raise ModuleNotFoundError("No module named 'holdfast.broker.typo'", name="holdfast.broker.typo")
+
+    vars(server)["run_dev"] = run_dev
+    monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
+    with pytest.raises(ModuleNotFoundError):
+        main(["dev"])
+
+
+def test_exit_codes_never_change() -> None:
+    assert {code.name: code.value for code in ExitCode} == {
+        "OK": 0,
+        "REFUSED": 1,
+        "USAGE": 2,
+        "MISSING_EXTRA": 3,
+        "UNREACHABLE": 4,
+        "NOT_FOUND": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [("500ms", 500), ("90s", 90_000), ("5m", 300_000), ("2h", 7_200_000), ("1d", 86_400_000), ("1H 30M", None)],
+)
+def test_durations(text: str, expected_ms: int | None) -> None:
+    if expected_ms is None:
+        with pytest.raises(ValueError, match="Expected a duration"):
+            duration_ms(text)
+    else:
+        assert duration_ms(text) == expected_ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "5w", "5m-3s", "5ss", "1e3s", "٥s", "9" * 16 + "s"])
+def test_what_is_not_a_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="Expected a duration"):
+        duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "now", "2030-01-01", "2030-01-01T00:00:00", "2030-13-01T00:00:00Z"])
+def test_what_is_not_an_instant(text: str) -> None:
+    with pytest.raises(ValueError, match="Expected a time with its zone"):
+        instant_ms(text)
+
+
+def test_instants_before_the_epoch_and_far_away_are_kept_as_they_are() -> None:
+    assert instant_ms("1969-12-31T23:59:59.999Z") == -1
+    assert shown_instant(-1) == "1969-12-31 23:59:59.999 UTC"
+    assert shown_instant(2**62) == f"{2**62} ms"
+    assert shown_instant(None) == "-"
+    assert shown_duration(-5) == "-"

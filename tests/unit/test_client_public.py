@@ -1,0 +1,184 @@
+"""The public face of the client: its exact names, its frozen values, its documented examples."""
+
+import dataclasses
+import doctest
+import inspect
+from types import ModuleType
+
+import pytest
+from tests.unit.scripted_server import ScriptedServer
+
+import holdfast.client
+from holdfast.cli import times
+from holdfast.client import (
+    AsyncClient,
+    ClaimedTask,
+    ClaimRef,
+    NewTask,
+    TaskInfo,
+    TaskState,
+    aio,
+    errors,
+    models,
+)
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+ERRORS = [
+    "ClientClosed",
+    "Conflict",
+    "ConnectionFailed",
+    "DeadlineExceeded",
+    "HoldfastError",
+    "InvalidAddress",
+    "InvalidArgument",
+    "NotDead",
+    "NotFound",
+    "OutcomeUnknown",
+    "Overloaded",
+    "Rejected",
+    "ServerError",
+    "StaleToken",
+    "TaskFinished",
+    "Unavailable",
+    "UnexpectedAnswer",
+    "WorkerAtLimit",
+]
+MODELS = [
+    "Accepted",
+    "Ack",
+    "Acked",
+    "Cancelled",
+    "Claim",
+    "ClaimRef",
+    "ClaimedTask",
+    "DeadLetterDone",
+    "DeadLetterPage",
+    "Extended",
+    "Extension",
+    "Failed",
+    "Failure",
+    "NewTask",
+    "QueueStats",
+    "Released",
+    "TaskError",
+    "TaskInfo",
+    "TaskState",
+]
+CALLS = [
+    "ack",
+    "ack_many",
+    "cancel",
+    "cancel_many",
+    "close",
+    "discard_dead_letter",
+    "discard_dead_letters",
+    "enqueue",
+    "enqueue_many",
+    "extend",
+    "extend_many",
+    "fail",
+    "fail_many",
+    "get_dead_letter",
+    "get_task",
+    "list_dead_letters",
+    "queue_stats",
+    "queue_stats_many",
+    "release",
+    "release_many",
+    "reserve",
+    "retry_dead_letter",
+    "retry_dead_letters",
+]
+
+
+def test_public_names_are_exact() -> None:
+    assert sorted(holdfast.client.__all__) == sorted([*ERRORS, *MODELS, "AsyncClient"])
+    for name in holdfast.client.__all__:
+        assert inspect.getdoc(getattr(holdfast.client, name)), f"{name} has no docstring"
+
+
+def test_calls_of_the_client_are_exact_and_documented() -> None:
+    public = {name: call for name, call in vars(AsyncClient).items() if not name.startswith("_") and callable(call)}
+    assert sorted(public) == CALLS
+    assert [name for name, call in public.items() if not call.__doc__] == []
+
+
+def test_every_call_takes_a_deadline() -> None:
+    for name in set(CALLS) - {"close"}:
+        assert "timeout_s" in inspect.signature(getattr(AsyncClient, name)).parameters, name
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("Claim", "TaskState")])
+def test_values_are_frozen_and_slotted(name: str) -> None:
+    model = getattr(models, name)
+    assert dataclasses.is_dataclass(model)
+    assert vars(model)["__dataclass_params__"].frozen
+    assert "__slots__" in vars(model)
+
+
+def test_secrets_stay_out_of_repr() -> None:
+    claimed = ClaimedTask(
+        task_id="id", token=123456789, queue="q", type="t", payload=b"secret", headers={"authorization": "secret"}
+    )
+    new = NewTask("q", "t", b"secret", headers={"authorization": "secret"})
+    info = TaskInfo(task_id="id", state=TaskState.READY, queue="q", task=new, result=b"secret")
+    shown = f"{claimed!r} {new!r} {info!r} {ClaimRef('id', 123456789)!r} {models.Ack(claimed, b'secret')!r}"
+    assert "secret" not in shown
+    assert "123456789" not in shown
+
+
+def test_states_of_the_wire_all_have_a_name() -> None:
+    wire = {name.removeprefix("TASK_STATE_") for name in pb.TaskState.keys()} - {"UNSPECIFIED"}  # noqa: SIM118
+    assert wire == {state.value for state in TaskState} - {"UNKNOWN"}
+
+
+def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
+    """Every class is drawn below its parent, with the reasons that become it."""
+    drawn: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        depth, name = len(line) - len(line.lstrip("│├└─ ")), line.lstrip("│├└─ ").split(" ")[0]
+        if not isinstance(getattr(errors, name or "-", None), type):
+            continue
+        above = [*above[: depth // 4], name]
+        drawn[name] = above[-2] if len(above) > 1 else "Exception"
+        reasons |= {word: name for word in line.split() if word.isupper() and len(word) > 3}
+    classes = {
+        name: kind.__mro__[1].__name__
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    assert drawn == classes
+    assert {reason: errors.rejected(reason, "").__class__.__name__ for reason in reasons} == reasons
+    assert set(reasons) == set(errors._BY_REASON)
+
+
+@pytest.mark.parametrize("module", [models, times], ids=lambda module: module.__name__)
+def test_examples_of_values_are_true(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_examples_of_the_client_run() -> None:
+    with ScriptedServer() as server:
+        taken: list[pb.TaskSpec] = []
+
+        def accept(request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+            taken.extend(request.tasks)
+            accepted = pb.Accepted(task_id="the-id")
+            return pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=accepted) for _ in request.tasks])
+
+        def hand_out(request: pb.ReserveRequest) -> pb.ReserveResponse:
+            return pb.ReserveResponse(claims=[pb.Claim(task_id="the-id", token=1, task=taken[0])])
+
+        server.on("Enqueue", accept)
+        server.on("Reserve", hand_out)
+        server.on("Ack", pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked())]))
+        names = {**vars(aio), "AsyncClient": lambda address="": AsyncClient(server.address)}
+        runner = doctest.DocTestRunner()
+        for test in doctest.DocTestFinder().find(AsyncClient, "AsyncClient", module=aio, globs=names):
+            runner.run(test)
+        assert runner.tries > 0
+        assert runner.failures == 0

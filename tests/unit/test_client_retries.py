@@ -1,0 +1,180 @@
+"""What the client repeats by itself, and what it must not."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import grpc
+import pytest
+from tests.unit.scripted_server import Answer, Hang, Refusal, ScriptedServer
+
+from holdfast.client import (
+    AsyncClient,
+    ClaimRef,
+    ConnectionFailed,
+    Extension,
+    Failure,
+    NewTask,
+    OutcomeUnknown,
+    Overloaded,
+    Unavailable,
+)
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+Code = grpc.StatusCode
+LOST = Refusal(Code.UNAVAILABLE)
+CLAIM = ClaimRef("id-1", 1)
+TASK = NewTask("q", "t")
+TASK_WITH_ID = NewTask("q", "t", request_id="r-1")
+ACCEPTED = pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id="id-1"))])
+FOUND = pb.GetTaskResponse(task=pb.TaskInfo(task_id="id-1", state=pb.TASK_STATE_READY))
+
+SAFE: dict[str, tuple[Callable[[AsyncClient], Awaitable[object]], Answer]] = {
+    "Enqueue": (lambda client: client.enqueue(TASK_WITH_ID), ACCEPTED),
+    "Reserve": (lambda client: client.reserve(["q"]), pb.ReserveResponse()),
+    "Ack": (
+        lambda client: client.ack_many([CLAIM]),
+        pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked())]),
+    ),
+    "Fail": (
+        lambda client: client.fail_many([Failure(CLAIM)]),
+        pb.FailResponse(outcomes=[pb.FailOutcome(failed=pb.Failed())]),
+    ),
+    "Extend": (
+        lambda client: client.extend_many([Extension(CLAIM, 1_000)]),
+        pb.ExtendResponse(outcomes=[pb.ExtendOutcome(extended=pb.Extended())]),
+    ),
+    "Release": (
+        lambda client: client.release_many([CLAIM]),
+        pb.ReleaseResponse(outcomes=[pb.ReleaseOutcome(released=pb.Released())]),
+    ),
+    "GetTask": (lambda client: client.get_task("id-1"), FOUND),
+    "QueueStats": (
+        lambda client: client.queue_stats("q"),
+        pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=pb.QueueCounts())]),
+    ),
+    "ListDeadLetters": (lambda client: client.list_dead_letters("q"), pb.ListDeadLettersResponse()),
+    "GetDeadLetter": (lambda client: client.get_dead_letter("id-1"), pb.GetDeadLetterResponse(task=pb.TaskInfo())),
+}
+
+UNSAFE: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
+    "Enqueue": lambda client: client.enqueue_many([TASK_WITH_ID, TASK]),
+    "Reserve": lambda client: client.reserve(["q"], claim_request_id=""),
+    "Cancel": lambda client: client.cancel("id-1"),
+    "RetryDeadLetters": lambda client: client.retry_dead_letter("id-1"),
+    "DiscardDeadLetters": lambda client: client.discard_dead_letter("id-1"),
+}
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("method", SAFE)
+async def test_a_safe_call_is_repeated_unchanged_after_a_lost_connection(server: ScriptedServer, method: str) -> None:
+    call, answer = SAFE[method]
+    server.on(method, LOST, LOST, answer)
+    async with AsyncClient(server.address) as client:
+        await call(client)
+    first, second, third = server.requests[method]
+    assert first == second == third
+
+
+@pytest.mark.parametrize("method", UNSAFE)
+async def test_an_unsafe_call_is_not_repeated(server: ScriptedServer, method: str) -> None:
+    server.on(method, LOST)
+    async with AsyncClient(server.address) as client:
+        with pytest.raises(ConnectionFailed):
+            await UNSAFE[method](client)
+    assert len(server.requests[method]) == 1
+
+
+async def test_a_repeated_reserve_keeps_its_claim_request_id(server: ScriptedServer) -> None:
+    server.on("Reserve", LOST, pb.ReserveResponse())
+    async with AsyncClient(server.address) as client:
+        await client.reserve(["q"])
+    first, second = (request.claim_request_id for request in server.requests["Reserve"])
+    assert first == second != ""
+
+
+async def test_an_unknown_outcome_is_repeated_only_where_that_is_safe(server: ScriptedServer) -> None:
+    server.on("Enqueue", Refusal(Code.UNAVAILABLE, "OUTCOME_UNKNOWN"), ACCEPTED)
+    async with AsyncClient(server.address) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.enqueue(TASK)
+        await client.enqueue(TASK_WITH_ID)
+        assert len(server.requests["Enqueue"]) == 2
+
+
+async def test_a_refusal_that_did_nothing_is_repeated_after_the_time_it_asks_for(server: ScriptedServer) -> None:
+    busy = Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED", retry_after_ms=120)
+    server.on("Enqueue", busy, Refusal(Code.UNAVAILABLE, "SHUTTING_DOWN"), ACCEPTED)
+    async with AsyncClient(server.address) as client:
+        began_s = time.monotonic()
+        await client.enqueue(TASK)
+    assert time.monotonic() - began_s >= 0.12
+    assert len(server.requests["Enqueue"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        # Waiting that long is the caller's decision: the deadline comes first.
+        (Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED", retry_after_ms=60_000), Overloaded),
+        (Refusal(Code.RESOURCE_EXHAUSTED, "DISK_LOW", retry_after_ms=10), Unavailable),
+    ],
+)
+async def test_other_refusals_come_back_at_once(
+    server: ScriptedServer, refusal: Refusal, kind: type[Exception]
+) -> None:
+    server.on("GetTask", refusal)
+    async with AsyncClient(server.address) as client:
+        with pytest.raises(kind):
+            await client.get_task("id-1")
+    assert len(server.requests["GetTask"]) == 1
+
+
+async def test_repeating_ends_with_the_deadline(server: ScriptedServer) -> None:
+    server.on("GetTask", LOST)
+    async with AsyncClient(server.address) as client:
+        began_s = time.monotonic()
+        with pytest.raises(ConnectionFailed):
+            await client.get_task("id-1", timeout_s=0.3)
+        assert time.monotonic() - began_s < 5
+    assert len(server.requests["GetTask"]) > 1
+
+
+async def test_retry_can_be_switched_off(server: ScriptedServer) -> None:
+    server.on("GetTask", LOST)
+    async with AsyncClient(server.address, retry=False) as client:
+        with pytest.raises(ConnectionFailed):
+            await client.get_task("id-1")
+    assert len(server.requests["GetTask"]) == 1
+
+
+async def test_a_call_survives_the_restart_of_the_server(server: ScriptedServer) -> None:
+    hang = Hang()
+    server.on("GetTask", hang, FOUND)
+    async with AsyncClient(server.address, timeout_s=30) as client:
+        call = asyncio.create_task(client.get_task("id-1"))
+        await asyncio.to_thread(hang.arrived.wait)
+        await asyncio.to_thread(server.stop)
+        server.start()
+        assert (await call).task_id == "id-1"
+    assert len(server.requests["GetTask"]) == 2
+
+
+async def test_every_call_has_a_deadline_and_reserve_allows_for_its_wait(server: ScriptedServer) -> None:
+    server.on("GetTask", FOUND)
+    server.on("Reserve", pb.ReserveResponse())
+    async with AsyncClient(server.address, timeout_s=20) as client:
+        await client.get_task("id-1")
+        await client.get_task("id-1", timeout_s=100)
+        await client.reserve(["q"], wait_ms=60_000)
+        await client.reserve(["q"], wait_ms=60_000, timeout_s=100)
+    by_default, given = (remaining_s or 0 for remaining_s in server.deadlines_s["GetTask"])
+    assert by_default <= 21 < given <= 101
+    by_default, given = (remaining_s or 0 for remaining_s in server.deadlines_s["Reserve"])
+    assert 60 < by_default <= 81 < 101 < given <= 161

@@ -1,0 +1,140 @@
+"""Configuration: precedence, and refusals that say what to change."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.broker.config import BrokerConfig, ConfigError, load_config
+
+
+def problems(
+    overrides: dict[str, object] | None = None, env: dict[str, str] | None = None, path: Path | None = None
+) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, overrides or {}, env or {})
+    return refused.value.problems
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    return tmp_path / "holdfast.toml"
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    config = load_config(None, {}, {})
+    assert (config.host, config.port, config.ops_port) == ("127.0.0.1", 7400, 7403)
+    assert config.data_dir == Path("holdfast-data")
+    assert (config.payload_bytes_max, config.batch_tasks_max, config.batch_bytes_max) == (1 << 20, 1000, 4 << 20)
+    assert (config.lease_ms_min, config.lease_ms_max) == (1000, 24 * 3600 * 1000)
+    assert config == BrokerConfig()
+
+
+def test_flags_win_over_environment_over_file_over_defaults(toml: Path) -> None:
+    toml.write_text('port = 1\nops_port = 2\nwait_ms_max = 3\nlog_level = "debug"\n')
+    env = {"HOLDFAST_OPS_PORT": "20", "HOLDFAST_WAIT_MS_MAX": "30", "HOLDFAST_LOG_LEVEL": "", "PORT": "9"}
+    config = load_config(
+        toml, {"wait_ms_max": 300, "log_level": None}, env, {"waiters_max": 4000, "port": 7401, "host": "::1"}
+    )
+    assert (config.port, config.ops_port, config.wait_ms_max, config.waiters_max) == (1, 20, 300, 4000)
+    assert (config.log_level, config.host) == ("debug", "::1")
+
+
+def test_building_it_directly_ignores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_PORT", "9")
+    assert BrokerConfig().port == 7400
+    assert load_config(None, {}).port == 9
+
+
+def test_the_object_is_frozen() -> None:
+    config = BrokerConfig()
+    with pytest.raises(ValueError, match="frozen"):
+        config.port = 1  # type: ignore[misc]
+
+
+def test_a_problem_names_field_value_range_and_origin(toml: Path) -> None:
+    toml.write_text('log_format = "xml"')
+    assert problems({"port": 70_000}, {"HOLDFAST_BATCH_TASKS_MAX": "many"}, toml) == (
+        "port: got 70000 (from flag --port), allowed: a whole number from 0 to 65535",
+        f"log_format: got 'xml' (from file {toml}), allowed: auto or json or console",
+        "batch_tasks_max: got 'many' (from environment HOLDFAST_BATCH_TASKS_MAX), "
+        "allowed: a whole number from 1 to 1000",
+    )
+
+
+def test_an_unknown_key_is_refused_by_name(toml: Path) -> None:
+    toml.write_text("prot = 7500\n[storage]\npath = 'x'\n")
+    assert problems(path=toml) == (
+        f"prot: there is no such setting (from file {toml}); did you mean port?",
+        f"storage: there is no such setting (from file {toml})",
+    )
+
+
+def test_other_variables_with_our_prefix_are_left_alone() -> None:
+    assert load_config(None, {}, {"HOLDFAST_ADDRESS": "example:7400"}) == BrokerConfig()
+
+
+@pytest.mark.parametrize("name", sorted(BrokerConfig.model_fields))
+def test_nonsense_is_refused_for_every_field(name: str) -> None:
+    nonsense: list[object] = ["", "   ", True, [], {"a": 1}, 10**30, -1, float("nan"), float("-inf")]
+    for value in nonsense:
+        (problem,) = problems({name: value})
+        assert problem.startswith(f"{name}: got ")
+
+
+@pytest.mark.parametrize("name", sorted(BrokerConfig.model_fields))
+def test_every_field_has_a_line_of_documentation(name: str) -> None:
+    assert BrokerConfig.model_fields[name].description
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            {"lease_ms_min": 5000, "lease_ms_max": 4000},
+            "lease_ms_min = 5000 (from flag --lease-ms-min) must not exceed lease_ms_max = 4000 "
+            "(from flag --lease-ms-max)",
+        ),
+        (
+            {"batch_bytes_max": 2048, "result_bytes_max": 1},
+            "payload_bytes_max = 1048576 (from default) must not exceed batch_bytes_max = 2048 "
+            "(from flag --batch-bytes-max)",
+        ),
+        (
+            {"max_claims_default": 9},
+            "max_attempts_default = 10 (from default) must not exceed max_claims_default = 9 "
+            "(from flag --max-claims-default)",
+        ),
+        ({"port": 7403}, "ops_port = 7403 (from default) must differ from port = 7403 (from flag --port)"),
+    ],
+)
+def test_contradictions_name_both_fields(overrides: dict[str, object], expected: str) -> None:
+    assert problems(overrides) == (expected,)
+
+
+def test_two_free_ports_are_no_contradiction() -> None:
+    assert load_config(None, {"port": 0, "ops_port": 0}, {}).ops_port == 0
+
+
+def test_finished_tasks_outlive_remembered_outcomes() -> None:
+    (problem,) = problems({"finished_retention_ms": 599_999})
+    assert problem.startswith("finished_retention_ms: got 599999")
+    assert "from 600000 to" in problem
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"port = ", "not valid TOML"), (b"\xff\xfe", "not valid TOML"), (None, "no such file")],
+)
+def test_a_bad_file_is_refused_by_name(toml: Path, content: bytes | None, expected: str) -> None:
+    if content is not None:
+        toml.write_bytes(content)
+    (problem,) = problems(path=toml)
+    assert str(toml) in problem
+    assert expected in problem
+
+
+def test_describe_is_printable() -> None:
+    described = BrokerConfig(data_dir=Path("/var/lib/x")).describe()
+    assert described["data_dir"] == "/var/lib/x"
+    assert described.keys() == BrokerConfig.model_fields.keys()
+    assert all(isinstance(value, str | int | float) for value in described.values())
