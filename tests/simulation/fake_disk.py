@@ -149,6 +149,8 @@ class FakeDisk:
 
     def truncate(self, handle: int, size_bytes: int) -> None:
         file = self._handles[handle]
+        if size_bytes > len(file.seen):
+            raise AssertionError("the log meant to shorten the file")
         self._change()
         end = max(len(file.seen), len(file.kept))
         del file.seen[size_bytes:]

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 
 from holdfast.broker.log import recovery
 from holdfast.broker.log.disk import Disk, DiskFailedError, DiskFullError
 from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import Entry, NodeLog
+from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 
 SEEDS = 250
 SEEDS_OF_AN_ABLATION = 100
@@ -51,7 +51,7 @@ class History:
     def __init__(self, seed: int, make_disk: Callable[[random.Random], FakeDisk] = FakeDisk) -> None:
         self.rng = random.Random(seed)
         self.disk = make_disk(self.rng)
-        self.segment_bytes = self.rng.choice((16, 20, 40, 64)) * 1024
+        self.segment_bytes = self.rng.choice((16_384, 20_000, 40_960, 65_536))
         # The states that the next open may find.
         self.possible: list[State] = [{shard: Shard() for shard in SHARDS}]
         self.flushes = 0

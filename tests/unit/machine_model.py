@@ -123,7 +123,7 @@ class Model:
         if entry.request_id and held:
             for mark in entry.marks:
                 self.totals[mark.queue]["mark_version"] += 1
-            return [("Claimed", task_id, self.tasks[task_id].fields()) for task_id in held]
+            return [self._granted(task_id) for task_id in held]
         answers: list[Answer] = []
         given: list[tuple[bytes, int]] = []
         for task_id in entry.task_ids:
@@ -137,7 +137,7 @@ class Model:
             task.claims += 1
             self._move(task, CLAIMED, entry.expiry_ms, "claimed_total")
             given.append((task_id, task.token))
-            answers.append(("Claimed", task_id, task.fields()))
+            answers.append(self._granted(task_id))
         for mark in entry.marks:
             if self.totals[mark.queue]["mark_version"] == mark.mark_version:
                 marks = self.marks[mark.queue]
@@ -145,6 +145,10 @@ class Model:
         if entry.request_id and given:
             self.memory[handle] = tuple(given), entry.forget_ms
         return answers
+
+    def _granted(self, task_id: bytes) -> Answer:
+        task = self.tasks[task_id]
+        return ("Claimed", task_id, task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms)
 
     def _move(self, task: Task, state: int, timer_ms: int, *totals: str) -> None:
         task.state, task.timer_ms, task.changed_ms = state, timer_ms, self.now_ms
@@ -338,7 +342,8 @@ def handle_of(key: bytes) -> Handle:
 
 
 def fields_of(row: object) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__slots__}  # type: ignore[attr-defined]
+    names: tuple[str, ...] = type(row).__slots__  # type: ignore[attr-defined]
+    return {name: getattr(row, name) for name in names if not name.startswith("_")}
 
 
 def remembered(key: bytes, row: bytes) -> Any:
@@ -391,8 +396,4 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
 
 
 def answer_of(outcome: outcomes.Outcome) -> Answer:
-    if isinstance(outcome, Rejection):
-        return outcome.code
-    if isinstance(outcome, outcomes.Claimed):
-        return ("Claimed", outcome.task_id, fields_of(outcome.execution))
-    return (type(outcome).__name__, *outcome)
+    return outcome.code if isinstance(outcome, Rejection) else (type(outcome).__name__, *outcome)

@@ -72,7 +72,7 @@ class Shard:
         """The token."""
         (outcome,) = self.claim_all(task_id)
         assert isinstance(outcome, outcomes.Claimed)
-        return outcome.execution.token
+        return outcome.token
 
     def ack(
         self, task_id: bytes, token: int, result: bytes | None = None, follow_ups: tuple[NewTask, ...] = ()

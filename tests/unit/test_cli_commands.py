@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
 
 from holdfast.cli.main import main
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
 
 TASK_ID = "01984f6e-0000-8000-8000-000000000001"
 ACCEPTED = pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id=TASK_ID))])

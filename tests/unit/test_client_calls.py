@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 import pytest_asyncio
-from tests.unit.scripted_server import ScriptedServer
 
 from holdfast.client import (
     Accepted,
@@ -37,6 +36,7 @@ from holdfast.client import (
     UnexpectedAnswer,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.unit.scripted_server import ScriptedServer
 
 CLAIM = ClaimRef("id-1", 2**64 - 1)
 STALE = pb.Rejection(reason="STALE_TOKEN", message="Expected the current token.", field="items[1]", retry_after_ms=0)

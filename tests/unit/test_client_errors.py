@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
 
 from holdfast.client import (
     AsyncClient,
@@ -30,6 +29,7 @@ from holdfast.client import (
     UnexpectedAnswer,
     WorkerAtLimit,
 )
+from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
 
 Code = grpc.StatusCode
 

@@ -6,7 +6,6 @@ import inspect
 from types import ModuleType
 
 import pytest
-from tests.unit.scripted_server import ScriptedServer
 
 import holdfast.client
 from holdfast.cli import times
@@ -22,6 +21,7 @@ from holdfast.client import (
     models,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.unit.scripted_server import ScriptedServer
 
 ERRORS = [
     "ClientClosed",

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import grpc
 import pytest
-from tests.unit.scripted_server import Answer, Hang, Refusal, ScriptedServer
 
 from holdfast.client import (
     AsyncClient,
@@ -20,6 +19,7 @@ from holdfast.client import (
     Unavailable,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.unit.scripted_server import Answer, Hang, Refusal, ScriptedServer
 
 Code = grpc.StatusCode
 LOST = Refusal(Code.UNAVAILABLE)
@@ -48,6 +48,10 @@ SAFE: dict[str, tuple[Callable[[AsyncClient], Awaitable[object]], Answer]] = {
         lambda client: client.release_many([CLAIM]),
         pb.ReleaseResponse(outcomes=[pb.ReleaseOutcome(released=pb.Released())]),
     ),
+    "Cancel": (
+        lambda client: client.cancel("id-1"),
+        pb.CancelResponse(outcomes=[pb.CancelOutcome(cancelled=pb.Cancelled())]),
+    ),
     "GetTask": (lambda client: client.get_task("id-1"), FOUND),
     "QueueStats": (
         lambda client: client.queue_stats("q"),
@@ -60,7 +64,6 @@ SAFE: dict[str, tuple[Callable[[AsyncClient], Awaitable[object]], Answer]] = {
 UNSAFE: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
     "Enqueue": lambda client: client.enqueue_many([TASK_WITH_ID, TASK]),
     "Reserve": lambda client: client.reserve(["q"], claim_request_id=""),
-    "Cancel": lambda client: client.cancel("id-1"),
     "RetryDeadLetters": lambda client: client.retry_dead_letter("id-1"),
     "DiscardDeadLetters": lambda client: client.discard_dead_letter("id-1"),
 }
@@ -97,6 +100,23 @@ async def test_a_repeated_reserve_keeps_its_claim_request_id(server: ScriptedSer
         await client.reserve(["q"])
     first, second = (request.claim_request_id for request in server.requests["Reserve"])
     assert first == second != ""
+
+
+async def test_a_lease_is_counted_from_the_sending_that_was_answered(server: ScriptedServer) -> None:
+    arrivals_s: list[float] = []
+
+    def lose(request: pb.ReserveRequest) -> Refusal:
+        arrivals_s.append(time.monotonic())
+        return LOST
+
+    def answer(request: pb.ReserveRequest) -> pb.ReserveResponse:
+        arrivals_s.append(time.monotonic())
+        return pb.ReserveResponse(claims=[pb.Claim(task_id="id-1", lease_ms=5_000)])
+
+    server.on("Reserve", lose, answer)
+    async with AsyncClient(server.address) as client:
+        [task] = await client.reserve(["q"])
+    assert arrivals_s[0] < task.lease_ends_s - 5 <= arrivals_s[1]
 
 
 async def test_an_unknown_outcome_is_repeated_only_where_that_is_safe(server: ScriptedServer) -> None:

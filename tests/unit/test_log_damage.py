@@ -9,11 +9,11 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulation.fake_disk import FakeDisk
 
 from holdfast.broker.log import frames
 from holdfast.broker.log.frames import BLOCK_BYTES, FRAMES_START
 from holdfast.broker.log.node_log import Entry, LogDamagedError, LogFormatError, NodeLog
+from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 32 * 1024
 FIRST = "0000000000000001.log"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from tests.simulation.fake_disk import FakeDisk
 
 from holdfast.broker.log.disk import Disk, DiskFailedError, DiskFullError, RealDisk
+from tests.simulation.fake_disk import FakeDisk
 
 
 def _raise(code: int) -> Callable[..., NoReturn]:
@@ -108,15 +108,15 @@ def test_a_failed_write_sync_or_read_is_a_failed_disk(
 ) -> None:
     disk = RealDisk(tmp_path)
     handle = disk.create("a", 4096)
+    operations: dict[str, Callable[[], object]] = {
+        "fdatasync": lambda: disk.fdatasync(handle),
+        "pwritev": lambda: disk.pwrite(handle, [b"x"], 0),
+        "pread": lambda: disk.read(handle, 0, 1),
+    }
     with monkeypatch.context() as patched:
         patched.setattr(os, call, _raise(code))
         with pytest.raises(DiskFailedError, match=f"{tmp_path / 'a'}, but the disk failed"):
-            if call == "fdatasync":
-                disk.fdatasync(handle)
-            elif call == "pwritev":
-                disk.pwrite(handle, [b"x"], 0)
-            else:
-                disk.read(handle, 0, 1)
+            operations[call]()
     disk.close(handle)
 
 

@@ -3,6 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+
+from holdfast.machine import entries, keys, rows
+from holdfast.machine.invariants import violations
+from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome
+from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine_shard import (
     ALL_STATES,
     BACKOFF_MS,
@@ -17,11 +22,6 @@ from tests.unit.machine_shard import (
     code,
     new_task,
 )
-
-from holdfast.machine import entries, keys, rows
-from holdfast.machine.invariants import violations
-from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome
-from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 
 NOBODY = bytes(16)
 WAITING = (READY, DELAYED, RETRY_PENDING)

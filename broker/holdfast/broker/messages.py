@@ -15,14 +15,13 @@ def wire_state(state: int) -> "pb.TaskState":
 
 
 def fill_claim(message: pb.Claim, claim: Claimed, envelope: bytes, now_ms: int) -> None:
-    task = claim.execution
     message.task_id = format_task_id(claim.task_id)
-    message.token = task.token
+    message.token = claim.token
     message.task.ParseFromString(envelope)
-    message.lease_ms = max(0, task.timer_ms - now_ms)
-    message.attempt = task.failures + 1
-    message.claims = task.claims
-    message.enqueued_at_ms = task.enqueued_ms
+    message.lease_ms = max(0, claim.expiry_ms - now_ms)
+    message.attempt = claim.failures + 1
+    message.claims = claim.claims
+    message.enqueued_at_ms = claim.enqueued_ms
 
 
 def fill_queue(message: pb.QueueCounts, name: str, queue: Queue) -> None:

@@ -1,6 +1,7 @@
 """One broker process: puts the parts together, starts them in order, and stops them in the reverse order."""
 
 import asyncio
+import gc
 import signal
 import sys
 import time
@@ -29,6 +30,7 @@ from holdfast.broker.views import read_queue_names
 
 SHARD = 0
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
+GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
 
 _log = get_logger(__name__)
@@ -51,6 +53,7 @@ class Node:
         """Recovers and begins to serve. Raises what a person can act on; then nothing is left running."""
         try:
             sys.setswitchinterval(SWITCH_SECONDS)
+            gc.set_threshold(*GC_THRESHOLDS)
             self._open_storage()
             self._build()
             self._tasks.append(asyncio.create_task(self._rounds.run(), name="rounds"))

@@ -15,12 +15,13 @@ ROUND_BYTES_MAX = 2 * 1024 * 1024
 class Proposal:
     """An entry that the leader decided, and the future of its outcomes."""
 
-    __slots__ = ("entry", "future", "payload", "picks")
+    __slots__ = ("abandoned", "entry", "future", "payload", "picks")
 
     def __init__(self, entry: Entry, picks: list[Picked] | None = None) -> None:
         self.entry = entry
         self.payload = encode(entry)
         self.picks = picks or []  # for a claim: what the scheduler set aside for it
+        self.abandoned = False  # for a claim: nobody will take what it brings
         self.future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
     def resolve(self, outcomes: list[Outcome]) -> None:

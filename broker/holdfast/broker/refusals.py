@@ -4,7 +4,7 @@ RefusedError            a typed refusal: code, reason, sentence, field, retry-af
 OutcomeUnknownError     the write was handed to the log, but its fate is not known here
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Reasons. They are part of the wire API (ErrorInfo.reason, Rejection.reason) and never change their meaning.
 MALFORMED_REQUEST = "MALFORMED_REQUEST"
@@ -24,13 +24,25 @@ INTERNAL = "INTERNAL"
 
 @dataclass(eq=False)
 class RefusedError(Exception):
-    """Nothing was changed. `field` names the offending field of bad input; `limit` says what is allowed."""
+    """Nothing was changed. `field` names the offending field of bad input; `limit` says what is allowed.
+
+    Checks name a field by itself; only when one fails does the caller say where in the request it stands. So the good
+    path never builds a field's full name. A `{field}` in the sentence stands for it.
+    """
 
     reason: str
-    message: str
+    sentence: str
     field: str = ""
     limit: str = ""
     retry_after_ms: int = 0
+
+    @property
+    def message(self) -> str:
+        return self.sentence.replace("{field}", self.field)
+
+    def within(self, parent: str) -> "RefusedError":
+        """The same refusal, of a field inside `parent`."""
+        return replace(self, field=f"{parent}.{self.field}" if self.field else parent)
 
     def __str__(self) -> str:
         return self.message

@@ -85,6 +85,10 @@ class Picked:
     size_bytes: int  # of all envelopes
 
     @property
+    def queue(self) -> bytes:
+        return self.window.queue
+
+    @property
     def task_ids(self) -> list[bytes]:
         return [task_id for _, (_, task_id, _) in self.places]
 
@@ -141,17 +145,16 @@ class Scheduler:
         places: list[tuple[int, _Place]] = []
         touched: set[int] = set()
         room = bytes_max
+        top: _Band | None = None  # stays the highest band while it holds a task: nothing becomes ready meanwhile
         while len(places) < tasks_max and (room > 0 or not places):
-            band = self._choose_band(window)
-            if band is None:
-                break
+            if top is None or not self._has_head(window, top):
+                top = self._top_band(window)
+                if top is None:
+                    break
+            band = self._oldest_band(window) if self._is_oldest_turn(window) else top
             place = band.pop()
-            sequence = place[0]
             window.size -= 1
-            if sequence in window.withdrawn:
-                window.withdrawn.discard(sequence)
-                continue
-            window.claiming.add(sequence)
+            window.claiming.add(place[0])
             touched.add(band.priority)
             places.append((band.priority, place))
             room -= place[2]
@@ -183,8 +186,9 @@ class Scheduler:
     def oldest_ready(self, queue: bytes) -> bytes | None:
         """The id of the oldest ready task."""
         window = self._windows.get(queue) or self._open(queue)
-        band = self._oldest_band(window) if window is not None else None
-        head = band.head() if band is not None else None
+        if window is None or self._top_band(window) is None:
+            return None
+        head = self._oldest_band(window).head()
         return head[1] if head is not None else None
 
     def _is_open(self, window: _Window) -> bool:
@@ -214,32 +218,36 @@ class Scheduler:
         window = self._windows[queue] = _Window(queue, bands)
         return window
 
-    def _choose_band(self, window: _Window) -> _Band | None:
+    def _is_oldest_turn(self, window: _Window) -> bool:
+        """Spreads the share evenly: with 10 percent, every tenth pick takes the oldest."""
         window.picks += 1
-        # Spreads the share evenly: with 10 percent, every tenth pick takes the oldest.
-        if window.picks * self._oldest_share_percent % 100 < self._oldest_share_percent:
-            return self._oldest_band(window)
-        for band in window.bands:
-            if self._has_head(window, band):
-                return band
-        return None
+        return window.picks * self._oldest_share_percent % 100 < self._oldest_share_percent
 
-    def _oldest_band(self, window: _Window) -> _Band | None:
-        oldest: _Band | None = None
-        oldest_place: _Place | None = None
-        for band in window.bands:
-            if self._has_head(window, band):
-                place = band.head()
-                if place is not None and (oldest_place is None or place < oldest_place):
-                    oldest, oldest_place = band, place
-        return oldest
+    def _top_band(self, window: _Window) -> _Band | None:
+        return next((band for band in window.bands if self._has_head(window, band)), None)
+
+    def _oldest_band(self, window: _Window) -> _Band:
+        """The band with the oldest task; only for a window that holds one."""
+        heads = [(head, band.priority) for band in window.bands if (head := self._head(window, band)) is not None]
+        return window.bands[BANDS - 1 - min(heads)[1]]
 
     def _has_head(self, window: _Window, band: _Band) -> bool:
-        while not band.line and not band.returned:
-            if band.complete:
-                return False
-            self._refill(window, band)
-        return True
+        return self._head(window, band) is not None
+
+    def _head(self, window: _Window, band: _Band) -> _Place | None:
+        """The first task of a band that is still ready."""
+        while True:
+            head = band.head()
+            if head is None:
+                if band.complete:
+                    return None
+                self._refill(window, band)
+            elif head[0] in window.withdrawn:
+                band.pop()
+                window.size -= 1
+                window.withdrawn.discard(head[0])
+            else:
+                return head
 
     def _refill(self, window: _Window, band: _Band) -> None:
         start = band.prefix + band.cursor.to_bytes(8, "big")

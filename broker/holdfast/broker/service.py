@@ -78,9 +78,7 @@ class Service:
     async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
         self._validator.batch(len(request.tasks), "tasks")
         now_ms = self._shard.now_ms()
-        new_tasks, refused = self._validate(
-            request.tasks, lambda spec, at: self._validator.new_task(spec, f"tasks[{at}]", now_ms)
-        )
+        new_tasks, refused = self._validate(request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms))
         outcomes = await self._submit(Enqueue(now_ms, self._config.dedup_window_ms, new_tasks), new_tasks)
         response = pb.EnqueueResponse()
         duplicates = 0
@@ -136,8 +134,8 @@ class Service:
 
     async def reserve(self, request: pb.ReserveRequest) -> pb.ReserveResponse:
         wanted = self._validator.reserve(request)
+        now_ms = self._shard.now_ms()  # the worker counts its lease from when it asked, however long it waited
         claims = await self._shard.reserve(wanted)
-        now_ms = self._shard.now_ms()
         envelopes = views.read_envelopes(self._kv, [claim.task_id for claim in claims])
         response = pb.ReserveResponse()
         for claim, envelope in zip(claims, envelopes, strict=True):
@@ -149,7 +147,7 @@ class Service:
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
-        items, refused = self._validate(request.items, lambda item, at: self._ack_item(item, f"items[{at}]", now_ms))
+        items, refused = self._validate(request.items, "items", lambda item: self._ack_item(item, now_ms))
         config = self._config
         entry = Ack(now_ms, config.finished_retention_ms, config.dedup_window_ms, items)
         outcomes = await self._submit(entry, items)
@@ -165,16 +163,16 @@ class Service:
         self._metrics.tasks_acked.inc(_succeeded(outcomes))
         return response
 
-    def _ack_item(self, item: pb.AckItem, field: str, now_ms: int) -> AckItem:
-        task_id, token = self._validator.claim_ref(item.claim, f"{field}.claim")
-        result = self._validator.result(item.result, f"{field}.result") if item.HasField("result") else None
-        follow_ups = self._validator.follow_ups(item, field, now_ms) if item.follow_ups else ()
+    def _ack_item(self, item: pb.AckItem, now_ms: int) -> AckItem:
+        task_id, token = self._claim_ref(item.claim)
+        result = self._validator.result(item.result) if item.HasField("result") else None
+        follow_ups = self._validator.follow_ups(item, now_ms) if item.follow_ups else ()
         return AckItem(task_id, token, result, follow_ups)
 
     async def fail(self, request: pb.FailRequest) -> pb.FailResponse:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
-        items, refused = self._validate(request.items, lambda item, at: self._fail_item(item, f"items[{at}]", now_ms))
+        items, refused = self._validate(request.items, "items", lambda item: self._fail_item(item, now_ms))
         config = self._config
         entry = Fail(now_ms, config.finished_retention_ms, config.dead_retention_ms, items)
         outcomes = await self._submit(entry, items)
@@ -192,12 +190,12 @@ class Service:
         self._metrics.tasks_dead.inc(dead)
         return response
 
-    def _fail_item(self, item: pb.FailItem, field: str, now_ms: int) -> FailItem:
+    def _fail_item(self, item: pb.FailItem, now_ms: int) -> FailItem:
         """Decides between another attempt and a dead letter. Only the holder's failure counts, so what is read here
         cannot change before the entry is applied without the holder losing its claim."""
-        task_id, token = self._validator.claim_ref(item.claim, f"{field}.claim")
-        error = self._validator.error(item.error, f"{field}.error")
-        delay_ms = self._validator.retry_delay_ms(item, field)
+        task_id, token = self._claim_ref(item.claim)
+        error = self._validator.error(item.error)
+        delay_ms = self._validator.retry_delay_ms(item)
         (task,) = self._shard.executions([task_id])
         verdict = fail_verdict(task, gave_up=item.dead) if task is not None else NOT_DEAD
         if verdict != NOT_DEAD:
@@ -209,29 +207,26 @@ class Service:
     async def extend(self, request: pb.ExtendRequest) -> pb.ExtendResponse:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
-        items, refused = self._validate(request.items, lambda item, at: self._extend_item(item, f"items[{at}]", now_ms))
+        items, refused = self._validate(request.items, "items", lambda item: self._extend_item(item, now_ms))
         outcomes = await self._submit(Extend(now_ms, items), items)
         response = pb.ExtendResponse()
-        answered_ms = self._shard.now_ms()
         for at, outcome in _in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
             if isinstance(outcome, Extended):
-                answer.extended.lease_ms = max(0, outcome.expiry_ms - answered_ms)
+                answer.extended.lease_ms = max(0, outcome.expiry_ms - now_ms)
                 answer.extended.cancel_requested = outcome.cancel_requested
                 answer.extended.draining = self._shard.draining
             else:
                 self._reject(answer, outcome, refused.get(at))
         return response
 
-    def _extend_item(self, item: pb.ExtendItem, field: str, now_ms: int) -> ExtendItem:
-        task_id, token = self._validator.claim_ref(item.claim, f"{field}.claim")
-        return ExtendItem(task_id, token, now_ms + self._validator.lease_ms(item.lease_ms, f"{field}.lease_ms"))
+    def _extend_item(self, item: pb.ExtendItem, now_ms: int) -> ExtendItem:
+        task_id, token = self._claim_ref(item.claim)
+        return ExtendItem(task_id, token, now_ms + self._validator.lease_ms(item.lease_ms))
 
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         self._validator.batch(len(request.claims), "claims")
-        items, refused = self._validate(
-            request.claims, lambda ref, at: ClaimRef(*self._validator.claim_ref(ref, f"claims[{at}]"))
-        )
+        items, refused = self._validate(request.claims, "claims", lambda ref: ClaimRef(*self._validator.claim_ref(ref)))
         outcomes = await self._submit(Release(self._shard.now_ms(), self._config.finished_retention_ms, items), items)
         response = pb.ReleaseResponse()
         for at, outcome in _in_order(len(request.claims), outcomes, refused):
@@ -245,7 +240,7 @@ class Service:
     # --- dead letters -----------------------------------------------------------------------------------------
 
     async def list_dead_letters(self, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
-        queue = self._validator.queue(request.queue, "queue")
+        queue = self._validator.queue(request.queue)
         limit = self._validator.page_size(request.page_size, DEAD_PAGE_DEFAULT, DEAD_PAGE_MAX)
         after = self._validator.page_token(request.page_token)
         places, more = views.read_dead(self._kv, queue, after, limit)
@@ -298,27 +293,33 @@ class Service:
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _validate(
-        self, items: Sequence[Item], check: Callable[[Item, int], Valid]
+        self, items: Sequence[Item], field: str, check: Callable[[Item], Valid]
     ) -> tuple[list[Valid], dict[int, RefusedError]]:
-        """The valid items, and the refusals of the others by their place in the request."""
+        """The valid items, and the refusals of the others by their place in the request's `field`."""
         valid: list[Valid] = []
         refused: dict[int, RefusedError] = {}
         for at, item in enumerate(items):
             try:
-                valid.append(check(item, at))
+                valid.append(check(item))
             except RefusedError as error:
-                refused[at] = error
+                refused[at] = error.within(f"{field}[{at}]")
         return valid, refused
 
     def _validate_ids(self, texts: Sequence[str]) -> tuple[list[bytes], dict[int, RefusedError]]:
         self._validator.batch(len(texts), "task_ids")
-        return self._validate(texts, lambda text, at: self._validator.task_id(text, f"task_ids[{at}]"))
+        return self._validate(texts, "task_ids", lambda text: self._validator.task_id(text, ""))
+
+    def _claim_ref(self, ref: pb.ClaimRef) -> tuple[bytes, int]:
+        try:
+            return self._validator.claim_ref(ref)
+        except RefusedError as error:
+            raise error.within("claim") from None
 
     async def _submit(self, entry: Entry, items: Sequence[object]) -> list[Outcome]:
         return await self._shard.submit(entry) if items else []
 
     def _read_task(self, text: str) -> views.TaskView:
-        task = views.read_task(self._kv, self._validator.task_id(text, "task_id"))
+        task = views.read_task(self._kv, self._validator.task_id(text))
         if task is None:
             raise RefusedError(*rejections.task_not_found(), field="task_id")
         return task

@@ -7,7 +7,7 @@ Between a commit and the end of its effects nothing else runs, so a reader never
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.broker.clock import ShardClock
@@ -61,6 +61,17 @@ class ReserveWanted:
     request_id: bytes
 
 
+def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
+    """Whether a claim's request had been answered before: its outcomes are those claims, and its picks stay ready."""
+    entry = proposal.entry
+    if not isinstance(entry, Claim) or not entry.request_id:
+        return False
+    return len(outcomes) != len(entry.task_ids) or any(
+        isinstance(outcome, Claimed) and outcome.task_id != task_id
+        for outcome, task_id in zip(outcomes, entry.task_ids, strict=True)
+    )
+
+
 class Shard:
     """One shard of this node."""
 
@@ -86,8 +97,10 @@ class Shard:
         self._check_disk = check_disk
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._staged: dict[int, Proposal] = {}  # by index: in the log or on the way there, not yet applied
+        self._round = range(0)  # the indexes that the newest round appends
         self._waiters = Waiters(config.waiters_max)
         self._claims_by_worker: dict[bytes, int] = {}
+        self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
         self._scheduler = Scheduler(
             kv,
             machine.queue,
@@ -164,10 +177,9 @@ class Shard:
     def stage(self) -> int:
         """Hands waiting proposals to the replicator; returns how many."""
         taken = self._proposals.take_round()
-        if taken:
-            first_index = self._replicator.stage([proposal.payload for proposal in taken])
-            for offset, proposal in enumerate(taken):
-                self._staged[first_index + offset] = proposal
+        first_index = self._replicator.stage([proposal.payload for proposal in taken]) if taken else 0
+        self._round = range(first_index, first_index + len(taken))
+        self._staged.update(zip(self._round, taken, strict=True))
         return len(taken)
 
     def flushed(self) -> None:
@@ -177,11 +189,10 @@ class Shard:
         """The disk had no room for the round: nothing of it was written, and what waits behind it must not be either.
 
         Entries that wait were decided as if those before them would be applied (low-water marks), so all are refused
-        and the scheduler starts afresh.
+        and the scheduler starts afresh. The round before may still be being applied: it is durable and stays.
         """
         self._replicator.aborted()
-        dropped = [*self._staged.values(), *self._proposals.drop_all()]
-        self._staged.clear()
+        dropped = [*(self._staged.pop(index) for index in self._round), *self._proposals.drop_all()]
         self._scheduler.reset()
         for proposal in dropped:
             proposal.reject(error)
@@ -216,30 +227,43 @@ class Shard:
             if time.perf_counter() - started > SLICE_SECONDS:
                 break
         effects = self._machine.commit()
-        for proposal, outcomes in applied:
-            if proposal.picks:
-                self._settle_picks(proposal, outcomes)
+        to_serve = self._update_scheduler(effects, applied)
         self._run_effects(effects)
+        if self._waiters:
+            for queue in to_serve:
+                self._serve_waiters(queue)
         for proposal, outcomes in applied:
+            if proposal.abandoned and not _is_repeat(proposal, outcomes):
+                self._release_abandoned(outcomes)
+            elif proposal.picks:
+                outcomes = [*self._still_held(outcomes)]
             proposal.resolve(outcomes)
         self._metrics.apply_seconds.observe(time.perf_counter() - started)
         return at
 
-    def _settle_picks(self, proposal: Proposal, outcomes: list[Outcome]) -> None:
-        entry = proposal.entry
-        claimed = next((outcome for outcome in outcomes if isinstance(outcome, Claimed)), None)
-        repeated = isinstance(entry, Claim) and claimed is not None and claimed.task_id not in entry.task_ids
-        for picked in proposal.picks:
-            if repeated:
-                self._scheduler.give_back(picked)
+    def _update_scheduler(self, effects: Effects, applied: list[tuple[Proposal, list[Outcome]]]) -> Iterable[bytes]:
+        """Tells the scheduler what was applied; returns the queues in which tasks can be picked now."""
+        ready, withdrawn = effects.ready, effects.withdrawn
+        if ready and withdrawn:  # what came and went at once was never there
+            came, gone = {task.sequence for task in ready}, {task.sequence for task in withdrawn}
+            ready = [task for task in ready if task.sequence not in gone]
+            withdrawn = [task for task in withdrawn if task.sequence not in came]
+        self._scheduler.was_withdrawn(withdrawn)
+        queues = dict.fromkeys(task.queue for task in ready)
+        for proposal, outcomes in applied:
+            if not proposal.picks:
+                continue
+            if _is_repeat(proposal, outcomes):
+                for picked in proposal.picks:
+                    self._scheduler.give_back(picked)
+                    queues[picked.queue] = None
             else:
-                self._scheduler.settle(picked)
+                for picked in proposal.picks:
+                    self._scheduler.settle(picked)
+        self._scheduler.became_ready(ready)
+        return queues
 
     def _run_effects(self, effects: Effects) -> None:
-        if effects.ready:
-            self._scheduler.became_ready(effects.ready)
-        if effects.withdrawn:
-            self._scheduler.was_withdrawn(effects.withdrawn)
         for worker, delta in effects.claim_deltas.items():
             held = self._claims_by_worker.get(worker, 0) + delta
             if held > 0:
@@ -254,9 +278,6 @@ class Shard:
         ):
             if when_ms:
                 self._sweeps[family].arm(when_ms)
-        if effects.ready and self._waiters:
-            for queue in dict.fromkeys(task.queue for task in effects.ready):
-                self._serve_waiters(queue)
 
     # --- claims -----------------------------------------------------------------------------------------------
 
@@ -264,7 +285,7 @@ class Shard:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
-            held = self._machine.claims_of_request(wanted.request_id)
+            held = self._still_held(self._machine.claims_of_request(wanted.request_id))
             if held:
                 return held
         while True:
@@ -280,14 +301,14 @@ class Shard:
         tasks_max = self._tasks_allowed(wanted)
         waiter = Waiter(wanted.queues, tasks_max, wanted.lease_ms, wanted.worker, wanted.request_id)
         self._check_open(self._claim_entry(waiter, []))
-        if all(self._waiters.first(queue) is None for queue in wanted.queues):
-            proposal = self._try_claim(waiter)
-            if proposal is not None:
-                return proposal
+        # Where others wait already nothing is left to take, but in the other queues there may be.
+        proposal = self._try_claim(waiter, [queue for queue in wanted.queues if self._waiters.first(queue) is None])
+        if proposal is not None:
+            return proposal
         wait_ms = deadline_ms - self._clock.now_ms()
         if wait_ms <= 0:
             # Others wait, but this caller does not: it may take what they left.
-            return self._try_claim(waiter)
+            return self._try_claim(waiter, wanted.queues)
         return await self._wait(waiter, wait_ms)
 
     async def _wait(self, waiter: Waiter, wait_ms: int) -> Proposal | None:
@@ -311,20 +332,27 @@ class Shard:
             raise
         return [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
 
+    def _still_held(self, outcomes: Sequence[Outcome]) -> list[Claimed]:
+        """The claims among them, without those on their way back because their first caller has gone."""
+        return [done for done in outcomes if isinstance(done, Claimed) and done.token not in self._returning]
+
     def _release_when_claimed(self, proposal: Proposal) -> None:
         """The caller has gone: what its claim brings goes back at once instead of waiting for the lease to end."""
+        if not proposal.future.done():
+            proposal.abandoned = True
+        elif isinstance(proposal.entry, Claim) and not proposal.entry.request_id and not proposal.future.exception():
+            # With a request id the claims are there to be asked for again, and somebody else may have done so.
+            self._release_abandoned(proposal.future.result())
 
-        def release(future: asyncio.Future[list[Outcome]]) -> None:
-            if not future.cancelled() and future.exception() is None:
-                self.release_abandoned([outcome for outcome in future.result() if isinstance(outcome, Claimed)])
-
-        proposal.future.add_done_callback(release)
-
-    def release_abandoned(self, claims: list[Claimed]) -> None:
+    def _release_abandoned(self, outcomes: list[Outcome]) -> None:
         """Hands back claims whose answer reached nobody. The lease is the promise, so this may fail silently."""
-        items = [ClaimRef(claim.task_id, claim.execution.token) for claim in claims]
+        items = [ClaimRef(claim.task_id, claim.token) for claim in self._still_held(outcomes)]
         if items and not self._draining:
-            self._proposals.add(Proposal(Release(self._clock.now_ms(), self._config.finished_retention_ms, items)))
+            tokens = {item.token for item in items}
+            self._returning |= tokens
+            proposal = Proposal(Release(self._clock.now_ms(), self._config.finished_retention_ms, items))
+            proposal.future.add_done_callback(lambda _: self._returning.difference_update(tokens))
+            self._proposals.add(proposal)
             self._wake_rounds()
 
     def _tasks_allowed(self, wanted: ReserveWanted) -> int:
@@ -359,12 +387,12 @@ class Shard:
             marks,
         )
 
-    def _try_claim(self, waiter: Waiter) -> Proposal | None:
+    def _try_claim(self, waiter: Waiter, queues: list[bytes]) -> Proposal | None:
         """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks."""
         picks: list[Picked] = []
         room = waiter.tasks_max
         room_bytes = self._config.batch_bytes_max
-        for queue in waiter.queues:
+        for queue in queues:
             picked = self._scheduler.pick(queue, room, room_bytes)
             if picked is not None:
                 picks.append(picked)
@@ -388,7 +416,7 @@ class Shard:
                 self._check_disk(self._claim_entry(waiter, []))
             except RefusedError:
                 return  # they are served when space is back
-            proposal = self._try_claim(waiter)
+            proposal = self._try_claim(waiter, waiter.queues)
             if proposal is None:
                 return
             self._waiters.remove(waiter)

@@ -6,12 +6,13 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.rows import Execution, Meta, Queue
 
 QUEUES_CACHED_MAX = 10_000
+TASKS_CACHED_MAX = 50_000
 
 
 class Draft:
     """Changes on top of a state, and the shard's counters."""
 
-    __slots__ = ("_dirty_queues", "_kv", "_queues", "_read_ahead", "effects", "meta", "now_ms", "writes")
+    __slots__ = ("_dirty_queues", "_kv", "_queues", "_tasks", "effects", "meta", "now_ms", "writes")
 
     def __init__(self, kv: OrderedKV) -> None:
         self._kv = kv
@@ -22,13 +23,13 @@ class Draft:
         self.effects = Effects()
         self._queues: dict[bytes, Queue] = {}
         self._dirty_queues: dict[bytes, Queue] = {}
-        self._read_ahead: dict[bytes, bytes | None] = {}
+        # Executions of live tasks that were touched lately: a task is often claimed and acked soon after it came. They
+        # always equal their rows, because every change is saved at once.
+        self._tasks: dict[bytes, Execution] = {}
 
     def get(self, key: bytes) -> bytes | None:
         if key in self.writes:
             return self.writes[key]
-        if key in self._read_ahead:
-            return self._read_ahead[key]
         return self._kv.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -38,16 +39,36 @@ class Draft:
         self.writes[key] = None
 
     def read_ahead(self, task_ids: list[bytes]) -> None:
-        """Fetches the execution rows of an entry's tasks in one go."""
-        wanted = [keys.execution(task_id) for task_id in task_ids]
-        self._read_ahead = dict(zip(wanted, self._kv.get_many(wanted), strict=True))
+        """Fetches the executions of an entry's tasks in one go."""
+        tasks = self._tasks
+        unknown = [task_id for task_id in task_ids if task_id not in tasks]
+        if unknown:
+            wanted = [keys.execution(task_id) for task_id in unknown]
+            for task_id, key, row in zip(unknown, wanted, self._kv.get_many(wanted), strict=True):
+                if row is not None and key not in self.writes:
+                    tasks[task_id] = Execution.decode(row)
 
     def execution(self, task_id: bytes) -> Execution | None:
-        row = self.get(keys.execution(task_id))
-        return Execution.decode(row) if row is not None else None
+        """The task's execution, to be changed only together with `save`."""
+        task = self._tasks.get(task_id)
+        if task is None:
+            row = self.get(keys.execution(task_id))
+            if row is not None:
+                task = self._tasks[task_id] = Execution.decode(row)
+        return task
 
     def save(self, task_id: bytes, task: Execution) -> None:
+        self._tasks[task_id] = task
         self.writes[keys.execution(task_id)] = task.encode()
+
+    def drop(self, task_id: bytes) -> None:
+        """Deletes the task's execution."""
+        self._tasks.pop(task_id, None)
+        self.writes[keys.execution(task_id)] = None
+
+    def retire(self, task_id: bytes) -> None:
+        """The task has ended: its row stays, but is not worth keeping at hand."""
+        self._tasks.pop(task_id, None)
 
     def queue(self, name: bytes) -> Queue:
         """The queue's counters, for reading and changing; a queue is made by its first use."""
@@ -76,10 +97,11 @@ class Draft:
         writes[keys.META_KEY] = self.meta.encode()
         self._kv.write(writes)
         self.writes = {}
-        self._read_ahead = {}
         self._dirty_queues = {}
         if len(self._queues) > QUEUES_CACHED_MAX:
             self._queues = {}
+        if len(self._tasks) > TASKS_CACHED_MAX:
+            self._tasks = {}
 
     def take_effects(self) -> Effects:
         effects, self.effects = self.effects, Effects()

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from holdfast.machine.rejections import Rejection
-from holdfast.machine.rows import Execution
 
 
 class Accepted(NamedTuple):
@@ -12,8 +11,14 @@ class Accepted(NamedTuple):
 
 
 class Claimed(NamedTuple):
+    """A claim as it was granted; the task itself goes on changing."""
+
     task_id: bytes
-    execution: Execution
+    token: int
+    expiry_ms: int
+    failures: int
+    claims: int
+    enqueued_ms: int
 
 
 class Acked(NamedTuple):

@@ -40,14 +40,15 @@ DEAD_REASONS = {
     WORKER_GAVE_UP: "WORKER_GAVE_UP",
 }
 
-_EXECUTION = struct.Struct(">BBBBQQQQQQIIIIIBHHH")
+_EXECUTION = struct.Struct(">BBBBQQQQQQIIIIIH")
+_NAMES = struct.Struct(">BHH")
 
 
 class Execution:
     """The mutable part of a task: all that changes between acceptance and the end."""
 
     __slots__ = (
-        "cancel_requested", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures", "max_attempts",
+        "_names", "cancel_requested", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures", "max_attempts",
         "max_claims", "priority", "queue", "request_id", "result_ttl_ms", "sequence", "size_bytes", "state", "tenant",
         "timer_ms", "token", "worker",
     )  # fmt: skip
@@ -79,23 +80,25 @@ class Execution:
         self.tenant = tenant
         self.request_id = request_id
         self.worker = worker  # the last one that claimed it
+        # What never changes is encoded once.
+        self._names = _NAMES.pack(len(queue), len(tenant), len(request_id)) + queue + tenant + request_id
 
     def encode(self) -> bytes:
-        queue, tenant, request_id, worker = self.queue, self.tenant, self.request_id, self.worker
         return (
             _EXECUTION.pack(
                 self.state, self.priority, self.cancel_requested, self.dead_reason, self.sequence, self.token,
                 self.timer_ms, self.enqueued_ms, self.changed_ms, self.result_ttl_ms, self.claims, self.failures,
-                self.max_attempts, self.max_claims, self.size_bytes,
-                len(queue), len(tenant), len(request_id), len(worker),
+                self.max_attempts, self.max_claims, self.size_bytes, len(self.worker),
             )
-            + queue + tenant + request_id + worker
+            + self._names
+            + self.worker
         )  # fmt: skip
 
     @staticmethod
     def decode(row: bytes) -> "Execution":
-        *fixed, queue_n, tenant_n, request_n, worker_n = _EXECUTION.unpack_from(row)
-        a = _EXECUTION.size
+        *fixed, worker_n = _EXECUTION.unpack_from(row)
+        queue_n, tenant_n, request_n = _NAMES.unpack_from(row, _EXECUTION.size)
+        a = _EXECUTION.size + _NAMES.size
         b = a + queue_n
         c = b + tenant_n
         d = c + request_n

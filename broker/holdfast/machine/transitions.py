@@ -58,8 +58,9 @@ def enter_ready_line(draft: Draft, task_id: bytes, task: Execution) -> None:
     """READY at the end of the line: a new task, or one whose waiting is over."""
     queue = draft.queue(task.queue)
     _leave(draft, task_id, task, queue)
-    task.sequence = draft.meta.next_sequence
-    draft.meta.next_sequence += 1
+    meta = draft.meta
+    task.sequence = meta.next_sequence
+    meta.next_sequence += 1
     _become_ready(draft, task_id, task, queue)
 
 
@@ -74,8 +75,9 @@ def return_to_ready_line(draft: Draft, task_id: bytes, task: Execution) -> None:
 
 def _become_ready(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     queue.ready += 1
-    draft.put(keys.ready(task.queue, task.priority, task.sequence), ready_row(task_id, task.size_bytes))
-    draft.effects.ready.append(ReadyTask(task.queue, task.priority, task.sequence, task_id, task.size_bytes))
+    name, priority, sequence, size_bytes = task.queue, task.priority, task.sequence, task.size_bytes
+    draft.writes[keys.ready(name, priority, sequence)] = ready_row(task_id, size_bytes)
+    draft.effects.ready.append(ReadyTask(name, priority, sequence, task_id, size_bytes))
     _enter(draft, task_id, task, READY, 0)
 
 
@@ -152,6 +154,7 @@ def enter_finished(draft: Draft, task_id: bytes, task: Execution, state: int, pu
     _arm_purge(draft, task_id, purge_ms)
     draft.effects.finished.append(task_id)
     _enter(draft, task_id, task, state, purge_ms)
+    draft.retire(task_id)
 
 
 def _arm_purge(draft: Draft, task_id: bytes, purge_ms: int) -> None:
@@ -172,7 +175,7 @@ def revive(draft: Draft, task_id: bytes, task: Execution) -> None:
 def vanish(draft: Draft, task_id: bytes, task: Execution) -> None:
     """Every row of the task goes; only its request id is remembered for the rest of its window."""
     _leave(draft, task_id, task, draft.queue(task.queue))
-    draft.delete(keys.execution(task_id))
+    draft.drop(task_id)
     draft.delete(keys.envelope(task_id))
     draft.delete(keys.report(task_id))
 

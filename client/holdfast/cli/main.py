@@ -149,7 +149,7 @@ def enqueue(
     request_id: Annotated[
         str, typer.Option("--request-id", help="Enqueue it once only: the same id again adds nothing.")
     ] = "",
-    tenant: Annotated[str, typer.Option("--tenant", help="On whose behalf; tenants take turns.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="On whose behalf; carried with the task.")] = "",
     max_attempts: Annotated[
         int | None, typer.Option("--max-attempts", min=1, help="Failures before it is a dead letter.")
     ] = None,
@@ -199,7 +199,7 @@ def queue_stats(
     code = ExitCode.OK
     for queue, answer in zip(queues, answers, strict=True):
         if isinstance(answer, Rejected):
-            problem = problem_of(answer, subject=f"Queue {queue!r}")
+            problem = problem_of(answer, subject="" if queue in answer.message else f"Queue {queue!r}")
             output.print_problem(problem, as_json=as_json)
             code = max(code, problem.exit_code)
     return code
@@ -247,6 +247,11 @@ def _parsed(option: str, parse: Callable[[str], int], text: str) -> int:
         raise usage(f"{option}: {error}") from None
 
 
+# The base of everything that is wrong with a command line. Its name and home differ between releases of typer, and an
+# application that uses the client library may pin any of them; that a bad parameter is one of its kind does not.
+_COMMAND_LINE_ERROR: type[Exception] = [kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception)][-2]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code. Every expected failure is one line, never a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -258,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         problem = problem_of(error)
     except CommandFailed as failed:
         problem = failed.problem
-    except typer.TyperException as error:
+    except _COMMAND_LINE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help already
             return ExitCode.USAGE
         problem = _usage_problem(error)
@@ -270,7 +275,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return problem.exit_code
 
 
-def _usage_problem(error: typer.TyperException) -> Problem:
+def _usage_problem(error: Exception) -> Problem:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "holdfast"
-    return Problem(ExitCode.USAGE, "USAGE", error.format_message(), f"See `{command} --help`.")
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return Problem(ExitCode.USAGE, "USAGE", message, f"See `{command} --help`.")

@@ -76,6 +76,14 @@ class Method(Generic[RequestT, ResponseT]):
     response: type[ResponseT]
 
 
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[ResponseT]):
+    """An answer, and when the request it belongs to was sent: the last one, if it was sent more than once."""
+
+    message: ResponseT
+    sent_s: float  # on time.monotonic()
+
+
 class _HasDescriptor(Protocol):
     DESCRIPTOR: FileDescriptor
 
@@ -118,7 +126,7 @@ class Connection:
 
     async def call(
         self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
-    ) -> ResponseT:
+    ) -> Reply[ResponseT]:
         """Sends the request and returns the answer, or raises one of the errors of this library."""
         data = request.SerializeToString()
         if len(data) > MESSAGE_BYTES_MAX:
@@ -126,18 +134,21 @@ class Connection:
                 f"Expected a request of at most {MESSAGE_BYTES_MAX} bytes, but it has {len(data)}.",
                 reason="BATCH_TOO_LARGE",
             )
-        answer = await self._send_until_answered(method.path, data, timeout_s, repeatable=repeatable)
+        answer, sent_s = await self._send_until_answered(method.path, data, timeout_s, repeatable=repeatable)
         try:
-            return method.response.FromString(answer)
+            return Reply(method.response.FromString(answer), sent_s)
         except DecodeError:
             raise UnexpectedAnswer("its message cannot be read", self.address) from None
 
-    async def _send_until_answered(self, path: str, data: bytes, timeout_s: float, *, repeatable: bool) -> bytes:
+    async def _send_until_answered(
+        self, path: str, data: bytes, timeout_s: float, *, repeatable: bool
+    ) -> tuple[bytes, float]:
         deadline_s = time.monotonic() + timeout_s
         attempt = 0
         while True:
+            sent_s = time.monotonic()
             try:
-                return await self._send(path, data, deadline_s - time.monotonic())
+                return await self._send(path, data, deadline_s - sent_s), sent_s
             except grpc.aio.AioRpcError as status:
                 error = self._error_of(status, timeout_s)
                 if not (self._retry and _may_repeat(error, repeatable=repeatable)):

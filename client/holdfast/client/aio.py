@@ -4,7 +4,6 @@ A call on one item raises the typed error if the server refuses it. A call on ma
 order, with a `Rejected` (not raised) in the place of each refused item; it raises only if the whole call failed.
 """
 
-import time
 import uuid
 from collections.abc import Sequence
 from types import TracebackType
@@ -60,8 +59,9 @@ class AsyncClient:
     """A client of one server, for producers, workers and operators. Any number of calls may run at the same time.
 
     Every call ends within `timeout_s` (a reserve: within its wait plus that), whatever the network does. Until then,
-    a call that cannot do harm when carried out twice is repeated if the connection fails: reads, ack, fail, extend,
-    release, reserve, and an enqueue in which every task has a `request_id`. `retry=False` switches that off.
+    a call that does no harm when carried out twice is repeated if the connection fails: all but dead-letter retry and
+    discard, and an enqueue in which a task has no `request_id`. What a server refused because it is overloaded or
+    shutting down is repeated too, after the time it asks for. `retry=False` switches both off.
 
     >>> import asyncio
     >>> async def main() -> None:
@@ -154,10 +154,10 @@ class AsyncClient:
             worker=worker,
         )
         timeout_s = max(0, wait_ms) / 1000 + (self._timeout_s if timeout_s is None else timeout_s)
-        # Counting from the first sending, also after a repetition, can only make a lease look shorter than it is.
-        sent_s = time.monotonic()
-        response = await self._call(_RESERVE, request, timeout_s, repeatable=bool(request.claim_request_id))
-        return _wire.claimed_tasks(response, sent_s)
+        reply = await self._connection.call(
+            _RESERVE, request, timeout_s=timeout_s, repeatable=bool(request.claim_request_id)
+        )
+        return _wire.claimed_tasks(reply.message, reply.sent_s)
 
     async def ack(
         self,
@@ -207,9 +207,9 @@ class AsyncClient:
         """Prolongs many leases."""
         if not items:
             return []
-        sent_s = time.monotonic()
-        response = await self._call(_EXTEND, _wire.extend_request(items), timeout_s, repeatable=True)
-        return _wire.extend_outcomes(response, len(items), sent_s)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        reply = await self._connection.call(_EXTEND, _wire.extend_request(items), timeout_s=timeout_s, repeatable=True)
+        return _wire.extend_outcomes(reply.message, len(items), reply.sent_s)
 
     async def release(self, claim: Claim, *, timeout_s: float | None = None) -> Released:
         """Hands a task back to its old place without spending an attempt."""
@@ -236,8 +236,7 @@ class AsyncClient:
         """Cancels many tasks."""
         if not task_ids:
             return []
-        # Not repeated after a lost connection: the second answer would be that the task has finished.
-        response = await self._call(_CANCEL, _wire.cancel_request(task_ids), timeout_s, repeatable=False)
+        response = await self._call(_CANCEL, _wire.cancel_request(task_ids), timeout_s, repeatable=True)
         return _wire.cancel_outcomes(response, len(task_ids))
 
     async def get_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
@@ -311,9 +310,8 @@ class AsyncClient:
         *,
         repeatable: bool,
     ) -> ResponseT:
-        return await self._connection.call(
-            method, request, timeout_s=self._timeout_s if timeout_s is None else timeout_s, repeatable=repeatable
-        )
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return (await self._connection.call(method, request, timeout_s=timeout_s, repeatable=repeatable)).message
 
 
 def _only(outcomes: list[T | Rejected]) -> T:

@@ -89,7 +89,7 @@ class ClaimedTask:
     claims: int = 1  # how often the task has been handed out, this time included
     max_attempts: int | None = None  # as the producer gave it
     enqueued_at_ms: int = 0
-    lease_ms: int = 0  # how long the claim holds, counted from when this client first sent the request
+    lease_ms: int = 0  # how long the claim holds, counted from when this client sent the request
     lease_ends_s: float = 0.0  # that moment on this machine's time.monotonic()
 
 
@@ -148,7 +148,7 @@ class Extension:
 class Extended:
     """The lease is prolonged."""
 
-    lease_ms: int  # counted from when this client first sent the request
+    lease_ms: int  # counted from when this client sent the request
     lease_ends_s: float = 0.0  # that moment on this machine's time.monotonic()
     cancel_requested: bool = False  # stop working on it; ack, fail and release are still accepted
     draining: bool = False  # the server is shutting down

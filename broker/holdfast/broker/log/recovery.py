@@ -189,7 +189,7 @@ def _repair_tail(disk: Disk, scan: _Scan, segment_bytes: int) -> int | None:
     if scan.index.segments:
         segment = scan.index.segments[-1]
         handle = disk.open(segment.name)
-        disk.truncate(handle, segment.end)
+        disk.truncate(handle, min(segment.end, segment.size_bytes))
         segment.size_bytes = _reserved(disk, handle, segment.end, max(segment.size_bytes, segment_bytes))
         _write_last_round_again(disk, handle, segment, scan.last_frame_offset)
         disk.fdatasync(handle)

@@ -41,7 +41,7 @@ class RoundWriter:
         last_round: int,
     ) -> None:
         self._disk = disk
-        self._segment_bytes = segment_bytes
+        self._segment_bytes = frames.block_end(segment_bytes)
         self._random_bytes = random_bytes
         self._active = active
         # The next segment, created ahead so that rolling over costs no round more than an ordinary write.
@@ -106,6 +106,7 @@ class RoundWriter:
 
     def _next_segment(self, needed_bytes: int) -> tuple[Segment, int]:
         """An empty segment with room for this much. DiskFullError leaves everything as it was."""
+        needed_bytes = frames.block_end(needed_bytes)
         if self._spare is None:
             self._spare = self._create(max(needed_bytes, self._segment_bytes))
         segment, handle = self._spare

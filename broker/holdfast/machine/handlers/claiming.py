@@ -5,7 +5,7 @@ from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Claim, Extend, Mark
 from holdfast.machine.outcomes import Claimed, Extended, Outcome
 from holdfast.machine.rejections import not_ready, stale_token, task_not_found
-from holdfast.machine.rows import CLAIMED, READY, ClaimRequest
+from holdfast.machine.rows import CLAIMED, READY, ClaimRequest, Execution
 from holdfast.machine.transitions import enter_claimed, prolong_claim, remember_until
 
 
@@ -23,7 +23,7 @@ def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
     for mark in entry.marks:
         _raise_mark(draft, mark)
     if entry.request_id:
-        claims = tuple((done.task_id, done.execution.token) for done in outcomes if isinstance(done, Claimed))
+        claims = tuple((done.task_id, done.token) for done in outcomes if isinstance(done, Claimed))
         if claims:
             _remember_request(draft, entry, claims)
     return outcomes
@@ -36,7 +36,7 @@ def claims_of_request(draft: Draft, request_id: bytes) -> list[Claimed]:
     for task_id, token in ClaimRequest.decode(row).claims if row is not None else ():
         task = draft.execution(task_id)
         if task is not None and task.state == CLAIMED and task.token == token:
-            held.append(Claimed(task_id, task))
+            held.append(_granted(task_id, task))
     return held
 
 
@@ -47,7 +47,11 @@ def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
     if task.state != READY:
         return not_ready(task.state_name)
     enter_claimed(draft, task_id, task, entry.worker, entry.expiry_ms)
-    return Claimed(task_id, task)
+    return _granted(task_id, task)
+
+
+def _granted(task_id: bytes, task: Execution) -> Claimed:
+    return Claimed(task_id, task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms)
 
 
 def _raise_mark(draft: Draft, mark: Mark) -> None:

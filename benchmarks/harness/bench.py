@@ -1,0 +1,128 @@
+"""What every scenario works with: sizes, a place for data, servers, and one way to measure a fleet."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.display import Display
+from harness.fleet import Fleet
+from harness.probes import NoiseMeter
+from harness.protocol import LoadResult, LoadSpec
+from harness.results import BrokenRunError, Measured
+from harness.server import ServerProcess
+from harness.stages import StageMeter
+from holdfast.client import AsyncClient, QueueStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much each scenario does."""
+
+    enqueue_tasks: int
+    lifecycle_tasks: int
+    single_seconds: float  # at SINGLE_RATE_PER_S
+    pickup_tasks: int
+    backlog_tasks: int
+    drain_tasks: int  # claimed and acked per sample
+    drain_samples: int
+
+
+FULL = Sizes(
+    enqueue_tasks=200_000,
+    lifecycle_tasks=100_000,
+    single_seconds=20.0,
+    pickup_tasks=500,
+    backlog_tasks=1_000_000,
+    drain_tasks=20_000,
+    drain_samples=5,
+)
+QUICK = Sizes(
+    enqueue_tasks=20_000,
+    lifecycle_tasks=10_000,
+    single_seconds=3.0,
+    pickup_tasks=100,
+    backlog_tasks=30_000,
+    drain_tasks=5_000,
+    drain_samples=2,
+)
+
+
+@dataclass(slots=True)
+class FleetRun:
+    """What a fleet did, and what the server spent on it."""
+
+    results: dict[str, LoadResult]
+    seconds: float  # from the first start to the last answer of those that were counted
+    tasks: int
+    measured: Measured
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.tasks / self.seconds
+
+
+class Bench:
+    def __init__(self, sizes: Sizes, directory: Path, display: Display) -> None:
+        self.sizes = sizes
+        self.display = display
+        self._directory = directory
+
+    @asynccontextmanager
+    async def data_dir(self) -> AsyncIterator[Path]:
+        """An empty data directory, gone afterwards."""
+        path = Path(tempfile.mkdtemp(prefix="bench-", suffix=".holdfast-data", dir=self._directory))
+        try:
+            yield path
+        finally:
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+
+    @asynccontextmanager
+    async def server(self) -> AsyncIterator[ServerProcess]:
+        """A fresh server on an empty data directory."""
+        async with self.data_dir() as path, await ServerProcess.start(path) as server:
+            yield server
+
+    async def run_fleet(
+        self,
+        server: ServerProcess,
+        what: str,
+        specs: Mapping[str, LoadSpec],
+        *,
+        counted: Sequence[str],
+        tasks: int,
+        stop_after: Sequence[str] = (),
+    ) -> FleetRun:
+        """Runs load processes to their end. `counted` are those whose tasks are counted: together `tasks`."""
+        async with Fleet(specs) as fleet:
+            with self.display.progress(what, tasks) as on_progress:
+                noise = NoiseMeter()
+                stages = await StageMeter.begin(server)
+                try:
+                    results = await fleet.run(
+                        on_progress=on_progress, counted=counted, tasks=tasks, stop_after=stop_after
+                    )
+                except* BrokenRunError as group:
+                    raise BrokenRunError("; ".join(str(error) for error in group.exceptions)) from None
+            cpu_us, server_stages = await stages.end(tasks)
+            others_percent = noise.others_percent(stages.cpu_s + sum(result.cpu_s for result in results.values()))
+        for name, result in results.items():
+            cpu_us[name] = result.cpu_s / tasks * 1e6
+        measured = Measured(
+            cpu_us={name: [value] for name, value in cpu_us.items()},
+            stages={name: [value] for name, value in server_stages.items()},
+            others_percent=[others_percent],
+        )
+        ended_s = max(results[name].ended_s for name in counted)
+        seconds = ended_s - min(result.started_s for result in results.values())
+        done = sum(results[name].done for name in counted)
+        if done != tasks:
+            raise BrokenRunError(f"expected {what} to do {tasks:,} tasks, but it did {done:,}")
+        return FleetRun(results, seconds, tasks, measured)
+
+    async def stats(self, server: ServerProcess, queue: str) -> QueueStats:
+        async with AsyncClient(server.address) as client:
+            return await client.queue_stats(queue)

@@ -1,0 +1,239 @@
+"""What a load process does: producers and consumers over the client library, as a user would write them."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import random
+import struct
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from harness.protocol import CONSUME, GO, PACE, PICK_UP, PRODUCE, PROGRESS, READY, RESULT, STOP, LoadResult, LoadSpec
+from harness.results import BrokenRunError
+from holdfast.client import AsyncClient, HoldfastError, NewTask, Rejected
+
+PROGRESS_SECONDS = 0.25
+CALL_SECONDS_MAX = 60.0
+LEASE_MS = 60_000
+WAIT_MS = 20_000
+WARM_UP_CALLS = 20
+PAYLOADS = 64  # different ones that a producer takes turns with
+
+_STAMP = struct.Struct(">d")  # when a task was sent, at the start of its payload
+
+
+class Control:
+    """The parent's words."""
+
+    def __init__(self) -> None:
+        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self._buffer = b""
+        self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read)
+
+    def _read(self) -> None:
+        data = os.read(sys.stdin.fileno(), 65536)
+        if not data:
+            os._exit(1)  # the parent is gone, and nobody wants a result
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            if line == STOP.encode() and not self._stop.done():
+                self._stop.set_result(None)
+            else:
+                self._lines.put_nowait(line.decode())
+
+    async def next_line(self) -> str:
+        return await self._lines.get()
+
+    async def until_stop(self) -> None:
+        await self._stop
+
+
+def _tell(event: str, **more: object) -> None:
+    sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
+    sys.stdout.flush()
+
+
+class Load:
+    """The work of one process and what it counts."""
+
+    def __init__(self, spec: LoadSpec, client: AsyncClient, control: Control) -> None:
+        self.spec = spec
+        self.client = client
+        self.control = control
+        self.result = LoadResult()
+        draw = random.Random(0)
+        self._payloads = [draw.randbytes(spec.payload_bytes) for _ in range(PAYLOADS)]
+        self._made = 0
+
+    def new_tasks(self, count: int) -> list[NewTask]:
+        """Made anew for each call, as a producer's are."""
+        queue, payloads, first = self.spec.queue, self._payloads, self._made
+        self._made += count
+        return [NewTask(queue, "bench", payloads[n % PAYLOADS]) for n in range(first, first + count)]
+
+    def stamped_task(self) -> NewTask:
+        [task] = self.new_tasks(1)
+        return dataclasses.replace(task, payload=_STAMP.pack(time.monotonic()) + task.payload[_STAMP.size :])
+
+    def count(self, tasks: int) -> None:
+        self.result.done += tasks
+        self.result.ended_s = time.monotonic()
+
+    async def warm_up(self) -> None:
+        """Connects and passes through the code once, in a queue that nobody counts."""
+        for _ in range(WARM_UP_CALLS):
+            tasks = [dataclasses.replace(task, queue="warm-up") for task in self.new_tasks(10)]
+            _all_done(await self.client.enqueue_many(tasks))
+            if self.spec.role in (CONSUME, PICK_UP):
+                claims = await self.client.reserve(["warm-up"], max_tasks=10, lease_ms=LEASE_MS)
+                _all_done(await self.client.ack_many(claims))
+
+
+def _all_done(outcomes: Sequence[object]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, Rejected):
+            raise BrokenRunError(f"the server refused an item: {outcome}")
+
+
+async def _produce(load: Load) -> None:
+    """`calls_in_flight` callers, each with its next batch as soon as the last is accepted."""
+    spec, result = load.spec, load.result
+    left = spec.tasks
+
+    async def caller() -> None:
+        nonlocal left
+        while left > 0:
+            count = min(spec.batch_tasks, left)
+            left -= count
+            tasks = load.new_tasks(count)
+            started_s = time.monotonic()
+            _all_done(await load.client.enqueue_many(tasks))
+            result.call_ms.append((time.monotonic() - started_s) * 1000)
+            load.count(count)
+
+    await _together(caller, spec.calls_in_flight)
+
+
+async def _consume(load: Load) -> None:
+    """Claims a batch, acks it, and so on: until all tasks are done, or until told to stop."""
+    spec, result = load.spec, load.result
+    left = spec.tasks or sys.maxsize
+
+    async def caller() -> None:
+        nonlocal left
+        while left > 0:
+            wanted = min(spec.batch_tasks, left)
+            left -= wanted
+            claims = await load.client.reserve(
+                [spec.queue], max_tasks=wanted, lease_ms=LEASE_MS, wait_ms=WAIT_MS, worker=spec.worker
+            )
+            left += wanted - len(claims)
+            started_s = time.monotonic()
+            _all_done(await load.client.ack_many(claims))
+            if claims:
+                result.call_ms.append((time.monotonic() - started_s) * 1000)
+                load.count(len(claims))
+
+    await _until_stop(load, _together(caller, spec.calls_in_flight))
+
+
+async def _pace(load: Load) -> None:
+    """One task per tick of a schedule. Time counts from the tick, so a server that stalls cannot hide later ticks."""
+    spec, result = load.spec, load.result
+    first_s = time.monotonic() + 0.01
+
+    async def send(tick_s: float) -> None:
+        sent_s = time.monotonic()
+        await load.client.enqueue(load.stamped_task())
+        now_s = time.monotonic()
+        result.call_ms.append((now_s - tick_s) * 1000)
+        result.send_ms.append((now_s - sent_s) * 1000)
+        load.count(1)
+
+    async with asyncio.TaskGroup() as group:
+        for tick in range(spec.tasks):
+            tick_s = first_s + tick / spec.rate_per_s
+            delay_s = tick_s - time.monotonic()
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+            group.create_task(send(tick_s))
+
+
+async def _pick_up(load: Load) -> None:
+    """A worker that waits for single tasks; measures from when each was sent until it has it."""
+    spec, result = load.spec, load.result
+
+    async def caller() -> None:
+        while True:
+            claims = await load.client.reserve([spec.queue], lease_ms=LEASE_MS, wait_ms=WAIT_MS, worker=spec.worker)
+            now_s = time.monotonic()
+            for claim in claims:
+                (sent_s,) = _STAMP.unpack_from(claim.payload)
+                result.call_ms.append((now_s - sent_s) * 1000)
+                await load.client.ack(claim)
+                load.count(1)
+
+    await _until_stop(load, caller())
+
+
+async def _together(caller: Callable[[], Awaitable[None]], count: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(_as_coroutine(caller))
+
+
+async def _as_coroutine(caller: Callable[[], Awaitable[None]]) -> None:
+    await caller()
+
+
+async def _until_stop(load: Load, work: Awaitable[None]) -> None:
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(load.control.until_stop())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    working.cancel()
+    with suppress(asyncio.CancelledError):
+        await working
+
+
+_ROLES: dict[str, Callable[[Load], Awaitable[None]]] = {
+    PRODUCE: _produce,
+    CONSUME: _consume,
+    PACE: _pace,
+    PICK_UP: _pick_up,
+}
+
+
+async def _report(load: Load) -> None:
+    told = 0
+    while True:
+        await asyncio.sleep(PROGRESS_SECONDS)
+        if load.result.done != told:
+            told = load.result.done
+            _tell(PROGRESS, done=told)
+
+
+async def main() -> None:
+    control = Control()
+    spec = LoadSpec(**json.loads(await control.next_line()))
+    # Nothing is repeated: a lost answer would blur what was measured.
+    async with AsyncClient(spec.address, timeout_s=CALL_SECONDS_MAX, retry=False) as client:
+        load = Load(spec, client, control)
+        await load.warm_up()
+        _tell(READY)
+        if await control.next_line() != GO:
+            raise BrokenRunError("expected the word to go")
+        reporting = asyncio.create_task(_report(load))
+        cpu_s = time.process_time()
+        load.result.started_s = time.monotonic()
+        try:
+            await _ROLES[spec.role](load)
+        except* (HoldfastError, BrokenRunError) as group:
+            sys.exit("; ".join(dict.fromkeys(str(error) for error in group.exceptions)))
+        load.result.cpu_s = time.process_time() - cpu_s
+        reporting.cancel()
+        _tell(RESULT, result=dataclasses.asdict(load.result))

@@ -1,0 +1,49 @@
+"""What a benchmark and its load processes say to each other: JSON lines over the child's stdin and stdout.
+
+    parent: the LoadSpec        child: {"event": "ready"}            connected and warmed up
+    parent: go                  child: {"event": "progress", ...}    now and then
+    parent: stop (consumers)    child: {"event": "result", ...}      the LoadResult, then it exits
+
+End of input means that the parent is gone: the child exits. All times are CLOCK_MONOTONIC, which the processes of one
+machine share.
+"""
+
+from dataclasses import dataclass, field
+
+GO = "go"
+STOP = "stop"
+READY = "ready"
+PROGRESS = "progress"
+RESULT = "result"
+
+PRODUCE = "produce"  # enqueues batches, a few calls in flight
+CONSUME = "consume"  # reserves and acks batches
+PACE = "pace"  # enqueues single tasks by a schedule, whether or not earlier ones have returned
+PICK_UP = "pick_up"  # waits for single tasks and measures how old they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpec:
+    """What one load process does."""
+
+    role: str
+    address: str
+    queue: str
+    tasks: int = 0  # how many in all; 0: until told to stop
+    batch_tasks: int = 100  # per call
+    payload_bytes: int = 1024
+    calls_in_flight: int = 1
+    rate_per_s: float = 0.0  # of a schedule
+    worker: str = ""  # of a consumer
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadResult:
+    """What one load process did between `go` and its last answer."""
+
+    done: int = 0  # tasks
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    cpu_s: float = 0.0  # of all its threads
+    call_ms: list[float] = field(default_factory=list)  # one per call, or per task for single ones
+    send_ms: list[float] = field(default_factory=list)  # the same from when it was really sent, for a schedule

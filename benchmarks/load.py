@@ -1,0 +1,8 @@
+"""One load process of the benchmarks: `run.py` starts it and tells it on stdin what to do (harness/protocol.py)."""
+
+import asyncio
+
+from harness.loads import main
+
+if __name__ == "__main__":
+    asyncio.run(main())

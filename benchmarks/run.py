@@ -1,0 +1,152 @@
+"""The benchmarks of Holdfast: `make bench`, or `python benchmarks/run.py --help`.
+
+Each scenario starts a real server on a data directory under the current one and loads it from separate processes, so
+client and server share the machine as they do in the targets. A missed target is reported; the exit code tells only
+whether a run broke.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.bench import FULL, QUICK, Bench, Sizes
+from harness.display import Display
+from harness.machine import Machine, look_at_machine
+from harness.results import Aim, BrokenRunError, Measured, Outcome
+from holdfast.client import HoldfastError
+from scenarios import backlog, batches, singles
+
+EXIT_OK = 0
+EXIT_BROKEN = 1
+SYNCS = 200
+
+
+class Scenario(NamedTuple):
+    title: str
+    aims: Sequence[Aim]
+    measure: Callable[[Bench], Awaitable[Measured]]
+    repeats: int  # of a full run
+
+
+SCENARIOS = {
+    "enqueue": Scenario(
+        "100 × 1 KB per call, synced, four calls in flight", batches.ENQUEUE_AIMS, batches.measure_enqueue, 3
+    ),
+    "lifecycle": Scenario(
+        "enqueue, claim and ack 100 at a time, two consumer processes",
+        batches.LIFECYCLE_AIMS,
+        batches.measure_lifecycle,
+        3,
+    ),
+    "single": Scenario("single enqueues of 1 KB at 200/s", singles.SINGLE_AIMS, singles.measure_single, 3),
+    "pickup": Scenario("enqueue until a waiting worker has the task", singles.PICKUP_AIMS, singles.measure_pickup, 3),
+    # Takes many samples by itself.
+    "backlog": Scenario("claim and ack with a large backlog, start-up, memory", backlog.AIMS, backlog.measure, 1),
+}
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measures Holdfast on this machine.")
+    parser.add_argument("scenario", nargs="*", help=f"which to run: {', '.join(SCENARIOS)} (all)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, once each: shows that everything works")
+    parser.add_argument("--repeat", type=_positive, metavar="N", help="how often to run each scenario")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to this file")
+    parser.add_argument(
+        "--dir", type=Path, default=Path(), metavar="DIR", help="where data is put meanwhile (the current directory)"
+    )
+    parser.add_argument("--tasks", type=_positive, metavar="N", help="tasks of enqueue and lifecycle")
+    parser.add_argument("--seconds", type=_positive, metavar="N", help="length of single")
+    parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
+    parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")
+    arguments = parser.parse_args(argv)
+    unknown = [name for name in arguments.scenario if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"no such scenario: {', '.join(unknown)} (choose from {', '.join(SCENARIOS)})")
+    if not arguments.dir.is_dir():
+        parser.error(f"--dir: {arguments.dir} is not a directory")
+    return arguments
+
+
+def _sizes(arguments: argparse.Namespace) -> Sizes:
+    sizes = QUICK if arguments.quick else FULL
+    if arguments.tasks:
+        sizes = dataclasses.replace(sizes, enqueue_tasks=arguments.tasks, lifecycle_tasks=arguments.tasks)
+    if arguments.seconds:
+        sizes = dataclasses.replace(sizes, single_seconds=float(arguments.seconds))
+    if arguments.samples:
+        sizes = dataclasses.replace(sizes, pickup_tasks=arguments.samples)
+    if arguments.backlog:
+        most = max(1, arguments.backlog // sizes.drain_samples)
+        sizes = dataclasses.replace(sizes, backlog_tasks=arguments.backlog, drain_tasks=min(sizes.drain_tasks, most))
+    return sizes
+
+
+async def _run_scenario(name: str, bench: Bench, repeats: int) -> Outcome:
+    scenario = SCENARIOS[name]
+    measured = Measured()
+    broken = ""
+    for turn in range(1, repeats + 1):
+        bench.display.say(f"{name} {turn}/{repeats}: {scenario.title}")
+        try:
+            measured.add(await scenario.measure(bench))
+        except (BrokenRunError, HoldfastError, TimeoutError) as error:
+            broken = str(error) or type(error).__name__
+            break
+    outcome = Outcome.of(name, scenario.title, scenario.aims, measured)
+    outcome.broken = broken
+    return outcome
+
+
+def _write_json(path: Path, machine: Machine, sizes: Sizes, outcomes: Sequence[Outcome], *, quick: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "quick": quick,
+        "machine": dataclasses.asdict(machine),
+        "sizes": dataclasses.asdict(sizes),
+        "scenarios": [dataclasses.asdict(outcome) for outcome in outcomes],
+    }
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+async def _main(arguments: argparse.Namespace) -> int:
+    # A polite end also ends the processes and removes the data.
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    display = Display()
+    directory = arguments.dir.resolve()
+    sizes = _sizes(arguments)
+    machine = look_at_machine(directory, syncs=SYNCS)
+    bench = Bench(sizes, directory, display)
+    outcomes = []
+    for name in arguments.scenario or SCENARIOS:
+        repeats = arguments.repeat or (1 if arguments.quick else SCENARIOS[name].repeats)
+        outcomes.append(await _run_scenario(name, bench, repeats))
+    display.report(machine, outcomes, quick=arguments.quick)
+    if arguments.json:
+        _write_json(arguments.json, machine, sizes, outcomes, quick=arguments.quick)
+    return EXIT_BROKEN if any(outcome.broken for outcome in outcomes) else EXIT_OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        return asyncio.run(_main(_arguments(argv)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return EXIT_BROKEN
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What is measured: one module per scenario, each with its targets."""

@@ -1,0 +1,63 @@
+"""Servers for integration tests. Whatever a test starts is ended after it."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.client import AsyncClient
+from tests.integration.faults import Faults, compile_faults
+from tests.integration.server import ServerProcess
+
+MakeServer = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[MakeServer]:
+    """Makes servers of the test's own, not yet started, with the given settings."""
+    made: list[ServerProcess] = []
+
+    def make(**settings: object) -> ServerProcess:
+        directory = tmp_path / f"server{len(made)}"
+        directory.mkdir()
+        made.append(ServerProcess(directory, **settings))  # type: ignore[arg-type]  # settings pass through
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests that need nothing but a queue of their own; they must leave it running."""
+    server = ServerProcess(tmp_path_factory.mktemp("shared")).start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def client(shared_server: ServerProcess) -> AsyncIterator[AsyncClient]:
+    """A client of the shared server."""
+    async with AsyncClient(shared_server.address) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest) -> str:
+    """The name of a queue that no other test uses."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return f"{request.node.path.stem}.{name}"[:128]
+
+
+@pytest.fixture(scope="session")
+def faults_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_faults(tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture
+def faults(faults_library: Path, tmp_path: Path) -> Iterator[Faults]:
+    """Faults for a server of the test's own: pass `env=faults.env` to it."""
+    faults = Faults(faults_library, tmp_path)
+    yield faults
+    faults.close()

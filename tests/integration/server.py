@@ -1,0 +1,171 @@
+"""A real server process: started, killed and stopped by a test, and watched through its log and its HTTP port.
+
+Nothing here sleeps for a fixed time: `wait_until` looks again and again until something holds or a deadline passes.
+"""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+DEADLINE_S = 30.0  # generous, because the machine may be busy; nothing waits that long unless it is broken
+LOOK_EVERY_S = 0.01
+
+T = TypeVar("T")
+
+# Small files and no watermark, so that tests need neither much disk nor a disk with room to spare.
+DEFAULTS: dict[str, object] = {"segment_bytes": 8 * 1024 * 1024, "free_bytes_min": 0}
+
+
+def wait_until(look: Callable[[], T], what: str, *, deadline_s: float = DEADLINE_S) -> T:
+    """The first true value that `look` returns. Blocks: in asynchronous tests call it in a thread."""
+    give_up = time.monotonic() + deadline_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > give_up:
+            raise AssertionError(f"Expected {what} within {deadline_s:g} s, but it did not happen.")
+        time.sleep(LOOK_EVERY_S)
+
+
+class ServerProcess:
+    """One server on one data directory. Its settings are names of the configuration, given through the environment."""
+
+    def __init__(
+        self, directory: Path, *, data_dir: Path | None = None, env: Mapping[str, str] | None = None, **settings: object
+    ) -> None:
+        self.data_dir = data_dir or directory / "data"
+        self.settings = DEFAULTS | settings
+        self.port = 0
+        self.ops_port = 0
+        self._env = dict(env or {})
+        self._log_path = directory / "server.log"
+        self._life_starts = 0  # where in the log the present life of the server begins
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Starts it and waits until it serves."""
+        self.launch()
+        wait_until(lambda: self.events("serving") or self.exit_code is not None, "the server to serve or to end")
+        if not self.events("serving"):
+            raise AssertionError(f"Expected a server, but it ended with {self.exit_code}:\n{self.log_text}")
+        [serving] = self.events("serving")
+        self.port, self.ops_port = serving["port"], serving["ops_port"]
+        return self
+
+    def launch(self) -> None:
+        """Starts it and returns at once."""
+        assert self._process is None or self.exit_code is not None, "it is running already"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        environment |= {f"HOLDFAST_{name.upper()}": str(value) for name, value in self.settings.items()}
+        command = [sys.executable, "-m", "holdfast.cli", "dev", "--port", "0", "--ops-port", "0"]
+        command += ["--log-format", "json", "--data-dir", str(self.data_dir)]
+        with self._log_path.open("ab") as log:
+            self._life_starts = log.tell()
+            self._process = subprocess.Popen(
+                command,
+                env=environment | self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._log_path.parent,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: no warning, no clean-up."""
+        self._running().kill()
+        self._running().wait()
+
+    def stop(self) -> int:
+        """SIGTERM; waits for the end and returns the exit code."""
+        self.ask_to_stop()
+        return self.wait_for_exit()
+
+    def ask_to_stop(self) -> None:
+        self._running().send_signal(signal.SIGTERM)
+
+    def wait_for_exit(self) -> int:
+        return self._running().wait(DEADLINE_S)
+
+    def close(self) -> None:
+        """Leaves nothing running, whatever the test did."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._running().poll()
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "it was never started"
+        return self._process
+
+    # --- what it says -----------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log_text(self) -> str:
+        """What it has written since its last start."""
+        with self._log_path.open("rb") as log:
+            log.seek(self._life_starts)
+            return log.read().decode()
+
+    @property
+    def whole_log_text(self) -> str:
+        """What it has written in all its lives."""
+        return self._log_path.read_text()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one event since the last start."""
+        lines = [json.loads(line) for line in self.log_text.splitlines() if line.startswith("{") and line.endswith("}")]
+        return [line for line in lines if line.get("event") == name]
+
+    def wait_for_event(self, name: str) -> dict[str, Any]:
+        """The last log line of this event; waits for one if there is none yet."""
+        return wait_until(lambda: self.events(name), f"the event {name} in the log")[-1]
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of the HTTP port."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.ops_port, timeout=DEADLINE_S)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def metric(self, name: str) -> float:
+        """One value as /metrics has it at this moment; 0 for a labelled one that was never counted."""
+        status, body = self.get("/metrics")
+        assert status == 200
+        for line in body.splitlines():
+            metric, _, value = line.rpartition(" ")
+            if metric == name:
+                return float(value)
+        return 0.0
+
+    @property
+    def entries_written(self) -> int:
+        """How many log entries this life of the server has written: it grows with every change and with nothing else.
+
+        Up to date once the round is over; `holdfast_applied_index` is renewed only once a second.
+        """
+        return int(self.metric("holdfast_round_entries_sum"))

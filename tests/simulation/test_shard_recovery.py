@@ -1,0 +1,225 @@
+"""Whole shards under load on virtual time, through crashes of every kind, all chosen by seed.
+
+Real rounds, scheduler, sweeps, waiters, log, recovery and checkpoints on a simulated machine (world.py). Simulated
+callers note what they were told (ledger.py, actors.py). After each crash the node must stand by it, and in the end,
+when everything works again, every task must reach its end in time.
+
+SEEDS=5000 START=100000 runs other seeds than the usual ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.broker.log.errors import LogError
+from holdfast.broker.recovery import RecoveryError, recover_shard
+from holdfast.broker.refusals import RefusedError
+from holdfast.machine.hashing import state_hash
+from holdfast.machine.kv import MemoryKV
+from tests.simulation import virtual_time
+from tests.simulation.actors import QUEUES, Actor, Finisher, Operator, Producer, Worker, live_tasks, unforgotten_rows
+from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
+from tests.simulation.ledger import Ledger
+from tests.simulation.world import (
+    ROOMY_BYTES,
+    SHARD,
+    BrokenPromiseError,
+    Ending,
+    Machine,
+    Node,
+    NodeDiedError,
+    Plan,
+    SimulatedTime,
+    VolatileKV,
+    is_expected,
+    make_trouble,
+)
+
+SEEDS = int(os.environ.get("SEEDS", "300"))
+START = int(os.environ.get("START", "0"))
+DRAIN_SECONDS = 40.0
+LAPSE_SECONDS = 45 * 60.0
+MakeDisk = Callable[[random.Random], FakeDisk]
+
+
+class Simulation:
+    """One seed: a machine, the processes that run on it one after the other, and their callers."""
+
+    def __init__(self, seed: int, make_disk: MakeDisk) -> None:
+        rng = random.Random(seed)
+        self.rng = rng
+        self.plan = Plan.draw(rng)
+        disk = make_disk(random.Random(rng.random()))
+        self.machine = Machine(self.plan, rng, disk, VolatileKV(), SimulatedTime())
+        self.ledger = Ledger()
+        self.recoveries = 0
+        self._labels = 0
+        self._node: Node | None = None
+        self._serving = asyncio.Event()
+
+    async def serving(self) -> Node:
+        while self._node is None or self._node.is_dead:
+            await self._serving.wait()
+        return self._node
+
+    def new_label(self) -> bytes:
+        self._labels += 1
+        return b"order-%d" % self._labels
+
+    async def run(self) -> None:
+        actors: list[Actor] = [Producer(self, self._draw(), b"producer-%d" % number) for number in range(2)]
+        actors += [Worker(self, self._draw(), b"worker-%d" % number) for number in range(4)]
+        actors.append(Operator(self, self._draw(), b"operator"))
+        acting = [asyncio.ensure_future(actor.run()) for actor in actors]
+        for _ in range(self.plan.lives):
+            await self._live(self.rng.choice(list(Ending)))
+            _raise_failures(acting)
+        self._heal()
+        await self._start()
+        for task in acting:
+            task.cancel()
+        await asyncio.gather(*acting, return_exceptions=True)
+        await self._finish()
+
+    def _draw(self) -> random.Random:
+        return random.Random(self.rng.random())
+
+    # --- lives ------------------------------------------------------------------------------------------------
+
+    async def _live(self, ending: Ending) -> None:
+        """One process from its start to its end."""
+        node = await self._start()
+        trouble = asyncio.ensure_future(make_trouble(self.machine, node, ending))
+        await trouble
+        if ending is Ending.STOPPED and not node.ended.done():
+            await node.stop()
+        await self._end(node, power_fails=ending is Ending.POWER_FAILS or self.rng.random() < 0.3)
+
+    async def _end(self, node: Node, *, power_fails: bool) -> None:
+        failure = node.ended.result() if node.ended.done() else None
+        if not is_expected(failure):
+            assert failure is not None
+            raise failure
+        if failure is not None:
+            node.shard.give_up()
+        self._serving.clear()
+        await node.kill()
+        self._node = None
+        self._lose(power_fails=power_fails)
+        await asyncio.sleep(self.rng.choice((0.001, 0.5, 3)))
+
+    def _lose(self, *, power_fails: bool) -> None:
+        machine = self.machine
+        if power_fails:
+            machine.disk.crash()
+        else:
+            machine.disk.restart()
+        machine.kv.crash(self.rng)
+
+    def _heal(self) -> None:
+        self.machine.disk.capacity_bytes = ROOMY_BYTES
+        self.machine.disk.restart()
+
+    async def _start(self) -> Node:
+        """Starts until it works: starts are interrupted, too, and need room."""
+        while True:
+            if self.rng.random() < 0.2:
+                self.machine.disk.crash_after(self.rng.randrange(8))
+            if self.rng.random() < 0.2:
+                self.machine.kv.writes_left = self.rng.randrange(5)
+            if self.rng.random() < 0.9:
+                self.machine.disk.capacity_bytes = ROOMY_BYTES
+            node = Node(self.machine, QUEUES)
+            try:
+                node.recover()
+                self._check_recovered(node)
+                await node.serve()
+            except SimulatedCrash:
+                self._lose(power_fails=True)
+            except (NodeDiedError, RefusedError):
+                await self._end(node, power_fails=True)
+            else:
+                self._node = node
+                self._serving.set()
+                return node
+
+    def _check_recovered(self, node: Node) -> None:
+        self.recoveries += 1
+        self.ledger.check_state(self.machine.kv)
+        if node.log.first_index(SHARD) == 1:
+            replayed = MemoryKV()
+            recover_shard(node.log, replayed, SHARD)
+            if state_hash(replayed) != state_hash(self.machine.kv):
+                raise BrokenPromiseError("replaying the whole log gives another state")
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        """Everything works again: all that was accepted must end in time, and be forgotten in time."""
+        node = await self.serving()
+        operator = Operator(self, self._draw(), b"operator")
+        await operator.revive(operator.dead(node))
+        wait_ms = int(DRAIN_SECONDS * 2000)
+        lines = [[QUEUES[0]], [QUEUES[1]], QUEUES[:2], QUEUES, QUEUES[::-1]]
+        finishers = [Finisher(self, self._draw(), b"finisher-%d" % n, line, wait_ms) for n, line in enumerate(lines)]
+        finishing = [asyncio.ensure_future(finisher.run()) for finisher in finishers]
+        await self._wait_until(node, lambda: not live_tasks(node), DRAIN_SECONDS, finishing)
+        for task in finishing:
+            task.cancel()
+        await asyncio.gather(*finishing, return_exceptions=True)
+        await operator.discard(operator.dead(node))
+        self.ledger.check_end(self.machine.kv)
+        if self.plan.outlasts_retention:
+            node.watch_seconds = 60.0
+            await self._wait_until(node, lambda: not unforgotten_rows(node), LAPSE_SECONDS, [])
+        await node.stop()
+        await node.kill()
+
+    async def _wait_until(
+        self, node: Node, is_done: Callable[[], bool], seconds: float, working: list[asyncio.Task[None]]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not is_done():
+            _raise_failures(working)
+            if node.ended.done():
+                failure = node.ended.result()
+                raise failure if failure is not None else BrokenPromiseError("the node has ended")
+            if loop.time() > deadline:
+                raise BrokenPromiseError(f"after {seconds} s this is left: {self.ledger.describe(self.machine.kv)}")
+            await asyncio.sleep(seconds / 200)
+
+
+def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done():
+            task.result()
+
+
+def simulate(seed: int, make_disk: MakeDisk = FakeDisk) -> Simulation:
+    async def main() -> Simulation:
+        simulation = Simulation(seed, make_disk)
+        with simulation.plan.applied(random.Random(seed)):
+            await simulation.run()
+        return simulation
+
+    return virtual_time.run(main, seed)
+
+
+def test_every_promise_holds_through_every_crash() -> None:
+    claims = recoveries = 0
+    for seed in range(START, START + SEEDS):
+        try:
+            simulation = simulate(seed)
+        except BaseException:
+            print(f"seed {seed} failed: START={seed} SEEDS=1 runs it alone")
+            raise
+        claims += simulation.ledger.claims
+        recoveries += simulation.recoveries
+    assert claims > 20 * SEEDS, "the histories do too little to mean anything"
+    assert recoveries > 3 * SEEDS

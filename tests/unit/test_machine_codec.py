@@ -1,0 +1,403 @@
+"""How entries, rows, keys, ids and tokens are written as bytes. What is stored must be read back by every version."""
+
+import contextlib
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given, settings
+
+from holdfast.machine import entries, ids, keys, rows
+from holdfast.machine.entries import (
+    AckItem,
+    ClaimRef,
+    Entry,
+    ExpireItem,
+    ExtendItem,
+    FailItem,
+    ForgetItem,
+    Mark,
+    NewTask,
+)
+from holdfast.machine.packing import DecodeError
+
+quick = settings(max_examples=60, deadline=None, print_blob=True)
+thorough = settings(max_examples=200, deadline=None, print_blob=True)
+
+u64 = st.integers(0, 2**64 - 1)
+u32 = st.integers(0, 2**32 - 1)
+u16 = st.integers(0, 2**16 - 1)
+u8 = st.integers(0, 255)
+flags = st.integers(0, 1)
+task_ids = st.binary(min_size=16, max_size=16)
+# Without NUL, as the broker makes sure: it ends a part of varying length.
+names = st.binary(max_size=128).map(lambda name: name.replace(b"\0", b"x"))
+queues = names.map(lambda name: name or b"q")
+blobs = st.binary(max_size=64)
+priorities = st.integers(0, 9)
+
+new_tasks = st.builds(
+    NewTask,
+    queue=queues,
+    priority=priorities,
+    tenant=names,
+    request_id=names,
+    run_at_ms=u64,
+    max_attempts=u32,
+    max_claims=u32,
+    result_ttl_ms=u64,
+    envelope=blobs,
+)
+
+
+def some(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(items, max_size=4)
+
+
+ack_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple))
+ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
+    entries.LeaderStarted: st.builds(entries.LeaderStarted, u64, st.booleans()),
+    entries.Enqueue: st.builds(entries.Enqueue, u64, u64, some(new_tasks)),
+    entries.Claim: st.builds(
+        entries.Claim, u64, u64, names, names, u64, some(task_ids), some(st.builds(Mark, queues, u64, priorities, u64))
+    ),
+    entries.Ack: st.builds(entries.Ack, u64, u64, u64, some(ack_items)),
+    entries.Fail: st.builds(entries.Fail, u64, u64, u64, some(st.builds(FailItem, task_ids, u64, u64, u8, blobs))),
+    entries.Extend: st.builds(entries.Extend, u64, some(st.builds(ExtendItem, task_ids, u64, u64))),
+    entries.Release: st.builds(entries.Release, u64, u64, some(st.builds(ClaimRef, task_ids, u64))),
+    entries.Expire: st.builds(entries.Expire, u64, u64, u64, some(st.builds(ExpireItem, task_ids, u64, u8))),
+    entries.Promote: st.builds(entries.Promote, u64, some(task_ids)),
+    entries.Cancel: st.builds(entries.Cancel, u64, u64, some(task_ids)),
+    entries.RetryDead: st.builds(entries.RetryDead, u64, some(task_ids)),
+    entries.DiscardDead: st.builds(entries.DiscardDead, u64, some(task_ids)),
+    entries.Purge: st.builds(entries.Purge, u64, some(task_ids)),
+    entries.Forget: st.builds(entries.Forget, u64, some(st.builds(ForgetItem, u64, blobs))),
+}
+# Stored in every log: a number is never changed or given to another kind.
+KIND_NUMBERS = {
+    entries.LeaderStarted: 1, entries.Enqueue: 2, entries.Claim: 3, entries.Ack: 4, entries.Fail: 5,
+    entries.Extend: 6, entries.Release: 7, entries.Expire: 8, entries.Promote: 9, entries.Cancel: 10,
+    entries.RetryDead: 11, entries.DiscardDead: 12, entries.Purge: 13, entries.Forget: 14,
+}  # fmt: skip
+any_entry = st.one_of(list(ENTRIES.values()))
+
+
+# --- Entries ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ENTRIES, ids=lambda kind: kind.__name__)
+def test_an_entry_is_read_back_as_written(kind: type[Entry]) -> None:
+    @quick
+    @given(ENTRIES[kind])
+    def check(entry: Entry) -> None:
+        data = entries.encode(entry)
+        assert data[0] == KIND_NUMBERS[kind]
+        read_back = entries.decode(data)
+        assert type(read_back) is kind
+        assert read_back == entry
+        assert entries.encode(read_back) == data
+
+    check()
+
+
+@thorough
+@given(any_entry, st.data())
+def test_a_truncated_entry_is_refused(entry: Entry, data: st.DataObject) -> None:
+    whole = entries.encode(entry)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(DecodeError):
+        entries.decode(whole[:cut])
+
+
+@thorough
+@given(any_entry, st.binary(min_size=1, max_size=40))
+def test_an_entry_with_bytes_behind_it_is_refused(entry: Entry, more: bytes) -> None:
+    with pytest.raises(DecodeError):
+        entries.decode(entries.encode(entry) + more)
+
+
+@pytest.mark.parametrize("kind", [0, 15, 99, 255])
+def test_an_unknown_kind_is_refused_by_number(kind: int) -> None:
+    with pytest.raises(DecodeError, match=f"kind {kind}"):
+        entries.decode(bytes([kind]) + bytes(30))
+
+
+@thorough
+@given(st.builds(lambda kind, body: bytes([kind]) + body, st.integers(0, 20), st.binary(max_size=80)))
+@example(b"")
+@example(b"\x02" + b"\xff" * 60)  # counts and lengths of billions
+@example(b"\x04" + b"\xff" * 60)
+def test_noise_is_an_entry_or_refused(data: bytes) -> None:
+    with contextlib.suppress(DecodeError):
+        assert entries.decode(data).now_ms == int.from_bytes(data[1:9], "big")
+
+
+# --- Rows ------------------------------------------------------------------------------------------------------------
+
+executions = st.builds(
+    rows.Execution,
+    queue=queues,
+    tenant=names,
+    request_id=names,
+    worker=names,
+    state=st.sampled_from(sorted(rows.STATE_NAMES)),
+    priority=priorities,
+    cancel_requested=flags,
+    dead_reason=st.sampled_from(sorted(rows.DEAD_REASONS)),
+    sequence=u64,
+    token=u64,
+    timer_ms=u64,
+    enqueued_ms=u64,
+    changed_ms=u64,
+    result_ttl_ms=u64,
+    claims=u32,
+    failures=u32,
+    max_attempts=u32,
+    max_claims=u32,
+    size_bytes=u32,
+)
+metas = st.builds(
+    rows.Meta,
+    applied_index=u64,
+    applied_term=u64,
+    now_ms=u64,
+    stepped_ms=u64,
+    next_sequence=u64,
+    next_token=u64,
+    shard=u16,
+    incarnation=u16,
+    machine_level=u16,
+)
+
+
+@st.composite
+def queue_rows(draw: st.DrawFn) -> rows.Queue:
+    queue = rows.Queue()
+    for name in rows.Queue.__slots__:
+        if name != "marks":
+            setattr(queue, name, draw(u64))
+    queue.marks = [draw(u64) for _ in range(rows.BANDS)]
+    return queue
+
+
+def fields(row: object) -> list[Any]:
+    names: tuple[str, ...] = type(row).__slots__  # type: ignore[attr-defined]
+    return [getattr(row, name) for name in names if not name.startswith("_")]
+
+
+@quick
+@given(executions | metas | queue_rows())
+def test_a_row_with_slots_is_read_back_as_written(row: rows.Execution | rows.Meta | rows.Queue) -> None:
+    assert fields(type(row).decode(row.encode())) == fields(row)
+
+
+named_rows = st.one_of(
+    st.builds(rows.Dedup, task_ids, u64, u64),
+    st.builds(rows.Recent, u8, u8, u64, some(st.tuples(task_ids, st.booleans())).map(tuple)),
+    st.builds(rows.Report, u8, blobs),
+    st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u64)).map(tuple)),
+)
+
+
+@thorough
+@given(named_rows)
+def test_a_row_is_read_back_as_written(row: rows.Dedup | rows.Recent | rows.Report | rows.ClaimRequest) -> None:
+    assert type(row).decode(row.encode()) == row
+
+
+@quick
+@given(task_ids, u32)
+def test_a_ready_row_is_read_back_as_written(task_id: bytes, size_bytes: int) -> None:
+    assert rows.split_ready_row(rows.ready_row(task_id, size_bytes)) == (task_id, size_bytes)
+
+
+def test_stored_numbers_of_states_and_reasons() -> None:
+    assert {name: number for number, name in rows.STATE_NAMES.items()} == {
+        "READY": 1, "CLAIMED": 2, "DELAYED": 3, "RETRY_PENDING": 4, "SUCCEEDED": 5, "DEAD": 6, "CANCELLED": 7,
+    }  # fmt: skip
+    assert rows.DEAD_REASONS == {0: "", 1: "ATTEMPTS_SPENT", 2: "CLAIMS_SPENT", 3: "WORKER_GAVE_UP"}
+
+
+# --- Task ids and tokens ---------------------------------------------------------------------------------------------
+
+times = st.integers(0, ids.TIME_MS_MAX)
+shards = st.integers(0, ids.SHARD_MAX)
+sequences = st.integers(0, ids.SEQUENCE_MAX)
+
+
+@thorough
+@given(times, shards, sequences)
+@example(0, 0, 0)
+@example(ids.TIME_MS_MAX, ids.SHARD_MAX, ids.SEQUENCE_MAX)
+def test_a_task_id_is_a_uuid_of_version_8_that_carries_time_shard_and_sequence(
+    time_ms: int, shard: int, sequence: int
+) -> None:
+    task_id = ids.make_task_id(time_ms, shard, sequence)
+    standard = uuid.UUID(bytes=task_id)
+    assert (standard.version, standard.variant) == (8, uuid.RFC_4122)
+    assert ids.task_id_time_ms(task_id) == time_ms
+    assert ids.task_id_shard(task_id) == shard
+    assert ids.task_id_sequence(task_id) == sequence
+    text = ids.format_task_id(task_id)
+    assert text == str(standard)
+    assert ids.parse_task_id(text) == ids.parse_task_id(text.upper()) == task_id
+
+
+@thorough
+@given(st.tuples(times, sequences), st.tuples(times, sequences), shards)
+def test_task_ids_of_a_shard_sort_by_time_and_sequence(
+    one: tuple[int, int], other: tuple[int, int], shard: int
+) -> None:
+    first, second = sorted((one, other))
+    first_id, second_id = (ids.make_task_id(time_ms, shard, sequence) for time_ms, sequence in (first, second))
+    assert (first_id < second_id) == (first < second)
+    assert (ids.format_task_id(first_id) < ids.format_task_id(second_id)) == (first < second)
+
+
+GOOD_ID = "0190c2f3-a1b2-8123-9000-000000000001"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        GOOD_ID[:-1],
+        GOOD_ID + "0",
+        GOOD_ID.replace("-", ""),
+        "{" + GOOD_ID + "}",
+        "urn:uuid:" + GOOD_ID,
+        GOOD_ID.replace("-8", "-7"),
+        GOOD_ID.replace("-9000", "-0000"),
+        GOOD_ID.replace("-9000", "-c000"),
+        GOOD_ID.replace("a1b2-", "-a1b2"),
+        GOOD_ID.replace("-", "_"),
+        GOOD_ID.replace("f", "g"),
+        GOOD_ID.replace("0001", "000١"),
+        GOOD_ID.replace("0190", "+190"),
+        " " + GOOD_ID[1:],
+        GOOD_ID.replace("c2f3", "c2  "),
+        GOOD_ID[:-2] + "\t\n",
+        GOOD_ID[:-2] + "--",
+        GOOD_ID + "\n",
+    ],
+)
+def test_a_malformed_task_id_is_refused(text: str) -> None:
+    assert ids.parse_task_id(GOOD_ID) is not None
+    assert ids.parse_task_id(text) is None
+
+
+@thorough
+@given(st.text(max_size=40) | st.text(alphabet="0123456789abcdefABCDEF-", min_size=36, max_size=36))
+def test_only_canonical_text_is_a_task_id(text: str) -> None:
+    task_id = ids.parse_task_id(text)
+    assert task_id is None or ids.format_task_id(task_id) == text.lower()
+
+
+@quick
+@given(st.tuples(u16, st.integers(0, 2**48 - 1)), st.tuples(u16, st.integers(0, 2**48 - 1)))
+def test_tokens_grow_with_the_incarnation_first(one: tuple[int, int], other: tuple[int, int]) -> None:
+    assert (ids.make_token(*one) < ids.make_token(*other)) == (one < other)
+    assert ids.make_token(*one) < 2**64
+
+
+# --- Keys ------------------------------------------------------------------------------------------------------------
+
+DOCUMENTED = {
+    "META": 0x01, "ENVELOPE": 0x02, "EXECUTION": 0x03, "READY": 0x04, "READY_AGE": 0x05, "ACTIVE_TENANT": 0x06,
+    "CLAIM_EXPIRY": 0x07, "DUE": 0x08, "DEAD": 0x09, "DEDUP": 0x0A, "FORGET": 0x0B, "RECENT": 0x0C, "RETENTION": 0x0D,
+    "SCHEDULE": 0x0E, "SETTINGS": 0x0F, "QUEUE": 0x10, "OUTBOX": 0x11, "INBOX": 0x12, "REPORT": 0x13,
+    "CLAIM_REQUEST": 0x14,
+}  # fmt: skip
+
+
+def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
+    assert keys.__doc__ is not None
+    table = re.findall(r"^    ([A-Z_]+) +\S", keys.__doc__, re.MULTILINE)
+    assert table == list(DOCUMENTED)
+    assert {name: getattr(keys, name) for name in table} == DOCUMENTED
+    assert list(keys.FAMILIES) == list(DOCUMENTED.values())
+    assert len(set(keys.FAMILIES)) == len(keys.FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        (keys.META, keys.META_KEY),
+        (keys.ENVELOPE, keys.envelope(bytes(16))),
+        (keys.EXECUTION, keys.execution(bytes(16))),
+        (keys.READY, keys.ready(b"q", 0, 0)),
+        (keys.CLAIM_EXPIRY, keys.claim_expiry(0, bytes(16))),
+        (keys.DUE, keys.due(0, bytes(16))),
+        (keys.DEAD, keys.dead(b"q", 0, bytes(16))),
+        (keys.DEDUP, keys.dedup(b"q", b"r")),
+        (keys.FORGET, keys.forget(0, b"k")),
+        (keys.RECENT, keys.recent(0)),
+        (keys.RETENTION, keys.retention(0, bytes(16))),
+        (keys.QUEUE, keys.queue(b"q")),
+        (keys.REPORT, keys.report(bytes(16))),
+        (keys.CLAIM_REQUEST, keys.claim_request(b"r")),
+    ],
+)
+def test_a_key_begins_with_its_family(family: int, key: bytes) -> None:
+    assert key[0] == family
+    assert keys.family_start(family) <= key < keys.family_start(family + 1)
+
+
+places = st.tuples(queues, priorities, u64)
+
+
+@thorough
+@given(places, places)
+def test_a_ready_line_is_ordered_by_priority_and_then_first_in_first_out(
+    one: tuple[bytes, int, int], other: tuple[bytes, int, int]
+) -> None:
+    _, priority, sequence = other
+    neighbour = (one[0], priority, sequence)  # in the same queue
+    before = (-one[1], one[2]) < (-priority, sequence)
+    assert (keys.ready(*one) < keys.ready(*neighbour)) == before
+    assert keys.ready_sequence(keys.ready(*one)) == one[2]
+    assert (keys.ready(*one) == keys.ready(*other)) == (one == other)
+
+
+@thorough
+@given(places, queues, priorities)
+def test_a_band_holds_its_own_tasks_only(place: tuple[bytes, int, int], queue: bytes, priority: int) -> None:
+    band = keys.ready_band(queue, priority)
+    inside = band <= keys.ready(*place) < keys.after_prefix(band)
+    assert inside == (place[:2] == (queue, priority))
+
+
+timed_keys: list[Callable[[int, bytes], bytes]] = [keys.claim_expiry, keys.due, keys.retention, keys.forget]
+
+
+@pytest.mark.parametrize("make", timed_keys, ids=lambda make: make.__name__)
+def test_families_with_a_time_are_ordered_by_it(make: Callable[[int, bytes], bytes]) -> None:
+    @quick
+    @given(u64, task_ids, u64, task_ids)
+    def check(one_ms: int, one: bytes, other_ms: int, other: bytes) -> None:
+        assert (make(one_ms, one) < make(other_ms, other)) == ((one_ms, one) < (other_ms, other))
+        assert keys.timed(make(one_ms, one)) == (one_ms, one)
+        start = keys.timed_from(make(0, b"")[0], other_ms)
+        assert (make(one_ms, one) >= start) == (one_ms >= other_ms)
+
+    check()
+
+
+@quick
+@given(st.tuples(queues, u64, task_ids), st.tuples(queues, u64, task_ids))
+def test_dead_tasks_of_a_queue_are_ordered_by_their_death(
+    one: tuple[bytes, int, bytes], other: tuple[bytes, int, bytes]
+) -> None:
+    same_queue = (one[0], *other[1:])
+    assert (keys.dead(*one) < keys.dead(*same_queue)) == (one[1:] < other[1:])
+    prefix = keys.dead_prefix(one[0])
+    assert (prefix <= keys.dead(*other) < keys.after_prefix(prefix)) == (one[0] == other[0])
+
+
+@quick
+@given(st.tuples(queues, names), st.tuples(queues, names))
+def test_request_ids_of_different_queues_never_meet(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
+    assert (keys.dedup(*one) == keys.dedup(*other)) == (one == other)

@@ -1,0 +1,219 @@
+"""The invariant checker can fail: every kind of damage to a sound state is reported."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.machine import entries, ids, keys, rows
+from holdfast.machine.entries import Mark
+from holdfast.machine.hashing import state_hash
+from holdfast.machine.invariants import rows_of, violations
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
+from tests.unit.machine_shard import ALL_STATES, LEASE_MS, QUEUE, START_MS, Shard, new_task
+
+
+def busy_shard() -> Shard:
+    """A shard with a task in every state, and with every family of rows that is in use."""
+    shard = Shard()
+    for number, state in enumerate((*ALL_STATES, READY, CLAIMED)):
+        shard.task_in(state, request_id=b"request %d" % number, result_ttl_ms=9)
+    done = shard.task_in(CLAIMED, result_ttl_ms=9)
+    shard.ack(done, shard.task(done).token, b"result", (new_task(),))
+    shard.claim_all(shard.enqueue(priority=9), request_id=b"reserve")
+    first = shard.task(shard.line()[0])
+    shard.claim_all(marks=(Mark(QUEUE, 0, 4, first.sequence),))
+    return shard
+
+
+def one_in(shard: Shard, state: int) -> bytes:
+    found = (key[1:] for key, row in rows_of(shard.kv, b"\x03", b"\x04") if rows.Execution.decode(row).state == state)
+    return next(found)
+
+
+def change_task(shard: Shard, found_in: int, **changes: int) -> None:
+    task_id = one_in(shard, found_in)
+    task = shard.task(task_id)
+    for name, value in changes.items():
+        assert getattr(task, name) != value
+        setattr(task, name, value)
+    shard.kv.write({keys.execution(task_id): task.encode()})
+
+
+def change_queue(shard: Shard, **changes: int) -> None:
+    queue = shard.queue()
+    for name, by in changes.items():
+        setattr(queue, name, getattr(queue, name) + by)
+    shard.kv.write({keys.queue(QUEUE): queue.encode()})
+
+
+def test_a_sound_state_has_no_violations() -> None:
+    shard = busy_shard()
+    assert violations(shard.kv) == []
+    in_use = {key[0] for key in shard.kv.rows()}
+    assert in_use == {
+        keys.META, keys.ENVELOPE, keys.EXECUTION, keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.DEDUP,
+        keys.FORGET, keys.RECENT, keys.RETENTION, keys.QUEUE, keys.REPORT, keys.CLAIM_REQUEST,
+    }  # fmt: skip
+    assert violations(MemoryKV()) == []
+
+
+@pytest.mark.parametrize("family", sorted({key[0] for key in busy_shard().kv.rows()} - {keys.REPORT}))
+def test_a_lost_row_is_reported(family: int) -> None:
+    """Only reports may be missing: not every task has one."""
+    whole = busy_shard().kv.rows()
+    lost = [key for key in whole if key[0] == family]
+    for key in lost:
+        assert violations(MemoryKV({other: row for other, row in whole.items() if other != key}))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        keys.envelope(bytes(16)),
+        keys.ready(QUEUE, 4, 1000),
+        keys.claim_expiry(START_MS, bytes(16)),
+        keys.due(START_MS, bytes(16)),
+        keys.dead(QUEUE, START_MS, bytes(16)),
+        keys.retention(START_MS, bytes(16)),
+        keys.forget(START_MS, keys.recent(1)),
+        keys.recent(1),
+    ],
+)
+def test_a_stray_row_is_reported(key: bytes) -> None:
+    shard = busy_shard()
+    shard.kv.write({key: b"\1" * 16})
+    assert violations(shard.kv)
+
+
+def reorder_forget(shard: Shard) -> None:
+    when_ms, key = next(pair for pair in shard.armed() if pair[1][0] == keys.DEDUP)
+    shard.kv.write({keys.forget(when_ms, key): None, keys.forget(when_ms + 1, key): b""})
+
+
+def arm_twice(shard: Shard) -> None:
+    when_ms, key = next(pair for pair in shard.armed() if pair[1][0] == keys.RECENT)
+    shard.kv.write({keys.forget(when_ms + 1, key): b""})
+
+
+def swap_ready(shard: Shard) -> None:
+    first, second = shard.line()[:2]
+    sequence = shard.task(first).sequence
+    shard.kv.write({keys.ready(QUEUE, 4, sequence): rows.ready_row(second, 8)})
+
+
+def share_token(shard: Shard) -> None:
+    change_task(shard, DEAD, token=shard.task(one_in(shard, SUCCEEDED)).token)
+
+
+def raise_mark(shard: Shard) -> None:
+    queue = shard.queue()
+    queue.marks[4] = shard.task(shard.line()[0]).sequence + 1
+    shard.kv.write({keys.queue(QUEUE): queue.encode()})
+
+
+def cut_envelope(shard: Shard) -> None:
+    shard.kv.write({keys.envelope(one_in(shard, DELAYED)): b"shorter"})
+
+
+def orphan_report(shard: Shard) -> None:
+    shard.kv.write({keys.report(bytes(16)): rows.Report(rows.REPORT_ERROR, b"").encode()})
+
+
+def strange_report(shard: Shard) -> None:
+    shard.kv.write({keys.report(one_in(shard, DEAD)): rows.Report(9, b"").encode()})
+
+
+Damage = Callable[[Shard], None]
+DAMAGES: list[tuple[str, Damage, str]] = [
+    ("ready count", lambda s: change_queue(s, ready=1), "counts"),
+    ("claimed count", lambda s: change_queue(s, claimed=-1), "counts"),
+    ("delayed count", lambda s: change_queue(s, delayed=1), "counts"),
+    ("retrying count", lambda s: change_queue(s, retrying=-1), "counts"),
+    ("dead count", lambda s: change_queue(s, dead=1), "counts"),
+    ("mark past a ready task", raise_mark, "behind its mark"),
+    ("state without its index row", lambda s: change_task(s, READY, state=CLAIMED, timer_ms=5), "missing"),
+    ("expiry elsewhere", lambda s: change_task(s, CLAIMED, timer_ms=START_MS + 1), "missing"),
+    ("due elsewhere", lambda s: change_task(s, RETRY_PENDING, timer_ms=START_MS + 1), "missing"),
+    ("purge elsewhere", lambda s: change_task(s, CANCELLED, timer_ms=START_MS + 1), "missing"),
+    ("ready row of another task", swap_ready, "names another task"),
+    ("token of the future", lambda s: change_task(s, CLAIMED, token=ids.make_token(1, 999)), "not handed out"),
+    ("token of two tasks", share_token, "belongs to 2 tasks"),
+    ("sequence of the future", lambda s: change_task(s, DEAD, sequence=999), "sequence that was not handed out"),
+    ("too many claims", lambda s: change_task(s, CLAIMED, claims=6), "was claimed 6 times"),
+    ("too many failures", lambda s: change_task(s, RETRY_PENDING, failures=4), "failed 4 times"),
+    ("dead without a reason", lambda s: change_task(s, DEAD, dead_reason=0), "dead reason 0"),
+    ("a reason without death", lambda s: change_task(s, READY, dead_reason=1), "dead reason 1"),
+    ("change in the future", lambda s: change_task(s, CLAIMED, changed_ms=START_MS + 1), "in the future"),
+    ("cancelled yet waiting", lambda s: change_task(s, DELAYED, cancel_requested=1), "cancellation"),
+    ("envelope of another size", cut_envelope, "envelope has"),
+    ("report of nobody", orphan_report, "belongs to no task"),
+    ("report of an unknown kind", strange_report, "unknown kind"),
+    ("forgotten at another time", reorder_forget, "another time"),
+    ("forgotten twice", arm_twice, "more than once"),
+]
+
+
+@pytest.mark.parametrize(
+    ("damage", "report"), [pytest.param(damage, report, id=name) for name, damage, report in DAMAGES]
+)
+def test_damage_is_reported(damage: Damage, report: str) -> None:
+    shard = busy_shard()
+    before = state_hash(shard.kv)
+    damage(shard)
+    assert any(report in sentence for sentence in violations(shard.kv)), violations(shard.kv)
+    assert state_hash(shard.kv) != before
+
+
+# --- A leader that does not keep to its part -------------------------------------------------------------------------
+
+
+def test_a_retry_beyond_the_attempts_is_reported() -> None:
+    shard = Shard()
+    task_id = shard.enqueue(max_attempts=1)
+    for _ in range(2):
+        shard.fail(task_id, shard.claim(task_id))
+        shard.now_ms += 1000
+        shard.promote(task_id)
+    assert any("failed 2 times" in sentence for sentence in violations(shard.kv))
+
+
+def test_a_claim_beyond_the_claims_is_reported() -> None:
+    shard = Shard()
+    task_id = shard.enqueue(max_claims=1)
+    for _ in range(2):
+        token = shard.claim(task_id)
+        shard.now_ms += LEASE_MS
+        shard.expire(task_id, token)
+    assert any("claimed 2 times" in sentence for sentence in violations(shard.kv))
+
+
+def test_a_death_without_a_reason_is_reported() -> None:
+    shard = Shard()
+    task_id = shard.enqueue()
+    item = entries.FailItem(task_id, shard.claim(task_id), 0, 0, b"")
+    shard.apply(entries.Fail(shard.now_ms, 1, 1, [item]))
+    assert any("dead reason 0" in sentence for sentence in violations(shard.kv))
+
+
+def test_a_mark_raised_past_a_ready_task_is_reported() -> None:
+    shard = Shard()
+    first, _ = shard.enqueue(), shard.enqueue()
+    shard.claim_all(first, marks=(Mark(QUEUE, 0, 4, 3),))
+    assert any("behind its mark" in sentence for sentence in violations(shard.kv))
+
+
+# --- The hash of a state ---------------------------------------------------------------------------------------------
+
+
+def test_the_state_hash_sees_every_row() -> None:
+    whole = busy_shard().kv.rows()
+    assert state_hash(MemoryKV(whole)) == state_hash(busy_shard().kv)
+    hashes = {state_hash(MemoryKV({k: v for k, v in whole.items() if k != lost})) for lost in whole}
+    hashes |= {state_hash(MemoryKV({**whole, key: row + b"\0"})) for key, row in whole.items()}
+    assert len(hashes) == 2 * len(whole)
+
+
+def test_rows_are_read_in_pages_without_gaps() -> None:
+    kv = MemoryKV({number.to_bytes(2, "big"): b"" for number in range(2500)})
+    assert [key for key, _ in rows_of(kv, b"", b"\xff")] == sorted(kv.rows())
