@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.display import Display
 from harness.fleet import Fleet
-from harness.probes import NoiseMeter
+from harness.probes import NoiseMeter, calibration_ms
 from harness.protocol import LoadResult, LoadSpec
 from harness.results import BrokenRunError, Measured
 from harness.server import ServerProcess
@@ -99,6 +99,7 @@ class Bench:
         """Runs load processes to their end. `counted` are those whose tasks are counted: together `tasks`."""
         async with Fleet(specs) as fleet:
             with self.display.progress(what, tasks) as on_progress:
+                before_ms = calibration_ms()
                 noise = NoiseMeter()
                 stages = await StageMeter.begin(server)
                 try:
@@ -109,12 +110,14 @@ class Bench:
                     raise BrokenRunError("; ".join(str(error) for error in group.exceptions)) from None
             cpu_us, server_stages = await stages.end(tasks)
             others_percent = noise.others_percent(stages.cpu_s + sum(result.cpu_s for result in results.values()))
+            after_ms = calibration_ms()
         for name, result in results.items():
             cpu_us[name] = result.cpu_s / tasks * 1e6
         measured = Measured(
             cpu_us={name: [value] for name, value in cpu_us.items()},
             stages={name: [value] for name, value in server_stages.items()},
             others_percent=[others_percent],
+            calibration_ms=[before_ms, after_ms],
         )
         ended_s = max(results[name].ended_s for name in counted)
         seconds = ended_s - min(result.started_s for result in results.values())

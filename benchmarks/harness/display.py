@@ -49,6 +49,7 @@ class Display:
         if quick:
             out.print(Text("Quick run: smaller than the targets assume, so its figures only show that it works."))
         out.print(_figures_table(outcomes))
+        out.print(_noise_table(outcomes))
         for outcome in outcomes:
             if outcome.cpu_us or outcome.stages:
                 out.print(_details_table(outcome))
@@ -72,17 +73,30 @@ def _figures_table(outcomes: Sequence[Outcome]) -> Table:
     table = Table(title="Figures (median of the samples counts)", title_justify="left")
     for header in ("scenario", "figure"):
         table.add_column(header, no_wrap=True)
-    for header in ("target", "median", "best", "lowest to highest", "samples", "met", "others' CPU"):
+    for header in ("target", "median", "best", "lowest to highest", "samples", "met"):
         table.add_column(header, justify="right")
     for outcome in outcomes:
-        noise = outcome.others_percent
-        shown = f"{noise.median:.0f} % (to {noise.high:.0f})" if noise is not None else ""
         if outcome.broken:
-            table.add_row(outcome.name, "broken, see below", "", "", "", "", "", "", shown)
+            table.add_row(outcome.name, "broken, see below")
         for at, figure in enumerate(outcome.figures):
-            table.add_row(outcome.name if not at else "", *_figure_cells(figure), shown if not at else "")
+            table.add_row(outcome.name if not at else "", *_figure_cells(figure))
         table.add_section()
     return table
+
+
+def _noise_table(outcomes: Sequence[Outcome]) -> Table:
+    table = Table(title="Noise: how far to trust them", title_justify="left")
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("CPU of the machine used by others, %", justify="right")
+    table.add_column("CPU time of one fixed work, ms", justify="right")
+    for outcome in outcomes:
+        if outcome.others_percent is not None and outcome.calibration_ms is not None:
+            table.add_row(outcome.name, _spread_cell(outcome.others_percent), _spread_cell(outcome.calibration_ms))
+    return table
+
+
+def _spread_cell(spread: Spread) -> str:
+    return f"{spread.median:.1f} ({spread.low:.1f} to {spread.high:.1f})"
 
 
 def _figure_cells(figure: Figure) -> Sequence[str]:

@@ -58,6 +58,19 @@ def machine_cpu() -> MachineCpu:
     return MachineCpu(user + nice + system + irq + softirq, steal)
 
 
+CALIBRATION_TURNS = 100_000
+
+
+def calibration_ms() -> float:
+    """CPU time of a fixed piece of work in Python. It differs from run to run only by how fast the machine is then:
+    a virtual machine's neighbours slow it down without being seen in any other way."""
+    began_s = time.process_time()
+    kept: dict[int, tuple[int, str]] = {}
+    for turn in range(CALIBRATION_TURNS):
+        kept[turn & 1023] = (turn, str(turn))
+    return (time.process_time() - began_s) * 1000
+
+
 class NoiseMeter:
     """How much of the machine others used while a measurement ran."""
 

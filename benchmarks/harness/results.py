@@ -48,6 +48,7 @@ class Measured:
     cpu_us: dict[str, list[float]] = field(default_factory=dict)  # CPU µs per task, by process or group of threads
     stages: dict[str, list[float]] = field(default_factory=dict)  # of the server, from its metrics
     others_percent: list[float] = field(default_factory=list)  # of the machine, used by others meanwhile
+    calibration_ms: list[float] = field(default_factory=list)  # CPU time of a fixed work, before and after
     counts: dict[str, int] = field(default_factory=dict)  # tasks that were counted and found right
 
     def add(self, other: "Measured") -> None:
@@ -59,6 +60,7 @@ class Measured:
             for name, values in theirs.items():
                 mine.setdefault(name, []).extend(values)
         self.others_percent += other.others_percent
+        self.calibration_ms += other.calibration_ms
         for name, count in other.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
 
@@ -113,6 +115,7 @@ class Outcome:
     cpu_us: dict[str, Spread] = field(default_factory=dict)
     stages: dict[str, Spread] = field(default_factory=dict)
     others_percent: Spread | None = None
+    calibration_ms: Spread | None = None
     counts: dict[str, int] = field(default_factory=dict)
     broken: str = ""  # why the figures mean nothing; empty if they do
 
@@ -128,5 +131,6 @@ class Outcome:
             spread(measured.cpu_us),
             spread(measured.stages),
             Spread.of(measured.others_percent) if measured.others_percent else None,
+            Spread.of(measured.calibration_ms) if measured.calibration_ms else None,
             dict(measured.counts),
         )

@@ -47,5 +47,6 @@ def _stages(before: Mapping[str, float], after: Mapping[str, float], tasks: int)
         label = f'{{method="{method}"}}'
         calls = grown(f"holdfast_rpc_seconds_count{label}")
         if calls:
+            stages[f"{method}, tasks per call"] = tasks / calls
             stages[f"{method} call, ms each, waits included"] = grown(f"holdfast_rpc_seconds_sum{label}") / calls * 1e3
     return stages

@@ -83,8 +83,8 @@ class PowerDisk:
             os.close(directory_fd)
 
     def power_on(self) -> None:
-        self.close()
+        subprocess.run(["umount", str(self.path)], check=True)
         self._mount()
 
     def close(self) -> None:
-        subprocess.run(["umount", str(self.path)], check=True)
+        subprocess.run(["umount", "--lazy", str(self.path)], check=True)

@@ -81,7 +81,8 @@ def spec(**fields: Any) -> pb.TaskSpec:
 
 
 def reserve(**fields: Any) -> pb.ReserveRequest:
-    return pb.ReserveRequest(**({"queues": [QUEUE], "max_tasks": 1, "lease_ms": 1000} | fields))
+    usual: dict[str, Any] = {"queues": [QUEUE], "max_tasks": 1, "lease_ms": 1000}
+    return pb.ReserveRequest(**usual | fields)
 
 
 def text_field(number: int, value: bytes) -> bytes:

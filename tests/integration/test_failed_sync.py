@@ -64,8 +64,3 @@ async def test_a_sync_that_fails_at_the_start_is_refused_clearly(make_server: Ma
     assert await asyncio.to_thread(server.wait_for_exit) == 1
     assert "holdfast cannot start: Expected to fdatasync" in server.log_text
     assert "Traceback" not in server.log_text
-    await asyncio.to_thread(server.start)
-    async with AsyncClient(server.address) as client:
-        await client.enqueue(NewTask("work", "t"))
-
-

@@ -10,6 +10,7 @@ import pytest
 from holdfast.client import (
     Accepted,
     AsyncClient,
+    ClaimedTask,
     ConnectionFailed,
     HoldfastError,
     NewTask,
@@ -64,7 +65,7 @@ class Producer:
         batch = [NewTask("work", "t", b"%d-" % (self._sent + n) + bytes(32 * KIB)) for n in range(8)]
         self._sent += len(batch)
         try:
-            outcomes = await self.client.enqueue_many(batch, timeout_s=5)
+            outcomes = await self.client.enqueue_many(batch, timeout_s=2)
         except Unavailable as refused:
             return refused
         except HoldfastError as unanswered:
@@ -161,9 +162,7 @@ async def test_a_producer_faster_than_the_watermark_does_not_lock_workers_out(
         await asyncio.to_thread(disk.leave_free, 2 * MIB)
         check_disk_low(await producer.enqueue_until_refused())
         await asyncio.to_thread(disk.leave_free, WATERMARK_BYTES * 3 // 4)
-        async with asyncio.timeout(10):
-            while isinstance((await client.ack_many([claim]))[0], Rejected):
-                await asyncio.sleep(0.05)
+        await ack_when_possible(client, claim)
 
 
 async def test_a_disk_without_a_byte_left_is_survived(disk: SmallDisk, make_server: MakeServer) -> None:
@@ -191,40 +190,39 @@ async def test_a_disk_without_a_byte_left_is_survived(disk: SmallDisk, make_serv
     await check_restart(server, producer)
 
 
-async def test_a_stop_on_a_full_disk_is_graceful(disk: SmallDisk, make_server: MakeServer) -> None:
-    """What cannot be written out is in the log, so nothing is lost by stopping; it is replayed."""
+async def test_a_restart_on_a_full_disk_serves_again(disk: SmallDisk, make_server: MakeServer) -> None:
+    """Whoever restarts a server to get out of trouble must not end up with less than before."""
     server = make_server(data_dir=disk.path / "data", **SETTINGS | STATE_STAYS_IN_MEMORY)
     await asyncio.to_thread(server.start)
     async with AsyncClient(server.address, retry=False) as client:
         producer = Producer(client)
         assert await producer.enqueue() is None
         await asyncio.to_thread(disk.leave_free, 0)
-    assert await asyncio.to_thread(server.stop) == 0
+    # What cannot be written out is in the log, so nothing is lost by stopping: it is replayed.
+    assert await asyncio.to_thread(server.stop) == 0, server.log_text
     assert "Traceback" not in server.log_text
-    await asyncio.to_thread(disk.remove_ballast)
-    await asyncio.to_thread(server.start)
-    async with AsyncClient(server.address) as client:
-        producer.client = client
-        await producer.check_all_there()
 
-
-async def test_a_start_on_a_nearly_full_disk_reads_and_resumes(disk: SmallDisk, make_server: MakeServer) -> None:
-    """Whoever restarts a server to get out of trouble must not end up with less than before."""
-    server = make_server(data_dir=disk.path / "data", **SETTINGS)
-    await asyncio.to_thread(server.start)
-    async with AsyncClient(server.address, retry=False) as client:
-        producer = Producer(client)
-        assert await producer.enqueue() is None
-    server.kill()
     await asyncio.to_thread(disk.leave_free, WATERMARK_BYTES // 4)
     await asyncio.to_thread(server.start)
     async with AsyncClient(server.address, retry=False) as client:
         producer.client = client
-        check_disk_low(await producer.enqueue_until_refused())
+        check_disk_low(await producer.enqueue())
         assert (await client.queue_stats("work")).ready == len(producer.accepted)
         await asyncio.to_thread(disk.remove_ballast)
         await producer.enqueue_until_accepted()
         await producer.check_all_there()
+
+
+async def ack_when_possible(client: AsyncClient, claim: ClaimedTask) -> None:
+    """The server looks at the disk once a second, so it may take a moment."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await client.ack(claim)
+            except Unavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return
 
 
 async def check_restart(server: ServerProcess, producer: Producer) -> None:

@@ -24,10 +24,12 @@ from tests.integration.history import Claimed, Enqueued, History, Settled, now_s
 from tests.integration.server import ServerProcess
 
 QUEUE = "work"
-KILLS = 5
+KILLS = 4
 PRODUCERS = 3
 WORKERS = 3
 DRAIN_S = 30.0
+KINDS = ("ack", "fail", "release", "late", "never")  # how a worker ends its claim
+WEIGHTS = (80, 5, 5, 5, 5)
 
 
 @dataclass
@@ -86,13 +88,23 @@ class Load:
 
     async def work(self, name: str) -> None:
         draw = random.Random(f"{self.seed}-{name}")
+        late: list[tuple[float, ClaimedTask]] = []  # claims whose lease ends before they are acked
         while self.working:
             await self.up.wait()
             async with self.client() as client:
                 try:
                     while self.working:
                         claims = await self._claim(client, draw, name)
-                        await asyncio.gather(*(self._settle(client, draw, claim) for claim in claims))
+                        kinds = draw.choices(KINDS, weights=WEIGHTS, k=len(claims))
+                        if not self.producing:
+                            kinds = ["ack"] * len(claims)
+                        late += [(now_s(), claim) for kind, claim in zip(kinds, claims, strict=True) if kind == "late"]
+                        overdue = [(ago_s, claim) for ago_s, claim in late if now_s() - ago_s > 1.3]
+                        late = [each for each in late if each not in overdue]
+                        await asyncio.gather(
+                            *(self._settle(client, kind, claim) for kind, claim in zip(kinds, claims, strict=True)),
+                            *(self._settle(client, "ack", claim) for _, claim in overdue),
+                        )
                 except HoldfastError:
                     await asyncio.sleep(0.01)
 
@@ -106,8 +118,9 @@ class Load:
         ]  # fmt: skip
         return claims
 
-    async def _settle(self, client: AsyncClient, draw: random.Random, claim: ClaimedTask) -> None:
-        kind = draw.choices(("ack", "fail", "release", "drop"), weights=(85, 5, 5, 5 if self.producing else 0))[0]
+    async def _settle(self, client: AsyncClient, kind: str, claim: ClaimedTask) -> None:
+        if kind in ("late", "never"):
+            return
         asked_s = now_s()
         accepted: bool | None = None
         try:
@@ -121,8 +134,7 @@ class Load:
             assert refused.reason in ("STALE_TOKEN", "TASK_NOT_FOUND", "OUTCOME_UNKNOWN"), refused
             accepted = None if refused.reason == "OUTCOME_UNKNOWN" else False
         finally:
-            if kind != "drop":
-                self.history.settled.append(Settled(kind, asked_s, now_s(), claim.task_id, claim.token, accepted))
+            self.history.settled.append(Settled(kind, asked_s, now_s(), claim.task_id, claim.token, accepted))
 
 
 async def kill_again_and_again(load: Load) -> None:

@@ -40,6 +40,9 @@ async def test_settlements_and_claims_are_remembered(server: ServerProcess, queu
         failed = await client.fail(to_fail, TaskError("E", "m"), retry_delay_ms=3_600_000)
         released = await client.release(to_release)
     await kill_and_restart(server)
+    [recovered] = server.events("recovered")
+    assert recovered["entries_replayed"] > 0
+    assert recovered["clean"] is False
     async with AsyncClient(server.address) as client:
         assert await client.ack(to_ack, result=b"42", follow_ups=follow_ups) == acked
         await client.ack(to_ack_plainly)
@@ -64,7 +67,9 @@ async def test_a_request_id_makes_one_task(server: ServerProcess, queue: str) ->
         return [NewTask(queue, "t", request_id=f"r{n % 3}") for n in range(6)] + [NewTask(f"{queue}.2", "t")]
 
     async with AsyncClient(server.address) as client:
-        before = [outcome.task_id for outcome in await client.enqueue_many(batch()) if not isinstance(outcome, Exception)]
+        before = [
+            outcome.task_id for outcome in await client.enqueue_many(batch()) if not isinstance(outcome, Exception)
+        ]
         assert before[:3] == before[3:6], "also within one batch"
         [claim] = await client.reserve([queue])
         await client.ack(claim)

@@ -50,7 +50,8 @@ class Wire:
         """The bytes of the answer, or the refusal."""
         data = request if isinstance(request, bytes) else request.SerializeToString()
         try:
-            return await self._channel.unary_unary(_PATHS[method])(data, timeout=_TIMEOUT_S)
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(_PATHS[method])
+            return await call(data, timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as status:
             return _refusal(status)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from holdfast.broker import views
 from holdfast.broker.decisions import BackOff, fail_verdict
 from holdfast.broker.refusals import OutcomeUnknownError, RefusedError
-from holdfast.broker.shard import ReserveWanted
+from holdfast.broker.reserving import ReserveWanted
 from holdfast.machine import keys
 from holdfast.machine.entries import (
     Ack,

@@ -79,8 +79,7 @@ class Simulation:
         for _ in range(self.plan.lives):
             await self._live(self.rng.choice(list(Ending)))
             _raise_failures(acting)
-        self._heal()
-        await self._start()
+        await self._start(calm=True)
         for task in acting:
             task.cancel()
         await asyncio.gather(*acting, return_exceptions=True)
@@ -93,10 +92,11 @@ class Simulation:
 
     async def _live(self, ending: Ending) -> None:
         """One process from its start to its end."""
-        node = await self._start()
+        node = await self._start(calm=False)
         trouble = asyncio.ensure_future(make_trouble(self.machine, node, ending))
         await trouble
         if ending is Ending.STOPPED and not node.ended.done():
+            self._hide()
             await node.stop()
         await self._end(node, power_fails=ending is Ending.POWER_FAILS or self.rng.random() < 0.3)
 
@@ -107,11 +107,15 @@ class Simulation:
             raise failure
         if failure is not None:
             node.shard.give_up()
-        self._serving.clear()
+        self._hide()
         await node.kill()
-        self._node = None
         self._lose(power_fails=power_fails)
         await asyncio.sleep(self.rng.choice((0.001, 0.5, 3)))
+
+    def _hide(self) -> None:
+        """No more calls."""
+        self._serving.clear()
+        self._node = None
 
     def _lose(self, *, power_fails: bool) -> None:
         machine = self.machine
@@ -121,18 +125,14 @@ class Simulation:
             machine.disk.restart()
         machine.kv.crash(self.rng)
 
-    def _heal(self) -> None:
-        self.machine.disk.capacity_bytes = ROOMY_BYTES
-        self.machine.disk.restart()
-
-    async def _start(self) -> Node:
+    async def _start(self, *, calm: bool) -> Node:
         """Starts until it works: starts are interrupted, too, and need room."""
         while True:
-            if self.rng.random() < 0.2:
+            if not calm and self.rng.random() < 0.2:
                 self.machine.disk.crash_after(self.rng.randrange(8))
-            if self.rng.random() < 0.2:
+            if not calm and self.rng.random() < 0.2:
                 self.machine.kv.writes_left = self.rng.randrange(5)
-            if self.rng.random() < 0.9:
+            if calm or self.rng.random() < 0.9:
                 self.machine.disk.capacity_bytes = ROOMY_BYTES
             node = Node(self.machine, QUEUES)
             try:

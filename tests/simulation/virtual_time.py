@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 TURNS_WITHOUT_TIME_MAX = 200_000
+SECONDS_MAX = 100_000.0
 
 
 class StalledError(RuntimeError):
-    """Everybody waits for an event that nobody will ever set: there is no timer left."""
+    """Everybody waits for something that will never happen: no timer is left, or only those of a watch."""
 
 
 class LivelockError(RuntimeError):
@@ -58,8 +59,15 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     def pass_time(self, seconds: float) -> None:
         if seconds > 0:
+            if self._now > SECONDS_MAX:
+                raise StalledError(f"still running after {self._now} s")
             self._now += seconds
             self._turns_without_time = 0
+
+    def start_afresh(self) -> None:
+        """For the cleaning up after a run that was given up."""
+        self._now = 0.0
+        self._turns_without_time = 0
 
     def _run_once(self) -> None:
         self._turns_without_time += 1
@@ -100,6 +108,6 @@ def _cancel_leftovers(loop: VirtualTimeLoop) -> None:
     leftovers = asyncio.all_tasks(loop)
     for task in leftovers:
         task.cancel()
-    loop.pass_time(1.0)  # also after a livelock
+    loop.start_afresh()
     if leftovers:
         loop.run_until_complete(asyncio.gather(*leftovers, return_exceptions=True))

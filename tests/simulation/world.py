@@ -249,7 +249,7 @@ class Node:
         machine, loop = self._machine, asyncio.get_running_loop()
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
         self.rounds = Rounds(
-            self.log, _METRICS, run_blocking=self._run_blocking, on_disk_full=self.guard.log_is_full
+            self.log, _METRICS, run_blocking=self._run_blocking, on_disk_full=self.guard.found_full
         )
         self.shard = Shard(
             machine.kv,
@@ -260,6 +260,7 @@ class Node:
             _METRICS,
             wake_rounds=self.rounds.wake,
             check_disk=self.guard.check,
+            found_full=self.guard.found_full,
         )
         self.rounds.attach([self.shard])
         self.checkpointer = Checkpointer(
@@ -287,8 +288,8 @@ class Node:
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         def note_end(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and not self.ended.done():
-                self.ended.set_result(task.exception())
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._end(error)
 
         task = asyncio.ensure_future(work)
         task.add_done_callback(note_end)
@@ -297,6 +298,10 @@ class Node:
     @property
     def kv(self) -> VolatileKV:
         return self._machine.kv
+
+    def _end(self, failure: BaseException | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(failure)
 
     async def call(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs a caller's request until it ends or the node does."""
@@ -315,23 +320,33 @@ class Node:
     async def kill(self) -> None:
         """The process is gone from one moment to the next."""
         self.is_dead = True
-        doomed = [*self._calls, *self._tasks, *(self.shard._sweep_tasks if hasattr(self, "shard") else ())]
+        doomed = [*self._calls, *self._tasks, *(self.shard._housekeeping._tasks if hasattr(self, "shard") else ())]
         for task in doomed:
             task.cancel()
         await asyncio.gather(*doomed, return_exceptions=True)
 
     async def stop(self) -> None:
-        """As a node stops on SIGTERM."""
+        """As a node stops on SIGTERM, unless it comes to another end meanwhile."""
+        stopping = asyncio.ensure_future(self._stop())
+        await asyncio.wait([stopping, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        if not stopping.cancelled():
+            stopping.result()
+
+    async def _stop(self) -> None:
         self.shard.drain()
         while self._calls:
             await asyncio.wait([*self._calls])
         await self.shard.stop()
         self.rounds.stop()
-        await asyncio.wait([self._tasks[0], self.ended], return_when=asyncio.FIRST_COMPLETED)
-        if self.ended.done() and self.ended.result() is None and self._tasks[0].done():
-            if self._machine.plan.cuts_log:
-                await self.checkpointer.run_once()
+        await self._tasks[0]
+        if self._machine.plan.cuts_log:
+            await self.checkpointer.run_once()
+        try:
             self.log.close(clean=True)
+        except SimulatedCrash:
+            self._end(None)
 
     async def _run_blocking(self, function: Callable[[], None]) -> None:
         """A thread that takes a while, before and after it has done its work."""
@@ -341,8 +356,7 @@ class Node:
         try:
             function()
         except SimulatedCrash:
-            if not self.ended.done():
-                self.ended.set_result(None)
+            self._end(None)
             await asyncio.get_running_loop().create_future()  # such a call never returns
         await self._take_a_while()
 
@@ -409,7 +423,7 @@ class Node:
                 raise BrokenPromiseError(f"a reserve call waits although a task is ready in {sorted(seen)}")
 
     def _waiting_in_vain(self) -> set[bytes]:
-        if self.shard.busy or self.guard.refusing:
+        if self.shard.proposals_waiting or self.guard.refusing:
             return set()
         found = set()
         for queue in self._queues:

@@ -322,6 +322,7 @@ class Model:
             "timers": timers,
             "dead": {(t.new.queue, t.changed_ms, id_) for id_, t in self.tasks.items() if t.state == DEAD},
             "memory": self.memory,
+            "workers": Counter(task.worker for task in self.tasks.values() if task.state == CLAIMED and task.worker),
         }
 
 
@@ -392,6 +393,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
             for queue, rest in (key[1:].split(b"\0", 1) for key, _ in families[keys.DEAD])
         },
         "memory": {handle_of(key): (remembered(key, row), forgotten.get(key)) for key, row in kept},
+        "workers": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.WORKER]},
     }
 
 

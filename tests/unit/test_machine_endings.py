@@ -50,7 +50,7 @@ def test_an_acked_task_is_done_and_its_envelope_gone(shard: Shard) -> None:
     assert (task.state, task.timer_ms) == (SUCCEEDED, START_MS + KEEP_MS)
     assert shard.kv.get(keys.envelope(task_id)) is None
     assert shard.kv.get(keys.report(task_id)) is None
-    assert shard.effects.claim_deltas == {b"worker": -1}
+    assert shard.machine.worker_claims(b"worker") == 0
 
 
 def test_a_result_is_kept_for_its_time_to_live(shard: Shard) -> None:
@@ -231,6 +231,19 @@ def test_an_expired_claim_returns_the_task_to_its_old_place(shard: Shard) -> Non
     assert shard.expire(first, token) == Moved(READY)
     assert shard.line() == [first, second]
     assert (shard.task(first).claims, shard.queue().expired_total) == (1, 1)
+
+
+def test_the_expiry_of_an_earlier_claim_does_not_end_the_current_one(shard: Shard) -> None:
+    task_id = shard.enqueue()
+    first = shard.claim(task_id)
+    shard.now_ms += LEASE_MS
+    shard.expire(task_id, first)
+    second = shard.claim(task_id)
+    shard.now_ms += LEASE_MS  # both leases have run out by now
+    before = shard.state_rows()
+    assert code(shard.expire(task_id, first, rows.CLAIMS_SPENT)) == "NOT_EXPIRED"
+    assert shard.state_rows() == before
+    assert shard.expire(task_id, second) == Moved(READY)
 
 
 def test_an_expired_claim_kills_the_task_when_the_leader_says_so(shard: Shard) -> None:

@@ -54,6 +54,7 @@ def test_a_sound_state_has_no_violations() -> None:
     assert in_use == {
         keys.META, keys.ENVELOPE, keys.EXECUTION, keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.DEDUP,
         keys.FORGET, keys.RECENT, keys.RETENTION, keys.QUEUE, keys.REPORT, keys.CLAIM_REQUEST,
+        keys.WORKER,
     }  # fmt: skip
     assert violations(MemoryKV()) == []
 
@@ -78,6 +79,7 @@ def test_a_lost_row_is_reported(family: int) -> None:
         keys.retention(START_MS, bytes(16)),
         keys.forget(START_MS, keys.recent(1)),
         keys.recent(1),
+        keys.worker(b"nobody"),
     ],
 )
 def test_a_stray_row_is_reported(key: bytes) -> None:
@@ -131,6 +133,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("delayed count", lambda s: change_queue(s, delayed=1), "counts"),
     ("retrying count", lambda s: change_queue(s, retrying=-1), "counts"),
     ("dead count", lambda s: change_queue(s, dead=1), "counts"),
+    ("claims of a worker", lambda s: s.kv.write({keys.worker(b"worker"): bytes([0, 0, 0, 99])}), "hold 99 claims"),
     ("mark past a ready task", raise_mark, "behind its mark"),
     ("state without its index row", lambda s: change_task(s, READY, state=CLAIMED, timer_ms=5), "missing"),
     ("expiry elsewhere", lambda s: change_task(s, CLAIMED, timer_ms=START_MS + 1), "missing"),

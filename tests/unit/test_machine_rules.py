@@ -197,7 +197,20 @@ def test_a_claim_holds_the_task_under_a_new_token(shard: Shard) -> None:
     assert outcome == Claimed(task_id, task.token, START_MS + LEASE_MS, failures=0, claims=1, enqueued_ms=START_MS)
     assert (task.state, task.worker, task.claims, task.timer_ms) == (CLAIMED, b"w1", 1, START_MS + LEASE_MS)
     assert shard.line() == []
-    assert shard.effects.claim_deltas == {b"w1": 1}
+    assert shard.machine.worker_claims(b"w1") == 1
+
+
+def test_claims_are_counted_per_worker_and_across_restarts(shard: Shard) -> None:
+    shard.claim_all(shard.enqueue(), shard.enqueue(), worker=b"w1")
+    task_id = shard.enqueue()
+    shard.claim_all(task_id, worker=b"w2")
+    shard.claim_all(shard.enqueue(), worker=b"")
+    shard.restart()
+    assert [shard.machine.worker_claims(name) for name in (b"w1", b"w2", b"", b"w3")] == [2, 1, 0, 0]
+    shard.release(task_id, shard.task(task_id).token)
+    shard.claim_all(task_id, worker=b"w1")
+    assert [shard.machine.worker_claims(name) for name in (b"w1", b"w2")] == [3, 0]
+    assert shard.kv.get(keys.worker(b"w2")) is None
 
 
 def test_tokens_grow_across_tasks_restarts_and_incarnations(shard: Shard) -> None:
@@ -311,6 +324,31 @@ def test_an_entry_out_of_order_stops_the_shard_and_changes_nothing(shard: Shard,
     assert shard.machine.meta.encode() == meta
     shard.machine.commit()
     assert shard.kv.rows() == before
+
+
+def test_a_commit_tells_the_earliest_new_time_of_each_kind(shard: Shard) -> None:
+    """A leader sets its timers by it, so an earlier time must not be hidden by a later one in the same commit."""
+    held = [shard.enqueue() for _ in range(3)]
+    tokens = [shard.claim(task_id) for task_id in held]
+    index = shard.machine.meta.applied_index
+    extends = [entries.ExtendItem(held[0], tokens[0], START_MS + after_ms) for after_ms in (90, 30, 60)]
+    tasks = [new_task(run_at_ms=START_MS + after_ms, request_id=b"%d" % after_ms) for after_ms in (9, 3, 6)]
+    several: list[entries.Entry] = [
+        entries.Extend(START_MS, extends),
+        *(entries.Enqueue(START_MS, 10 * (7 - number), [new]) for number, new in enumerate(tasks)),
+        *(
+            entries.Ack(START_MS, keep_ms, WINDOW_MS, [entries.AckItem(task_id, token, None, ())])
+            for keep_ms, task_id, token in zip((5, 2, 4), held, tokens, strict=True)
+        ),
+    ]
+    for number, entry in enumerate(several, start=1):
+        shard.machine.apply(index + number, 1, entry)
+    effects = shard.machine.commit()
+    times = (effects.expiry_ms, effects.due_ms, effects.forget_ms, effects.purge_ms)
+    assert times == (START_MS + 30, START_MS + 3, START_MS + 50, START_MS + 2)
+    shard.apply(entries.LeaderStarted(START_MS, False))
+    nothing = shard.effects
+    assert (nothing.expiry_ms, nothing.due_ms, nothing.forget_ms, nothing.purge_ms) == (0, 0, 0, 0)
 
 
 def test_counters_are_per_queue_and_unknown_queues_have_none(shard: Shard) -> None:

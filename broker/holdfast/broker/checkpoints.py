@@ -29,6 +29,7 @@ class Checkpointer:
         log_bytes_max: int,
         age_seconds_max: float,
         run_blocking: Callable[[Callable[[], None]], Awaitable[None]],
+        may_flush: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
@@ -38,6 +39,7 @@ class Checkpointer:
         self._log_bytes_max = log_bytes_max
         self._age_seconds_max = age_seconds_max
         self._run_blocking = run_blocking
+        self._may_flush = may_flush  # a flush that finds no room stops all writes to the state for a while
         self._monotonic = monotonic
         self._flushed_index = 0  # what is known to be durable in the state; at start nothing is
         self._flushed_at = monotonic()
@@ -73,5 +75,5 @@ class Checkpointer:
         """Looks regularly until cancelled."""
         while True:
             await asyncio.sleep(interval_seconds)
-            if self.is_due():
+            if self.is_due() and self._may_flush():
                 await self.run_once()

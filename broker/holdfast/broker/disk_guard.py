@@ -24,32 +24,35 @@ class DiskGuard:
         self._measure = measure
         self._free_bytes_min = free_bytes_min
         self.free_bytes = 0
-        self._log_full = False
+        self._found_full = False
         self.look()
 
     def look(self) -> bool:
         """Measures again; returns whether writes that were refused before are allowed now."""
         was_refusing = self.refusing
         self.free_bytes = self._measure()
-        # The log had no room for a segment: believe that until there is clearly more than the watermark.
-        if self._log_full and self.free_bytes > self._free_bytes_min:
-            self._log_full = False
+        # A write found no room: believe that until there is enough again for what frees space.
+        if self._found_full and self.free_bytes > self._free_bytes_min // 2:
+            self._found_full = False
         return was_refusing and not self.refusing
 
     @property
     def refusing(self) -> bool:
         """Whether anything is refused."""
-        return self._log_full or self.free_bytes < self._free_bytes_min
+        return self._found_full or self.free_bytes < self._free_bytes_min
 
     def check(self, entry: Entry) -> None:
         """Refuses an entry that the disk has no room for."""
-        if not self.refusing:
-            return
-        if self._log_full or self.free_bytes < self._free_bytes_min // 2 or isinstance(entry, _GROWING):
+        if self.refusing and (self.critical or isinstance(entry, _GROWING)):
             raise disk_low(self.free_bytes, self._free_bytes_min)
 
-    def log_is_full(self) -> RefusedError:
-        """The log could not reserve space: refuse everything until there is some."""
-        self._log_full = True
+    @property
+    def critical(self) -> bool:
+        """Whether everything that writes is refused."""
+        return self._found_full or self.free_bytes < self._free_bytes_min // 2
+
+    def found_full(self) -> RefusedError:
+        """A write found no room: refuse everything until there is some."""
+        self._found_full = True
         self.free_bytes = self._measure()
         return disk_low(self.free_bytes, self._free_bytes_min)

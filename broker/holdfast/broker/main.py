@@ -12,6 +12,7 @@ from holdfast.broker.logs import get_logger, setup_logs
 from holdfast.broker.node import Node
 from holdfast.broker.ops import OpsServerError
 from holdfast.broker.recovery import RecoveryError
+from holdfast.broker.refusals import RefusedError
 from holdfast.broker.rpc import PortError
 from holdfast.broker.state import StateError
 
@@ -20,7 +21,7 @@ EXIT_FAILED = 1
 EXIT_REFUSED = 2
 
 # What a person can act on: shown as one message, without a traceback.
-_REFUSALS = (DataDirError, LogError, StateError, RecoveryError, PortError, OpsServerError)
+_REFUSALS = (DataDirError, LogError, StateError, RecoveryError, PortError, OpsServerError, RefusedError)
 
 _log = get_logger(__name__)
 

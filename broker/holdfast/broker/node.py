@@ -25,7 +25,7 @@ from holdfast.broker.rounds import Rounds
 from holdfast.broker.rpc import RpcServer
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
-from holdfast.broker.state import RocksState
+from holdfast.broker.state import RocksState, StateError
 from holdfast.broker.views import read_queue_names
 
 SHARD = 0
@@ -52,6 +52,9 @@ class Node:
     async def start(self) -> None:
         """Recovers and begins to serve. Raises what a person can act on; then nothing is left running."""
         try:
+            loop = asyncio.get_running_loop()
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(signum, self.ask_to_stop)
             sys.setswitchinterval(SWITCH_SECONDS)
             gc.set_threshold(*GC_THRESHOLDS)
             self._open_storage()
@@ -79,7 +82,7 @@ class Node:
             write_buffer_bytes=config.state_write_buffer_bytes,
             block_cache_bytes=config.state_block_cache_bytes,
         )
-        self._stack.callback(self._state.close)
+        self._stack.callback(_close_state, self._state)
         recovered = recover_shard(self._node_log, self._state, SHARD, on_progress=_log_progress)
         self._machine = recovered.machine
         _log.info(
@@ -94,10 +97,10 @@ class Node:
     def _build(self) -> None:
         config, metrics = self._config, self.metrics
         self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
-        log_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-log"))
+        self._log_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-log"))
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
         self._rounds = Rounds(
-            self._node_log, metrics, run_blocking=_runner(log_thread), on_disk_full=self._guard.log_is_full
+            self._node_log, metrics, run_blocking=_runner(self._log_thread), on_disk_full=self._guard.found_full
         )
         self._shard = Shard(
             self._state,
@@ -108,6 +111,7 @@ class Node:
             metrics,
             wake_rounds=self._rounds.wake,
             check_disk=self._guard.check,
+            found_full=self._guard.found_full,
         )
         self._rounds.attach([self._shard])
         self._checkpointer = Checkpointer(
@@ -118,6 +122,7 @@ class Node:
             log_bytes_max=config.state_flush_log_bytes,
             age_seconds_max=config.state_flush_age_seconds,
             run_blocking=_runner(flush_thread),
+            may_flush=lambda: not self._guard.critical,
         )
         service = Service(self._shard, self._state, config, metrics)
         self._rpc = RpcServer(service, metrics, batch_bytes_max=config.batch_bytes_max)
@@ -136,9 +141,6 @@ class Node:
 
     async def run(self) -> BaseException | None:
         """Serves until SIGTERM, SIGINT or `ask_to_stop`, then stops gracefully. Returns the failure that ended it."""
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, self.ask_to_stop)
         stop_asked = asyncio.create_task(self._stop_asked.wait())
         await asyncio.wait([stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         stop_asked.cancel()
@@ -168,10 +170,13 @@ class Node:
         await self._ops.stop()
         await self._shard.stop()
         self._rounds.stop()
-        await self._tasks[0]
+        # On a full disk the state may take nothing for as long as one likes to wait; the log has everything.
+        done, _ = await asyncio.wait([self._tasks[0]], timeout=max(1.0, self._config.shutdown_grace_seconds))
         await self._cancel_tasks()
-        await self._checkpointer.run_once()
-        self._node_log.close(clean=True)
+        if done and not self._guard.critical:
+            await self._checkpointer.run_once()
+        self._log_thread.shutdown()
+        self._node_log.close(clean=bool(done))
         self._stack.close()
         _log.info("stopped")
 
@@ -184,6 +189,8 @@ class Node:
             await self._ops.stop()
             await self._shard.stop()
         await self._cancel_tasks()
+        if hasattr(self, "_log_thread"):
+            self._log_thread.shutdown()  # a sync may be under way still
         if hasattr(self, "_node_log"):
             self._node_log.close(clean=False)
         self._stack.close()
@@ -259,6 +266,13 @@ def _runner(executor: ThreadPoolExecutor) -> Callable[[Callable[[], None]], "asy
         return asyncio.get_running_loop().run_in_executor(executor, function)
 
     return run
+
+
+def _close_state(state: RocksState) -> None:
+    try:
+        state.close()
+    except StateError as error:
+        _log.warning("state_not_flushed", error=str(error))
 
 
 def _log_progress(index: int, last: int) -> None:

@@ -71,6 +71,16 @@ def disk_low(free_bytes: int, free_bytes_min: int) -> RefusedError:
     )
 
 
+def worker_at_limit(limit: int) -> RefusedError:
+    return RefusedError(
+        WORKER_AT_LIMIT,
+        f"Expected the worker to hold fewer than {limit} claims, but it does not; settle some first.",
+        field="worker",
+        limit=str(limit),
+        retry_after_ms=1000,
+    )
+
+
 def shutting_down() -> RefusedError:
     return RefusedError(SHUTTING_DOWN, "This broker is shutting down; try again in a moment.", retry_after_ms=1000)
 

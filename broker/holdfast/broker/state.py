@@ -27,6 +27,15 @@ class StateError(RuntimeError):
     """The state could not be opened or written."""
 
 
+class StateFullError(StateError):
+    """The disk has no room. RocksDB goes on reading, and takes writes again by itself once there is some."""
+
+
+def _failed(what: str, error: Exception) -> StateError:
+    kind = StateFullError if "No space left" in str(error) else StateError
+    return kind(f"The state could not be {what}: {error}")
+
+
 def _options(write_buffer_bytes: int, block_cache_bytes: int) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -96,14 +105,18 @@ class RocksState:
         try:
             self._db.write(batch)
         except Exception as error:
-            raise StateError(f"The state could not be written: {error}") from error
+            raise _failed("written", error) from error
 
     def flush(self) -> None:
         """Makes all that was written durable. Releases the interpreter lock: call it in a thread."""
         try:
             self._db.flush()
         except Exception as error:
-            raise StateError(f"The state could not be flushed: {error}") from error
+            raise _failed("flushed", error) from error
 
     def close(self) -> None:
-        self._db.close()
+        """Raises StateError if what was not flushed yet could not be: the log still has it."""
+        try:
+            self._db.close()
+        except Exception as error:
+            raise _failed("closed", error) from error

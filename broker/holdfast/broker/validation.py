@@ -11,7 +11,7 @@ from holdfast.broker.refusals import (
     TOO_LARGE,
     RefusedError,
 )
-from holdfast.broker.shard import ReserveWanted
+from holdfast.broker.reserving import ReserveWanted
 from holdfast.machine.entries import NewTask
 from holdfast.machine.ids import parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
@@ -19,7 +19,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 
 ID_BYTES_MAX = 256
 HEADERS_MAX = 64
-HEADERS_CHARS_MAX = 16 * 1024
+HEADERS_BYTES_MAX = 16 * 1024
 QUEUES_PER_RESERVE_MAX = 64
 ATTEMPTS_MAX = 1000
 CLAIMS_MAX = 10_000
@@ -157,8 +157,8 @@ class Validator:
 
     def _headers(self, spec: pb.TaskSpec) -> None:
         _size(len(spec.headers), "headers", HEADERS_MAX, "entries")
-        size = sum(len(name) + len(value) for name, value in spec.headers.items())
-        _size(size, "headers", HEADERS_CHARS_MAX, "characters")
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in spec.headers.items())
+        _size(size, "headers", HEADERS_BYTES_MAX)
 
     def _budgets(self, spec: pb.TaskSpec) -> tuple[int, int]:
         config = self._config

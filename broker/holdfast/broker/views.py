@@ -35,6 +35,11 @@ def read_task(kv: OrderedKV, task_id: bytes) -> TaskView | None:
     )
 
 
+def read_executions(kv: OrderedKV, task_ids: list[bytes]) -> list[Execution | None]:
+    rows = kv.get_many([keys.execution(task_id) for task_id in task_ids])
+    return [Execution.decode(row) if row is not None else None for row in rows]
+
+
 def read_envelopes(kv: OrderedKV, task_ids: list[bytes]) -> list[bytes | None]:
     """The envelopes of unfinished tasks; None for one that finished meanwhile."""
     return kv.get_many([keys.envelope(task_id) for task_id in task_ids])

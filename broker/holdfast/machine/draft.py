@@ -7,12 +7,16 @@ from holdfast.machine.rows import Execution, Meta, Queue
 
 QUEUES_CACHED_MAX = 10_000
 TASKS_CACHED_MAX = 50_000
+WORKERS_CACHED_MAX = 10_000
 
 
 class Draft:
     """Changes on top of a state, and the shard's counters."""
 
-    __slots__ = ("_dirty_queues", "_kv", "_queues", "_tasks", "effects", "meta", "now_ms", "writes")
+    __slots__ = (
+        "_dirty_queues", "_dirty_workers", "_kv", "_queues", "_tasks", "_workers", "effects", "meta", "now_ms",
+        "writes",
+    )  # fmt: skip
 
     def __init__(self, kv: OrderedKV) -> None:
         self._kv = kv
@@ -23,6 +27,8 @@ class Draft:
         self.effects = Effects()
         self._queues: dict[bytes, Queue] = {}
         self._dirty_queues: dict[bytes, Queue] = {}
+        self._workers: dict[bytes, int] = {}
+        self._dirty_workers: set[bytes] = set()
         # Executions of live tasks that were touched lately: a task is often claimed and acked soon after it came. They
         # always equal their rows, because every change is saved at once.
         self._tasks: dict[bytes, Execution] = {}
@@ -89,15 +95,35 @@ class Draft:
             queue = self._queues[name] = Queue.decode(row)
         return queue
 
+    def worker_claims(self, name: bytes) -> int:
+        """How many claims a worker holds."""
+        claims = self._workers.get(name)
+        if claims is None:
+            row = self._kv.get(keys.worker(name))
+            claims = self._workers[name] = int.from_bytes(row, "big") if row is not None else 0
+        return claims
+
+    def add_worker_claims(self, name: bytes, delta: int) -> None:
+        """Callers that claim without a name are not counted."""
+        if name:
+            self._workers[name] = self.worker_claims(name) + delta
+            self._dirty_workers.add(name)
+
     def commit(self) -> None:
         """Writes everything since the last commit as one atomic batch."""
         writes = self.writes
         for name, queue in self._dirty_queues.items():
             writes[keys.queue(name)] = queue.encode()
+        for name in self._dirty_workers:
+            claims = self._workers[name]
+            writes[keys.worker(name)] = claims.to_bytes(4, "big") if claims else None
         writes[keys.META_KEY] = self.meta.encode()
         self._kv.write(writes)
         self.writes = {}
         self._dirty_queues = {}
+        self._dirty_workers = set()
+        if len(self._workers) > WORKERS_CACHED_MAX:
+            self._workers = {}
         if len(self._queues) > QUEUES_CACHED_MAX:
             self._queues = {}
         if len(self._tasks) > TASKS_CACHED_MAX:

@@ -16,13 +16,12 @@ class ReadyTask(NamedTuple):
 class Effects:
     """Collected while entries are applied."""
 
-    __slots__ = ("claim_deltas", "due_ms", "expiry_ms", "finished", "forget_ms", "purge_ms", "ready", "withdrawn")
+    __slots__ = ("due_ms", "expiry_ms", "finished", "forget_ms", "purge_ms", "ready", "withdrawn")
 
     def __init__(self) -> None:
         self.ready: list[ReadyTask] = []  # entered the ready line
         self.withdrawn: list[ReadyTask] = []  # left the ready line without being claimed
         self.finished: list[bytes] = []  # reached an end
-        self.claim_deltas: dict[bytes, int] = {}  # worker: claims begun minus claims ended
         # The earliest time that was newly entered into each index ordered by time; 0 means none.
         self.due_ms = 0
         self.expiry_ms = 0

@@ -53,6 +53,7 @@ def violations(kv: OrderedKV) -> list[str]:
     found += _queue_violations(kv, tasks)
     found += _attachment_violations(kv, tasks)
     found += _memory_violations(kv)
+    found += _worker_violations(kv, tasks)
     return found
 
 
@@ -155,6 +156,16 @@ def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list
         if Report.decode(row).kind not in (REPORT_ERROR, REPORT_RESULT):
             found.append(f"report {key[1:].hex()} is of an unknown kind")
     return found
+
+
+def _worker_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+    actual = Counter(task.worker for task in tasks.values() if task.state == CLAIMED and task.worker)
+    stored = {key[1:]: int.from_bytes(row, "big") for key, row in _family(kv, keys.WORKER)}
+    return [
+        f"worker {name!r} is said to hold {stored.get(name)} claims, but holds {actual[name]}"
+        for name in actual.keys() | stored.keys()
+        if stored.get(name) != actual[name]
+    ]
 
 
 def _memory_violations(kv: OrderedKV) -> list[str]:

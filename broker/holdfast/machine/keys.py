@@ -24,6 +24,7 @@ A family number is never reused for something else, also when its family is reti
     INBOX           source, incarnation                         (used once work crosses shards)
     REPORT          task id                                     rows.Report, the last error or the result
     CLAIM_REQUEST   claim request id                            rows.ClaimRequest
+    WORKER          worker                                      how many claims it holds; no row if none
 
 Queue names, tenants and ids are free of NUL bytes (the broker validates them), so NUL ends a part of varying length.
 """
@@ -50,10 +51,11 @@ OUTBOX = 0x11
 INBOX = 0x12
 REPORT = 0x13
 CLAIM_REQUEST = 0x14
+WORKER = 0x15
 
 FAMILIES = (
     META, ENVELOPE, EXECUTION, READY, READY_AGE, ACTIVE_TENANT, CLAIM_EXPIRY, DUE, DEAD, DEDUP, FORGET, RECENT,
-    RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST,
+    RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER,
 )  # fmt: skip
 
 PRIORITY_MAX = 9
@@ -76,6 +78,7 @@ _RETENTION = bytes([RETENTION])
 _QUEUE = bytes([QUEUE])
 _REPORT = bytes([REPORT])
 _CLAIM_REQUEST = bytes([CLAIM_REQUEST])
+_WORKER = bytes([WORKER])
 
 
 def envelope(task_id: bytes) -> bytes:
@@ -151,6 +154,10 @@ def recent(token: int) -> bytes:
 
 def claim_request(request_id: bytes) -> bytes:
     return _CLAIM_REQUEST + request_id
+
+
+def worker(name: bytes) -> bytes:
+    return _WORKER + name
 
 
 def queue(name: bytes) -> bytes:

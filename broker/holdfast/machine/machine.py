@@ -102,6 +102,10 @@ class Machine:
         """A queue's counters and marks; None if nothing was ever enqueued to it."""
         return self._draft.peek_queue(name)
 
+    def worker_claims(self, name: bytes) -> int:
+        """How many claims a worker holds."""
+        return self._draft.worker_claims(name)
+
     def claims_of_request(self, request_id: bytes) -> list[Claimed]:
         """The claims that a reserve call was given before and that still hold."""
         return claims_of_request(self._draft, request_id)

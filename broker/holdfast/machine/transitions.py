@@ -28,8 +28,7 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     if state == CLAIMED:
         queue.claimed -= 1
         draft.delete(keys.claim_expiry(task.timer_ms, task_id))
-        deltas = draft.effects.claim_deltas
-        deltas[task.worker] = deltas.get(task.worker, 0) - 1
+        draft.add_worker_claims(task.worker, -1)
     elif state == READY:
         queue.ready -= 1
         draft.delete(keys.ready(task.queue, task.priority, task.sequence))
@@ -91,8 +90,7 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, worker: bytes, 
     draft.meta.next_token += 1
     task.claims += 1
     task.worker = worker
-    deltas = draft.effects.claim_deltas
-    deltas[worker] = deltas.get(worker, 0) + 1
+    draft.add_worker_claims(worker, 1)
     _arm_lease(draft, task_id, expiry_ms)
     _enter(draft, task_id, task, CLAIMED, expiry_ms)
 

@@ -1,0 +1,297 @@
+"""How tasks are handed out: reserve calls, those that wait, and claims whose caller has gone."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.broker.clock import ShardClock
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.proposals import Proposal
+from holdfast.broker.refusals import RefusedError, worker_at_limit
+from holdfast.broker.scheduler import Picked, Scheduler
+from holdfast.broker.waiters import Waiter, Waiters
+from holdfast.machine.effects import Effects
+from holdfast.machine.entries import Claim, ClaimRef, Entry, Mark, Release
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.outcomes import Claimed, Outcome
+
+CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
+
+Applied = list[tuple[Proposal, list[Outcome]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveWanted:
+    """A worker's wish for tasks, already validated."""
+
+    queues: list[bytes]
+    tasks_max: int
+    lease_ms: int
+    wait_ms: int
+    worker: bytes
+    request_id: bytes
+
+
+def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
+    """Whether a claim's request had been answered before: its outcomes are those claims, and its picks stay ready."""
+    entry = proposal.entry
+    if not isinstance(entry, Claim) or not entry.request_id:
+        return False
+    return len(outcomes) != len(entry.task_ids) or any(
+        isinstance(outcome, Claimed) and outcome.task_id != task_id
+        for outcome, task_id in zip(outcomes, entry.task_ids, strict=True)
+    )
+
+
+class Reserver:
+    """Hands out the tasks of one shard. `propose` takes a claim into the log's queue; `check` refuses new work."""
+
+    def __init__(
+        self,
+        kv: OrderedKV,
+        machine: Machine,
+        clock: ShardClock,
+        config: BrokerConfig,
+        *,
+        propose: Callable[[Proposal], None],
+        check: Callable[[Entry], None],
+        check_disk: Callable[[Entry], None],
+    ) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._config = config
+        self._propose = propose
+        self._check = check
+        self._check_disk = check_disk
+        self._waiters = Waiters(config.waiters_max)
+        self._coming: dict[bytes, int] = {}  # by worker: claims that are proposed and not yet applied
+        self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
+        self._draining = False
+        self._scheduler = Scheduler(
+            kv,
+            machine.queue,
+            lambda: machine.meta.next_sequence,
+            window_tasks_max=config.ready_window_tasks,
+            oldest_share_percent=config.oldest_share_percent,
+        )
+
+    async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
+        """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
+        deadline_ms = self._clock.now_ms() + wanted.wait_ms
+        if wanted.request_id:
+            held = self._still_held(self._machine.claims_of_request(wanted.request_id))
+            if held:
+                return held
+        while True:
+            proposal = await self._claim_or_wait(wanted, deadline_ms)
+            if proposal is None:
+                return []
+            claimed = await self._claimed(proposal)
+            # Every pick may have been cancelled on its way; then the wait goes on.
+            if claimed or self._clock.now_ms() >= deadline_ms:
+                return claimed
+
+    async def _claim_or_wait(self, wanted: ReserveWanted, deadline_ms: int) -> Proposal | None:
+        waiter = Waiter(wanted.queues, wanted.tasks_max, wanted.lease_ms, wanted.worker, wanted.request_id)
+        self._check(self._claim_entry(waiter, []))
+        # Where others wait already nothing is left to take, but in the other queues there may be.
+        proposal = self._try_claim(waiter, [queue for queue in wanted.queues if self._waiters.first(queue) is None])
+        if proposal is not None:
+            return proposal
+        wait_ms = deadline_ms - self._clock.now_ms()
+        if wait_ms <= 0:
+            # Others wait, but this caller does not: it may take what they left.
+            return self._try_claim(waiter, wanted.queues)
+        return await self._wait(waiter, wait_ms)
+
+    async def _wait(self, waiter: Waiter, wait_ms: int) -> Proposal | None:
+        self._waiters.add(waiter)
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, waiter.give_up)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.done() and not waiter.future.cancelled() and (proposal := waiter.future.result()):
+                self._release_when_claimed(proposal)
+            raise
+        finally:
+            timer.cancel()
+            self._waiters.remove(waiter)
+
+    async def _claimed(self, proposal: Proposal) -> list[Claimed]:
+        try:
+            outcomes = await asyncio.shield(proposal.future)
+        except asyncio.CancelledError:
+            self._release_when_claimed(proposal)
+            raise
+        return [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
+
+    # --- picking and proposing --------------------------------------------------------------------------------
+
+    def _room(self, waiter: Waiter) -> int:
+        """How many tasks the caller may get; refuses a worker that holds too many already."""
+        if not waiter.worker:
+            return waiter.tasks_max
+        limit = self._config.claims_per_worker_max
+        room = limit - self._machine.worker_claims(waiter.worker) - self._coming.get(waiter.worker, 0)
+        if room <= 0:
+            raise worker_at_limit(limit)
+        return min(waiter.tasks_max, room)
+
+    def _try_claim(self, waiter: Waiter, queues: list[bytes]) -> Proposal | None:
+        """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks."""
+        picks: list[Picked] = []
+        room = self._room(waiter)
+        room_bytes = self._config.batch_bytes_max
+        for queue in queues:
+            picked = self._scheduler.pick(queue, room, room_bytes)
+            if picked is not None:
+                picks.append(picked)
+                room -= len(picked.places)
+                room_bytes -= picked.size_bytes
+                if not room or room_bytes <= 0:
+                    break
+        if not picks:
+            return None
+        entry = self._claim_entry(waiter, picks)
+        proposal = Proposal(entry, picks)
+        if waiter.worker:
+            self._count_coming(waiter.worker, len(entry.task_ids), proposal)
+        self._propose(proposal)
+        return proposal
+
+    def _claim_entry(self, waiter: Waiter, picks: list[Picked]) -> Claim:
+        now_ms = self._clock.now_ms()
+        task_ids: list[bytes] = []
+        marks: list[Mark] = []
+        for picked in picks:
+            task_ids += picked.task_ids
+            marks += picked.marks
+        return Claim(
+            now_ms,
+            now_ms + waiter.lease_ms,
+            waiter.worker,
+            waiter.request_id,
+            now_ms + max(waiter.lease_ms, CLAIM_REQUEST_KEEP_MS),
+            task_ids,
+            marks,
+        )
+
+    def _count_coming(self, worker: bytes, count: int, proposal: Proposal) -> None:
+        self._coming[worker] = self._coming.get(worker, 0) + count
+
+        def over(_: object) -> None:
+            self._coming[worker] -= count
+            if not self._coming[worker]:
+                del self._coming[worker]
+
+        proposal.future.add_done_callback(over)
+
+    # --- what was applied -------------------------------------------------------------------------------------
+
+    def follow(self, effects: Effects, applied: Applied) -> None:
+        """Takes note of what was applied and serves those who wait for it."""
+        queues = self._update_scheduler(effects, applied)
+        if self._waiters:
+            for queue in queues:
+                self._serve_waiters(queue)
+
+    def answer(self, proposal: Proposal, outcomes: list[Outcome]) -> list[Outcome]:
+        """What the caller of a claim is told. If it has gone, its claims go back instead."""
+        if proposal.abandoned and not _is_repeat(proposal, outcomes):
+            self._release_abandoned(outcomes)
+            return outcomes
+        return [*self._still_held(outcomes)]
+
+    def _update_scheduler(self, effects: Effects, applied: Applied) -> Iterable[bytes]:
+        """Tells the scheduler what was applied; returns the queues in which tasks can be picked now."""
+        ready, withdrawn = effects.ready, effects.withdrawn
+        if ready and withdrawn:  # what came and went at once was never there
+            came, gone = {task.sequence for task in ready}, {task.sequence for task in withdrawn}
+            ready = [task for task in ready if task.sequence not in gone]
+            withdrawn = [task for task in withdrawn if task.sequence not in came]
+        self._scheduler.was_withdrawn(withdrawn)
+        queues = dict.fromkeys(task.queue for task in ready)
+        for proposal, outcomes in applied:
+            if not proposal.picks:
+                continue
+            if _is_repeat(proposal, outcomes):
+                for picked in proposal.picks:
+                    self._scheduler.give_back(picked)
+                    queues[picked.queue] = None
+            else:
+                for picked in proposal.picks:
+                    self._scheduler.settle(picked)
+        self._scheduler.became_ready(ready)
+        return queues
+
+    def _serve_waiters(self, queue: bytes) -> None:
+        while (waiter := self._waiters.first(queue)) is not None:
+            if waiter.future.done():  # gave up or went away, and has not had its turn to say so
+                self._waiters.remove(waiter)
+                continue
+            try:
+                self._check_disk(self._claim_entry(waiter, []))
+            except RefusedError:
+                return  # they are served when space is back
+            try:
+                proposal = self._try_claim(waiter, waiter.queues)
+            except RefusedError as refused:  # only this worker: it got its share through other calls meanwhile
+                self._waiters.remove(waiter)
+                waiter.future.set_exception(refused)
+                continue
+            if proposal is None:
+                return
+            self._waiters.remove(waiter)
+            waiter.future.set_result(proposal)
+
+    def serve_all_waiters(self) -> None:
+        """Looks for tasks for everyone who waits, after writes were refused for a while."""
+        for queue in self._waiters.queues():
+            self._serve_waiters(queue)
+
+    # --- callers that have gone -------------------------------------------------------------------------------
+
+    def _still_held(self, outcomes: Sequence[Outcome]) -> list[Claimed]:
+        """The claims among them, without those on their way back because their first caller has gone."""
+        return [done for done in outcomes if isinstance(done, Claimed) and done.token not in self._returning]
+
+    def _release_when_claimed(self, proposal: Proposal) -> None:
+        """The caller has gone: what its claim brings goes back at once instead of waiting for the lease to end."""
+        if not proposal.future.done():
+            proposal.abandoned = True
+        elif isinstance(proposal.entry, Claim) and not proposal.entry.request_id and not proposal.future.exception():
+            # With a request id the claims are there to be asked for again, and somebody else may have done so.
+            self._release_abandoned(proposal.future.result())
+
+    def _release_abandoned(self, outcomes: list[Outcome]) -> None:
+        """Hands back claims whose answer reached nobody. The lease is the promise, so this may fail silently."""
+        items = [ClaimRef(claim.task_id, claim.token) for claim in self._still_held(outcomes)]
+        if items and not self._draining:
+            tokens = {item.token for item in items}
+            self._returning |= tokens
+            proposal = Proposal(Release(self._clock.now_ms(), self._config.finished_retention_ms, items))
+            proposal.future.add_done_callback(lambda _: self._returning.difference_update(tokens))
+            self._propose(proposal)
+
+    # --- life and looks ---------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Claims on their way will never be applied: forgets what was picked for them."""
+        self._scheduler.reset()
+
+    def drain(self) -> None:
+        """Sends everyone who waits home."""
+        self._draining = True
+        for waiter in self._waiters.everyone():
+            waiter.give_up()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiters)
+
+    def waiting_for(self, queue: bytes) -> int:
+        return self._waiters.waiting_for(queue)
+
+    def oldest_ready(self, queue: bytes) -> bytes | None:
+        return self._scheduler.oldest_ready(queue)
