@@ -17,7 +17,6 @@ ENDED = (SUCCEEDED, CANCELLED, DEAD)
 PAUSE_MS = 600_000
 
 Answer = tuple[Any, ...] | str  # (name of the outcome, its fields…), or the code of a rejection
-UNSPECIFIED = "UNSPECIFIED"  # the table leaves the answer open (the state is compared all the same)
 Handle = tuple[Any, ...]  # ("request", queue, request id), ("answer", token) or ("reserve", claim request id)
 
 
@@ -44,10 +43,11 @@ class Task:
         return {
             "queue": new.queue, "tenant": new.tenant, "request_id": new.request_id, "worker": self.worker,
             "state": self.state, "priority": new.priority, "cancel_requested": int(self.cancel),
-            "dead_reason": self.dead_reason, "sequence": self.place, "token": self.token, "timer_ms": self.timer_ms,
-            "enqueued_ms": self.enqueued_ms, "changed_ms": self.changed_ms, "result_ttl_ms": new.result_ttl_ms,
-            "claims": self.claims, "failures": self.failures, "max_attempts": new.max_attempts,
-            "max_claims": new.max_claims, "size_bytes": len(new.envelope),
+            "dead_reason": self.dead_reason, "had_follow_ups": int(self.had_follow_ups), "sequence": self.place,
+            "token": self.token, "timer_ms": self.timer_ms, "enqueued_ms": self.enqueued_ms,
+            "changed_ms": self.changed_ms, "result_ttl_ms": new.result_ttl_ms, "claims": self.claims,
+            "failures": self.failures, "max_attempts": new.max_attempts, "max_claims": new.max_claims,
+            "size_bytes": len(new.envelope),
         }  # fmt: skip
 
 
@@ -117,12 +117,15 @@ class Model:
         return task if task is not None and task.state == CLAIMED and task.token == token else None
 
     def _claim(self, entry: entries.Claim) -> list[Answer]:
-        handle = ("reserve", entry.request_id)
+        handle = ("reserve", entry.worker, entry.request_id)
         before = self.memory[handle][0] if handle in self.memory else ()
-        held = [task_id for task_id, token in before if self._held(task_id, token)]
+        held = [
+            task_id for task_id, token in before if (task := self._held(task_id, token)) and task.timer_ms > self.now_ms
+        ]
         if entry.request_id and held:
-            for mark in entry.marks:
-                self.totals[mark.queue]["mark_version"] += 1
+            for task_id in entry.task_ids:
+                if task_id in self.tasks:
+                    self.totals[self.tasks[task_id].new.queue]["mark_version"] += 1
             return [self._granted(task_id) for task_id in held]
         answers: list[Answer] = []
         given: list[tuple[bytes, int]] = []
@@ -139,7 +142,7 @@ class Model:
             given.append((task_id, task.token))
             answers.append(self._granted(task_id))
         for mark in entry.marks:
-            if self.totals[mark.queue]["mark_version"] == mark.mark_version:
+            if mark.queue in self.totals and self.totals[mark.queue]["mark_version"] == mark.mark_version:
                 marks = self.marks[mark.queue]
                 marks[mark.priority] = max(marks[mark.priority], mark.sequence)
         if entry.request_id and given:
@@ -171,18 +174,17 @@ class Model:
         return code if task_id in self.tasks else "TASK_NOT_FOUND"
 
     def _first_answer(self, item: AckItem | FailItem | ClaimRef, kind: str, code: str = "STALE_TOKEN") -> Answer:
-        answer: Answer = self.memory.get(("answer", item.token), ((), 0))[0]
-        return answer if answer and answer[0] == kind else self._refusal(item.task_id, code)
+        task_id, answer = self.memory.get(("answer", item.token), ((b"", ""), 0))[0]
+        first: Answer = answer
+        return first if (task_id, first[:1]) == (item.task_id, (kind,)) else self._refusal(item.task_id, code)
 
     def _ack(self, item: AckItem, entry: entries.Ack) -> Answer:
         task = self._held(item.task_id, item.token)
         if task is None:
             done = self.tasks.get(item.task_id)
-            if done is None or done.state != SUCCEEDED or done.token != item.token:
+            if done is None or done.state != SUCCEEDED or done.token != item.token or done.had_follow_ups:
                 return self._first_answer(item, "Acked")
-            if not done.had_follow_ups:
-                return ("Acked", ())
-            return self._first_answer(item, "Acked", UNSPECIFIED)
+            return ("Acked", ())
         keep_ms = entry.keep_ms
         if item.result is not None and task.new.result_ttl_ms:
             task.report = rows.REPORT_RESULT, item.result
@@ -191,7 +193,7 @@ class Model:
         task.had_follow_ups = bool(item.follow_ups)
         answer = ("Acked", tuple(self._accept(new, entry.dedup_window_ms) for new in item.follow_ups))
         if item.follow_ups:
-            self.memory["answer", item.token] = answer, self.now_ms + entry.keep_ms
+            self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + keep_ms
         return answer
 
     def _fail(self, item: FailItem, entry: entries.Fail) -> Answer:
@@ -208,7 +210,7 @@ class Model:
         else:
             self._die(task, item.dead_reason, entry.dead_keep_ms)
         answer = ("Failed", task.state, item.retry_at_ms if task.state == RETRY_PENDING else 0)
-        self.memory["answer", item.token] = answer, self.now_ms + entry.keep_ms
+        self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + entry.keep_ms
         return answer
 
     def _extend(self, item: ExtendItem, _: entries.Extend) -> Answer:
@@ -227,7 +229,7 @@ class Model:
         else:
             task.claims -= 1
             self._return(task)
-        self.memory["answer", item.token] = ("Moved", task.state), self.now_ms + entry.keep_ms
+        self.memory["answer", item.token] = (item.task_id, ("Moved", task.state)), self.now_ms + entry.keep_ms
         return ("Moved", task.state)
 
     def _expire(self, item: ExpireItem, entry: entries.Expire) -> Answer:
@@ -293,9 +295,9 @@ class Model:
             return "KEPT"
         if handle[0] == "request":
             task_id, window_ms = what
-            if task_id in self.tasks and self.tasks[task_id].state not in ENDED:
+            if task_id in self.tasks and self.tasks[task_id].state not in FINISHED:
                 self.memory[handle] = what, self.now_ms + window_ms
-                return UNSPECIFIED  # it was kept, yet the row has changed
+                return ("Moved", self.tasks[task_id].state)
         del self.memory[handle]
         return ("Moved", 0)
 
@@ -339,7 +341,7 @@ def handle_of(key: bytes) -> Handle:
         return ("request", *key[1:].split(b"\0", 1))
     if key[0] == keys.RECENT:
         return ("answer", int.from_bytes(key[1:], "big"))
-    return ("reserve", key[1:])
+    return ("reserve", *key[1:].split(b"\0", 1))
 
 
 def fields_of(row: object) -> dict[str, Any]:
@@ -353,12 +355,13 @@ def remembered(key: bytes, row: bytes) -> Any:
         return dedup.task_id, dedup.window_ms
     if key[0] == keys.CLAIM_REQUEST:
         return rows.ClaimRequest.decode(row).claims
-    kind, state, retry_at_ms, follow_ups = rows.Recent.decode(row)
-    return {
+    task_id, kind, state, retry_at_ms, follow_ups = rows.Recent.decode(row)
+    answers: dict[int, Answer] = {
         rows.ANSWER_ACK: ("Acked", follow_ups),
         rows.ANSWER_FAIL: ("Failed", state, retry_at_ms),
         rows.ANSWER_RELEASE: ("Moved", state),
-    }[kind]
+    }
+    return task_id, answers[kind]
 
 
 def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:

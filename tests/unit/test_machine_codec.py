@@ -168,6 +168,7 @@ executions = st.builds(
     state=st.sampled_from(sorted(rows.STATE_NAMES)),
     priority=priorities,
     cancel_requested=flags,
+    had_follow_ups=flags,
     dead_reason=st.sampled_from(sorted(rows.DEAD_REASONS)),
     sequence=u64,
     token=u64,
@@ -218,7 +219,7 @@ def test_a_row_with_slots_is_read_back_as_written(row: rows.Execution | rows.Met
 
 named_rows = st.one_of(
     st.builds(rows.Dedup, task_ids, u64, u64),
-    st.builds(rows.Recent, u8, u8, u64, some(st.tuples(task_ids, st.booleans())).map(tuple)),
+    st.builds(rows.Recent, task_ids, u8, u8, u64, some(st.tuples(task_ids, st.booleans())).map(tuple)),
     st.builds(rows.Report, u8, blobs),
     st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u64)).map(tuple)),
 )
@@ -360,7 +361,7 @@ def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
         (keys.RETENTION, keys.retention(0, bytes(16))),
         (keys.QUEUE, keys.queue(b"q")),
         (keys.REPORT, keys.report(bytes(16))),
-        (keys.CLAIM_REQUEST, keys.claim_request(b"r")),
+        (keys.CLAIM_REQUEST, keys.claim_request(b"w", b"r")),
         (keys.WORKER, keys.worker(b"w")),
     ],
 )

@@ -109,7 +109,7 @@ class BrokerConfig(BaseSettings):
     oldest_share_percent: int = Field(10, ge=0, le=100, description="share of claims that take the oldest task first")
 
     # How long things are kept, and when they are tried again
-    dedup_window_ms: int = Field(_DAY_MS, ge=1, le=_YEAR_MS, description="how long a request_id is remembered")
+    dedup_window_ms: int = Field(_DAY_MS, ge=1000, le=_YEAR_MS, description="how long a request_id is remembered")
     # At least as long as outcomes of acks are remembered: a retried ack must not meet a forgotten task.
     finished_retention_ms: int = Field(
         10 * _MINUTE_MS, ge=10 * _MINUTE_MS, le=10 * _YEAR_MS, description="how long a finished task can be looked up"

@@ -80,7 +80,7 @@ class Reserver:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
-            held = self._still_held(self._machine.claims_of_request(wanted.request_id))
+            held = self._still_held(self._machine.claims_of_request(wanted.worker, wanted.request_id))
             if held:
                 return held
         while True:

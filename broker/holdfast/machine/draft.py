@@ -98,10 +98,10 @@ class Draft:
     def worker_claims(self, name: bytes) -> int:
         """How many claims a worker holds."""
         claims = self._workers.get(name)
-        if claims is None:
-            row = self._kv.get(keys.worker(name))
-            claims = self._workers[name] = int.from_bytes(row, "big") if row is not None else 0
-        return claims
+        if claims is not None:
+            return claims
+        row = self._kv.get(keys.worker(name))
+        return int.from_bytes(row, "big") if row is not None else 0
 
     def add_worker_claims(self, name: bytes, delta: int) -> None:
         """Callers that claim without a name are not counted."""

@@ -122,7 +122,10 @@ class LeaderStarted:
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "LeaderStarted":
-        return cls(now_ms, reader.take(1) == b"\1")
+        flag = reader.take(1)
+        if flag not in (b"\0", b"\1"):
+            raise DecodeError(f"the entry has {flag!r} where 0 or 1 was expected")
+        return cls(now_ms, flag == b"\1")
 
 
 @dataclass(slots=True)
@@ -193,7 +196,9 @@ class Ack:
         for _ in range(reader.count()):
             task_id = reader.take(16)
             token, result_n, follow_up_n = reader.unpack(_ACK_ITEM)
-            result = None if result_n < 0 else reader.take(result_n)
+            if result_n < -1:
+                raise DecodeError(f"the entry has a result of {result_n} bytes")
+            result = None if result_n == -1 else reader.take(result_n)
             items.append(AckItem(task_id, token, result, tuple(_read_tasks(reader, follow_up_n))))
         return cls(now_ms, keep_ms, dedup_window_ms, items)
 

@@ -23,7 +23,7 @@ A family number is never reused for something else, also when its family is reti
     OUTBOX          destination, sequence                       (used once work crosses shards)
     INBOX           source, incarnation                         (used once work crosses shards)
     REPORT          task id                                     rows.Report, the last error or the result
-    CLAIM_REQUEST   claim request id                            rows.ClaimRequest
+    CLAIM_REQUEST   worker, claim request id                    rows.ClaimRequest
     WORKER          worker                                      how many claims it holds; no row if none
 
 Queue names, tenants and ids are free of NUL bytes (the broker validates them), so NUL ends a part of varying length.
@@ -152,8 +152,8 @@ def recent(token: int) -> bytes:
     return _RECENT + _pack_u64(token)
 
 
-def claim_request(request_id: bytes) -> bytes:
-    return _CLAIM_REQUEST + request_id
+def claim_request(worker: bytes, request_id: bytes) -> bytes:
+    return b"%b%b\0%b" % (_CLAIM_REQUEST, worker, request_id)
 
 
 def worker(name: bytes) -> bytes:

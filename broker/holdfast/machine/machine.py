@@ -106,6 +106,6 @@ class Machine:
         """How many claims a worker holds."""
         return self._draft.worker_claims(name)
 
-    def claims_of_request(self, request_id: bytes) -> list[Claimed]:
+    def claims_of_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
         """The claims that a reserve call was given before and that still hold."""
-        return claims_of_request(self._draft, request_id)
+        return claims_of_request(self._draft, worker, request_id)

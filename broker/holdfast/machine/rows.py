@@ -40,7 +40,7 @@ DEAD_REASONS = {
     WORKER_GAVE_UP: "WORKER_GAVE_UP",
 }
 
-_EXECUTION = struct.Struct(">BBBBQQQQQQIIIIIH")
+_EXECUTION = struct.Struct(">BBBBBQQQQQQIIIIIH")
 _NAMES = struct.Struct(">BHH")
 
 
@@ -48,14 +48,16 @@ class Execution:
     """The mutable part of a task: all that changes between acceptance and the end."""
 
     __slots__ = (
-        "_names", "cancel_requested", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures", "max_attempts",
+        "_names", "cancel_requested", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures",
+        "had_follow_ups", "max_attempts",
         "max_claims", "priority", "queue", "request_id", "result_ttl_ms", "sequence", "size_bytes", "state", "tenant",
         "timer_ms", "token", "worker",
     )  # fmt: skip
 
     def __init__(
         self, queue: bytes, tenant: bytes, request_id: bytes, worker: bytes, state: int, priority: int,
-        cancel_requested: int, dead_reason: int, sequence: int, token: int, timer_ms: int, enqueued_ms: int,
+        cancel_requested: int, dead_reason: int, had_follow_ups: int, sequence: int, token: int, timer_ms: int,
+        enqueued_ms: int,
         changed_ms: int, result_ttl_ms: int, claims: int, failures: int, max_attempts: int, max_claims: int,
         size_bytes: int,
     ) -> None:  # fmt: skip
@@ -63,6 +65,7 @@ class Execution:
         self.priority = priority
         self.cancel_requested = cancel_requested  # 1 once a cancel met a running claim
         self.dead_reason = dead_reason
+        self.had_follow_ups = had_follow_ups  # 1 once acked with some: RECENT has that answer, not this row
         self.sequence = sequence  # the place in the ready line
         self.token = token  # of the newest claim, 0 before the first
         # What the one timer of a task means depends on its state: the lease's expiry while claimed, the due time while
@@ -86,9 +89,9 @@ class Execution:
     def encode(self) -> bytes:
         return (
             _EXECUTION.pack(
-                self.state, self.priority, self.cancel_requested, self.dead_reason, self.sequence, self.token,
-                self.timer_ms, self.enqueued_ms, self.changed_ms, self.result_ttl_ms, self.claims, self.failures,
-                self.max_attempts, self.max_claims, self.size_bytes, len(self.worker),
+                self.state, self.priority, self.cancel_requested, self.dead_reason, self.had_follow_ups, self.sequence,
+                self.token, self.timer_ms, self.enqueued_ms, self.changed_ms, self.result_ttl_ms, self.claims,
+                self.failures, self.max_attempts, self.max_claims, self.size_bytes, len(self.worker),
             )
             + self._names
             + self.worker
@@ -227,28 +230,29 @@ ANSWER_ACK = 1
 ANSWER_FAIL = 2
 ANSWER_RELEASE = 3
 
-_RECENT = struct.Struct(">BBQH")
+_RECENT = struct.Struct(">16sBBQH")
 
 
 class Recent(NamedTuple):
     """The first answer to a settled claim, for a caller that lost it and asks again."""
 
+    task_id: bytes
     kind: int  # ANSWER_*
     state: int
     retry_at_ms: int
     follow_ups: tuple[tuple[bytes, bool], ...]  # (task id, duplicate)
 
     def encode(self) -> bytes:
-        head = _RECENT.pack(self.kind, self.state, self.retry_at_ms, len(self.follow_ups))
+        head = _RECENT.pack(self.task_id, self.kind, self.state, self.retry_at_ms, len(self.follow_ups))
         return head + b"".join(task_id + bytes([duplicate]) for task_id, duplicate in self.follow_ups)
 
     @staticmethod
     def decode(row: bytes) -> "Recent":
-        kind, state, retry_at_ms, count = _RECENT.unpack_from(row)
+        settled_id, kind, state, retry_at_ms, count = _RECENT.unpack_from(row)
         step = TASK_ID_BYTES + 1
         starts = range(_RECENT.size, _RECENT.size + count * step, step)
         pairs = tuple((row[at : at + TASK_ID_BYTES], bool(row[at + TASK_ID_BYTES])) for at in starts)
-        return Recent(kind, state, retry_at_ms, pairs)
+        return Recent(settled_id, kind, state, retry_at_ms, pairs)
 
 
 REPORT_ERROR = 1

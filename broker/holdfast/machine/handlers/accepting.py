@@ -25,7 +25,7 @@ def accept_task(draft: Draft, new: NewTask, dedup_window_ms: int) -> Accepted:
     meta = draft.meta
     task_id = make_task_id(now_ms, meta.shard, meta.next_sequence)
     task = Execution(
-        new.queue, new.tenant, new.request_id, b"", _NEW, new.priority, 0, NOT_DEAD, meta.next_sequence, 0, 0,
+        new.queue, new.tenant, new.request_id, b"", _NEW, new.priority, 0, NOT_DEAD, 0, meta.next_sequence, 0, 0,
         now_ms, now_ms, new.result_ttl_ms, 0, 0, new.max_attempts, new.max_claims, len(new.envelope),
     )  # fmt: skip
     draft.put(keys.envelope(task_id), new.envelope)

@@ -12,11 +12,9 @@ from holdfast.machine.transitions import enter_claimed, prolong_claim, remember_
 def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
     """Claims the tasks that the leader chose. A repeated request gets what it was given and claims nothing new."""
     if entry.request_id:
-        held = claims_of_request(draft, entry.request_id)
+        held = claims_of_request(draft, entry.worker, entry.request_id)
         if held:
-            # The chosen tasks stay ready although entries behind this one were decided as if they were gone.
-            for mark in entry.marks:
-                draft.queue(mark.queue).mark_version += 1
+            _keep_ready(draft, entry)
             return list(held)
     draft.read_ahead(entry.task_ids)
     outcomes = [_claim_one(draft, task_id, entry) for task_id in entry.task_ids]
@@ -29,13 +27,21 @@ def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
     return outcomes
 
 
-def claims_of_request(draft: Draft, request_id: bytes) -> list[Claimed]:
-    """The claims that a request was given and that still hold."""
-    row = draft.get(keys.claim_request(request_id))
+def _keep_ready(draft: Draft, entry: Claim) -> None:
+    """The chosen tasks stay ready although entries behind this one were decided as if they were gone."""
+    for task_id in entry.task_ids:
+        task = draft.execution(task_id)
+        if task is not None:
+            draft.queue(task.queue).mark_version += 1
+
+
+def claims_of_request(draft: Draft, worker: bytes, request_id: bytes) -> list[Claimed]:
+    """The claims that a worker's request was given and that still hold."""
+    row = draft.get(keys.claim_request(worker, request_id))
     held: list[Claimed] = []
     for task_id, token in ClaimRequest.decode(row).claims if row is not None else ():
         task = draft.execution(task_id)
-        if task is not None and task.state == CLAIMED and task.token == token:
+        if task is not None and task.state == CLAIMED and task.token == token and task.timer_ms > draft.now_ms:
             held.append(_granted(task_id, task))
     return held
 
@@ -55,13 +61,14 @@ def _granted(task_id: bytes, task: Execution) -> Claimed:
 
 
 def _raise_mark(draft: Draft, mark: Mark) -> None:
-    queue = draft.queue(mark.queue)
-    if queue.mark_version == mark.mark_version:
+    known = draft.peek_queue(mark.queue)
+    if known is not None and known.mark_version == mark.mark_version:
+        queue = draft.queue(mark.queue)
         queue.marks[mark.priority] = max(queue.marks[mark.priority], mark.sequence)
 
 
 def _remember_request(draft: Draft, entry: Claim, claims: tuple[tuple[bytes, int], ...]) -> None:
-    key = keys.claim_request(entry.request_id)
+    key = keys.claim_request(entry.worker, entry.request_id)
     before = draft.get(key)
     if before is not None:
         draft.delete(keys.forget(ClaimRequest.decode(before).forget_ms, key))

@@ -50,11 +50,11 @@ def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
     if item.key[0] == keys.DEDUP and row is not None:
         dedup = Dedup.decode(row)
         task = draft.execution(dedup.task_id)
-        if task is not None and task.state not in (SUCCEEDED, DEAD, CANCELLED):
-            # A request id is remembered at least while its task lives.
+        if task is not None and task.state not in (SUCCEEDED, CANCELLED):
+            # A request id is remembered at least while its task lives, and a dead one can be brought back to life.
             renewed = dedup._replace(forget_ms=draft.now_ms + dedup.window_ms)
             draft.put(item.key, renewed.encode())
             remember_until(draft, renewed.forget_ms, item.key)
-            return kept()
+            return Moved(task.state)
     draft.delete(item.key)
     return Moved(0)

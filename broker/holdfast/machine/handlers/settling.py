@@ -49,10 +49,10 @@ def _remember(draft: Draft, token: int, keep_ms: int, answer: Recent) -> None:
     remember_until(draft, draft.now_ms + keep_ms, key)
 
 
-def _first_answer(draft: Draft, token: int, kind: int) -> Recent | None:
+def _first_answer(draft: Draft, task_id: bytes, token: int, kind: int) -> Recent | None:
     row = draft.get(keys.recent(token))
     answer = Recent.decode(row) if row is not None else None
-    return answer if answer is not None and answer.kind == kind else None
+    return answer if answer is not None and (answer.task_id, answer.kind) == (task_id, kind) else None
 
 
 def apply_ack(draft: Draft, entry: Ack) -> list[Outcome]:
@@ -68,19 +68,20 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack) -> Outcome:
     if item.result is not None and task.result_ttl_ms:
         draft.put(keys.report(item.task_id), Report(REPORT_RESULT, item.result).encode())
         keep_ms = max(keep_ms, task.result_ttl_ms)
+    task.had_follow_ups = int(bool(item.follow_ups))
     enter_finished(draft, item.task_id, task, SUCCEEDED, draft.now_ms + keep_ms)
     if not item.follow_ups:
         return Acked(())
     accepted = tuple(accept_task(draft, new, entry.dedup_window_ms) for new in item.follow_ups)
-    _remember(draft, item.token, entry.keep_ms, Recent(ANSWER_ACK, SUCCEEDED, 0, accepted))
+    _remember(draft, item.token, keep_ms, Recent(item.task_id, ANSWER_ACK, SUCCEEDED, 0, accepted))
     return Acked(accepted)
 
 
 def _acked_before(draft: Draft, item: AckItem, task: Execution | None) -> Outcome:
-    answer = _first_answer(draft, item.token, ANSWER_ACK)
+    answer = _first_answer(draft, item.task_id, item.token, ANSWER_ACK)
     if answer is not None:
         return Acked(tuple(Accepted(*pair) for pair in answer.follow_ups))
-    if task is not None and task.state == SUCCEEDED and task.token == item.token:
+    if task is not None and task.state == SUCCEEDED and task.token == item.token and not task.had_follow_ups:
         return Acked(())
     return _refuse(task)
 
@@ -93,7 +94,7 @@ def apply_fail(draft: Draft, entry: Fail) -> list[Outcome]:
 def _fail_one(draft: Draft, item: FailItem, entry: Fail) -> Outcome:
     task = draft.execution(item.task_id)
     if task is None or not _holds(task, item.token):
-        answer = _first_answer(draft, item.token, ANSWER_FAIL)
+        answer = _first_answer(draft, item.task_id, item.token, ANSWER_FAIL)
         return _refuse(task) if answer is None else Failed(answer.state, answer.retry_at_ms)
     task.failures += 1
     draft.queue(task.queue).failed_total += 1
@@ -107,7 +108,8 @@ def _fail_one(draft: Draft, item: FailItem, entry: Fail) -> Outcome:
     else:
         enter_dead(draft, item.task_id, task, item.dead_reason, draft.now_ms + entry.dead_keep_ms)
         outcome = Failed(DEAD, 0)
-    _remember(draft, item.token, entry.keep_ms, Recent(ANSWER_FAIL, outcome.state, outcome.retry_at_ms, ()))
+    answer = Recent(item.task_id, ANSWER_FAIL, outcome.state, outcome.retry_at_ms, ())
+    _remember(draft, item.token, entry.keep_ms, answer)
     return outcome
 
 
@@ -119,7 +121,7 @@ def apply_release(draft: Draft, entry: Release) -> list[Outcome]:
 def _release_one(draft: Draft, task_id: bytes, token: int, keep_ms: int) -> Outcome:
     task = draft.execution(task_id)
     if task is None or not _holds(task, token):
-        answer = _first_answer(draft, token, ANSWER_RELEASE)
+        answer = _first_answer(draft, task_id, token, ANSWER_RELEASE)
         return _refuse(task) if answer is None else Moved(answer.state)
     if task.cancel_requested:
         enter_finished(draft, task_id, task, CANCELLED, draft.now_ms + keep_ms)
@@ -128,5 +130,5 @@ def _release_one(draft: Draft, task_id: bytes, token: int, keep_ms: int) -> Outc
         task.claims -= 1  # handing a task back spends nothing
         return_to_ready_line(draft, task_id, task)
         state = READY
-    _remember(draft, token, keep_ms, Recent(ANSWER_RELEASE, state, 0, ()))
+    _remember(draft, token, keep_ms, Recent(task_id, ANSWER_RELEASE, state, 0, ()))
     return Moved(state)
