@@ -32,7 +32,7 @@ from holdfast.machine.outcomes import Accepted, Acked, Claimed, Extended, Failed
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import NOT_DEAD
 from tests.simulation.ledger import Ledger, Order
-from tests.simulation.world import Node, NodeDiedError
+from tests.simulation.world import Node, NodeDiedError, Plan
 
 QUEUES = [b"alpha", b"beta", b"gamma"]
 ATTEMPTS_TO_ASK = 4  # how often a caller repeats what got no answer
@@ -43,6 +43,9 @@ class Place(Protocol):
 
     @property
     def ledger(self) -> Ledger: ...
+
+    @property
+    def plan(self) -> Plan: ...
 
     async def serving(self) -> Node:
         """The node, once there is one that serves and work is wanted."""
@@ -61,7 +64,7 @@ class Actor:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._rng.expovariate(1 / 0.05))
+            await asyncio.sleep(self._rng.expovariate(1 / self._place.plan.pause_seconds))
             await self.act()
 
     async def act(self) -> None:
@@ -111,7 +114,7 @@ class Producer(Actor):
         def decide(node: Node, now_ms: int) -> Entry:
             for order in orders:
                 if not order.unknown and not order.accepted and self._rng.random() < 0.3:
-                    order.new = order.new._replace(run_at_ms=now_ms + self._rng.choice((1, 30, 500, 3000)))
+                    order.new = order.new._replace(run_at_ms=now_ms + self._rng.choice((1, 2, 5, 30, 500, 3000)))
             self._ledger.sent(orders)
             return Enqueue(now_ms, node.config.dedup_window_ms, [order.new for order in orders])
 
@@ -208,7 +211,7 @@ class Worker(Actor):
                 return
 
     async def _fail(self, claim: Claimed) -> None:
-        back_off = BackOff(20, 2.0, 800, 0.2)
+        back_off = BackOff(self._rng.choice((1, 20)), 2.0, 800, 0.2)
         gives_up = self._rng.random() < 0.1
         sent: list[FailItem] = []
 

@@ -278,7 +278,9 @@ class Ledger:
         found: dict[str, list[str]] = {}
         for task_id, task in self.known.items():
             row = kv.get(keys.execution(task_id))
-            found.setdefault(Execution.decode(row).state_name if row is not None else "gone", []).append(str(task.order))
+            found.setdefault(Execution.decode(row).state_name if row is not None else "gone", []).append(
+                str(task.order)
+            )
         families = Counter(key[0] for key, _ in rows_of(kv, b"\x00", b"\xff"))
         return f"{found}, rows by family {dict(families)}"
 

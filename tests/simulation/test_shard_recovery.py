@@ -80,6 +80,8 @@ class Simulation:
             await self._live(self.rng.choice(list(Ending)))
             _raise_failures(acting)
         await self._start(calm=True)
+        await asyncio.sleep(self.rng.expovariate(1 / self.plan.life_seconds))
+        _raise_failures(acting)
         for task in acting:
             task.cancel()
         await asyncio.gather(*acting, return_exceptions=True)

@@ -28,7 +28,7 @@ from holdfast.broker.recovery import recover_shard
 from holdfast.broker.replication import SoloReplicator
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.shard import Shard
-from holdfast.broker.state import StateError
+from holdfast.broker.state import StateError, StateFullError
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
@@ -39,6 +39,7 @@ DAY_MS = 24 * 3600 * 1000
 ROOMY_BYTES = 1 << 40
 CALM_SECONDS = 5.0  # how long after a start or a full disk overdue rows are forgiven
 OVERDUE_MS = 4000
+GRACE_SECONDS = 1.0  # for what is on its way when a node is stopped
 
 Result = TypeVar("Result")
 
@@ -67,11 +68,13 @@ class Plan:
 
     lives: int
     life_seconds: float  # about how long a process lives
+    pause_seconds: float  # about how long a caller does nothing between two calls
     cuts_log: bool
     disk_fills: bool
     clock_jumps: bool
     outlasts_retention: bool
-    sync_seconds: float  # about how long a blocking call takes
+    sync_seconds: float  # about how long a write to the log takes
+    flush_seconds: float  # about how long a flush of the state takes
     segment_bytes: int
     sweep_batch_tasks: int
     window_tasks: int
@@ -83,14 +86,17 @@ class Plan:
 
     @staticmethod
     def draw(rng: random.Random) -> Plan:
+        life_seconds = rng.choice((0.1, 0.3, 1.0, 8.0))
         return Plan(
             lives=rng.randint(1, 4),
-            life_seconds=rng.choice((0.1, 0.3, 1.0)),
+            life_seconds=life_seconds,
+            pause_seconds=max(life_seconds / 8, 0.02),
             cuts_log=rng.random() < 0.65,
             disk_fills=rng.random() < 0.5,
             clock_jumps=rng.random() < 0.5,
             outlasts_retention=rng.random() < 0.15,
             sync_seconds=rng.choice((0.0, 0.0005, 0.004, 0.03)),
+            flush_seconds=rng.choice((0.0, 0.03, 0.3)),
             segment_bytes=rng.choice((16, 24, 64)) * 1024,
             sweep_batch_tasks=rng.choice((1, 2, 5, 1000)),
             window_tasks=rng.choice((2, 5, 20, 4096)),
@@ -152,6 +158,7 @@ class VolatileKV:
         self._unkept: list[dict[bytes, bytes | None]] = []
         self.fail_next_flush = False
         self.writes_left: int | None = None  # the power fails at the write after these
+        self.is_full = False
 
     def get(self, key: bytes) -> bytes | None:
         return self._view.get(key)
@@ -167,6 +174,8 @@ class VolatileKV:
             if not self.writes_left:
                 raise SimulatedCrash
             self.writes_left -= 1
+        if self.is_full:
+            raise StateFullError("there is no room for the simulated state")
         batch = dict(changes)
         self._view.write(batch)
         self._unkept.append(batch)
@@ -184,7 +193,7 @@ class VolatileKV:
         self._unkept.clear()
         self._view = MemoryKV(self._kept)
         self.writes_left = None
-        self.fail_next_flush = False
+        self.fail_next_flush = self.is_full = False
 
     def _keep(self, count: int) -> None:
         for batch in self._unkept[:count]:
@@ -230,7 +239,7 @@ class Node:
         self._calls: dict[asyncio.Task[Any], None] = {}
         self._calm_since = asyncio.get_running_loop().time()
         self.is_dead = False
-        self.watch_seconds = 1.0
+        self.watch_seconds = min(1.0, machine.plan.life_seconds / 4)
         self.config = machine.plan.config()
         # Why the process cannot go on; None when the power has failed.
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -249,7 +258,10 @@ class Node:
         machine, loop = self._machine, asyncio.get_running_loop()
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
         self.rounds = Rounds(
-            self.log, _METRICS, run_blocking=self._run_blocking, on_disk_full=self.guard.found_full
+            self.log,
+            _METRICS,
+            run_blocking=lambda function: self._run_blocking(function, machine.plan.sync_seconds),
+            on_disk_full=self.guard.found_full,
         )
         self.shard = Shard(
             machine.kv,
@@ -270,7 +282,7 @@ class Node:
             lambda: self.shard.applied_index,
             log_bytes_max=machine.rng.choice((1, 20_000, 1 << 30)),
             age_seconds_max=machine.rng.choice((0.1, 1.0)),
-            run_blocking=self._run_blocking,
+            run_blocking=lambda function: self._run_blocking(function, machine.plan.flush_seconds),
             monotonic=loop.time,
         )
         self._begin(self.rounds.run())
@@ -336,11 +348,13 @@ class Node:
 
     async def _stop(self) -> None:
         self.shard.drain()
-        while self._calls:
-            await asyncio.wait([*self._calls])
+        if self._calls:
+            await asyncio.wait([*self._calls], timeout=GRACE_SECONDS)
         await self.shard.stop()
         self.rounds.stop()
-        await self._tasks[0]
+        done, _ = await asyncio.wait([self._tasks[0]], timeout=GRACE_SECONDS)
+        if not done:
+            return  # the state takes nothing; the log has everything
         if self._machine.plan.cuts_log:
             await self.checkpointer.run_once()
         try:
@@ -348,9 +362,9 @@ class Node:
         except SimulatedCrash:
             self._end(None)
 
-    async def _run_blocking(self, function: Callable[[], None]) -> None:
+    async def _run_blocking(self, function: Callable[[], None], seconds: float) -> None:
         """A thread that takes a while, before and after it has done its work."""
-        await self._take_a_while()
+        await self._take_a_while(seconds)
         if self.is_dead:
             raise asyncio.CancelledError
         try:
@@ -358,13 +372,13 @@ class Node:
         except SimulatedCrash:
             self._end(None)
             await asyncio.get_running_loop().create_future()  # such a call never returns
-        await self._take_a_while()
+        await self._take_a_while(seconds)
 
-    async def _take_a_while(self) -> None:
-        rng, seconds = self._machine.rng, self._machine.plan.sync_seconds
+    async def _take_a_while(self, seconds: float) -> None:
+        rng = self._machine.rng
         if seconds:
             await asyncio.sleep(rng.expovariate(1 / seconds))
-        for _ in range(rng.randrange(4)):
+        for _ in range(rng.randrange(3)):
             await asyncio.sleep(0)
 
     async def _watch(self) -> None:
@@ -446,8 +460,10 @@ async def make_trouble(machine: Machine, node: Node, ending: Ending) -> None:
         if plan.disk_fills and rng.random() < 0.3:
             free = rng.randrange(2 * plan.segment_bytes)
             disk.capacity_bytes += free - disk.free_bytes()
+            machine.kv.is_full = rng.random() < 0.3
         elif rng.random() < 0.5:
             disk.capacity_bytes = ROOMY_BYTES
+            machine.kv.is_full = False
         if plan.clock_jumps and rng.random() < 0.3:
             machine.time.wall_offset_ms += rng.choice((-DAY_MS, DAY_MS, -5000, 5000, -700, 700))
         machine.kv.fail_next_flush = rng.random() < 0.05

@@ -122,7 +122,7 @@ class BrokerConfig(BaseSettings):
     retry_jitter: float = Field(0.2, ge=0, le=1, description="random part of a delay, as a fraction of it")
     max_attempts_default: int = Field(10, ge=1, le=1_000_000, description="failures before a task is dead")
     max_claims_default: int = Field(20, ge=1, le=1_000_000, description="claims before a task is dead")
-    sweep_batch_tasks: int = Field(1000, ge=1, le=1000, description="most tasks one expiry, promotion or purge moves")
+    sweep_batch_tasks: int = Field(200, ge=1, le=1000, description="most tasks one expiry, promotion or purge moves")
 
     @classmethod
     def settings_customise_sources(

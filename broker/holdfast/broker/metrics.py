@@ -86,7 +86,6 @@ class Metrics:
         self._rpc_seconds = histogram("rpc_seconds", "Duration of gRPC calls, waiting included", _RPC_SECONDS, "method")
 
         # The write path
-        self.round_seconds = histogram("round_seconds", "Duration of one round: stage, sync, apply", _DISK_SECONDS)
         self.fsync_seconds = histogram("fsync_seconds", "Duration of one log sync", _DISK_SECONDS)
         self.apply_seconds = histogram("apply_seconds", "Time to apply the entries of one round", _DISK_SECONDS)
         self.round_entries = histogram("round_entries", "Log entries sharing one round", _ENTRIES)

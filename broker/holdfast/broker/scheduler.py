@@ -171,7 +171,11 @@ class Scheduler:
         if self._is_open(window):
             for priority, place in picked.places:
                 window.claiming.discard(place[0])
-                self._take_back(window, window.bands[BANDS - 1 - priority], place)
+                band = window.bands[BANDS - 1 - priority]
+                if place[0] < band.cursor:
+                    self._take_back(window, band, place)
+                else:
+                    band.complete = False  # the band was rewound meanwhile and reads it from the index again
 
     def settle(self, picked: Picked) -> None:
         """The claim was applied: the tasks are claimed, or were not ready any more."""

@@ -56,10 +56,11 @@ class Shard:
         self._check_disk = check_disk
         self._found_full = found_full
         self._draining = False
+        self._state_lags = False  # something is applied and, for lack of room, not yet written
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._staged: dict[int, Proposal] = {}  # by index: in the log or on the way there, not yet applied
         self._reserver = Reserver(
-            kv, machine, clock, config, propose=self._propose, check=self._check_open, check_disk=check_disk
+            kv, machine, clock, config, propose=self._propose, check=self._check_open, check_disk=self._check_room
         )
         self._housekeeping = Housekeeping(
             kv, machine, config, metrics, now_ms=self.now_ms, submit=self._submit_housekeeping
@@ -110,15 +111,21 @@ class Shard:
     def _check_open(self, entry: Entry) -> None:
         if self._draining:
             raise shutting_down()
-        self._check_disk(entry)
+        self._check_room(entry)
         self._proposals.check_room()
+
+    def _check_room(self, entry: Entry) -> None:
+        if self._state_lags:
+            # A claim would be picked from a ready line that lags behind the marks.
+            raise self._found_full()
+        self._check_disk(entry)
 
     def _propose(self, proposal: Proposal) -> None:
         self._proposals.add(proposal)
         self._wake_rounds()
 
     async def _submit_housekeeping(self, entry: Entry) -> list[Outcome]:
-        self._check_disk(entry)
+        self._check_room(entry)
         proposal = Proposal(entry)
         self._proposals.add_housekeeping(proposal)
         self._wake_rounds()
@@ -188,8 +195,11 @@ class Shard:
         """Writes what was applied. It is durable in the log, so a full disk only delays this."""
         while True:
             try:
-                return self._machine.commit()
+                effects = self._machine.commit()
+                self._state_lags = False
+                return effects
             except StateFullError:
+                self._state_lags = True
                 self._found_full()
                 await asyncio.sleep(STATE_FULL_SECONDS)
 

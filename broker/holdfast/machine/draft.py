@@ -6,7 +6,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.rows import Execution, Meta, Queue
 
 QUEUES_CACHED_MAX = 10_000
-TASKS_CACHED_MAX = 50_000
+TASKS_CACHED_MAX = 8_000  # dropped all at once, so few enough for that to take no time
 WORKERS_CACHED_MAX = 10_000
 
 

@@ -30,6 +30,7 @@ Queue names, tenants and ids are free of NUL bytes (the broker validates them), 
 """
 
 import struct
+from functools import lru_cache
 
 META = 0x01
 ENVELOPE = 0x02
@@ -93,6 +94,7 @@ def report(task_id: bytes) -> bytes:
     return _REPORT + task_id
 
 
+@lru_cache(maxsize=4096)
 def ready_band(queue: bytes, priority: int) -> bytes:
     """The prefix of all ready tasks of one priority; bands sort from the highest priority down.
 

@@ -54,9 +54,14 @@ def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: 
 
 
 def enter_ready_line(draft: Draft, task_id: bytes, task: Execution) -> None:
-    """READY at the end of the line: a new task, or one whose waiting is over."""
+    """READY at the end of the line: its waiting is over."""
     queue = draft.queue(task.queue)
     _leave(draft, task_id, task, queue)
+    join_ready_line(draft, task_id, task, queue)
+
+
+def join_ready_line(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+    """READY at the end of the line, from no other state."""
     meta = draft.meta
     task.sequence = meta.next_sequence
     meta.next_sequence += 1

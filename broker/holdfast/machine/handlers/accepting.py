@@ -6,7 +6,7 @@ from holdfast.machine.entries import Enqueue, NewTask
 from holdfast.machine.ids import make_task_id
 from holdfast.machine.outcomes import Accepted, Outcome
 from holdfast.machine.rows import DELAYED, NOT_DEAD, Dedup, Execution
-from holdfast.machine.transitions import enter_ready_line, enter_waiting, remember_until
+from holdfast.machine.transitions import enter_waiting, join_ready_line, remember_until
 
 _NEW = 0  # in no state yet: there is nothing to leave
 
@@ -29,12 +29,13 @@ def accept_task(draft: Draft, new: NewTask, dedup_window_ms: int) -> Accepted:
         now_ms, now_ms, new.result_ttl_ms, 0, 0, new.max_attempts, new.max_claims, len(new.envelope),
     )  # fmt: skip
     draft.put(keys.envelope(task_id), new.envelope)
+    queue = draft.queue(new.queue)
     if new.run_at_ms > now_ms:
         meta.next_sequence += 1  # the id used it up
         enter_waiting(draft, task_id, task, DELAYED, new.run_at_ms)
     else:
-        enter_ready_line(draft, task_id, task)
-    draft.queue(new.queue).enqueued_total += 1
+        join_ready_line(draft, task_id, task, queue)
+    queue.enqueued_total += 1
     if new.request_id:
         key = keys.dedup(new.queue, new.request_id)
         forget_ms = now_ms + dedup_window_ms
