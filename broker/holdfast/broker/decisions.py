@@ -21,7 +21,7 @@ class BackOff:
         """The pause after the `failures`-th failure; `draw` gives numbers in [0, 1)."""
         exponent = min(max(failures - 1, 0), EXPONENT_MAX)
         plain_ms = min(self.base_ms * self.factor**exponent, self.cap_ms)
-        return int(plain_ms * (1 + self.jitter * (2 * draw() - 1)))
+        return min(int(plain_ms * (1 + self.jitter * (2 * draw() - 1))), self.cap_ms)
 
 
 def fail_verdict(task: Execution, *, gave_up: bool) -> int:

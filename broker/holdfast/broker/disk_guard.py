@@ -28,13 +28,13 @@ class DiskGuard:
         self.look()
 
     def look(self) -> bool:
-        """Measures again; returns whether writes that were refused before are allowed now."""
-        was_refusing = self.refusing
+        """Measures again; returns whether some writes that were refused before are allowed now."""
+        was_refusing, was_critical = self.refusing, self.critical
         self.free_bytes = self._measure()
         # A write found no room: believe that until there is enough again for what frees space.
         if self._found_full and self.free_bytes > self._free_bytes_min // 2:
             self._found_full = False
-        return was_refusing and not self.refusing
+        return (was_refusing and not self.refusing) or (was_critical and not self.critical)
 
     @property
     def refusing(self) -> bool:

@@ -68,7 +68,7 @@ class _Window:
     picks: int = 0
     size: int = 0  # tasks held in the bands
     claiming: set[int] = field(default_factory=set)  # sequences on their way to a claim
-    withdrawn: set[int] = field(default_factory=set)  # sequences held in a band that are no longer ready
+    withdrawn: set[int] = field(default_factory=set)  # sequences held or claiming that are no longer ready
 
 
 @dataclass(slots=True)
@@ -132,9 +132,9 @@ class Scheduler:
         """Takes note of tasks that left the ready line without a claim."""
         for queue, priority, sequence, _, _ in tasks:
             window = self._windows.get(queue)
-            if window is None or sequence in window.claiming:
+            if window is None:
                 continue
-            if sequence < window.bands[BANDS - 1 - priority].cursor:
+            if sequence in window.claiming or sequence < window.bands[BANDS - 1 - priority].cursor:
                 window.withdrawn.add(sequence)
 
     def pick(self, queue: bytes, tasks_max: int, bytes_max: int) -> Picked | None:
@@ -172,7 +172,9 @@ class Scheduler:
             for priority, place in picked.places:
                 window.claiming.discard(place[0])
                 band = window.bands[BANDS - 1 - priority]
-                if place[0] < band.cursor:
+                if place[0] in window.withdrawn:
+                    window.withdrawn.discard(place[0])
+                elif place[0] < band.cursor:
                     self._take_back(window, band, place)
                 else:
                     band.complete = False  # the band was rewound meanwhile and reads it from the index again
@@ -181,7 +183,9 @@ class Scheduler:
         """The claim was applied: the tasks are claimed, or were not ready any more."""
         window = picked.window
         if self._is_open(window):
-            window.claiming.difference_update(place[0] for _, place in picked.places)
+            settled = {place[0] for _, place in picked.places}
+            window.claiming -= settled
+            window.withdrawn -= settled
 
     def reset(self) -> None:
         """Throws everything away, claims on their way included: their entries will never be applied."""

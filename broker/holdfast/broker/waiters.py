@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
 
 from holdfast.broker.proposals import Proposal
 from holdfast.broker.refusals import overloaded
@@ -67,5 +66,5 @@ class Waiters:
         line = self._by_queue.get(queue)
         return next(iter(line)) if line else None
 
-    def everyone(self) -> Iterable[Waiter]:
-        return {waiter for line in self._by_queue.values() for waiter in line}
+    def everyone(self) -> list[Waiter]:
+        return list(dict.fromkeys(waiter for line in self._by_queue.values() for waiter in line))

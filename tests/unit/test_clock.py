@@ -1,0 +1,132 @@
+"""Shard time: follows drift, ignores jumps, never goes back."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from holdfast.broker.clock import SLEW_PERCENT, STEP_MS, ShardClock, SystemTime
+
+START_MS = 1_700_000_000_000
+DAY_MS = 24 * 60 * 60 * 1000
+MINUTE_MS = 60_000
+
+
+class FakeTime:
+    def __init__(self) -> None:
+        self.wall = float(START_MS)
+        self.monotonic = 5_000.0
+
+    def wall_ms(self) -> float:
+        return self.wall
+
+    def monotonic_ms(self) -> float:
+        return self.monotonic
+
+    def pass_ms(self, elapsed_ms: float, *, wall_ms: float | None = None) -> None:
+        """Real time passes; the wall clock shows it unless told otherwise."""
+        self.monotonic += elapsed_ms
+        self.wall += elapsed_ms if wall_ms is None else wall_ms
+
+
+@pytest.fixture
+def source() -> FakeTime:
+    return FakeTime()
+
+
+def test_starts_at_the_wall_clock_and_counts_with_it(source: FakeTime) -> None:
+    clock = ShardClock(source, 0)
+    assert clock.now_ms() == START_MS
+    source.pass_ms(1234)
+    assert clock.now_ms() == START_MS + 1234
+    assert not clock.jumped
+
+
+@pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS, STEP_MS + 1, -STEP_MS - 1])
+def test_a_jump_is_not_followed(source: FakeTime, jump_ms: int) -> None:
+    clock = ShardClock(source, 0)
+    source.wall += jump_ms
+    for seconds in range(1, 121):
+        source.pass_ms(1000)
+        assert clock.now_ms() == START_MS + 1000 * seconds
+    assert clock.jumped
+    assert clock.wall_offset_ms == pytest.approx(jump_ms)
+
+
+@pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS])
+def test_a_jump_that_is_undone_is_forgotten(source: FakeTime, jump_ms: int) -> None:
+    clock = ShardClock(source, 0)
+    source.wall += jump_ms
+    clock.now_ms()
+    source.wall -= jump_ms
+    source.pass_ms(10)
+    assert clock.now_ms() == START_MS + 10
+    assert not clock.jumped
+
+
+@pytest.mark.parametrize("drift_ms", [STEP_MS, -STEP_MS])
+def test_the_largest_drift_is_followed_slowly(source: FakeTime, drift_ms: int) -> None:
+    clock = ShardClock(source, 0)
+    source.wall += drift_ms
+    assert clock.now_ms() == START_MS
+    source.pass_ms(1000)
+    assert clock.now_ms() == START_MS + 1000 + drift_ms // SLEW_PERCENT
+    source.pass_ms(MINUTE_MS)
+    assert clock.now_ms() == source.wall
+    assert not clock.jumped
+
+
+def test_starts_at_the_last_applied_time_if_the_wall_clock_is_behind(source: FakeTime) -> None:
+    clock = ShardClock(source, START_MS + DAY_MS)
+    assert clock.now_ms() == START_MS + DAY_MS
+    assert not clock.started_by_step
+    source.pass_ms(1000)
+    assert clock.now_ms() == START_MS + DAY_MS + 900  # slower, until the wall clock has caught up
+
+
+@pytest.mark.parametrize(
+    ("last_applied_ms", "stepped"),
+    [(0, False), (START_MS - STEP_MS - 1, True), (START_MS - STEP_MS, False), (START_MS, False), (START_MS + 1, False)],
+)
+def test_a_start_says_whether_time_was_stepped(source: FakeTime, last_applied_ms: int, stepped: bool) -> None:
+    clock = ShardClock(source, last_applied_ms)
+    assert clock.started_by_step == stepped
+    assert clock.now_ms() == max(last_applied_ms, START_MS)
+
+
+def test_a_jump_is_adopted_at_the_next_start(source: FakeTime) -> None:
+    clock = ShardClock(source, 0)
+    source.wall += DAY_MS
+    last_ms = clock.now_ms()
+    restarted = ShardClock(source, last_ms)
+    assert restarted.started_by_step
+    assert restarted.now_ms() == START_MS + DAY_MS
+
+
+steps = st.tuples(st.floats(0, 10_000), st.one_of(st.floats(-STEP_MS, STEP_MS), st.sampled_from((DAY_MS, -DAY_MS))))
+
+
+@given(st.lists(steps, max_size=30), st.integers(START_MS - DAY_MS, START_MS + DAY_MS))
+def test_whatever_the_wall_clock_does_time_runs_forward_at_its_pace(
+    moves: list[tuple[float, float]], last_applied_ms: int
+) -> None:
+    source = FakeTime()
+    clock = ShardClock(source, last_applied_ms)
+    now_ms = clock.now_ms()
+    assert now_ms >= last_applied_ms
+    for elapsed_ms, wall_off_ms in moves:
+        source.pass_ms(elapsed_ms, wall_ms=elapsed_ms + wall_off_ms)
+        before_ms, now_ms = now_ms, clock.now_ms()
+        assert 0.9 * elapsed_ms - 1.01 <= now_ms - before_ms <= 1.1 * elapsed_ms + 1.01  # whole milliseconds
+        assert now_ms >= before_ms
+
+
+def test_a_monotonic_clock_that_fails_its_promise_does_not_take_time_back(source: FakeTime) -> None:
+    clock = ShardClock(source, 0)
+    source.monotonic -= 1000
+    assert clock.now_ms() == START_MS
+
+
+def test_the_clocks_of_this_machine() -> None:
+    system = SystemTime()
+    assert system.wall_ms() > START_MS
+    assert system.monotonic_ms() <= system.monotonic_ms()

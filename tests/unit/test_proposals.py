@@ -1,0 +1,140 @@
+"""Writes waiting for a round."""
+
+import pytest
+
+from holdfast.broker.proposals import ROUND_BYTES_MAX, ROUND_ENTRIES_MAX, Proposal, ProposalQueue
+from holdfast.broker.refusals import OVERLOADED, RefusedError
+from holdfast.machine.entries import Enqueue, Entry, LeaderStarted, Purge, decode
+from holdfast.machine.outcomes import Accepted
+from tests.unit.machine_shard import new_task
+
+ENTRY = LeaderStarted(1, False)
+
+
+def proposal(size_bytes: int = 0) -> Proposal:
+    entry: Entry = Enqueue(1, 1, [new_task(envelope=bytes(size_bytes))]) if size_bytes else ENTRY
+    return Proposal(entry)
+
+
+def queue(proposals_max: int = 10_000, bytes_max: int = 1 << 30) -> ProposalQueue:
+    return ProposalQueue(proposals_max, bytes_max)
+
+
+async def test_the_payload_is_the_entry() -> None:
+    assert decode(proposal(5).payload) == proposal(5).entry
+
+
+async def test_a_proposal_is_settled_once() -> None:
+    accepted = Accepted(bytes(16), False)
+    first, second = proposal(), proposal()
+    first.resolve([accepted])
+    first.reject(RuntimeError())
+    second.reject(RuntimeError("late"))
+    second.resolve([accepted])
+    assert await first.future == [accepted]
+    with pytest.raises(RuntimeError, match="late"):
+        await second.future
+
+
+async def test_a_caller_that_has_gone_is_no_trouble() -> None:
+    gone, other = proposal(), proposal()
+    gone.future.cancel()
+    other.future.cancel()
+    gone.resolve([])
+    other.reject(RuntimeError())
+
+
+async def test_a_round_takes_in_order_up_to_its_count() -> None:
+    waiting = queue()
+    added = [proposal() for _ in range(ROUND_ENTRIES_MAX + 3)]
+    for one in added:
+        waiting.add(one)
+    assert waiting.take_round() == added[:ROUND_ENTRIES_MAX]
+    assert len(waiting) == 3
+    assert waiting.take_round() == added[ROUND_ENTRIES_MAX:]
+    assert waiting.take_round() == []
+
+
+async def test_a_round_stops_at_its_bytes() -> None:
+    waiting = queue()
+    added = [proposal(ROUND_BYTES_MAX // 2) for _ in range(5)]
+    for one in added:
+        waiting.add(one)
+    assert waiting.take_round() == added[:2]
+    assert waiting.waiting_bytes == sum(len(one.payload) for one in added[2:])
+    assert waiting.take_round() == added[2:4]
+    assert waiting.take_round() == added[4:]
+    assert waiting.waiting_bytes == 0
+
+
+async def test_a_proposal_larger_than_a_round_goes_alone() -> None:
+    waiting = queue()
+    large, small = proposal(ROUND_BYTES_MAX + 1), proposal()
+    waiting.add(large)
+    waiting.add(small)
+    assert waiting.take_round() == [large]
+    assert waiting.take_round() == [small]
+
+
+async def test_one_piece_of_housekeeping_rides_behind_the_callers() -> None:
+    waiting = queue()
+    chores = [Proposal(Purge(1, [])) for _ in range(3)]
+    for chore in chores:
+        waiting.add_housekeeping(chore)
+    calls = [proposal(), proposal()]
+    for call in calls:
+        waiting.add(call)
+    assert waiting.take_round() == [*calls, chores[0]]
+    assert waiting.take_round() == [chores[1]]
+    assert waiting.take_round() == [chores[2]]
+    assert waiting.waiting_bytes == 0
+
+
+async def test_housekeeping_gets_its_turn_behind_a_full_round() -> None:
+    waiting = queue()
+    chore = Proposal(Purge(1, []))
+    waiting.add_housekeeping(chore)
+    for _ in range(ROUND_ENTRIES_MAX + 1):
+        waiting.add(proposal())
+    assert waiting.take_round()[-1] is chore
+
+
+async def test_room_is_bounded_by_count() -> None:
+    waiting = queue(proposals_max=2)
+    waiting.add(proposal())
+    waiting.check_room()
+    waiting.add(proposal())
+    with pytest.raises(RefusedError) as refused:
+        waiting.check_room()
+    assert (refused.value.reason, refused.value.limit) == (OVERLOADED, "2")
+    assert refused.value.retry_after_ms > 0
+    waiting.take_round()
+    waiting.check_room()
+
+
+async def test_room_is_bounded_by_bytes() -> None:
+    size = len(proposal(100).payload)
+    waiting = queue(bytes_max=2 * size)
+    waiting.add(proposal(100))
+    waiting.check_room()
+    waiting.add(proposal(100))
+    with pytest.raises(RefusedError, match="bytes waiting") as refused:
+        waiting.check_room()
+    assert (refused.value.reason, refused.value.limit) == (OVERLOADED, str(2 * size))
+
+
+async def test_housekeeping_takes_no_room_from_callers() -> None:
+    waiting = queue(proposals_max=1)
+    waiting.add_housekeeping(proposal())
+    waiting.check_room()
+
+
+async def test_drop_all_hands_over_everything() -> None:
+    waiting = queue(proposals_max=1)
+    call, chore = proposal(10), Proposal(Purge(1, []))
+    waiting.add(call)
+    waiting.add_housekeeping(chore)
+    assert waiting.drop_all() == [call, chore]
+    assert (len(waiting), waiting.waiting_bytes) == (0, 0)
+    waiting.check_room()
+    assert waiting.drop_all() == []

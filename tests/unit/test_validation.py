@@ -1,0 +1,284 @@
+"""Every limit at its edge; a refusal says which field, why, and what is allowed."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from holdfast.broker import validation
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.refusals import (
+    BATCH_TOO_LARGE,
+    INVALID_FIELD,
+    MISSING_FIELD,
+    OUT_OF_RANGE,
+    TOO_LARGE,
+    RefusedError,
+)
+from holdfast.broker.validation import Validator
+from holdfast.machine.ids import format_task_id, make_task_id
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+NOW_MS = 1_700_000_000_000
+CONFIG = BrokerConfig(
+    payload_bytes_max=100, result_bytes_max=50, batch_bytes_max=2000, batch_tasks_max=10, delay_ms_max=4_000_000,
+    lease_ms_min=1000, lease_ms_max=5000, wait_ms_max=700, result_ttl_default_ms=77, max_attempts_default=4,
+    max_claims_default=9,
+)  # fmt: skip
+TASK_ID = format_task_id(make_task_id(NOW_MS, 3, 9))
+
+
+@pytest.fixture
+def validator() -> Validator:
+    return Validator(CONFIG)
+
+
+def spec(**changes: Any) -> pb.TaskSpec:
+    return pb.TaskSpec(**({"queue": "mail", "type": "send"} | changes))
+
+
+def refusal(call: Callable[[], object]) -> tuple[str, str, str]:
+    """Reason, field and limit."""
+    with pytest.raises(RefusedError) as refused:
+        call()
+    assert refused.value.field in refused.value.message
+    assert "{" not in refused.value.message
+    return refused.value.reason, refused.value.field, refused.value.limit
+
+
+def headers(count: int, size_bytes: int = 2) -> dict[str, str]:
+    """Entries of `size_bytes` together, names of two bytes each."""
+    names = [f"{at:02}" for at in range(count)]
+    return dict.fromkeys(names, "") | {names[0]: "v" * (size_bytes - 2 * count)}
+
+
+FITTING: list[dict[str, Any]] = [
+    {"queue": "a"},
+    {"queue": "aZ09._-" + "q" * 121},
+    {"type": "t" * 256},
+    {"type": "é" * 128},
+    {"payload": b""},
+    {"payload": bytes(100)},
+    {"headers": headers(64, 128)},
+    {"headers": headers(1, 16 * 1024)},
+    {"priority": 0},
+    {"priority": 9},
+    {"tenant": "t" * 256},
+    {"request_id": "r" * 256},
+    {"run_at_ms": 0},
+    {"run_at_ms": NOW_MS + 4_000_000},
+    {"delay_ms": 0},
+    {"delay_ms": 4_000_000},
+    {"max_attempts": 1},
+    {"max_attempts": 1000},
+    {"max_claims": 1},
+    {"max_claims": 10_000},
+    {"result_ttl_ms": 0},
+    {"result_ttl_ms": 4_000_000},
+]
+QUEUE_LIMIT = "1-128 of [A-Za-z0-9._-]"
+RUN_AT_LIMIT = f"0..{NOW_MS + 4_000_000}"
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"queue": ""}, MISSING_FIELD, ""),
+    ({"queue": "q" * 129}, INVALID_FIELD, QUEUE_LIMIT),
+    ({"queue": "a b"}, INVALID_FIELD, QUEUE_LIMIT),
+    ({"queue": "mail\n"}, INVALID_FIELD, QUEUE_LIMIT),
+    ({"queue": "é"}, INVALID_FIELD, QUEUE_LIMIT),
+    ({"queue": "a\0"}, INVALID_FIELD, QUEUE_LIMIT),
+    ({"type": ""}, MISSING_FIELD, ""),
+    ({"type": "t" * 257}, TOO_LARGE, "256"),
+    ({"type": "é" * 129}, TOO_LARGE, "256"),
+    ({"type": "a\tb"}, INVALID_FIELD, ""),
+    ({"payload": bytes(101)}, TOO_LARGE, "100"),
+    ({"headers": headers(65, 130)}, TOO_LARGE, "64"),
+    ({"headers": headers(1, 16 * 1024 + 1)}, TOO_LARGE, "16384"),
+    ({"priority": -1}, OUT_OF_RANGE, "0..9"),
+    ({"priority": 10}, OUT_OF_RANGE, "0..9"),
+    ({"tenant": "t" * 257}, TOO_LARGE, "256"),
+    ({"tenant": "a\0b"}, INVALID_FIELD, ""),
+    ({"request_id": "r" * 257}, TOO_LARGE, "256"),
+    ({"request_id": "\x7f"}, INVALID_FIELD, ""),
+    ({"run_at_ms": -1}, OUT_OF_RANGE, RUN_AT_LIMIT),
+    ({"run_at_ms": NOW_MS + 4_000_001}, OUT_OF_RANGE, RUN_AT_LIMIT),
+    ({"delay_ms": -1}, OUT_OF_RANGE, "0..4000000"),
+    ({"delay_ms": 4_000_001}, OUT_OF_RANGE, "0..4000000"),
+    ({"max_attempts": 0}, OUT_OF_RANGE, "1..1000"),
+    ({"max_attempts": 1001}, OUT_OF_RANGE, "1..1000"),
+    ({"max_claims": 0}, OUT_OF_RANGE, "1..10000"),
+    ({"max_claims": 10_001}, OUT_OF_RANGE, "1..10000"),
+    ({"result_ttl_ms": -1}, OUT_OF_RANGE, "0..4000000"),
+    ({"result_ttl_ms": 4_000_001}, OUT_OF_RANGE, "0..4000000"),
+]
+
+
+@pytest.mark.parametrize("changes", FITTING, ids=lambda changes: "-".join(changes))
+def test_a_task_at_a_limit_fits(validator: Validator, changes: dict[str, Any]) -> None:
+    wanted = spec(**changes)
+    assert pb.TaskSpec.FromString(validator.new_task(wanted, NOW_MS).envelope) == wanted
+
+
+@pytest.mark.parametrize(("changes", "reason", "limit"), REFUSED)
+def test_a_task_beyond_a_limit_is_refused(
+    validator: Validator, changes: dict[str, Any], reason: str, limit: str
+) -> None:
+    (field,) = changes
+    for _ in range(2):  # what is remembered of good names must not let a bad one in
+        assert refusal(lambda: validator.new_task(spec(**changes), NOW_MS)) == (reason, field, limit)
+    item = pb.AckItem(follow_ups=[spec(), spec(**changes)])
+    assert refusal(lambda: validator.follow_ups(item, NOW_MS)) == (reason, f"follow_ups[1].{field}", limit)
+
+
+def test_what_is_not_given_has_defaults(validator: Validator) -> None:
+    new = validator.new_task(spec(), NOW_MS)
+    assert new[:-1] == (b"mail", 5, b"", b"", 0, 4, 9, 77)
+
+
+def test_what_is_given_is_taken(validator: Validator) -> None:
+    wanted = spec(priority=0, tenant="t", request_id="r", delay_ms=5, max_attempts=2, max_claims=3, result_ttl_ms=0)
+    assert validator.new_task(wanted, NOW_MS)[:-1] == (b"mail", 0, b"t", b"r", NOW_MS + 5, 2, 3, 0)
+    assert validator.new_task(spec(run_at_ms=5), NOW_MS).run_at_ms == 5
+    assert validator.new_task(spec(delay_ms=0), NOW_MS).run_at_ms == 0
+
+
+@pytest.mark.parametrize(("max_attempts", "max_claims"), [(1, 9), (4, 9), (5, 10), (1000, 2000)])
+def test_the_default_limit_on_claims_leaves_room_for_every_attempt(
+    validator: Validator, max_attempts: int, max_claims: int
+) -> None:
+    assert validator.new_task(spec(max_attempts=max_attempts), NOW_MS).max_claims == max_claims
+
+
+def test_a_refusal_within_a_batch_names_the_whole_path(validator: Validator) -> None:
+    item = pb.AckItem(follow_ups=[spec(), spec(priority=10)])
+    with pytest.raises(RefusedError) as refused:
+        validator.follow_ups(item, NOW_MS)
+    inner = refused.value.within("items[3]")
+    assert inner.field == "items[3].follow_ups[1].priority"
+    assert inner.message == "Expected items[3].follow_ups[1].priority from 0 to 9, but got 10."
+    assert str(inner) == inner.message
+
+
+def test_the_number_of_follow_ups(validator: Validator) -> None:
+    assert validator.follow_ups(pb.AckItem(), NOW_MS) == ()
+    assert len(validator.follow_ups(pb.AckItem(follow_ups=[spec()] * 100), NOW_MS)) == 100
+    too_many = pb.AckItem(follow_ups=[spec()] * 101)
+    assert refusal(lambda: validator.follow_ups(too_many, NOW_MS)) == (BATCH_TOO_LARGE, "follow_ups", "100")
+
+
+def test_the_size_of_a_call(validator: Validator) -> None:
+    validator.batch(1, "tasks")
+    validator.batch(10, "tasks")
+    validator.batch_bytes(2000)
+    assert refusal(lambda: validator.batch(0, "tasks")) == (MISSING_FIELD, "tasks", "")
+    assert refusal(lambda: validator.batch(11, "tasks")) == (BATCH_TOO_LARGE, "tasks", "10")
+    with pytest.raises(RefusedError, match="at most 2000 bytes, but got 2001") as refused:
+        validator.batch_bytes(2001)
+    assert (refused.value.reason, refused.value.limit) == (BATCH_TOO_LARGE, "2000")
+
+
+RESERVE: dict[str, Any] = {"queues": ["mail"], "max_tasks": 1, "lease_ms": 1000}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"queues": [f"q{at}" for at in range(64)]}, {"max_tasks": 10}, {"lease_ms": 5000}, {"wait_ms": 0},
+        {"wait_ms": 700}, {"worker": "w" * 256}, {"claim_request_id": "c" * 256},
+    ],
+)  # fmt: skip
+def test_a_reserve_at_a_limit_fits(validator: Validator, changes: dict[str, Any]) -> None:
+    validator.reserve(pb.ReserveRequest(**(RESERVE | changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"queues": []}, (MISSING_FIELD, "queues", "")),
+        ({"queues": ["q"] * 65}, (BATCH_TOO_LARGE, "queues", "64")),
+        ({"queues": ["a", "b c"]}, (INVALID_FIELD, "queues[1]", QUEUE_LIMIT)),
+        ({"queues": ["a", ""]}, (MISSING_FIELD, "queues[1]", "")),
+        ({"max_tasks": 0}, (OUT_OF_RANGE, "max_tasks", "1..10")),
+        ({"max_tasks": 11}, (OUT_OF_RANGE, "max_tasks", "1..10")),
+        ({"lease_ms": 999}, (OUT_OF_RANGE, "lease_ms", "1000..5000")),
+        ({"lease_ms": 5001}, (OUT_OF_RANGE, "lease_ms", "1000..5000")),
+        ({"wait_ms": -1}, (OUT_OF_RANGE, "wait_ms", "0..700")),
+        ({"wait_ms": 701}, (OUT_OF_RANGE, "wait_ms", "0..700")),
+        ({"worker": "w" * 257}, (TOO_LARGE, "worker", "256")),
+        ({"worker": "a\nb"}, (INVALID_FIELD, "worker", "")),
+        ({"claim_request_id": "c" * 257}, (TOO_LARGE, "claim_request_id", "256")),
+    ],
+)
+def test_a_reserve_beyond_a_limit_is_refused(
+    validator: Validator, changes: dict[str, Any], expected: tuple[str, str, str]
+) -> None:
+    assert refusal(lambda: validator.reserve(pb.ReserveRequest(**(RESERVE | changes)))) == expected
+
+
+def test_a_queue_named_twice_counts_once(validator: Validator) -> None:
+    wanted = validator.reserve(pb.ReserveRequest(**(RESERVE | {"queues": ["b", "a", "b"]})))
+    assert wanted.queues == [b"b", b"a"]
+
+
+def test_claim_refs(validator: Validator) -> None:
+    assert validator.claim_ref(pb.ClaimRef(task_id=TASK_ID, token=1)) == (make_task_id(NOW_MS, 3, 9), 1)
+    assert refusal(lambda: validator.claim_ref(pb.ClaimRef(task_id=TASK_ID))) == (MISSING_FIELD, "token", "")
+    assert refusal(lambda: validator.claim_ref(pb.ClaimRef(token=1))) == (MISSING_FIELD, "task_id", "")
+
+
+@pytest.mark.parametrize("text", [TASK_ID[:-1], TASK_ID + "0", TASK_ID.replace("-", ""), "x" + TASK_ID[1:]])
+def test_what_is_no_task_id(validator: Validator, text: str) -> None:
+    assert refusal(lambda: validator.task_id(text)) == (INVALID_FIELD, "task_id", "")
+
+
+def test_results_and_errors(validator: Validator) -> None:
+    assert validator.result(bytes(50)) == bytes(50)
+    assert refusal(lambda: validator.result(bytes(51))) == (TOO_LARGE, "result", "50")
+    fitting = pb.TaskError(type="t" * 256, message="m" * 16_384, traceback="b" * 16_384)
+    assert pb.TaskError.FromString(validator.error(fitting)) == fitting
+    for field, limit in (("type", 256), ("message", 16_384), ("traceback", 16_384)):
+        error = pb.TaskError(**{field: "é" * (limit // 2) + "x"})
+        assert refusal(partial(validator.error, error)) == (TOO_LARGE, f"error.{field}", str(limit))
+
+
+def test_retry_delays(validator: Validator) -> None:
+    assert validator.retry_delay_ms(pb.FailItem()) is None
+    assert validator.retry_delay_ms(pb.FailItem(retry_delay_ms=0)) == 0
+    assert validator.retry_delay_ms(pb.FailItem(retry_delay_ms=4_000_000)) == 4_000_000
+    for bad in (-1, 4_000_001):
+        item = pb.FailItem(retry_delay_ms=bad)
+        assert refusal(partial(validator.retry_delay_ms, item)) == (
+            OUT_OF_RANGE, "retry_delay_ms", "0..4000000",
+        )  # fmt: skip
+
+
+def test_pages(validator: Validator) -> None:
+    assert [validator.page_size(value, 20, 100) for value in (0, 1, 100)] == [20, 1, 100]
+    for bad in (-1, 101):
+        assert refusal(partial(validator.page_size, bad, 20, 100)) == (OUT_OF_RANGE, "page_size", "0..100")
+    assert validator.page_token("") == b""
+    assert validator.page_token("0a" * 24) == b"\x0a" * 24
+    for text in ("0a" * 23, "0A" * 24, "0a" * 24 + "\n", "zz" * 24):
+        assert refusal(partial(validator.page_token, text)) == (INVALID_FIELD, "page_token", "")
+
+
+def test_names_are_remembered_up_to_a_bound(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "TEXTS_KNOWN_MAX", 2)
+    for at in range(5):
+        new = validator.new_task(spec(queue=f"q{at}", type=f"t{at}"), NOW_MS)
+        assert new.queue == b"q%d" % at
+    assert refusal(lambda: validator.queue("q 1"))[0] == INVALID_FIELD
+
+
+@given(st.text(max_size=140))
+def test_a_queue_name_is_taken_whole_or_refused(name: str) -> None:
+    allowed = 1 <= len(name) <= 128 and all(char.isascii() and (char.isalnum() or char in "._-") for char in name)
+    try:
+        taken = Validator(CONFIG).queue(name)
+    except RefusedError as refused:
+        assert not allowed
+        assert refused.reason == (INVALID_FIELD if name else MISSING_FIELD)
+    else:
+        assert allowed
+        assert taken == name.encode()
