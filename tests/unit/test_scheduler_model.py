@@ -122,7 +122,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
             return
         while self.log:
             self.apply(4)
-        while self.scheduler.oldest_ready(QUEUE) is not None:
+        while any(self.shard.state(task_id) == READY for task_id in self.known):
             self.pick(3, repeated=False)
             self.apply(1)
         assert not [task_id for task_id in self.known if self.shard.state(task_id) == READY]

@@ -81,7 +81,7 @@ class BrokerConfig(BaseSettings):
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
 
     # Storage
-    segment_bytes: int = Field(64 * _MIB, ge=_MIB, le=4 * _GIB, description="size of one log file")
+    segment_bytes: int = Field(64 * _MIB, ge=_MIB, le=_GIB, description="size of one log file")
     state_flush_log_bytes: int = Field(64 * _MIB, ge=64 * _KIB, le=_TIB, description="log bytes that force a flush")
     state_flush_age_seconds: float = Field(
         60.0, ge=0.1, le=86_400, description="age of unflushed state that forces one"

@@ -12,6 +12,7 @@ Errors
     └── DataDirFormatError     its layout is not one this version reads, or is damaged
 """
 
+import contextlib
 import fcntl
 import os
 import re
@@ -114,9 +115,7 @@ def _lock(path: Path) -> int:
     lock_fd = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, b"%d\n" % os.getpid(), 0)
-        os.fsync(lock_fd)
+        _leave_pid(lock_fd)
         if is_new:
             _fsync_dir(path)
     except BlockingIOError:
@@ -130,6 +129,14 @@ def _lock(path: Path) -> int:
         os.close(lock_fd)
         raise
     return lock_fd
+
+
+def _leave_pid(lock_fd: int) -> None:
+    """For the message that a second process gets; a full disk is no reason not to start."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, b"%d\n" % os.getpid(), 0)
+        os.fsync(lock_fd)
 
 
 def _prepare(path: Path) -> str:

@@ -3,6 +3,7 @@
 Finishing work frees space in the end, so acks, failures and purges go on for longer than what adds to the disk.
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,7 @@ class DiskGuard:
     def look(self) -> bool:
         """Measures again; returns whether some writes that were refused before are allowed now."""
         was_refusing, was_critical = self.refusing, self.critical
-        self.free_bytes = self._measure()
+        self._measure_free()
         # A write found no room: believe that until there is enough again for what frees space.
         if self._found_full and self.free_bytes > self._free_bytes_min // 2:
             self._found_full = False
@@ -54,5 +55,10 @@ class DiskGuard:
     def found_full(self) -> RefusedError:
         """A write found no room: refuse everything until there is some."""
         self._found_full = True
-        self.free_bytes = self._measure()
+        self._measure_free()
         return disk_low(self.free_bytes, self._free_bytes_min)
+
+    def _measure_free(self) -> None:
+        # A disk that does not even answer this keeps its last value: the next write will tell.
+        with contextlib.suppress(OSError):
+            self.free_bytes = self._measure()

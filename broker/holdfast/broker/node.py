@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +17,13 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.disk_guard import DiskGuard, free_bytes
 from holdfast.broker.log.disk import RealDisk
+from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.logs import get_logger
 from holdfast.broker.metrics import QUEUES_MAX, Metrics
 from holdfast.broker.ops import OpsServer
 from holdfast.broker.recovery import recover_shard
+from holdfast.broker.refusals import shutting_down
 from holdfast.broker.replication import SoloReplicator
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.rpc import RpcServer
@@ -32,6 +36,8 @@ SHARD = 0
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
+STOP_SECONDS_MAX = 30.0  # beyond the grace period
+EXIT_FORCED = 3  # of a stop that was asked for twice, or could not be finished
 
 _log = get_logger(__name__)
 
@@ -57,7 +63,7 @@ class Node:
                 loop.add_signal_handler(signum, self.ask_to_stop)
             sys.setswitchinterval(SWITCH_SECONDS)
             gc.set_threshold(*GC_THRESHOLDS)
-            self._open_storage()
+            await asyncio.to_thread(self._open_storage)
             self._build()
             self._tasks.append(asyncio.create_task(self._rounds.run(), name="rounds"))
             await self._first_entry()
@@ -78,7 +84,7 @@ class Node:
         self._stack.callback(self._data_dir.close)
         self._node_log = NodeLog.open(RealDisk(self._data_dir.log_dir), segment_bytes=config.segment_bytes)
         self._state = RocksState(
-            self._data_dir.state_dir,
+            self._data_dir.state_dir / str(SHARD),
             write_buffer_bytes=config.state_write_buffer_bytes,
             block_cache_bytes=config.state_block_cache_bytes,
         )
@@ -125,18 +131,20 @@ class Node:
             may_flush=lambda: not self._guard.critical,
         )
         service = Service(self._shard, self._state, config, metrics)
-        self._rpc = RpcServer(service, metrics, batch_bytes_max=config.batch_bytes_max)
+        calls_max = config.waiters_max + config.proposals_max
+        self._rpc = RpcServer(service, metrics, batch_bytes_max=config.batch_bytes_max, calls_max=calls_max)
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
 
     async def _first_entry(self) -> None:
-        """The first entry of the term; a disk that fails meanwhile must not leave this waiting."""
+        """The first entry of the term; neither a disk that fails meanwhile nor a signal must leave this waiting."""
         starting = asyncio.create_task(self._shard.start())
-        await asyncio.wait([starting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in self._tasks:
-            if task.done():
-                starting.cancel()
-                task.result()
+        stop_asked = asyncio.create_task(self._stop_asked.wait())
+        await asyncio.wait([starting, stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        stop_asked.cancel()
+        if not starting.done():
+            starting.cancel()
+            raise self._failure() or shutting_down()
         await starting
 
     async def run(self) -> BaseException | None:
@@ -148,11 +156,17 @@ class Node:
         if failure is not None:
             await self._abandon()
             return failure
-        await self._stop()
-        return None
+        return await self._stop()
 
     def ask_to_stop(self) -> None:
+        """Asked once: stops gracefully, within bounds. Asked twice: at once; nothing that was acknowledged is lost."""
+        if self._stop_asked.is_set():
+            os._exit(EXIT_FORCED)
         self._stop_asked.set()
+        # A disk that hangs can block every orderly way out.
+        patience = threading.Timer(3 * self._config.shutdown_grace_seconds + STOP_SECONDS_MAX, os._exit, [EXIT_FORCED])
+        patience.daemon = True
+        patience.start()
 
     def _failure(self) -> BaseException | None:
         for task in self._tasks:
@@ -160,7 +174,7 @@ class Node:
                 return error
         return None
 
-    async def _stop(self) -> None:
+    async def _stop(self) -> BaseException | None:
         """Finishes what is on its way, then closes everything so that the next start has nothing to replay."""
         _log.info("stopping", grace_seconds=self._config.shutdown_grace_seconds)
         self._ready = False
@@ -172,28 +186,39 @@ class Node:
         self._rounds.stop()
         # On a full disk the state may take nothing for as long as one likes to wait; the log has everything.
         done, _ = await asyncio.wait([self._tasks[0]], timeout=max(1.0, self._config.shutdown_grace_seconds))
+        failure = self._failure()
+        if failure is not None:
+            await self._abandon()
+            return failure
         await self._cancel_tasks()
-        if done and not self._guard.critical:
-            await self._checkpointer.run_once()
-        self._log_thread.shutdown()
-        self._node_log.close(clean=bool(done))
-        self._stack.close()
+        try:
+            if done and not self._guard.critical:
+                await self._checkpointer.run_once()
+            self._log_thread.shutdown()
+            self._node_log.close(clean=bool(done))
+        except LogError as error:
+            return error
+        finally:
+            self._stack.close()
         _log.info("stopped")
+        return None
 
     async def _abandon(self) -> None:
         """Something failed: nothing more is written, callers are told that the outcome of their writes is unknown."""
         self._ready = False
-        if hasattr(self, "_shard"):
-            self._shard.give_up()
-            await self._rpc.stop(0.2)
-            await self._ops.stop()
-            await self._shard.stop()
-        await self._cancel_tasks()
-        if hasattr(self, "_log_thread"):
-            self._log_thread.shutdown()  # a sync may be under way still
-        if hasattr(self, "_node_log"):
-            self._node_log.close(clean=False)
-        self._stack.close()
+        try:
+            if hasattr(self, "_ops"):  # the last part that is built: then all are there
+                self._shard.give_up()
+                await self._rpc.stop(0.2)
+                await self._ops.stop()
+                await self._shard.stop()
+            await self._cancel_tasks()
+            if hasattr(self, "_log_thread"):
+                self._log_thread.shutdown()  # a sync may be under way still
+            if hasattr(self, "_node_log"):
+                self._node_log.close(clean=False)
+        finally:
+            self._stack.close()
 
     async def _cancel_tasks(self) -> None:
         for task in self._tasks:

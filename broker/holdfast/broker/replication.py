@@ -50,7 +50,8 @@ class SoloReplicator:
         self._term = (int.from_bytes(known, "big") if known else 0) + 1
         self._staged: list[LogEntry] = []
         self._durable: list[LogEntry] = []
-        log.stage_hard_state(shard, self._term.to_bytes(8, "big"))
+        self._hard_state = self._term.to_bytes(8, "big")
+        log.stage_hard_state(shard, self._hard_state)
 
     @property
     def shard(self) -> int:
@@ -75,6 +76,8 @@ class SoloReplicator:
     def aborted(self) -> None:
         self._next_index -= len(self._staged)
         self._staged = []
+        if self._log.hard_states.get(self._shard) != self._hard_state:
+            self._log.stage_hard_state(self._shard, self._hard_state)
 
     def take_committed(self) -> list[LogEntry]:
         committed, self._durable = self._durable, []

@@ -18,6 +18,8 @@ from holdfast.machine.outcomes import Claimed, Outcome
 
 CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
 
+_NOTHING = Claim(0, 0, b"", b"", 0, [], [])  # to ask whether a claim would be let in
+
 Applied = list[tuple[Proposal, list[Outcome]]]
 
 
@@ -57,6 +59,7 @@ class Reserver:
         propose: Callable[[Proposal], None],
         check: Callable[[Entry], None],
         check_disk: Callable[[Entry], None],
+        check_written: Callable[[], None],
     ) -> None:
         self._machine = machine
         self._clock = clock
@@ -64,6 +67,7 @@ class Reserver:
         self._propose = propose
         self._check = check
         self._check_disk = check_disk
+        self._check_written = check_written  # refuses while the machine is ahead of the state
         self._waiters = Waiters(config.waiters_max)
         self._coming: dict[bytes, int] = {}  # by worker: claims that are proposed and not yet applied
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
@@ -78,10 +82,12 @@ class Reserver:
 
     async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
-        deadline_ms = self._clock.now_ms() + wanted.wait_ms
+        now_ms = self._clock.now_ms()
+        deadline_ms = now_ms + wanted.wait_ms
         if wanted.request_id:
+            self._check_written()
             held = self._still_held(self._machine.claims_of_request(wanted.worker, wanted.request_id))
-            if held:
+            if held and all(claim.expiry_ms > now_ms for claim in held):
                 return held
         while True:
             proposal = await self._claim_or_wait(wanted, deadline_ms)
@@ -94,7 +100,7 @@ class Reserver:
 
     async def _claim_or_wait(self, wanted: ReserveWanted, deadline_ms: int) -> Proposal | None:
         waiter = Waiter(wanted.queues, wanted.tasks_max, wanted.lease_ms, wanted.worker, wanted.request_id)
-        self._check(self._claim_entry(waiter, []))
+        self._check(_NOTHING)
         # Where others wait already nothing is left to take, but in the other queues there may be.
         proposal = self._try_claim(waiter, [queue for queue in wanted.queues if self._waiters.first(queue) is None])
         if proposal is not None:
@@ -111,7 +117,8 @@ class Reserver:
         try:
             return await waiter.future
         except asyncio.CancelledError:
-            if waiter.future.done() and not waiter.future.cancelled() and (proposal := waiter.future.result()):
+            served = waiter.future
+            if served.done() and not served.cancelled() and not served.exception() and (proposal := served.result()):
                 self._release_when_claimed(proposal)
             raise
         finally:
@@ -155,8 +162,7 @@ class Reserver:
             return None
         entry = self._claim_entry(waiter, picks)
         proposal = Proposal(entry, picks)
-        if waiter.worker:
-            self._count_coming(waiter.worker, len(entry.task_ids), proposal)
+        self._count_coming(waiter.worker, len(entry.task_ids))
         self._propose(proposal)
         return proposal
 
@@ -177,15 +183,10 @@ class Reserver:
             marks,
         )
 
-    def _count_coming(self, worker: bytes, count: int, proposal: Proposal) -> None:
-        self._coming[worker] = self._coming.get(worker, 0) + count
-
-        def over(_: object) -> None:
-            self._coming[worker] -= count
-            if not self._coming[worker]:
-                del self._coming[worker]
-
-        proposal.future.add_done_callback(over)
+    def _count_coming(self, worker: bytes, delta: int) -> None:
+        coming = self._coming.pop(worker, 0) + delta
+        if worker and coming > 0:
+            self._coming[worker] = coming
 
     # --- what was applied -------------------------------------------------------------------------------------
 
@@ -215,6 +216,8 @@ class Reserver:
         for proposal, outcomes in applied:
             if not proposal.picks:
                 continue
+            if isinstance(proposal.entry, Claim):
+                self._count_coming(proposal.entry.worker, -len(proposal.entry.task_ids))
             if _is_repeat(proposal, outcomes):
                 for picked in proposal.picks:
                     self._scheduler.give_back(picked)
@@ -231,7 +234,7 @@ class Reserver:
                 self._waiters.remove(waiter)
                 continue
             try:
-                self._check_disk(self._claim_entry(waiter, []))
+                self._check_disk(_NOTHING)
             except RefusedError:
                 return  # they are served when space is back
             try:
@@ -279,6 +282,7 @@ class Reserver:
     def reset(self) -> None:
         """Claims on their way will never be applied: forgets what was picked for them."""
         self._scheduler.reset()
+        self._coming.clear()
 
     def drain(self) -> None:
         """Sends everyone who waits home."""
@@ -292,6 +296,3 @@ class Reserver:
 
     def waiting_for(self, queue: bytes) -> int:
         return self._waiters.waiting_for(queue)
-
-    def oldest_ready(self, queue: bytes) -> bytes | None:
-        return self._scheduler.oldest_ready(queue)

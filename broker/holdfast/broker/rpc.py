@@ -44,12 +44,12 @@ class PortError(RuntimeError):
 class RpcServer:
     """Serves the wire API, health checking and reflection on one port."""
 
-    def __init__(self, service: Service, metrics: Metrics, *, batch_bytes_max: int) -> None:
+    def __init__(self, service: Service, metrics: Metrics, *, batch_bytes_max: int, calls_max: int) -> None:
         self._service = service
         self._metrics = metrics
         limit = batch_bytes_max * RECEIVE_FACTOR
         limits = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
-        self._server = grpc.aio.server(options=OPTIONS + limits)
+        self._server = grpc.aio.server(options=OPTIONS + limits, maximum_concurrent_rpcs=calls_max)
         self._names = [self._register(descriptor) for descriptor in pb.DESCRIPTOR.services_by_name.values()]
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

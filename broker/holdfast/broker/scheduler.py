@@ -191,14 +191,6 @@ class Scheduler:
         """Throws everything away, claims on their way included: their entries will never be applied."""
         self._windows.clear()
 
-    def oldest_ready(self, queue: bytes) -> bytes | None:
-        """The id of the oldest ready task."""
-        window = self._windows.get(queue) or self._open(queue)
-        if window is None or self._top_band(window) is None:
-            return None
-        head = self._oldest_band(window).head()
-        return head[1] if head is not None else None
-
     def _is_open(self, window: _Window) -> bool:
         """Whether the window was not thrown away since."""
         return self._windows.get(window.queue) is window

@@ -113,7 +113,7 @@ class Service:
         return pb.GetTaskResponse(task=task_message(self._read_task(request.task_id)))
 
     async def queue_stats(self, request: pb.QueueStatsRequest) -> pb.QueueStatsResponse:
-        self._validator.batch(len(request.queues), "queues")
+        self._validator.queues(len(request.queues))
         response = pb.QueueStatsResponse()
         for at, name in enumerate(request.queues):
             item = response.outcomes.add()
@@ -251,7 +251,7 @@ class Service:
             if task is None:
                 continue
             message = task_message(task, with_payload=False)
-            size += message.ByteSize()
+            size += message.ByteSize() + task.execution.size_bytes  # what was read counts, not only what is sent
             response.tasks.append(message)
             last = at == len(places) - 1
             if (last and more) or (not last and size > DEAD_PAGE_BYTES_MAX):

@@ -19,7 +19,7 @@ from holdfast.broker.refusals import OutcomeUnknownError, RefusedError, shutting
 from holdfast.broker.replication import Replicator
 from holdfast.broker.reserving import Applied, Reserver, ReserveWanted
 from holdfast.broker.state import StateFullError
-from holdfast.broker.views import read_executions
+from holdfast.broker.views import read_executions, read_oldest_ready
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry, LeaderStarted, decode
 from holdfast.machine.kv import OrderedKV
@@ -56,11 +56,19 @@ class Shard:
         self._check_disk = check_disk
         self._found_full = found_full
         self._draining = False
+        self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
         self._state_lags = False  # something is applied and, for lack of room, not yet written
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._staged: dict[int, Proposal] = {}  # by index: in the log or on the way there, not yet applied
         self._reserver = Reserver(
-            kv, machine, clock, config, propose=self._propose, check=self._check_open, check_disk=self._check_room
+            kv,
+            machine,
+            clock,
+            config,
+            propose=self._propose,
+            check=self._check_open,
+            check_disk=self._check_room,
+            check_written=self._check_written,
         )
         self._housekeeping = Housekeeping(
             kv, machine, config, metrics, now_ms=self.now_ms, submit=self._submit_housekeeping
@@ -115,10 +123,14 @@ class Shard:
         self._proposals.check_room()
 
     def _check_room(self, entry: Entry) -> None:
-        if self._state_lags:
-            # A claim would be picked from a ready line that lags behind the marks.
-            raise self._found_full()
+        self._check_written()
         self._check_disk(entry)
+
+    def _check_written(self) -> None:
+        """Refuses while the state lags behind the machine: a claim would be picked from a ready line that lags behind
+        its marks, or a caller be told of claims before it is known whether they go back."""
+        if self._state_lags:
+            raise self._found_full()
 
     def _propose(self, proposal: Proposal) -> None:
         self._proposals.add(proposal)
@@ -181,7 +193,7 @@ class Shard:
         applied: Applied = []
         while at < len(committed):
             record = committed[at]
-            proposal = self._staged.pop(record.index, None)
+            proposal = self._staged.get(record.index)
             entry = proposal.entry if proposal is not None else decode(record.payload)
             outcomes = self._machine.apply(record.index, record.term, entry)
             if proposal is not None:
@@ -197,6 +209,7 @@ class Shard:
             try:
                 effects = self._machine.commit()
                 self._state_lags = False
+                self._committed_index = self._machine.meta.applied_index
                 return effects
             except StateFullError:
                 self._state_lags = True
@@ -204,6 +217,8 @@ class Shard:
                 await asyncio.sleep(STATE_FULL_SECONDS)
 
     def _follow(self, effects: Effects, applied: Applied) -> None:
+        for index in [index for index in self._staged if index <= self._committed_index]:
+            del self._staged[index]
         self._reserver.follow(effects, applied)
         self._housekeeping.arm(effects)
         for proposal, outcomes in applied:
@@ -227,7 +242,8 @@ class Shard:
 
     def oldest_ready_age_ms(self, queue: bytes) -> int:
         """How long the oldest ready task has been ready; 0 if there is none."""
-        task_id = self._reserver.oldest_ready(queue)
+        row = self._machine.queue(queue)
+        task_id = read_oldest_ready(self._kv, queue, row) if row is not None and row.ready else None
         (task,) = self.executions([task_id]) if task_id is not None else (None,)
         return max(0, self.now_ms() - task.changed_ms) if task is not None else 0
 
@@ -241,7 +257,8 @@ class Shard:
 
     @property
     def applied_index(self) -> int:
-        return self._machine.meta.applied_index
+        """The newest entry that is in the state."""
+        return self._committed_index
 
     @property
     def clock(self) -> ShardClock:

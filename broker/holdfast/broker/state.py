@@ -32,7 +32,8 @@ class StateFullError(StateError):
 
 
 def _failed(what: str, error: Exception) -> StateError:
-    kind = StateFullError if "No space left" in str(error) else StateError
+    is_full = any(text in str(error) for text in ("No space left", "Disk quota exceeded"))
+    kind = StateFullError if is_full else StateError
     return kind(f"The state could not be {what}: {error}")
 
 
@@ -43,6 +44,7 @@ def _options(write_buffer_bytes: int, block_cache_bytes: int) -> Options:
     options.set_max_write_buffer_number(4)
     options.set_max_background_jobs(2)
     # A stalled write would hold the interpreter lock and with it the whole node; the log bounds what piles up instead.
+    # Only a disk so slow that four write buffers wait for it still stalls.
     options.set_level_zero_slowdown_writes_trigger(_NEVER)
     options.set_level_zero_stop_writes_trigger(_NEVER)
     options.set_soft_pending_compaction_bytes_limit(0)
@@ -71,14 +73,20 @@ class RocksState:
         self._db.set_write_options(no_wal)
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._db.get(key)
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise _failed("read", error) from error
         return value
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         if not keys:
             return []
         wanted: list[Any] = list(keys)
-        values: list[bytes | None] = self._db.get(wanted) or []
+        try:
+            values: list[bytes | None] = self._db.get(wanted) or []
+        except Exception as error:
+            raise _failed("read", error) from error
         return values
 
     def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
@@ -92,6 +100,12 @@ class RocksState:
                 break
             rows.append((key, cursor.value()))
             cursor.next()
+        if not cursor.valid():
+            # The end of the data and an unreadable block look the same; taking one for the other would hide tasks.
+            try:
+                cursor.status()
+            except Exception as error:
+                raise _failed("read", error) from error
         return rows
 
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:

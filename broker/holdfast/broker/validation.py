@@ -21,6 +21,7 @@ ID_BYTES_MAX = 256
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 16 * 1024
 QUEUES_PER_RESERVE_MAX = 64
+QUEUES_PER_STATS_MAX = 100
 ATTEMPTS_MAX = 1000
 CLAIMS_MAX = 10_000
 FOLLOW_UPS_MAX = 100
@@ -87,6 +88,9 @@ class Validator:
 
     def batch(self, count: int, field: str) -> None:
         _batch(count, field, self._config.batch_tasks_max)
+
+    def queues(self, count: int) -> None:
+        _batch(count, "queues", QUEUES_PER_STATS_MAX)
 
     def queue(self, name: str, field: str = "queue") -> bytes:
         known = self._known_queues.get(name)

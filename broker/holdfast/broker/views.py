@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import REPORT_ERROR, Execution, Report
+from holdfast.machine.rows import REPORT_ERROR, Execution, Queue, Report, split_ready_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,15 @@ def read_dead(kv: OrderedKV, queue: bytes, after: bytes, limit: int) -> tuple[li
     start = prefix + after + b"\0" if after else prefix
     rows = kv.scan(start, keys.after_prefix(prefix), limit + 1)
     return [key[len(prefix) :] for key, _ in rows[:limit]], len(rows) > limit
+
+
+def read_oldest_ready(kv: OrderedKV, name: bytes, queue: Queue) -> bytes | None:
+    """The id of a queue's oldest ready task: the oldest of the heads of its priorities, each found from its mark."""
+    heads = []
+    for priority, mark in enumerate(queue.marks):
+        start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_band(name, priority))
+        heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in kv.scan(start, stop, 1)]
+    return min(heads)[1] if heads else None
 
 
 def read_queue_names(kv: OrderedKV, limit: int) -> list[bytes]:

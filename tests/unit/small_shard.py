@@ -1,0 +1,177 @@
+"""A shard whose rounds a test makes by hand, so that it decides what is on its way at which moment."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from holdfast.broker.clock import ShardClock
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.log.node_log import Entry as LogEntry
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.refusals import RefusedError, disk_low
+from holdfast.broker.reserving import ReserveWanted
+from holdfast.broker.shard import Shard
+from holdfast.broker.state import StateFullError
+from holdfast.machine import entries
+from holdfast.machine.entries import AckItem, ClaimRef, Entry
+from holdfast.machine.invariants import violations
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.outcomes import Accepted, Claimed, Outcome
+from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, WINDOW_MS, new_task
+
+WAIT_MS = 60_000  # no test waits for its end
+TURNS = 10  # of the loop: enough for every task to reach what it waits for
+
+Result = TypeVar("Result")
+
+
+class StillTime:
+    """Clocks that stand unless they are moved."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+class MemoryLog:
+    """A Replicator without a disk."""
+
+    shard = 0
+    term = 1
+
+    def __init__(self) -> None:
+        self._next_index = 1
+        self._staged: list[LogEntry] = []
+        self._durable: list[LogEntry] = []
+
+    def stage(self, payloads: Sequence[bytes]) -> int:
+        first_index = self._next_index
+        self._staged += [LogEntry(0, first_index + at, 1, payload) for at, payload in enumerate(payloads)]
+        self._next_index += len(payloads)
+        return first_index
+
+    def flushed(self) -> None:
+        self._durable += self._staged
+        self._staged = []
+
+    def aborted(self) -> None:
+        self._next_index -= len(self._staged)
+        self._staged = []
+
+    def take_committed(self) -> list[LogEntry]:
+        committed, self._durable = self._durable, []
+        return committed
+
+
+class FillingKV(MemoryKV):
+    """A state that can be without room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        if self.is_full:
+            raise StateFullError("there is no room")
+        super().write(changes)
+
+
+async def settle() -> None:
+    """Lets everything run that can."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+class SmallShard:
+    def __init__(self, **settings: Any) -> None:
+        self.kv = FillingKV()
+        self.time = StillTime()
+        self.refuses = False  # as a full disk does
+        self.machine = Machine(self.kv)
+        self.shard = Shard(
+            self.kv, self.machine, MemoryLog(), ShardClock(self.time, 0), BrokerConfig().model_copy(update=settings),
+            Metrics(), wake_rounds=lambda: None, check_disk=self._check_disk, found_full=lambda: disk_low(0, 1),
+        )  # fmt: skip
+
+    def _check_disk(self, _entry: Entry) -> None:
+        if self.refuses:
+            raise disk_low(0, 1)
+
+    # Rounds.
+
+    async def round(self) -> None:
+        """Everything that waits is written and applied, and its callers get their answers."""
+        await settle()
+        self.shard.stage()
+        self.shard.flushed()
+        await self.shard.apply_committed()
+        await settle()
+        assert violations(self.kv) == []
+
+    async def round_without_room(self) -> None:
+        await settle()
+        self.shard.stage()
+        self.shard.aborted(disk_low(0, 1))
+        await settle()
+
+    async def rounds_until(self, work: Coroutine[Any, Any, Result]) -> Result:
+        task = asyncio.ensure_future(work)
+        await settle()
+        while not task.done():
+            await self.round()
+        return await task
+
+    # Calls.
+
+    async def submit(self, entry: Entry) -> list[Outcome]:
+        return await self.rounds_until(self.shard.submit(entry))
+
+    async def enqueue(self, count: int = 1, **changes: Any) -> list[bytes]:
+        tasks = [new_task(**changes)] * count
+        outcomes = await self.submit(entries.Enqueue(self.time.now_ms, WINDOW_MS, tasks))
+        return [outcome.task_id for outcome in outcomes if isinstance(outcome, Accepted)]
+
+    async def cancel(self, task_id: bytes) -> None:
+        await self.submit(entries.Cancel(self.time.now_ms, KEEP_MS, [task_id]))
+
+    async def ack(self, claim: Claimed) -> Outcome:
+        item = AckItem(claim.task_id, claim.token, None, ())
+        return (await self.submit(entries.Ack(self.time.now_ms, KEEP_MS, WINDOW_MS, [item])))[0]
+
+    async def release(self, claim: Claimed) -> None:
+        await self.submit(entries.Release(self.time.now_ms, KEEP_MS, [ClaimRef(claim.task_id, claim.token)]))
+
+    def reserve(
+        self,
+        *queues: bytes,
+        tasks_max: int = 1,
+        wait_ms: int = WAIT_MS,
+        worker: bytes = b"worker",
+        request_id: bytes = b"",
+    ) -> asyncio.Task[list[Claimed]]:
+        """A call that has begun; it gets its claims in a later round."""
+        wanted = ReserveWanted(list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id)
+        return asyncio.ensure_future(self.shard.reserve(wanted))
+
+    async def claim(self, *queues: bytes, **wishes: Any) -> list[Claimed]:
+        """Claims what is there now."""
+        return await self.rounds_until(_taken(self.reserve(*queues, wait_ms=0, **wishes)))
+
+
+async def _taken(call: asyncio.Task[list[Claimed]]) -> list[Claimed]:
+    return await call
+
+
+async def refusal(call: asyncio.Task[list[Claimed]]) -> str:
+    """The reason of a call that is refused."""
+    try:
+        await call
+    except RefusedError as refused:
+        return refused.reason
+    return ""

@@ -1,0 +1,267 @@
+"""Rounds over a real log on a fake disk: one sync for all that waits, and what happens when there is no room."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from holdfast.broker.checkpoints import Checkpointer
+from holdfast.broker.clock import ShardClock
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.disk_guard import DiskGuard
+from holdfast.broker.log.errors import DiskFailedError
+from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.recovery import RecoveryError, recover_shard
+from holdfast.broker.refusals import DISK_LOW, RefusedError
+from holdfast.broker.replication import SoloReplicator
+from holdfast.broker.rounds import Rounds
+from holdfast.broker.shard import Shard
+from holdfast.broker.state import StateError
+from holdfast.machine.entries import Enqueue
+from holdfast.machine.hashing import state_hash
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.outcomes import Accepted
+from tests.simulation.fake_disk import FakeDisk
+from tests.unit.machine_shard import QUEUE, START_MS, WINDOW_MS, new_task
+from tests.unit.small_shard import StillTime, settle
+
+SEGMENT_BYTES = 16 * 1024
+
+
+class Held:
+    """Stands for the thread: blocking work is done only when the test lets it."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.done = 0
+        self._opened = asyncio.Event()
+
+    async def run(self, work: Callable[[], None]) -> None:
+        if not self.is_open:
+            self._opened.clear()
+            await self._opened.wait()
+        work()
+        self.done += 1
+
+    def open(self) -> None:
+        self.is_open = True
+        self._opened.set()
+
+
+class Broker:
+    def __init__(self, disk: FakeDisk, kv: MemoryKV) -> None:
+        self.disk, self.kv, self.thread = disk, kv, Held()
+        self.log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
+        self.machine = recover_shard(self.log, kv, 0).machine
+        self.guard = DiskGuard(disk.free_bytes, 0)
+        self.rounds = Rounds(self.log, Metrics(), run_blocking=self.thread.run, on_disk_full=self.guard.found_full)
+        self.shard = Shard(
+            kv, self.machine, SoloReplicator(self.log, 0, self.machine.meta.applied_index),
+            ShardClock(StillTime(), self.machine.meta.now_ms), BrokerConfig(), Metrics(),
+            wake_rounds=self.rounds.wake, check_disk=self.guard.check, found_full=self.guard.found_full,
+        )  # fmt: skip
+        self.rounds.attach([self.shard])
+        self.running = asyncio.ensure_future(self.rounds.run())
+
+    def enqueue(self, size_bytes: int = 10) -> Awaitable[list[Accepted]]:
+        entry = Enqueue(START_MS, WINDOW_MS, [new_task(envelope=bytes(size_bytes))])
+        return asyncio.ensure_future(self.shard.submit(entry))  # type: ignore[arg-type]  # an enqueue is never rejected
+
+    async def stop(self) -> None:
+        self.rounds.stop()
+        await self.running
+
+
+async def enqueue_for_ever(broker: Broker) -> None:
+    while True:
+        await broker.enqueue(size_bytes=4000)
+
+
+@pytest.fixture
+def disk() -> FakeDisk:
+    return FakeDisk(random.Random(0))
+
+
+@pytest.fixture
+async def broker(disk: FakeDisk) -> Broker:
+    return Broker(disk, MemoryKV())
+
+
+async def test_what_waits_during_a_sync_shares_the_next(broker: Broker) -> None:
+    await broker.enqueue()
+    broker.thread.is_open = False
+    first = broker.enqueue()
+    await settle()
+    others = [broker.enqueue() for _ in range(20)]
+    await settle()
+    before = broker.thread.done
+    broker.thread.open()
+    await asyncio.gather(first, *others)
+    assert broker.thread.done - before == 2
+    await broker.stop()
+
+
+async def test_nothing_is_answered_before_its_sync(broker: Broker) -> None:
+    broker.thread.is_open = False
+    call = asyncio.ensure_future(broker.enqueue())
+    await settle()
+    assert not call.done()
+    assert broker.shard.queue(QUEUE) is None
+    broker.thread.open()
+    await call
+    await broker.stop()
+
+
+async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broker, disk: FakeDisk) -> None:
+    await broker.enqueue()
+    disk.capacity_bytes -= disk.free_bytes()
+    with pytest.raises(RefusedError) as refused:
+        await enqueue_for_ever(broker)
+    assert refused.value.reason == DISK_LOW
+    counted = broker.shard.queue(QUEUE)
+    assert counted is not None
+    accepted = counted.enqueued_total
+    disk.capacity_bytes = 1 << 40
+    assert broker.guard.look()
+    await broker.enqueue()
+    await broker.stop()
+    replayed = MemoryKV()
+    recover_shard(NodeLog.open(disk, segment_bytes=SEGMENT_BYTES), replayed, 0)
+    assert state_hash(replayed) == state_hash(broker.kv)
+    assert counted.enqueued_total == accepted + 1
+
+
+async def test_a_failed_sync_ends_the_rounds(broker: Broker, disk: FakeDisk) -> None:
+    await broker.enqueue()
+    disk.fail_next_sync = True
+    call = asyncio.ensure_future(broker.enqueue())
+    with pytest.raises(DiskFailedError):
+        await broker.running
+    assert not call.done(), "nobody knows how it ended"
+    call.cancel()
+
+
+async def test_a_stop_finishes_what_waits(broker: Broker) -> None:
+    broker.thread.is_open = False
+    calls = [asyncio.ensure_future(broker.enqueue()) for _ in range(3)]
+    await settle()
+    broker.rounds.stop()
+    broker.thread.open()
+    await broker.running
+    assert all(call.done() for call in calls)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+class State:
+    def __init__(self) -> None:
+        self.flushes = 0
+        self.fails = False
+
+    def flush(self) -> None:
+        if self.fails:
+            raise StateError("no")
+        self.flushes += 1
+
+
+class Moments:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def checkpointer(broker: Broker, state: State, clock: Moments, **limits: float) -> Checkpointer:
+    wanted = {"log_bytes_max": 1 << 30, "age_seconds_max": 1e9} | limits
+    return Checkpointer(
+        broker.log, 0, state, lambda: broker.shard.applied_index, run_blocking=broker.thread.run, monotonic=clock,
+        log_bytes_max=int(wanted["log_bytes_max"]), age_seconds_max=wanted["age_seconds_max"],
+    )  # fmt: skip
+
+
+async def test_a_checkpoint_is_due_by_age_and_only_if_something_changed(broker: Broker) -> None:
+    clock, state = Moments(), State()
+    one = checkpointer(broker, state, clock, age_seconds_max=10)
+    clock.now = 10
+    assert not one.is_due()
+    await broker.enqueue()
+    assert one.is_due()
+    await one.run_once()
+    assert (state.flushes, one.is_due()) == (1, False)
+    await broker.enqueue()
+    assert not one.is_due()
+    clock.now = 20
+    assert one.is_due()
+    await broker.stop()
+
+
+async def test_a_checkpoint_is_due_by_size(broker: Broker) -> None:
+    one = checkpointer(broker, State(), Moments(), log_bytes_max=20_000)
+    await broker.enqueue()
+    assert not one.is_due()
+    for _ in range(5):
+        await broker.enqueue(size_bytes=4000)
+    assert one.is_due()
+    await broker.stop()
+
+
+async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broker: Broker) -> None:
+    one = checkpointer(broker, State(), Moments())
+    for _ in range(20):
+        await broker.enqueue(size_bytes=4000)
+    captured = broker.shard.applied_index
+    broker.thread.is_open = False
+    running = asyncio.ensure_future(one.run_once())
+    await settle()
+    broker.thread.open()
+    for _ in range(20):
+        await broker.enqueue(size_bytes=4000)
+    await running
+    assert 1 < broker.log.first_index(0) <= captured + 1
+    await broker.stop()
+
+
+async def test_a_flush_that_fails_cuts_nothing(broker: Broker) -> None:
+    state = State()
+    one = checkpointer(broker, state, Moments(), log_bytes_max=1)
+    for _ in range(20):
+        await broker.enqueue(size_bytes=4000)
+    state.fails = True
+    await one.run_once()
+    assert broker.log.first_index(0) == 1
+    assert one.is_due(), "it is tried again"
+    state.fails = False
+    await one.run_once()
+    assert broker.log.first_index(0) > 1
+    await broker.stop()
+
+
+# --- log and state that do not belong together ------------------------------------------------------------------------
+
+
+async def test_a_state_that_is_ahead_of_the_log_is_refused(broker: Broker, disk: FakeDisk) -> None:
+    await broker.enqueue()
+    older = disk.copy()
+    await broker.enqueue()
+    await broker.stop()
+    with pytest.raises(RecoveryError, match="synced entries were lost"):
+        Broker(older, broker.kv)
+
+
+async def test_a_state_without_its_log_is_refused(broker: Broker) -> None:
+    await broker.enqueue()
+    await broker.stop()
+    with pytest.raises(RecoveryError, match="belongs to another node"):
+        Broker(FakeDisk(random.Random(0)), broker.kv)
+
+
+async def test_a_log_whose_beginning_the_state_has_not_seen_is_refused(broker: Broker, disk: FakeDisk) -> None:
+    for _ in range(20):
+        await broker.enqueue(size_bytes=4000)
+    await checkpointer(broker, State(), Moments()).run_once()
+    await broker.stop()
+    with pytest.raises(RecoveryError, match="older than the log"):
+        Broker(disk, MemoryKV())
