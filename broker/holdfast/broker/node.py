@@ -36,6 +36,7 @@ SHARD = 0
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
+CALLS_SPARE = 1000
 STOP_SECONDS_MAX = 30.0  # beyond the grace period
 EXIT_FORCED = 3  # of a stop that was asked for twice, or could not be finished
 
@@ -131,7 +132,8 @@ class Node:
             may_flush=lambda: not self._guard.critical,
         )
         service = Service(self._shard, self._state, config, metrics)
-        calls_max = config.waiters_max + config.proposals_max
+        # Only a last bound: within it, what is too much gets a typed refusal.
+        calls_max = config.waiters_max + config.proposals_max + CALLS_SPARE
         self._rpc = RpcServer(service, metrics, batch_bytes_max=config.batch_bytes_max, calls_max=calls_max)
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
