@@ -101,7 +101,7 @@ class Actor:
 
 class Producer(Actor):
     async def act(self) -> None:
-        orders = [self.new_order() for _ in range(self._rng.randint(1, 4))]
+        orders = [self.new_order() for _ in range(self._rng.randint(1, 3))]
         for _ in range(ATTEMPTS_TO_ASK):
             answered = await self._send(orders)
             # Once more although the answer is known, or because it is not.

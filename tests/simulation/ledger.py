@@ -70,7 +70,8 @@ def label_of(envelope: bytes) -> bytes:
 class Ledger:
     """Raises BrokenPromiseError at the first contradiction."""
 
-    def __init__(self) -> None:
+    def __init__(self, claims_per_worker_max: int) -> None:
+        self._claims_per_worker_max = claims_per_worker_max
         self.orders: dict[bytes, Order] = {}
         self.known: dict[bytes, Known] = {}
         self.token_max = 0
@@ -244,6 +245,9 @@ class Ledger:
         if meta.now_ms < self.now_ms:
             raise BrokenPromiseError(f"shard time went back from {self.now_ms} to {meta.now_ms}")
         self.now_ms = meta.now_ms
+        for key, held in rows_of(kv, keys.family_start(keys.WORKER), keys.family_start(keys.WORKER + 1)):
+            if int.from_bytes(held, "big") > self._claims_per_worker_max:
+                raise BrokenPromiseError(f"{key[1:]!r} holds {int.from_bytes(held, 'big')} claims")
         for key, envelope in rows_of(kv, keys.family_start(keys.ENVELOPE), keys.family_start(keys.ENVELOPE + 1)):
             order = self.orders.get(label_of(envelope))
             if order is None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-TURNS_WITHOUT_TIME_MAX = 200_000
+TURNS_WITHOUT_TIME_MAX = 100_000
 SECONDS_MAX = 100_000.0
 
 

@@ -169,7 +169,9 @@ async def _taken(call: asyncio.Task[list[Claimed]]) -> list[Claimed]:
 
 
 async def refusal(call: asyncio.Task[list[Claimed]]) -> str:
-    """The reason of a call that is refused."""
+    """The reason of a call that is refused at once."""
+    await settle()
+    assert call.done()
     try:
         await call
     except RefusedError as refused:

@@ -231,9 +231,15 @@ async def test_a_waiting_caller_that_goes_as_it_is_served(small: SmallShard) -> 
 async def test_a_caller_that_gave_up_waiting_takes_nothing(small: SmallShard) -> None:
     call = small.reserve()
     await settle()
+    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, 1, [*_tasks(QUEUE, 1)])))
+    await settle()
+    small.shard.stage()
+    small.shard.flushed()
     call.cancel()  # and has not had its turn when the task comes
-    tasks = await small.enqueue()
-    assert ids(await small.claim()) == tasks
+    await small.shard.apply_committed()
+    assert small.shard.proposals_waiting == 0
+    await gone(call)
+    await enqueueing
 
 
 async def test_who_asks_again_never_gets_what_is_on_its_way_back(small: SmallShard) -> None:

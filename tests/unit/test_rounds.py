@@ -174,10 +174,13 @@ class Moments:
         return self.now
 
 
-def checkpointer(broker: Broker, state: State, clock: Moments, **limits: float) -> Checkpointer:
+def checkpointer(
+    broker: Broker, state: State, clock: Moments, thread: Held | None = None, **limits: float
+) -> Checkpointer:
     wanted = {"log_bytes_max": 1 << 30, "age_seconds_max": 1e9} | limits
     return Checkpointer(
-        broker.log, 0, state, lambda: broker.shard.applied_index, run_blocking=broker.thread.run, monotonic=clock,
+        broker.log, 0, state, lambda: broker.shard.applied_index,
+        run_blocking=(thread or broker.thread).run, monotonic=clock,
         log_bytes_max=int(wanted["log_bytes_max"]), age_seconds_max=wanted["age_seconds_max"],
     )  # fmt: skip
 
@@ -209,16 +212,17 @@ async def test_a_checkpoint_is_due_by_size(broker: Broker) -> None:
 
 
 async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broker: Broker) -> None:
-    one = checkpointer(broker, State(), Moments())
+    thread = Held()
+    one = checkpointer(broker, State(), Moments(), thread)
     for _ in range(20):
         await broker.enqueue(size_bytes=4000)
     captured = broker.shard.applied_index
-    broker.thread.is_open = False
+    thread.is_open = False
     running = asyncio.ensure_future(one.run_once())
     await settle()
-    broker.thread.open()
     for _ in range(20):
         await broker.enqueue(size_bytes=4000)
+    thread.open()
     await running
     assert 1 < broker.log.first_index(0) <= captured + 1
     await broker.stop()
