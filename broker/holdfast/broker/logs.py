@@ -61,6 +61,8 @@ def setup_logs(level: str, log_format: LogFormat, stream: TextIO | None = None) 
     root.handlers[:] = [handler]
     root.setLevel(max(level_number, _FOREIGN_LEVEL))
     logging.getLogger(_OURS).setLevel(level_number)
+    # An HTTP server that ran in this process before has cut its access log off.
+    logging.getLogger("uvicorn.access").propagate = True
 
 
 def get_logger(name: str) -> Logger:
