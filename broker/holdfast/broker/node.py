@@ -38,7 +38,7 @@ GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objec
 WATCH_SECONDS = 1.0
 CALLS_SPARE = 1000
 STOP_SECONDS_MAX = 30.0  # beyond the grace period
-EXIT_FORCED = 3  # of a stop that was asked for twice, or could not be finished
+EXIT_FORCED = 1  # of a stop that was asked for twice, or could not be finished; 3 is the missing extra
 
 _log = get_logger(__name__)
 
