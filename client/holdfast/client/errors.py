@@ -6,6 +6,10 @@ HoldfastError
 ├── ConnectionFailed     no connection to the server, or it broke during the call
 ├── DeadlineExceeded     the server did not answer in time
 ├── UnexpectedAnswer     whatever answered does not speak this API
+├── NotJson              arguments or a result that JSON cannot hold
+├── ResultTimeout        the task did not finish in the time given
+├── TaskFailed           the result of a task that is dead
+├── TaskCancelled        the result of a task that was cancelled
 └── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
     ├── InvalidArgument  MALFORMED_REQUEST MISSING_FIELD INVALID_FIELD OUT_OF_RANGE TOO_LARGE BATCH_TOO_LARGE
     ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND
@@ -18,6 +22,10 @@ HoldfastError
     ├── Unavailable      DISK_LOW SHUTTING_DOWN
     ├── OutcomeUnknown   OUTCOME_UNKNOWN
     └── ServerError      INTERNAL
+
+HandlerSignal            raised by handlers to tell the worker what to do
+├── GiveUp               no attempt can succeed: make the task a dead letter now
+└── RetryAfter           try again after this delay instead of the server's back-off
 
 After a `Rejected` nothing has changed, save for `OutcomeUnknown` and `ServerError`. After `ConnectionFailed`,
 `DeadlineExceeded`, `OutcomeUnknown` or `ServerError` the call may or may not have taken effect: repeat it, an enqueue
@@ -99,6 +107,81 @@ class UnexpectedAnswer(HoldfastError):
             f"The server{where} gave an answer this client does not understand ({self.problem}): "
             "check the address and that client and server have versions that fit."
         )
+
+
+class NotJson(HoldfastError, TypeError):
+    """Arguments and results of tasks travel as JSON, and this value does not fit."""
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(what, problem)
+        self.what = what  # e.g. "the arguments of send_mail"
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"Expected {self.what} to be JSON, but {self.problem}: pass text, numbers, lists and dictionaries."
+
+
+class ResultTimeout(HoldfastError, TimeoutError):
+    """The task did not finish in the time given. It goes on; wait again if you like."""
+
+    def __init__(self, task_id: str, timeout_s: float) -> None:
+        super().__init__(task_id, timeout_s)
+        self.task_id = task_id
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        return (
+            f"Task {self.task_id} did not finish within {self.timeout_s:g} s: it goes on, and can be waited for again."
+        )
+
+
+class TaskFailed(HoldfastError):
+    """There is no result: the task is dead."""
+
+    def __init__(self, task_id: str, dead_reason: str = "", error_type: str = "", error_message: str = "") -> None:
+        super().__init__(task_id, dead_reason, error_type, error_message)
+        self.task_id = task_id
+        self.dead_reason = dead_reason  # e.g. ATTEMPTS_SPENT
+        self.error_type = error_type  # of the last attempt, e.g. the class of the exception
+        self.error_message = error_message
+
+    def __str__(self) -> str:
+        cause = f"{self.error_type}: {self.error_message}" if self.error_type else "no error was reported"
+        return (
+            f"Task {self.task_id} is dead ({self.dead_reason or 'no reason given'}; {cause}): "
+            f"see `holdfast dlq show {self.task_id}`."
+        )
+
+
+class TaskCancelled(HoldfastError):
+    """There is no result: the task was cancelled."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(task_id)
+        self.task_id = task_id
+
+    def __str__(self) -> str:
+        return f"Task {self.task_id} was cancelled."
+
+
+class HandlerSignal(Exception):
+    """What a handler raises to tell the worker more than that this attempt failed."""
+
+
+class GiveUp(HandlerSignal):
+    """Raise it in a handler when no attempt can succeed: the task becomes a dead letter now."""
+
+
+class RetryAfter(HandlerSignal):
+    """Raise it in a handler to fail this attempt and have the next one after `delay_s` seconds."""
+
+    def __init__(self, delay_s: float, message: str = "") -> None:
+        super().__init__(delay_s, message)
+        self.delay_s = delay_s
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message or f"to be tried again after {self.delay_s:g} s"
 
 
 class Rejected(HoldfastError):
