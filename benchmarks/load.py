@@ -2,7 +2,8 @@
 
 import asyncio
 
-from harness.loads import main
+from harness import app_loads
+from harness.loads import ROLES, main
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main({**ROLES, **app_loads.ROLES}))

@@ -20,7 +20,7 @@ from harness.display import Display
 from harness.machine import Machine, look_at_machine
 from harness.results import Aim, BrokenRunError, Measured, Outcome
 from holdfast.client import HoldfastError
-from scenarios import backlog, batches, singles
+from scenarios import backlog, batches, singles, workers
 
 EXIT_OK = 0
 EXIT_BROKEN = 1
@@ -46,6 +46,10 @@ SCENARIOS = {
     ),
     "single": Scenario("single enqueues of 1 KB at 200/s", singles.SINGLE_AIMS, singles.measure_single, 3),
     "pickup": Scenario("enqueue until a waiting worker has the task", singles.PICKUP_AIMS, singles.measure_pickup, 3),
+    "worker": Scenario(
+        "calls of an app, one worker process with async handlers", workers.WORKER_AIMS, workers.measure_worker, 3
+    ),
+    "caller": Scenario("calls of an app, one after the other", workers.CALLER_AIMS, workers.measure_caller, 3),
     # Takes many samples by itself.
     "backlog": Scenario("claim and ack with a large backlog, start-up, memory", backlog.AIMS, backlog.measure, 1),
 }
@@ -67,7 +71,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--dir", type=Path, default=Path(), metavar="DIR", help="where data is put meanwhile (the current directory)"
     )
-    parser.add_argument("--tasks", type=_positive, metavar="N", help="tasks of enqueue and lifecycle")
+    parser.add_argument("--tasks", type=_positive, metavar="N", help="tasks of enqueue, lifecycle, worker and caller")
     parser.add_argument("--seconds", type=_positive, metavar="N", help="length of single")
     parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
     parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")
@@ -83,7 +87,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _sizes(arguments: argparse.Namespace) -> Sizes:
     sizes = QUICK if arguments.quick else FULL
     if arguments.tasks:
-        sizes = dataclasses.replace(sizes, enqueue_tasks=arguments.tasks, lifecycle_tasks=arguments.tasks)
+        number = arguments.tasks
+        sizes = dataclasses.replace(
+            sizes, enqueue_tasks=number, lifecycle_tasks=number, worker_tasks=number, caller_tasks=number
+        )
     if arguments.seconds:
         sizes = dataclasses.replace(sizes, single_seconds=float(arguments.seconds))
     if arguments.samples:

@@ -29,6 +29,8 @@ class Sizes:
     backlog_tasks: int
     drain_tasks: int  # claimed and acked per sample
     drain_samples: int
+    worker_tasks: int
+    caller_tasks: int  # enqueued one after the other
 
 
 FULL = Sizes(
@@ -39,6 +41,8 @@ FULL = Sizes(
     backlog_tasks=1_000_000,
     drain_tasks=20_000,
     drain_samples=5,
+    worker_tasks=50_000,
+    caller_tasks=2_000,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,
@@ -48,6 +52,8 @@ QUICK = Sizes(
     backlog_tasks=30_000,
     drain_tasks=5_000,
     drain_samples=2,
+    worker_tasks=5_000,
+    caller_tasks=200,
 )
 
 

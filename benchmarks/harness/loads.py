@@ -8,7 +8,7 @@ import random
 import struct
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from harness.protocol import CONSUME, GO, PACE, PICK_UP, PRODUCE, PROGRESS, READY, RESULT, STOP, LoadResult, LoadSpec
@@ -200,7 +200,9 @@ async def _until_stop(load: Load, work: Awaitable[None]) -> None:
         await working
 
 
-_ROLES: dict[str, Callable[[Load], Awaitable[None]]] = {
+Role = Callable[[Load], Awaitable[None]]
+
+ROLES: dict[str, Role] = {
     PRODUCE: _produce,
     CONSUME: _consume,
     PACE: _pace,
@@ -217,7 +219,7 @@ async def _report(load: Load) -> None:
             _tell(PROGRESS, done=told)
 
 
-async def main() -> None:
+async def main(roles: Mapping[str, Role]) -> None:
     control = Control()
     spec = LoadSpec(**json.loads(await control.next_line()))
     # Nothing is repeated: a lost answer would blur what was measured.
@@ -231,7 +233,7 @@ async def main() -> None:
         cpu_s = time.process_time()
         load.result.started_s = time.monotonic()
         try:
-            await _ROLES[spec.role](load)
+            await roles[spec.role](load)
         except* (HoldfastError, BrokenRunError) as group:
             sys.exit("; ".join(dict.fromkeys(str(error) for error in group.exceptions)))
         load.result.cpu_s = time.process_time() - cpu_s

@@ -19,6 +19,9 @@ RESULT = "result"
 PRODUCE = "produce"  # enqueues batches, a few calls in flight
 CONSUME = "consume"  # reserves and acks batches
 PACE = "pace"  # enqueues single tasks by a schedule, whether or not earlier ones have returned
+PRODUCE_CALLS = "produce_calls"  # enqueues calls of an app in batches
+PRODUCE_SINGLY = "produce_singly"  # enqueues one call of an app after the other, blocking
+WORK = "work"  # runs a worker with a task that does nothing
 PICK_UP = "pick_up"  # waits for single tasks and measures how old they are
 
 
@@ -32,7 +35,7 @@ class LoadSpec:
     tasks: int = 0  # how many in all; 0: until told to stop
     batch_tasks: int = 100  # per call
     payload_bytes: int = 1024
-    calls_in_flight: int = 1
+    calls_in_flight: int = 1  # of a worker: its slots
     rate_per_s: float = 0.0  # of a schedule
     worker: str = ""  # of a consumer
 

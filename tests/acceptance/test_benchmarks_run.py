@@ -47,6 +47,16 @@ def test_throughput_scenarios_count_and_report_everything(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]  # nothing is left behind
 
 
+def test_app_scenarios_count_and_report_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "worker", "caller", "--tasks", "500")
+    assert scenarios["worker"]["counts"] == {"enqueued": 500, "succeeded": 500}
+    assert scenarios["caller"]["counts"] == {"enqueued": 500}
+    for name in ("producer process", "worker process"):
+        assert figures_of(scenarios["worker"])[name]["reached"]["median"] > 0
+    assert figures_of(scenarios["worker"])["rate"]["target"].startswith("≥")
+    assert figures_of(scenarios["caller"])["call, p50"]["reached"]["median"] > 0
+
+
 def test_latency_and_backlog_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     sizes = ("--seconds", "1", "--samples", "10", "--backlog", "1000")
     _, scenarios = scenarios_of(tmp_path, "single", "pickup", "backlog", *sizes)

@@ -141,6 +141,8 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
     ("no discards", "DiscardDeadLetters", b"", "MISSING_FIELD", "task_ids"),
     ("no stats", "QueueStats", b"", "MISSING_FIELD", "queues"),
     ("no queues", "Reserve", reserve(queues=[]), "MISSING_FIELD", "queues"),
+    ("no waits", "WaitTasks", b"", "MISSING_FIELD", "task_ids"),
+    ("waits of 1001", "WaitTasks", pb.WaitTasksRequest(task_ids=["x"] * 1001), "BATCH_TOO_LARGE", "task_ids"),
     # Reserve
     ("empty queue", "Reserve", reserve(queues=[""]), "MISSING_FIELD", "queues[0]"),
     ("bad queue", "Reserve", reserve(queues=[QUEUE, "a b"]), "INVALID_FIELD", "queues[1]"),
@@ -156,6 +158,12 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
     ("negative wait", "Reserve", reserve(wait_ms=-1), "OUT_OF_RANGE", "wait_ms"),
     ("long wait", "Reserve", reserve(wait_ms=60_001), "OUT_OF_RANGE", "wait_ms"),
     ("endless wait", "Reserve", reserve(wait_ms=INT64_MAX), "OUT_OF_RANGE", "wait_ms"),
+    ("limit without a queue", "Reserve", reserve(queue_tasks_max=[1, 1]), "INVALID_FIELD", "queue_tasks_max"),
+    ("queue without a limit", "Reserve", reserve(queues=[QUEUE, "a"], queue_tasks_max=[1]), "INVALID_FIELD",
+     "queue_tasks_max"),
+    ("negative limit", "Reserve", reserve(queue_tasks_max=[-1]), "OUT_OF_RANGE", "queue_tasks_max[0]"),
+    ("large limit", "Reserve", reserve(queue_tasks_max=[1001]), "OUT_OF_RANGE", "queue_tasks_max[0]"),
+    ("huge limit", "Reserve", reserve(queue_tasks_max=[INT64_MAX]), "OUT_OF_RANGE", "queue_tasks_max[0]"),
     ("long worker", "Reserve", reserve(worker="w" * 257), "TOO_LARGE", "worker"),
     ("control in worker", "Reserve", reserve(worker="a\nb"), "INVALID_FIELD", "worker"),
     ("long claim id", "Reserve", reserve(claim_request_id="é" * 129), "TOO_LARGE", "claim_request_id"),
@@ -166,6 +174,16 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
     ("unknown id", "GetTask", pb.GetTaskRequest(task_id=OTHER_TASK_ID), "TASK_NOT_FOUND", "task_id"),
     ("unknown letter", "GetDeadLetter", pb.GetDeadLetterRequest(task_id=OTHER_TASK_ID), "TASK_NOT_FOUND", "task_id"),
     ("bad letter id", "GetDeadLetter", pb.GetDeadLetterRequest(task_id="x" * 10_000), "INVALID_FIELD", "task_id"),
+    ("negative wait for tasks", "WaitTasks", pb.WaitTasksRequest(task_ids=[OTHER_TASK_ID], wait_ms=-1),
+     "OUT_OF_RANGE", "wait_ms"),
+    ("long wait for tasks", "WaitTasks", pb.WaitTasksRequest(task_ids=[OTHER_TASK_ID], wait_ms=60_001),
+     "OUT_OF_RANGE", "wait_ms"),
+    ("endless wait for tasks", "WaitTasks", pb.WaitTasksRequest(task_ids=[OTHER_TASK_ID], wait_ms=INT64_MAX),
+     "OUT_OF_RANGE", "wait_ms"),
+    ("negative page of queues", "ListQueues", pb.ListQueuesRequest(page_size=-1), "OUT_OF_RANGE", "page_size"),
+    ("large page of queues", "ListQueues", pb.ListQueuesRequest(page_size=1001), "OUT_OF_RANGE", "page_size"),
+    ("bad token of queues", "ListQueues", pb.ListQueuesRequest(page_token="a b"), "INVALID_FIELD", "page_token"),
+    ("long token of queues", "ListQueues", pb.ListQueuesRequest(page_token="q" * 129), "INVALID_FIELD", "page_token"),
     ("list without a queue", "ListDeadLetters", b"", "MISSING_FIELD", "queue"),
     ("list a bad queue", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a/b"), "INVALID_FIELD", "queue"),
     ("negative page", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a", page_size=-1), "OUT_OF_RANGE",
@@ -250,6 +268,12 @@ SPECS: list[tuple[str, pb.TaskSpec | Callable[[], pb.TaskSpec], str, str]] = [
     ("negative claims", spec(max_claims=INT64_MIN), "OUT_OF_RANGE", "max_claims"),
     ("huge claims", spec(max_claims=INT64_MAX), "OUT_OF_RANGE", "max_claims"),
     ("negative result ttl", spec(result_ttl_ms=-1), "OUT_OF_RANGE", "result_ttl_ms"),
+    ("ttl without a request id", spec(request_id_ttl_ms=1000), "INVALID_FIELD", "request_id_ttl_ms"),
+    ("no request id ttl", spec(request_id="r", request_id_ttl_ms=0), "OUT_OF_RANGE", "request_id_ttl_ms"),
+    ("negative request id ttl", spec(request_id="r", request_id_ttl_ms=-1), "OUT_OF_RANGE", "request_id_ttl_ms"),
+    ("short request id ttl", spec(request_id="r", request_id_ttl_ms=999), "OUT_OF_RANGE", "request_id_ttl_ms"),
+    ("long request id ttl", spec(request_id="r", request_id_ttl_ms=YEAR_MS + 1), "OUT_OF_RANGE", "request_id_ttl_ms"),
+    ("huge request id ttl", spec(request_id="r", request_id_ttl_ms=INT64_MAX), "OUT_OF_RANGE", "request_id_ttl_ms"),
     ("huge result ttl", spec(result_ttl_ms=INT64_MAX), "OUT_OF_RANGE", "result_ttl_ms"),
 ]  # fmt: skip
 
@@ -358,6 +382,11 @@ SETTLEMENTS: list[tuple[str, str, Callable[[pb.ClaimRef], Message], str, str]] =
      "task_ids[0]"),
     ("bad id to discard", "DiscardDeadLetters", lambda _: pb.DiscardDeadLettersRequest(task_ids=["x"]),
      "INVALID_FIELD", "task_ids[0]"),
+    ("bad id to wait for", "WaitTasks", lambda _: pb.WaitTasksRequest(task_ids=["x"], wait_ms=60_000),
+     "INVALID_FIELD", "task_ids[0]"),
+    ("no id to wait for", "WaitTasks", lambda _: pb.WaitTasksRequest(task_ids=[""]), "MISSING_FIELD", "task_ids[0]"),
+    ("unknown id to wait for", "WaitTasks",
+     lambda _: pb.WaitTasksRequest(task_ids=[OTHER_TASK_ID], wait_ms=60_000), "TASK_NOT_FOUND", ""),
     ("bad queue to look at", "QueueStats", lambda _: pb.QueueStatsRequest(queues=["a b"]), "INVALID_FIELD",
      "queues[0]"),
 ]  # fmt: skip
@@ -420,6 +449,7 @@ async def test_the_limits_themselves_are_allowed(server: ServerProcess, queue: s
         largest = NewTask(
             "q" * 128, "t" * 256, bytes(MIB), priority=9, tenant="t" * 256, request_id="r" * 256, delay_ms=YEAR_MS,
             max_attempts=1000, max_claims=10_000, result_ttl_ms=YEAR_MS, headers={"h": "v" * 16_383},
+            request_id_ttl_ms=YEAR_MS,
         )  # fmt: skip
         smallest = NewTask("q", "t", priority=0, delay_ms=0, max_attempts=1, max_claims=1, result_ttl_ms=0)
         many = [NewTask(queue, "t")] * 1000

@@ -78,11 +78,11 @@ class Load:
         try:
             outcomes = await client.enqueue_many(batch)
         except HoldfastError:
-            self.history.enqueued += [Enqueued(task.request_id, task.payload, None) for task in batch]
+            self.history.enqueued += [Enqueued(task.request_id or "", task.payload, None) for task in batch]
             raise
         for task, outcome in zip(batch, outcomes, strict=True):
             assert isinstance(outcome, Accepted), outcome
-            self.history.enqueued.append(Enqueued(task.request_id, task.payload, outcome.task_id))
+            self.history.enqueued.append(Enqueued(task.request_id or "", task.payload, outcome.task_id))
 
     # --- workers ----------------------------------------------------------------------------------------------
 

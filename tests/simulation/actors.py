@@ -35,6 +35,7 @@ from tests.simulation.ledger import Ledger, Order
 from tests.simulation.world import Node, NodeDiedError, Plan
 
 QUEUES = [b"alpha", b"beta", b"gamma"]
+DEDUP_WINDOW_MS = 20 * 60 * 1000
 ATTEMPTS_TO_ASK = 4  # how often a caller repeats what got no answer
 
 
@@ -82,6 +83,7 @@ class Actor:
             priority=rng.choice((0, 5, 5, 9)),
             tenant=b"",
             request_id=b"request of " + label if rng.random() < 0.6 else b"",
+            dedup_window_ms=DEDUP_WINDOW_MS,
             run_at_ms=0,
             max_attempts=rng.choice((1, 2, 10)),
             max_claims=rng.choice((1, 2, 4, 20)),
@@ -116,7 +118,7 @@ class Producer(Actor):
                 if not order.unknown and not order.accepted and self._rng.random() < 0.3:
                     order.new = order.new._replace(run_at_ms=now_ms + self._rng.choice((1, 2, 5, 30, 500, 3000)))
             self._ledger.sent(orders)
-            return Enqueue(now_ms, node.config.dedup_window_ms, [order.new for order in orders])
+            return Enqueue(now_ms, [order.new for order in orders])
 
         try:
             answer = await self.submit(decide)
@@ -189,7 +191,7 @@ class Worker(Actor):
 
         def decide(node: Node, now_ms: int) -> Entry:
             self._ledger.sends_ack(item, follow_ups)
-            return Ack(now_ms, node.config.finished_retention_ms, node.config.dedup_window_ms, [item])
+            return Ack(now_ms, node.config.finished_retention_ms, [item])
 
         for _ in range(ATTEMPTS_TO_ASK):
             try:

@@ -118,7 +118,6 @@ class Plan:
                 "claims_per_worker_max": self.claims_per_worker_max,
                 "batch_bytes_max": 2000,
                 "finished_retention_ms": 10 * 60 * 1000,
-                "dedup_window_ms": 20 * 60 * 1000,
                 "dead_retention_ms": 10 * 365 * DAY_MS,
                 "retry_base_ms": 20,
                 "retry_cap_ms": 800,

@@ -70,7 +70,7 @@ class Model:
         if isinstance(entry, entries.Claim):
             return self._claim(entry)
         if isinstance(entry, entries.Enqueue):
-            return [("Accepted", *self._accept(new, entry.dedup_window_ms)) for new in entry.tasks]
+            return [("Accepted", *self._accept(new)) for new in entry.tasks]
         rules: dict[type[Entry], Callable[[Any, Any], Answer]] = {
             entries.Ack: self._ack,
             entries.Fail: self._fail,
@@ -92,7 +92,7 @@ class Model:
         ready = [(id_, task) for id_, task in self.tasks.items() if task.state == READY and task.new.queue == queue]
         return [id_ for id_, task in sorted(ready, key=lambda pair: (-pair[1].new.priority, pair[1].place))]
 
-    def _accept(self, new: NewTask, window_ms: int) -> tuple[bytes, bool]:
+    def _accept(self, new: NewTask) -> tuple[bytes, bool]:
         handle = ("request", new.queue, new.request_id)
         if new.request_id and handle in self.memory:
             return self.memory[handle][0][0], True
@@ -105,7 +105,7 @@ class Model:
         self.totals.setdefault(new.queue, Counter())["enqueued_total"] += 1
         self.marks.setdefault(new.queue, [0] * 10)
         if new.request_id:
-            self.memory[handle] = (task_id, window_ms), now_ms + window_ms
+            self.memory[handle] = (task_id, new.dedup_window_ms), now_ms + new.dedup_window_ms
         return task_id, False
 
     def _next_place(self) -> int:
@@ -191,7 +191,7 @@ class Model:
             keep_ms = max(keep_ms, task.new.result_ttl_ms)
         self._finish(task, SUCCEEDED, keep_ms)
         task.had_follow_ups = bool(item.follow_ups)
-        answer = ("Acked", tuple(self._accept(new, entry.dedup_window_ms) for new in item.follow_ups))
+        answer = ("Acked", tuple(self._accept(new) for new in item.follow_ups))
         if item.follow_ups:
             self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + keep_ms
         return answer
@@ -295,9 +295,11 @@ class Model:
             return "KEPT"
         if handle[0] == "request":
             task_id, window_ms = what
-            if task_id in self.tasks and self.tasks[task_id].state not in FINISHED:
-                self.memory[handle] = what, self.now_ms + window_ms
-                return ("Moved", self.tasks[task_id].state)
+            task = self.tasks.get(task_id)
+            if task is not None and task.state not in FINISHED:
+                age_ms = min(self.now_ms - task.enqueued_ms, 3_600_000)
+                self.memory[handle] = what, self.now_ms + max(window_ms, age_ms)
+                return ("Moved", task.state)
         del self.memory[handle]
         return ("Moved", 0)
 

@@ -27,6 +27,7 @@ def new_task(**changes: Any) -> NewTask:
         priority=4,
         tenant=b"",
         request_id=b"",
+        dedup_window_ms=WINDOW_MS,
         run_at_ms=0,
         max_attempts=3,
         max_claims=5,
@@ -58,7 +59,7 @@ class Shard:
         return outcome.task_id
 
     def enqueue_all(self, *tasks: NewTask) -> list[outcomes.Accepted]:
-        done = self.apply(entries.Enqueue(self.now_ms, WINDOW_MS, list(tasks)))
+        done = self.apply(entries.Enqueue(self.now_ms, list(tasks)))
         return [outcome for outcome in done if isinstance(outcome, outcomes.Accepted)]
 
     def claim_all(
@@ -77,9 +78,7 @@ class Shard:
     def ack(
         self, task_id: bytes, token: int, result: bytes | None = None, follow_ups: tuple[NewTask, ...] = ()
     ) -> outcomes.Outcome:
-        return self.apply(entries.Ack(self.now_ms, KEEP_MS, WINDOW_MS, [AckItem(task_id, token, result, follow_ups)]))[
-            0
-        ]
+        return self.apply(entries.Ack(self.now_ms, KEEP_MS, [AckItem(task_id, token, result, follow_ups)]))[0]
 
     def fail(self, task_id: bytes, token: int, *, dead_reason: int = 0, error: bytes = b"error") -> outcomes.Outcome:
         retry_at_ms = 0 if dead_reason else self.now_ms + BACKOFF_MS

@@ -18,7 +18,7 @@ from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
-from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, WINDOW_MS, new_task
+from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, new_task
 
 WAIT_MS = 60_000  # no test waits for its end
 TURNS = 10  # of the loop: enough for every task to reach what it waits for
@@ -134,7 +134,7 @@ class SmallShard:
 
     async def enqueue(self, count: int = 1, **changes: Any) -> list[bytes]:
         tasks = [new_task(**changes)] * count
-        outcomes = await self.submit(entries.Enqueue(self.time.now_ms, WINDOW_MS, tasks))
+        outcomes = await self.submit(entries.Enqueue(self.time.now_ms, tasks))
         return [outcome.task_id for outcome in outcomes if isinstance(outcome, Accepted)]
 
     async def cancel(self, task_id: bytes) -> None:
@@ -142,7 +142,7 @@ class SmallShard:
 
     async def ack(self, claim: Claimed) -> Outcome:
         item = AckItem(claim.task_id, claim.token, None, ())
-        return (await self.submit(entries.Ack(self.time.now_ms, KEEP_MS, WINDOW_MS, [item])))[0]
+        return (await self.submit(entries.Ack(self.time.now_ms, KEEP_MS, [item])))[0]
 
     async def release(self, claim: Claimed) -> None:
         await self.submit(entries.Release(self.time.now_ms, KEEP_MS, [ClaimRef(claim.task_id, claim.token)]))
@@ -154,9 +154,12 @@ class SmallShard:
         wait_ms: int = WAIT_MS,
         worker: bytes = b"worker",
         request_id: bytes = b"",
+        queue_tasks_max: dict[bytes, int] | None = None,
     ) -> asyncio.Task[list[Claimed]]:
         """A call that has begun; it gets its claims in a later round."""
-        wanted = ReserveWanted(list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id)
+        wanted = ReserveWanted(
+            list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id, queue_tasks_max or {}
+        )
         return asyncio.ensure_future(self.shard.reserve(wanted))
 
     async def claim(self, *queues: bytes, **wishes: Any) -> list[Claimed]:

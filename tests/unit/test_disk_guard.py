@@ -9,8 +9,8 @@ from holdfast.broker.refusals import DISK_LOW, RefusedError
 from holdfast.machine.entries import Ack, Cancel, Claim, Enqueue, Entry, Purge, RetryDead
 
 MIN = 1000
-GROWING: list[Entry] = [Enqueue(1, 1, []), RetryDead(1, [])]
-FINISHING: list[Entry] = [Ack(1, 1, 1, []), Claim(1, 1, b"", b"", 1, [], []), Cancel(1, 1, []), Purge(1, [])]
+GROWING: list[Entry] = [Enqueue(1, []), RetryDead(1, [])]
+FINISHING: list[Entry] = [Ack(1, 1, []), Claim(1, 1, b"", b"", 1, [], []), Cancel(1, 1, []), Purge(1, [])]
 
 
 class Disk:

@@ -45,6 +45,7 @@ new_tasks = st.builds(
     priority=priorities,
     tenant=names,
     request_id=names,
+    dedup_window_ms=u64,
     run_at_ms=u64,
     max_attempts=u32,
     max_claims=u32,
@@ -60,11 +61,11 @@ def some(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 ack_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple))
 ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.LeaderStarted: st.builds(entries.LeaderStarted, u64, st.booleans()),
-    entries.Enqueue: st.builds(entries.Enqueue, u64, u64, some(new_tasks)),
+    entries.Enqueue: st.builds(entries.Enqueue, u64, some(new_tasks)),
     entries.Claim: st.builds(
         entries.Claim, u64, u64, names, names, u64, some(task_ids), some(st.builds(Mark, queues, u64, priorities, u64))
     ),
-    entries.Ack: st.builds(entries.Ack, u64, u64, u64, some(ack_items)),
+    entries.Ack: st.builds(entries.Ack, u64, u64, some(ack_items)),
     entries.Fail: st.builds(entries.Fail, u64, u64, u64, some(st.builds(FailItem, task_ids, u64, u64, u8, blobs))),
     entries.Extend: st.builds(entries.Extend, u64, some(st.builds(ExtendItem, task_ids, u64, u64))),
     entries.Release: st.builds(entries.Release, u64, u64, some(st.builds(ClaimRef, task_ids, u64))),
@@ -103,12 +104,12 @@ def test_an_entry_is_read_back_as_written(kind: type[Entry]) -> None:
     check()
 
 
-FULL_TASK = NewTask(b"queue", 9, b"tenant", b"request", 1, 2, 3, 4, b"envelope")
+FULL_TASK = NewTask(b"queue", 9, b"tenant", b"request", 5, 1, 2, 3, 4, b"envelope")
 FULL_ENTRIES: list[Entry] = [
     entries.LeaderStarted(1, True),
-    entries.Enqueue(1, 2, [FULL_TASK, FULL_TASK]),
+    entries.Enqueue(1, [FULL_TASK, FULL_TASK]),
     entries.Claim(1, 2, b"worker", b"request", 3, [bytes(16)] * 2, [Mark(b"queue", 1, 2, 3)]),
-    entries.Ack(1, 2, 3, [AckItem(bytes(16), 1, b"result", ()), AckItem(bytes(16), 1, None, (FULL_TASK, FULL_TASK))]),
+    entries.Ack(1, 2, [AckItem(bytes(16), 1, b"result", ()), AckItem(bytes(16), 1, None, (FULL_TASK, FULL_TASK))]),
     entries.Fail(1, 2, 3, [FailItem(bytes(16), 1, 2, 3, b"error")]),
     entries.Extend(1, [ExtendItem(bytes(16), 1, 2)]),
     entries.Release(1, 2, [ClaimRef(bytes(16), 1)]),

@@ -17,7 +17,6 @@ from tests.unit.machine_shard import (
     PAUSE_MS,
     QUEUE,
     START_MS,
-    WINDOW_MS,
     Shard,
     code,
     new_task,
@@ -88,7 +87,7 @@ def test_a_retried_ack_gets_its_follow_ups_and_makes_no_more(shard: Shard) -> No
 def test_the_same_ack_twice_in_one_entry_is_done_once(shard: Shard) -> None:
     task_id = shard.enqueue()
     item = entries.AckItem(task_id, shard.claim(task_id), None, (new_task(),))
-    first, second = shard.apply(entries.Ack(START_MS, KEEP_MS, WINDOW_MS, [item, item]))
+    first, second = shard.apply(entries.Ack(START_MS, KEEP_MS, [item, item]))
     assert first == second
     assert (shard.queue().ready, shard.queue().succeeded_total) == (1, 1)
 
@@ -99,7 +98,7 @@ def test_follow_ups_come_with_their_ack_or_not_at_all(shard: Shard) -> None:
     index = shard.machine.meta.applied_index
     item = entries.AckItem(task_id, token, None, (new_task(),))
     before = shard.kv.rows()
-    shard.machine.apply(index + 1, 1, entries.Ack(START_MS, KEEP_MS, WINDOW_MS, [item]))
+    shard.machine.apply(index + 1, 1, entries.Ack(START_MS, KEEP_MS, [item]))
     assert shard.kv.rows() == before, "a part of the entry reached the state before the commit"
     shard.restart()  # a crash: the state is that of the last commit
     assert shard.machine.meta.applied_index == index

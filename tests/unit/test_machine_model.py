@@ -51,6 +51,7 @@ new_tasks = st.builds(
     priority=st.sampled_from((0, 4, 9)),
     tenant=st.sampled_from((b"", b"blue")),
     request_id=st.sampled_from(REQUEST_IDS),
+    dedup_window_ms=st.sampled_from((5, WINDOW_MS, 500)),
     run_at_ms=st.sampled_from((0, 0, 15, 90, -5)),  # a delay until the entry is made
     max_attempts=st.integers(1, 3),
     max_claims=st.integers(1, 3),
@@ -191,7 +192,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
     @initialize(tasks=st.lists(new_tasks, min_size=2, max_size=6))
     def elect(self, tasks: list[NewTask]) -> None:
         self.propose(entries.LeaderStarted(self.stamp_ms, False))
-        self.enqueue(tasks, WINDOW_MS)
+        self.enqueue(tasks)
 
     @rule(passed_ms=st.sampled_from((1, 5, 20, 60, 150, PAUSE_MS)), behind_ms=st.sampled_from((0, 0, 0, 7)))
     def time_passes(self, passed_ms: int, behind_ms: int) -> None:
@@ -240,9 +241,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.clock_ms += 2_000_000
         self.propose(entries.LeaderStarted(self.clock_ms, True))
 
-    @rule(tasks=st.lists(new_tasks, min_size=1, max_size=3), window_ms=st.sampled_from((WINDOW_MS, 500)))
-    def enqueue(self, tasks: list[NewTask], window_ms: int) -> None:
-        self.propose(entries.Enqueue(self.stamp_ms, window_ms, self.dated(tasks)))
+    @rule(tasks=st.lists(new_tasks, min_size=1, max_size=3))
+    def enqueue(self, tasks: list[NewTask]) -> None:
+        self.propose(entries.Enqueue(self.stamp_ms, self.dated(tasks)))
 
     def dated(self, tasks: Iterable[NewTask]) -> list[NewTask]:
         return [new._replace(run_at_ms=self.clock_ms + new.run_at_ms if new.run_at_ms else 0) for new in tasks]
@@ -303,7 +304,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def ack(self, picked: Picks, result: bytes | None, follow_ups: list[NewTask]) -> None:
         new = tuple(self.dated(follow_ups))
         items = [AckItem(task_id, token, result, new) for task_id, token in self.claims_like(picked)]
-        self.propose(entries.Ack(self.stamp_ms, KEEP_MS, WINDOW_MS, items))
+        self.propose(entries.Ack(self.stamp_ms, KEEP_MS, items))
 
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, gives_up=st.sampled_from((False, False, False, True)), backoff_ms=st.sampled_from((1, 30)))
@@ -424,6 +425,7 @@ def some_tasks(rng: Random, count_max: int) -> list[NewTask]:
             priority=rng.choice((0, 4, 9)),
             tenant=rng.choice((b"", b"blue")),
             request_id=rng.choice((b"", b"", b"%d" % rng.randrange(12))),
+            dedup_window_ms=rng.choice((5, WINDOW_MS, 500)),
             run_at_ms=rng.choice((0, 0, 15, 90)),
             max_attempts=rng.randint(1, 4),
             max_claims=rng.randint(2, 5),
@@ -441,7 +443,7 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
     strays = picked if rng.random() < 0.2 else []
     raise_marks = rng.choice(("honest", "honest", "stale", "none"))
     steps: list[tuple[int, Callable[[], None]]] = [
-        (8, lambda: run.enqueue(some_tasks(rng, 3), rng.choice((WINDOW_MS, 500)))),
+        (8, lambda: run.enqueue(some_tasks(rng, 3))),
         (14, lambda: run.claim(queues, rng.randint(1, 3), request_id, rng.choice((10, 40, 300)), strays, raise_marks)),
         (5, lambda: run.ack(picked, rng.choice((None, b"", b"done")), rng.choice(([], [], some_tasks(rng, 2))))),
         (6, lambda: run.fail(picked, rng.random() < 0.2, rng.choice((1, 30)))),

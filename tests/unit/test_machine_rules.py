@@ -180,6 +180,29 @@ def test_a_request_id_is_remembered_while_its_task_lives(shard: Shard) -> None:
     assert shard.enqueue_all(new_task(request_id=b"a"))[0].duplicate is False
 
 
+def test_each_task_has_its_own_window(shard: Shard) -> None:
+    shard.enqueue_all(*(new_task(request_id=b"%d" % ms, dedup_window_ms=ms) for ms in (30, 10, 20)))
+    assert [when_ms - START_MS for when_ms, _ in shard.armed()] == [10, 20, 30]
+    held = shard.enqueue()
+    token = shard.claim(held)
+    shard.ack(held, token, follow_ups=(new_task(request_id=b"next", dedup_window_ms=15),))
+    assert (START_MS + 15, keys.dedup(QUEUE, b"next")) in shard.armed()
+
+
+def test_a_short_window_is_renewed_less_and_less_often(shard: Shard) -> None:
+    """Or each task of a large backlog would cost a write per window."""
+    task_id = shard.enqueue(request_id=b"a", dedup_window_ms=1_000)
+    key = keys.dedup(QUEUE, b"a")
+    ages_ms = []
+    for _ in range(16):
+        shard.now_ms = shard.armed()[0][0]
+        ages_ms.append(shard.now_ms - START_MS)
+        shard.forget(shard.now_ms, key)
+    assert ages_ms[:4] == [1_000, 2_000, 4_000, 8_000]
+    assert ages_ms[-1] - ages_ms[-2] == 3_600_000
+    assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True)]
+
+
 def test_a_request_id_outlives_its_purged_task_for_the_rest_of_its_window(shard: Shard) -> None:
     task_id = shard.task_in(SUCCEEDED, request_id=b"a")
     shard.now_ms += KEEP_MS
@@ -321,7 +344,7 @@ def test_an_entry_out_of_order_stops_the_shard_and_changes_nothing(shard: Shard,
     meta = shard.machine.meta.encode()
     before = shard.kv.rows()
     with pytest.raises(OutOfOrderError, match="expected the entry of index 2"):
-        shard.machine.apply(1 + offset, 9, entries.Enqueue(START_MS + 99, WINDOW_MS, [new_task()]))
+        shard.machine.apply(1 + offset, 9, entries.Enqueue(START_MS + 99, [new_task()]))
     assert shard.machine.meta.encode() == meta
     shard.machine.commit()
     assert shard.kv.rows() == before
@@ -336,9 +359,12 @@ def test_a_commit_tells_the_earliest_new_time_of_each_kind(shard: Shard) -> None
     tasks = [new_task(run_at_ms=START_MS + after_ms, request_id=b"%d" % after_ms) for after_ms in (9, 3, 6)]
     several: list[entries.Entry] = [
         entries.Extend(START_MS, extends),
-        *(entries.Enqueue(START_MS, 10 * (7 - number), [new]) for number, new in enumerate(tasks)),
         *(
-            entries.Ack(START_MS, keep_ms, WINDOW_MS, [entries.AckItem(task_id, token, None, ())])
+            entries.Enqueue(START_MS, [new._replace(dedup_window_ms=10 * (7 - number))])
+            for number, new in enumerate(tasks)
+        ),
+        *(
+            entries.Ack(START_MS, keep_ms, [entries.AckItem(task_id, token, None, ())])
             for keep_ms, task_id, token in zip((5, 2, 4), held, tokens, strict=True)
         ),
     ]

@@ -12,7 +12,7 @@ ENTRY = LeaderStarted(1, False)
 
 
 def proposal(size_bytes: int = 0) -> Proposal:
-    entry: Entry = Enqueue(1, 1, [new_task(envelope=bytes(size_bytes))]) if size_bytes else ENTRY
+    entry: Entry = Enqueue(1, [new_task(envelope=bytes(size_bytes))]) if size_bytes else ENTRY
     return Proposal(entry)
 
 

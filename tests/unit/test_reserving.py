@@ -112,6 +112,41 @@ async def test_waiters_are_bounded() -> None:
     assert small.shard.waiters == 0
 
 
+# --- limits of single queues ------------------------------------------------------------------------------------------
+
+
+async def test_a_queue_gives_no_more_than_its_own_limit(small: SmallShard) -> None:
+    slow = await small.enqueue(5)
+    quick = await small.enqueue(5, queue=OTHER)
+    claims = await small.claim(QUEUE, OTHER, tasks_max=6, queue_tasks_max={QUEUE: 2})
+    assert ids(claims) == slow[:2] + quick[:4]
+    claims = await small.claim(QUEUE, OTHER, tasks_max=1, queue_tasks_max={QUEUE: 2})
+    assert ids(claims) == slow[2:3], "the limit of the call still holds"
+
+
+async def test_who_waits_keeps_the_limit_of_a_queue(small: SmallShard) -> None:
+    call = small.reserve(QUEUE, OTHER, tasks_max=10, queue_tasks_max={QUEUE: 2, OTHER: 1})
+    await settle()
+    both = [*_tasks(QUEUE, 4), *_tasks(OTHER, 4)]
+    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, both)))
+    await small.round()
+    await enqueueing
+    await small.round()
+    claims = await call
+    assert len(claims) == 3
+    assert [small.machine.queue(queue).ready for queue in (QUEUE, OTHER)] == [2, 3]  # type: ignore[union-attr]
+
+
+async def test_what_a_limit_leaves_goes_to_the_next_who_waits(small: SmallShard) -> None:
+    modest = small.reserve(tasks_max=10, queue_tasks_max={QUEUE: 1})
+    greedy = small.reserve(tasks_max=10)
+    await settle()
+    tasks = await small.enqueue(4)
+    await small.round()
+    assert ids(await modest) == tasks[:1]
+    assert ids(await greedy) == tasks[1:]
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
@@ -134,9 +169,9 @@ async def test_claims_that_have_just_come_are_counted_once() -> None:
     small = SmallShard(claims_per_worker_max=3)
     first, second = small.reserve(tasks_max=2), small.reserve(OTHER, tasks_max=1)
     await settle()
-    both = entries.Enqueue(START_MS, 1, [*_tasks(QUEUE, 2)])
+    both = entries.Enqueue(START_MS, [*_tasks(QUEUE, 2)])
     await small.submit(both)
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, 1, [*_tasks(OTHER, 1)])))
+    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(OTHER, 1)])))
     await small.round()
     await enqueueing
     await small.round()
@@ -159,7 +194,7 @@ async def test_a_caller_that_goes_as_it_is_refused_is_gone() -> None:
     call = small.reserve()
     await small.enqueue(queue=OTHER)
     await small.claim(OTHER)
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, 1, [*_tasks(QUEUE, 1)])))
+    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
     await settle()
     small.shard.stage()
     small.shard.flushed()
@@ -215,7 +250,7 @@ async def test_a_caller_that_goes_after_the_claim_and_before_its_answer(small: S
 async def test_a_waiting_caller_that_goes_as_it_is_served(small: SmallShard) -> None:
     call = small.reserve()
     await settle()
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, 1, [*_tasks(QUEUE, 1)])))
+    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
     await settle()
     small.shard.stage()
     small.shard.flushed()
@@ -231,7 +266,7 @@ async def test_a_waiting_caller_that_goes_as_it_is_served(small: SmallShard) -> 
 async def test_a_caller_that_gave_up_waiting_takes_nothing(small: SmallShard) -> None:
     call = small.reserve()
     await settle()
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, 1, [*_tasks(QUEUE, 1)])))
+    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
     await settle()
     small.shard.stage()
     small.shard.flushed()
@@ -311,7 +346,7 @@ async def test_a_round_without_room_refuses_its_claims_and_those_behind_it(small
 async def test_who_waits_is_served_when_there_is_room_again(small: SmallShard) -> None:
     call = small.reserve()
     await settle()
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, 1, [*_tasks(QUEUE, 1)])))
+    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
     await settle()
     small.refuses = True
     await small.round()

@@ -24,7 +24,7 @@ from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Accepted
 from tests.simulation.fake_disk import FakeDisk
-from tests.unit.machine_shard import QUEUE, START_MS, WINDOW_MS, new_task
+from tests.unit.machine_shard import QUEUE, START_MS, new_task
 from tests.unit.small_shard import StillTime, settle
 
 SEGMENT_BYTES = 16 * 1024
@@ -66,7 +66,7 @@ class Broker:
         self.running = asyncio.ensure_future(self.rounds.run())
 
     def enqueue(self, size_bytes: int = 10) -> Awaitable[list[Accepted]]:
-        entry = Enqueue(START_MS, WINDOW_MS, [new_task(envelope=bytes(size_bytes))])
+        entry = Enqueue(START_MS, [new_task(envelope=bytes(size_bytes))])
         return asyncio.ensure_future(self.shard.submit(entry))  # type: ignore[arg-type]  # an enqueue is never rejected
 
     async def stop(self) -> None:

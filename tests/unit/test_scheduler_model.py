@@ -15,7 +15,7 @@ from holdfast.machine.entries import Claim, ClaimRef, Entry
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import BANDS, CLAIMED, READY, split_ready_row
-from tests.unit.machine_shard import KEEP_MS, LEASE_MS, QUEUE, WINDOW_MS, Shard, new_task
+from tests.unit.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, new_task
 
 PLENTY = 1 << 40
 REFILL_TASKS = 3  # instead of 256, so that short lines need several
@@ -53,7 +53,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
     @rule(priorities=st.lists(st.sampled_from((0, 4, 9)), min_size=1, max_size=8))
     def enqueue(self, priorities: list[int]) -> None:
         tasks = [new_task(priority=priority) for priority in priorities]
-        self.log.append((entries.Enqueue(self.shard.now_ms, WINDOW_MS, tasks), None))
+        self.log.append((entries.Enqueue(self.shard.now_ms, tasks), None))
 
     @rule(tasks_max=st.integers(1, 5), repeated=st.booleans())
     def pick(self, tasks_max: int, repeated: bool) -> None:

@@ -133,14 +133,32 @@ def test_a_task_beyond_a_limit_is_refused(
 
 def test_what_is_not_given_has_defaults(validator: Validator) -> None:
     new = validator.new_task(spec(), NOW_MS)
-    assert new[:-1] == (b"mail", 5, b"", b"", 0, 4, 9, 77)
+    assert new[:-1] == (b"mail", 5, b"", b"", 0, 0, 4, 9, 77)
+    assert validator.new_task(spec(request_id="r"), NOW_MS).dedup_window_ms == CONFIG.dedup_window_ms
 
 
 def test_what_is_given_is_taken(validator: Validator) -> None:
-    wanted = spec(priority=0, tenant="t", request_id="r", delay_ms=5, max_attempts=2, max_claims=3, result_ttl_ms=0)
-    assert validator.new_task(wanted, NOW_MS)[:-1] == (b"mail", 0, b"t", b"r", NOW_MS + 5, 2, 3, 0)
+    wanted = spec(
+        priority=0, tenant="t", request_id="r", request_id_ttl_ms=1000, delay_ms=5, max_attempts=2, max_claims=3,
+        result_ttl_ms=0,
+    )  # fmt: skip
+    assert validator.new_task(wanted, NOW_MS)[:-1] == (b"mail", 0, b"t", b"r", 1000, NOW_MS + 5, 2, 3, 0)
     assert validator.new_task(spec(run_at_ms=5), NOW_MS).run_at_ms == 5
     assert validator.new_task(spec(delay_ms=0), NOW_MS).run_at_ms == 0
+
+
+def test_how_long_a_request_id_is_remembered(validator: Validator) -> None:
+    year_ms = 366 * 24 * 3600 * 1000
+    for fitting in (1000, year_ms):
+        wanted = spec(request_id="r", request_id_ttl_ms=fitting)
+        assert validator.new_task(wanted, NOW_MS).dedup_window_ms == fitting
+    for bad in (999, 0, -1, year_ms + 1):
+        wanted = spec(request_id="r", request_id_ttl_ms=bad)
+        assert refusal(partial(validator.new_task, wanted, NOW_MS)) == (
+            OUT_OF_RANGE, "request_id_ttl_ms", f"1000..{year_ms}",
+        )  # fmt: skip
+    alone = spec(request_id_ttl_ms=1000)
+    assert refusal(lambda: validator.new_task(alone, NOW_MS)) == (INVALID_FIELD, "request_id_ttl_ms", "")
 
 
 @pytest.mark.parametrize(("max_attempts", "max_claims"), [(1, 9), (4, 9), (5, 10), (1000, 2000)])
@@ -185,7 +203,8 @@ RESERVE: dict[str, Any] = {"queues": ["mail"], "max_tasks": 1, "lease_ms": 1000}
     "changes",
     [
         {"queues": [f"q{at}" for at in range(64)]}, {"max_tasks": 10}, {"lease_ms": 5000}, {"wait_ms": 0},
-        {"wait_ms": 700}, {"worker": "w" * 256}, {"claim_request_id": "c" * 256},
+        {"wait_ms": 700}, {"worker": "w" * 256}, {"claim_request_id": "c" * 256}, {"queue_tasks_max": [0]},
+        {"queue_tasks_max": [10]},
     ],
 )  # fmt: skip
 def test_a_reserve_at_a_limit_fits(validator: Validator, changes: dict[str, Any]) -> None:
@@ -208,6 +227,10 @@ def test_a_reserve_at_a_limit_fits(validator: Validator, changes: dict[str, Any]
         ({"worker": "w" * 257}, (TOO_LARGE, "worker", "256")),
         ({"worker": "a\nb"}, (INVALID_FIELD, "worker", "")),
         ({"claim_request_id": "c" * 257}, (TOO_LARGE, "claim_request_id", "256")),
+        ({"queue_tasks_max": [1, 1]}, (INVALID_FIELD, "queue_tasks_max", "1")),
+        ({"queues": ["a", "b"], "queue_tasks_max": [1]}, (INVALID_FIELD, "queue_tasks_max", "2")),
+        ({"queues": ["a", "b"], "queue_tasks_max": [1, -1]}, (OUT_OF_RANGE, "queue_tasks_max[1]", "0..10")),
+        ({"queue_tasks_max": [11]}, (OUT_OF_RANGE, "queue_tasks_max[0]", "0..10")),
     ],
 )
 def test_a_reserve_beyond_a_limit_is_refused(
@@ -219,6 +242,16 @@ def test_a_reserve_beyond_a_limit_is_refused(
 def test_a_queue_named_twice_counts_once(validator: Validator) -> None:
     wanted = validator.reserve(pb.ReserveRequest(**(RESERVE | {"queues": ["b", "a", "b"]})))
     assert wanted.queues == [b"b", b"a"]
+
+
+def test_limits_of_single_queues(validator: Validator) -> None:
+    def limits(queues: list[str], numbers: list[int]) -> dict[bytes, int]:
+        changes = {"queues": queues, "queue_tasks_max": numbers}
+        return validator.reserve(pb.ReserveRequest(**(RESERVE | changes))).queue_tasks_max
+
+    assert limits(["a", "b"], []) == {}
+    assert limits(["a", "b", "c"], [0, 3, 1]) == {b"b": 3, b"c": 1}
+    assert limits(["a", "a", "a"], [3, 0, 2]) == {b"a": 2}
 
 
 def test_claim_refs(validator: Validator) -> None:
@@ -261,6 +294,13 @@ def test_pages(validator: Validator) -> None:
     assert validator.page_token("0a" * 24) == b"\x0a" * 24
     for text in ("0a" * 23, "0A" * 24, "0a" * 24 + "\n", "zz" * 24):
         assert refusal(partial(validator.page_token, text)) == (INVALID_FIELD, "page_token", "")
+
+
+def test_pages_of_queues(validator: Validator) -> None:
+    assert validator.queue_page_token("") == b""
+    assert validator.queue_page_token("mail.slow") == b"mail.slow"
+    for text in ("a b", "q" * 129, "mail\n", "größe"):
+        assert refusal(partial(validator.queue_page_token, text)) == (INVALID_FIELD, "page_token", "")
 
 
 def test_names_are_remembered_up_to_a_bound(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ _ORDERED = (
     ("result_bytes_max", "batch_bytes_max"),
     ("batch_bytes_max", "proposals_bytes_max"),  # or the largest batch could never be taken
     ("batch_bytes_max", "segment_bytes"),  # or the largest batch could never be logged
+    ("batch_tasks_max", "watched_tasks_max"),  # or the largest wait could never be taken
     ("max_attempts_default", "max_claims_default"),  # every attempt needs a claim
 )
 
@@ -98,14 +99,15 @@ class BrokerConfig(BaseSettings):
     lease_ms_min: int = Field(1000, ge=1, le=_DAY_MS, description="shortest lease")
     lease_ms_max: int = Field(_DAY_MS, ge=1, le=_YEAR_MS, description="longest lease")
     delay_ms_max: int = Field(_YEAR_MS, ge=1, le=10 * _YEAR_MS, description="furthest a task may be put off")
-    wait_ms_max: int = Field(60_000, ge=0, le=_HOUR_MS, description="longest a Reserve call may wait")
+    wait_ms_max: int = Field(60_000, ge=0, le=_HOUR_MS, description="longest a call may wait")
 
     # What may wait inside the node
     claims_per_worker_max: int = Field(1000, ge=1, le=1_000_000, description="most claims one worker holds at once")
     ready_window_tasks: int = Field(4096, ge=16, le=1_000_000, description="ready tasks of a queue kept in memory")
     proposals_max: int = Field(10_000, ge=1, le=1_000_000, description="most writes waiting for the log")
     proposals_bytes_max: int = Field(64 * _MIB, ge=_KIB, le=16 * _GIB, description="most bytes of such writes")
-    waiters_max: int = Field(10_000, ge=1, le=1_000_000, description="most Reserve calls waiting for a task")
+    waiters_max: int = Field(10_000, ge=1, le=1_000_000, description="most Reserve, and most WaitTasks calls waiting")
+    watched_tasks_max: int = Field(100_000, ge=1, le=10_000_000, description="most tasks that WaitTasks calls wait for")
     oldest_share_percent: int = Field(10, ge=0, le=100, description="share of claims that take the oldest task first")
 
     # How long things are kept, and when they are tried again

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _LOCK = "LOCK"
 _FORMAT = "FORMAT"
@@ -164,7 +164,10 @@ def _check_format(path: Path) -> None:
         )
     version = int(match[1])
     if version != FORMAT_VERSION:
-        advice = "Use the newer version that wrote it." if version > FORMAT_VERSION else "No released version wrote it."
+        if version > FORMAT_VERSION:
+            advice = "Use the newer version that wrote it."
+        else:
+            advice = "Use the older version that wrote it, or choose a new data directory."
         raise DataDirFormatError(
             f"Data directory {path} has format {version}, but this version reads format {FORMAT_VERSION}. {advice}"
         )

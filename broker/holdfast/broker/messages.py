@@ -71,6 +71,8 @@ def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
     if view.result is not None:
         message.result = view.result
     if not with_payload:
-        message.task.ClearField("payload")
-        message.last_error.ClearField("traceback")
+        if message.HasField("task"):
+            message.task.ClearField("payload")
+        if message.HasField("last_error"):
+            message.last_error.ClearField("traceback")
     return message

@@ -93,6 +93,7 @@ class Metrics:
         # How the node is now
         self.proposals_waiting = gauge("proposals_waiting", "Writes waiting for the log")
         self.waiters = gauge("waiters", "Reserve calls waiting for a task")
+        self.watched_tasks = gauge("watched_tasks", "Tasks that WaitTasks calls wait for")
         self.log_bytes = gauge("log_bytes", "Size of the log on disk")
         self.applied_index = gauge("applied_index", "Index of the last applied log entry")
         self.free_bytes = gauge("free_bytes", "Free space of the data directory's file system")

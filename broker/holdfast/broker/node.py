@@ -133,7 +133,7 @@ class Node:
         )
         service = Service(self._shard, self._state, config, metrics)
         # Only a last bound: within it, what is too much gets a typed refusal.
-        calls_max = config.waiters_max + config.proposals_max + CALLS_SPARE
+        calls_max = 2 * config.waiters_max + config.proposals_max + CALLS_SPARE
         self._rpc = RpcServer(service, metrics, batch_bytes_max=config.batch_bytes_max, calls_max=calls_max)
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
@@ -259,6 +259,7 @@ class Node:
         metrics = self.metrics
         metrics.proposals_waiting.set(self._shard.proposals_waiting)
         metrics.waiters.set(self._shard.waiters)
+        metrics.watched_tasks.set(self._shard.watched_tasks)
         metrics.log_bytes.set(self._node_log.size_bytes)
         metrics.applied_index.set(self._shard.applied_index)
         metrics.free_bytes.set(self._guard.free_bytes)

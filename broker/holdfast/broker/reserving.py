@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
@@ -33,6 +33,7 @@ class ReserveWanted:
     wait_ms: int
     worker: bytes
     request_id: bytes
+    queue_tasks_max: dict[bytes, int] = field(default_factory=dict)  # for the queues that have a limit of their own
 
 
 def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
@@ -99,7 +100,14 @@ class Reserver:
                 return claimed
 
     async def _claim_or_wait(self, wanted: ReserveWanted, deadline_ms: int) -> Proposal | None:
-        waiter = Waiter(wanted.queues, wanted.tasks_max, wanted.lease_ms, wanted.worker, wanted.request_id)
+        waiter = Waiter(
+            wanted.queues,
+            wanted.tasks_max,
+            wanted.lease_ms,
+            wanted.worker,
+            wanted.request_id,
+            wanted.queue_tasks_max,
+        )
         self._check(_NOTHING)
         # Where others wait already nothing is left to take, but in the other queues there may be.
         proposal = self._try_claim(waiter, [queue for queue in wanted.queues if self._waiters.first(queue) is None])
@@ -151,7 +159,7 @@ class Reserver:
         room = self._room(waiter)
         room_bytes = self._config.batch_bytes_max
         for queue in queues:
-            picked = self._scheduler.pick(queue, room, room_bytes)
+            picked = self._scheduler.pick(queue, min(room, waiter.queue_tasks_max.get(queue, room)), room_bytes)
             if picked is not None:
                 picks.append(picked)
                 room -= len(picked.places)

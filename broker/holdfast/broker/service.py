@@ -1,5 +1,6 @@
 """The wire API: translates requests into entries and outcomes into answers. It holds no rules of its own."""
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
@@ -7,6 +8,7 @@ from typing import Protocol, TypeVar
 from holdfast.broker import views
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.decisions import BackOff, fail_verdict
+from holdfast.broker.finishing import ENDS
 from holdfast.broker.messages import fill_claim, fill_queue, task_message, wire_state
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.refusals import QUEUE_NOT_FOUND, RefusedError
@@ -32,11 +34,12 @@ from holdfast.machine.ids import format_task_id
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome
 from holdfast.machine.rejections import Rejection
-from holdfast.machine.rows import DEAD, NOT_DEAD
+from holdfast.machine.rows import DEAD, NOT_DEAD, Queue
 from holdfast.proto.v1 import tasks_pb2 as pb
 
-DEAD_PAGE_DEFAULT = 100
-DEAD_PAGE_MAX = 1000
+PAGE_DEFAULT = 100
+PAGE_MAX = 1000
+QUEUES_PER_SLICE = 50  # how many are looked at before other work of the loop gets a turn
 DEAD_PAGE_BYTES_MAX = 2 * 1024 * 1024
 
 
@@ -79,7 +82,7 @@ class Service:
         self._validator.batch(len(request.tasks), "tasks")
         now_ms = self._shard.now_ms()
         new_tasks, refused = self._validate(request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms))
-        outcomes = await self._submit(Enqueue(now_ms, self._config.dedup_window_ms, new_tasks), new_tasks)
+        outcomes = await self._submit(Enqueue(now_ms, new_tasks), new_tasks)
         response = pb.EnqueueResponse()
         duplicates = 0
         for at, outcome in _in_order(len(request.tasks), outcomes, refused):
@@ -112,6 +115,23 @@ class Service:
     async def get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskResponse:
         return pb.GetTaskResponse(task=task_message(self._read_task(request.task_id)))
 
+    async def wait_tasks(self, request: pb.WaitTasksRequest) -> pb.WaitTasksResponse:
+        task_ids, refused = self._validate_ids(request.task_ids)
+        wait_ms = self._validator.wait_ms(request.wait_ms)
+        found = iter(zip(task_ids, await self._shard.wait_finished(task_ids, wait_ms), strict=True))
+        reports = views.ReportReader(self._kv, self._config.batch_bytes_max)
+        response = pb.WaitTasksResponse()
+        for at in range(len(request.task_ids)):
+            answer = response.outcomes.add()
+            task_id, task = next(found) if at not in refused else (b"", None)
+            if task is None:
+                self._reject(answer, rejections.task_not_found(), refused.get(at))
+                continue
+            report, omitted = reports.read(task_id)
+            answer.task.MergeFrom(task_message(views.make_view(task_id, task, None, report), with_payload=False))
+            answer.task.result_omitted = omitted and (task.state in ENDS or task.failures > 0)
+        return response
+
     async def queue_stats(self, request: pb.QueueStatsRequest) -> pb.QueueStatsResponse:
         self._validator.queues(len(request.queues))
         response = pb.QueueStatsResponse()
@@ -125,10 +145,24 @@ class Service:
             except RefusedError as error:
                 self._reject(item, None, error)
                 continue
-            fill_queue(item.counts, name, counters)
-            item.counts.oldest_ready_age_ms = self._shard.oldest_ready_age_ms(queue)
-            item.counts.waiting_reserves = self._shard.waiting_for(queue)
+            self._fill_counts(item.counts, queue, counters)
         return response
+
+    async def list_queues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
+        limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
+        after = self._validator.queue_page_token(request.page_token)
+        queues, more = views.read_queues(self._kv, after, limit)
+        response = pb.ListQueuesResponse(next_page_token=queues[-1][0].decode() if more else "")
+        for at, (name, counters) in enumerate(queues):
+            if at and at % QUEUES_PER_SLICE == 0:
+                await asyncio.sleep(0)
+            self._fill_counts(response.queues.add(), name, counters)
+        return response
+
+    def _fill_counts(self, message: pb.QueueCounts, name: bytes, counters: Queue) -> None:
+        fill_queue(message, name.decode(), counters)
+        message.oldest_ready_age_ms = self._shard.oldest_ready_age_ms(name, counters)
+        message.waiting_reserves = self._shard.waiting_for(name)
 
     # --- workers ----------------------------------------------------------------------------------------------
 
@@ -148,9 +182,7 @@ class Service:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
         items, refused = self._validate(request.items, "items", lambda item: self._ack_item(item, now_ms))
-        config = self._config
-        entry = Ack(now_ms, config.finished_retention_ms, config.dedup_window_ms, items)
-        outcomes = await self._submit(entry, items)
+        outcomes = await self._submit(Ack(now_ms, self._config.finished_retention_ms, items), items)
         response = pb.AckResponse()
         for at, outcome in _in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
@@ -241,7 +273,7 @@ class Service:
 
     async def list_dead_letters(self, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
         queue = self._validator.queue(request.queue)
-        limit = self._validator.page_size(request.page_size, DEAD_PAGE_DEFAULT, DEAD_PAGE_MAX)
+        limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.page_token(request.page_token)
         places, more = views.read_dead(self._kv, queue, after, limit)
         response = pb.ListDeadLettersResponse()

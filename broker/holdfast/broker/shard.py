@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.finishing import Finishing
 from holdfast.broker.housekeeping import Housekeeping
 from holdfast.broker.log.node_log import Entry as LogEntry
 from holdfast.broker.metrics import Metrics
@@ -70,6 +71,9 @@ class Shard:
             check_disk=self._check_room,
             check_written=self._check_written,
         )
+        self._finishing = Finishing(
+            self.executions, watched_tasks_max=config.watched_tasks_max, calls_max=config.waiters_max
+        )
         self._housekeeping = Housekeeping(
             kv, machine, config, metrics, now_ms=self.now_ms, submit=self._submit_housekeeping
         )
@@ -85,9 +89,10 @@ class Shard:
         self._housekeeping.start()
 
     def drain(self) -> None:
-        """Refuses new work and sends waiting workers home; what is on its way is finished."""
+        """Refuses new work and sends everyone who waits home; what is on its way is finished."""
         self._draining = True
         self._reserver.drain()
+        self._finishing.drain()
 
     async def stop(self) -> None:
         await self._housekeeping.stop()
@@ -115,6 +120,10 @@ class Shard:
     async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
         return await self._reserver.reserve(wanted)
+
+    async def wait_finished(self, task_ids: list[bytes], wait_ms: int) -> list[Execution | None]:
+        """Waits until all are finished or unknown, or the time is over; returns what each is then."""
+        return await self._finishing.wait(task_ids, wait_ms)
 
     def _check_open(self, entry: Entry) -> None:
         if self._draining:
@@ -221,6 +230,7 @@ class Shard:
             del self._staged[index]
         self._reserver.follow(effects, applied)
         self._housekeeping.arm(effects)
+        self._finishing.follow(effects.finished)
         for proposal, outcomes in applied:
             proposal.resolve(self._reserver.answer(proposal, outcomes) if proposal.picks else outcomes)
 
@@ -240,16 +250,19 @@ class Shard:
     def waiting_for(self, queue: bytes) -> int:
         return self._reserver.waiting_for(queue)
 
-    def oldest_ready_age_ms(self, queue: bytes) -> int:
+    def oldest_ready_age_ms(self, name: bytes, queue: Queue) -> int:
         """How long the oldest ready task has been ready; 0 if there is none."""
-        row = self._machine.queue(queue)
-        task_id = read_oldest_ready(self._kv, queue, row) if row is not None and row.ready else None
+        task_id = read_oldest_ready(self._kv, name, queue) if queue.ready else None
         (task,) = self.executions([task_id]) if task_id is not None else (None,)
         return max(0, self.now_ms() - task.changed_ms) if task is not None else 0
 
     @property
     def waiters(self) -> int:
         return self._reserver.waiting
+
+    @property
+    def watched_tasks(self) -> int:
+        return self._finishing.watched
 
     @property
     def proposals_waiting(self) -> int:

@@ -1,6 +1,7 @@
 """Turns requests into what the shard works with, or refuses them with the field and the limit. Pure."""
 
 import re
+from collections.abc import Sequence
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.refusals import (
@@ -25,6 +26,8 @@ QUEUES_PER_STATS_MAX = 100
 ATTEMPTS_MAX = 1000
 CLAIMS_MAX = 10_000
 FOLLOW_UPS_MAX = 100
+REQUEST_ID_TTL_MS_MIN = 1000
+REQUEST_ID_TTL_MS_MAX = 366 * 24 * 60 * 60 * 1000
 ERROR_TYPE_BYTES_MAX = 256
 ERROR_TEXT_BYTES_MAX = 16 * 1024
 PRIORITY_DEFAULT = 5
@@ -67,6 +70,10 @@ def _batch(count: int, field: str, count_max: int) -> None:
         raise RefusedError(
             BATCH_TOO_LARGE, f"Expected at most {count_max} items in {{field}}, but got {count}.", field, str(count_max)
         )
+
+
+def _bad_page_token() -> RefusedError:
+    return RefusedError(INVALID_FIELD, "Expected {field} as a page returned it, but it is not.", "page_token")
 
 
 class Validator:
@@ -121,8 +128,17 @@ class Validator:
     def page_token(self, text: str) -> bytes:
         """A place in a listing: 8 bytes of time and a task id, in hex; empty for the first page."""
         if text and not _PAGE_TOKEN.fullmatch(text):
-            raise RefusedError(INVALID_FIELD, "Expected {field} as a page returned it, but it is not.", "page_token")
+            raise _bad_page_token()
         return bytes.fromhex(text)
+
+    def queue_page_token(self, text: str) -> bytes:
+        """The last queue of the page before; empty for the first page."""
+        if text and not _QUEUE_NAME.fullmatch(text):
+            raise _bad_page_token()
+        return text.encode()
+
+    def wait_ms(self, value: int) -> int:
+        return _number(value, "wait_ms", 0, self._config.wait_ms_max)
 
     # --- tasks ------------------------------------------------------------------------------------------------
 
@@ -144,6 +160,7 @@ class Validator:
             priority,
             _text(tenant, "tenant") if tenant else b"",
             _text(request_id, "request_id") if request_id else b"",
+            self._dedup_window_ms(spec),
             self._run_at_ms(spec, now_ms),
             max_attempts,
             max_claims,
@@ -184,6 +201,17 @@ class Validator:
             return _number(spec.run_at_ms, "run_at_ms", 0, now_ms + limit_ms)
         delay_ms = _number(spec.delay_ms, "delay_ms", 0, limit_ms)
         return now_ms + delay_ms if delay_ms else 0
+
+    def _dedup_window_ms(self, spec: pb.TaskSpec) -> int:
+        if not spec.HasField("request_id_ttl_ms"):
+            return self._config.dedup_window_ms if spec.request_id else 0
+        if not spec.request_id:
+            raise RefusedError(
+                INVALID_FIELD,
+                "Expected {field} only together with a request_id, but there is none.",
+                "request_id_ttl_ms",
+            )
+        return _number(spec.request_id_ttl_ms, "request_id_ttl_ms", REQUEST_ID_TTL_MS_MIN, REQUEST_ID_TTL_MS_MAX)
 
     def _result_ttl_ms(self, spec: pb.TaskSpec) -> int:
         if spec.HasField("result_ttl_ms"):
@@ -235,7 +263,25 @@ class Validator:
             queues=list(dict.fromkeys(queues)),
             tasks_max=_number(request.max_tasks, "max_tasks", 1, config.batch_tasks_max),
             lease_ms=self.lease_ms(request.lease_ms),
-            wait_ms=_number(request.wait_ms, "wait_ms", 0, config.wait_ms_max),
+            wait_ms=self.wait_ms(request.wait_ms),
             worker=_text(request.worker, "worker"),
             request_id=_text(request.claim_request_id, "claim_request_id"),
+            queue_tasks_max=self._queue_tasks_max(queues, request.queue_tasks_max) if request.queue_tasks_max else {},
         )
+
+    def _queue_tasks_max(self, queues: Sequence[bytes], limits: Sequence[int]) -> dict[bytes, int]:
+        """The limits by queue; the smallest one counts where a queue is named twice."""
+        field = "queue_tasks_max"
+        if len(limits) != len(queues):
+            raise RefusedError(
+                INVALID_FIELD,
+                f"Expected {{field}} to be empty or to have one number per queue, {len(queues)} in all, but got "
+                f"{len(limits)}.",
+                field,
+                str(len(queues)),
+            )
+        by_queue: dict[bytes, int] = {}
+        for at, (queue, limit) in enumerate(zip(queues, limits, strict=True)):
+            if _number(limit, f"{field}[{at}]", 0, self._config.batch_tasks_max):
+                by_queue[queue] = min(limit, by_queue.get(queue, limit))
+        return by_queue

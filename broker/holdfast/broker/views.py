@@ -24,7 +24,10 @@ def read_task(kv: OrderedKV, task_id: bytes) -> TaskView | None:
         return None
     execution = Execution.decode(row)
     envelope, report_row = kv.get_many([keys.envelope(task_id), keys.report(task_id)])
-    report = Report.decode(report_row) if report_row is not None else None
+    return make_view(task_id, execution, envelope, Report.decode(report_row) if report_row is not None else None)
+
+
+def make_view(task_id: bytes, execution: Execution, envelope: bytes | None, report: Report | None) -> TaskView:
     is_error = report is not None and report.kind == REPORT_ERROR
     return TaskView(
         task_id,
@@ -38,6 +41,28 @@ def read_task(kv: OrderedKV, task_id: bytes) -> TaskView | None:
 def read_executions(kv: OrderedKV, task_ids: list[bytes]) -> list[Execution | None]:
     rows = kv.get_many([keys.execution(task_id) for task_id in task_ids])
     return [Execution.decode(row) if row is not None else None for row in rows]
+
+
+class ReportReader:
+    """Reads what workers last said about tasks, until together it is too much for one answer; the first one always."""
+
+    def __init__(self, kv: OrderedKV, bytes_max: int) -> None:
+        self._kv = kv
+        self._bytes_max = bytes_max
+        self._room_bytes = bytes_max
+
+    def read(self, task_id: bytes) -> tuple[Report | None, bool]:
+        """The report, and whether there may be one that is left out."""
+        if not self._room_bytes:
+            return None, True  # nothing more is read
+        row = self._kv.get(keys.report(task_id))
+        if row is None:
+            return None, False
+        if len(row) > self._room_bytes < self._bytes_max:
+            self._room_bytes = 0
+            return None, True
+        self._room_bytes = max(0, self._room_bytes - len(row))
+        return Report.decode(row), False
 
 
 def read_envelopes(kv: OrderedKV, task_ids: list[bytes]) -> list[bytes | None]:
@@ -64,6 +89,13 @@ def read_oldest_ready(kv: OrderedKV, name: bytes, queue: Queue) -> bytes | None:
         start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_band(name, priority))
         heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in kv.scan(start, stop, 1)]
     return min(heads)[1] if heads else None
+
+
+def read_queues(kv: OrderedKV, after: bytes, limit: int) -> tuple[list[tuple[bytes, Queue]], bool]:
+    """The queues whose names come after `after`, by name, and whether there are more."""
+    start = keys.queue(after) + b"\0" if after else keys.family_start(keys.QUEUE)
+    rows = kv.scan(start, keys.family_start(keys.QUEUE + 1), limit + 1)
+    return [(key[1:], Queue.decode(row)) for key, row in rows[:limit]], len(rows) > limit
 
 
 def read_queue_names(kv: OrderedKV, limit: int) -> list[bytes]:

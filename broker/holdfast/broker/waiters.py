@@ -2,19 +2,32 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from holdfast.broker.proposals import Proposal
 from holdfast.broker.refusals import overloaded
+
+_NO_LIMITS: Mapping[bytes, int] = MappingProxyType({})
 
 
 class Waiter:
     """One waiting call."""
 
-    __slots__ = ("future", "lease_ms", "queues", "request_id", "tasks_max", "worker")
+    __slots__ = ("future", "lease_ms", "queue_tasks_max", "queues", "request_id", "tasks_max", "worker")
 
-    def __init__(self, queues: list[bytes], tasks_max: int, lease_ms: int, worker: bytes, request_id: bytes) -> None:
+    def __init__(
+        self,
+        queues: list[bytes],
+        tasks_max: int,
+        lease_ms: int,
+        worker: bytes,
+        request_id: bytes,
+        queue_tasks_max: Mapping[bytes, int] = _NO_LIMITS,
+    ) -> None:
         self.queues = queues
         self.tasks_max = tasks_max
+        self.queue_tasks_max = queue_tasks_max  # for the queues that have a limit of their own
         self.lease_ms = lease_ms
         self.worker = worker
         self.request_id = request_id

@@ -13,7 +13,7 @@ from holdfast.machine.packing import COUNT, PAIR, U64, DecodeError, Reader, put_
 ENTRY_ITEMS_MAX = 1000  # what a leader puts into one entry at most
 
 _HEAD = struct.Struct(">BQ")
-_TASK = struct.Struct(">BQIIQBHHI")
+_TASK = struct.Struct(">BQQIIQBHHI")
 _CLAIM_HEAD = struct.Struct(">QQHH")
 _MARK = struct.Struct(">BQBQ")
 _ACK_ITEM = struct.Struct(">QqH")
@@ -31,6 +31,7 @@ class NewTask(NamedTuple):
     priority: int
     tenant: bytes
     request_id: bytes  # empty: no deduplication
+    dedup_window_ms: int  # how long `request_id` is remembered; 0 without one
     run_at_ms: int  # 0: at once
     max_attempts: int
     max_claims: int
@@ -86,9 +87,9 @@ class ForgetItem(NamedTuple):
 
 def _put_tasks(parts: list[bytes], tasks: list[NewTask] | tuple[NewTask, ...]) -> None:
     pack = _TASK.pack
-    for queue, priority, tenant, request_id, run_at_ms, max_attempts, max_claims, ttl_ms, envelope in tasks:
+    for queue, priority, tenant, request_id, window_ms, run_at_ms, max_attempts, max_claims, ttl_ms, envelope in tasks:
         lengths = len(queue), len(tenant), len(request_id), len(envelope)
-        parts.append(pack(priority, run_at_ms, max_attempts, max_claims, ttl_ms, *lengths))
+        parts.append(pack(priority, window_ms, run_at_ms, max_attempts, max_claims, ttl_ms, *lengths))
         parts += (queue, tenant, request_id, envelope)
 
 
@@ -96,7 +97,7 @@ def _read_tasks(reader: Reader, count: int) -> list[NewTask]:
     data, at, size, unpack_from = reader.data, reader.at, _TASK.size, _TASK.unpack_from
     tasks = []
     for _ in range(count):
-        priority, run_at_ms, max_attempts, max_claims, ttl_ms, *lengths = unpack_from(data, at)
+        priority, window_ms, run_at_ms, max_attempts, max_claims, ttl_ms, *lengths = unpack_from(data, at)
         queue_n, tenant_n, request_n, envelope_n = lengths
         a = at + size
         b = a + queue_n
@@ -104,8 +105,11 @@ def _read_tasks(reader: Reader, count: int) -> list[NewTask]:
         d = c + request_n
         at = d + envelope_n
         tasks.append(
-            NewTask(data[a:b], priority, data[b:c], data[c:d], run_at_ms, max_attempts, max_claims, ttl_ms, data[d:at])
-        )
+            NewTask(
+                data[a:b], priority, data[b:c], data[c:d], window_ms, run_at_ms, max_attempts, max_claims, ttl_ms,
+                data[d:at],
+            )
+        )  # fmt: skip
     reader.at = at
     return tasks
 
@@ -131,16 +135,15 @@ class LeaderStarted:
 @dataclass(slots=True)
 class Enqueue:
     now_ms: int
-    dedup_window_ms: int
     tasks: list[NewTask]
 
     def put(self, parts: list[bytes]) -> None:
-        parts += (U64.pack(self.dedup_window_ms), COUNT.pack(len(self.tasks)))
+        parts.append(COUNT.pack(len(self.tasks)))
         _put_tasks(parts, self.tasks)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Enqueue":
-        return cls(now_ms, reader.u64(), _read_tasks(reader, reader.count()))
+        return cls(now_ms, _read_tasks(reader, reader.count()))
 
 
 @dataclass(slots=True)
@@ -177,11 +180,10 @@ class Claim:
 class Ack:
     now_ms: int
     keep_ms: int  # how long a finished task is remembered at least
-    dedup_window_ms: int  # for follow-ups
     items: list[AckItem]
 
     def put(self, parts: list[bytes]) -> None:
-        parts += (PAIR.pack(self.keep_ms, self.dedup_window_ms), COUNT.pack(len(self.items)))
+        parts += (U64.pack(self.keep_ms), COUNT.pack(len(self.items)))
         for task_id, token, result, follow_ups in self.items:
             parts += (task_id, _ACK_ITEM.pack(token, -1 if result is None else len(result), len(follow_ups)))
             if result is not None:
@@ -191,7 +193,7 @@ class Ack:
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Ack":
-        keep_ms, dedup_window_ms = reader.unpack(PAIR)
+        keep_ms = reader.u64()
         items = []
         for _ in range(reader.count()):
             task_id = reader.take(16)
@@ -200,7 +202,7 @@ class Ack:
                 raise DecodeError(f"the entry has a result of {result_n} bytes")
             result = None if result_n == -1 else reader.take(result_n)
             items.append(AckItem(task_id, token, result, tuple(_read_tasks(reader, follow_up_n))))
-        return cls(now_ms, keep_ms, dedup_window_ms, items)
+        return cls(now_ms, keep_ms, items)
 
 
 @dataclass(slots=True)

@@ -107,6 +107,11 @@ class Execution:
         d = c + request_n
         return Execution(row[a:b], row[b:c], row[c:d], row[d : d + worker_n], *fixed)
 
+    @staticmethod
+    def state_in(row: bytes) -> int:
+        """The state alone, where the rest is not needed."""
+        return row[0]
+
     @property
     def state_name(self) -> str:
         return STATE_NAMES[self.state]

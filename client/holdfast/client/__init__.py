@@ -4,9 +4,13 @@
 exported here; whatever is not in `__all__` is private.
 """
 
+import holdfast.client._forks  # noqa: F401 - before gRPC, which reads a setting of it when it is imported
 from holdfast.client.aio import AsyncClient
+from holdfast.client.app import AsyncHandle, AsyncTask, Call, Handle, Holdfast, Task
+from holdfast.client.context import RunningTask, current_task
 from holdfast.client.errors import (
     ClientClosed,
+    ClientForked,
     Conflict,
     ConnectionFailed,
     DeadlineExceeded,
@@ -47,23 +51,31 @@ from holdfast.client.models import (
     Failed,
     Failure,
     NewTask,
+    QueuePage,
     QueueStats,
     Released,
     TaskError,
     TaskInfo,
     TaskState,
 )
+from holdfast.client.sync import Client
+from holdfast.client.worker import Worker, WorkerReport
 
 __all__ = [
     "Accepted",
     "Ack",
     "Acked",
     "AsyncClient",
+    "AsyncHandle",
+    "AsyncTask",
+    "Call",
     "Cancelled",
     "Claim",
     "ClaimRef",
     "ClaimedTask",
+    "Client",
     "ClientClosed",
+    "ClientForked",
     "Conflict",
     "ConnectionFailed",
     "DeadLetterDone",
@@ -74,7 +86,9 @@ __all__ = [
     "Failed",
     "Failure",
     "GiveUp",
+    "Handle",
     "HandlerSignal",
+    "Holdfast",
     "HoldfastError",
     "InvalidAddress",
     "InvalidArgument",
@@ -84,13 +98,16 @@ __all__ = [
     "NotJson",
     "OutcomeUnknown",
     "Overloaded",
+    "QueuePage",
     "QueueStats",
     "Rejected",
     "Released",
     "ResultTimeout",
     "RetryAfter",
+    "RunningTask",
     "ServerError",
     "StaleToken",
+    "Task",
     "TaskCancelled",
     "TaskError",
     "TaskFailed",
@@ -99,5 +116,8 @@ __all__ = [
     "TaskState",
     "Unavailable",
     "UnexpectedAnswer",
+    "Worker",
     "WorkerAtLimit",
+    "WorkerReport",
+    "current_task",
 ]

@@ -6,12 +6,15 @@ and turns every way a call can go wrong into one error of the tree in `errors`.
 What is repeated, with growing pauses and jitter, until the deadline:
   * a refusal that says that nothing was done and that trying again can help (OVERLOADED, SHUTTING_DOWN): every call
   * a lost or refused connection, and OUTCOME_UNKNOWN: only calls that may be carried out twice without harm
+
+A long poll is such a call whose request is made anew for each attempt, because its wait gets shorter.
 """
 
 import asyncio
 import random
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -35,6 +38,7 @@ from holdfast.client.errors import (
 )
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+POLL_S_MAX = 30.0  # short enough for whatever sits between client and server and cuts silent connections
 
 _ERROR_DOMAIN = "holdfast"
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -107,6 +111,42 @@ def check_address(address: str) -> str:
     return address
 
 
+class _OneRequest:
+    """The attempts of a call: the same bytes, all within one deadline."""
+
+    def __init__(self, data: bytes, timeout_s: float) -> None:
+        self._data = data
+        self._deadline_s = time.monotonic() + timeout_s
+        self.timeout_s = timeout_s
+
+    def next(self, now_s: float) -> tuple[bytes, float]:
+        """What to send, and how long to wait for the answer."""
+        return self._data, self._deadline_s - now_s
+
+    def pause_s(self, wished_s: float) -> float | None:
+        """How long to pause before the next attempt; None if there is none."""
+        return wished_s if time.monotonic() + wished_s < self._deadline_s else None
+
+
+class _Poll:
+    """The attempts of a long poll: each waits for as long as is left, and the last one begins when nothing is."""
+
+    def __init__(self, make: Callable[[int], Message], ends_s: float, answer_s: float) -> None:
+        self._make = make
+        self._ends_s = ends_s
+        self._answer_s = answer_s
+        self.timeout_s = answer_s  # of the attempt under way
+
+    def next(self, now_s: float) -> tuple[bytes, float]:
+        wait_s = min(POLL_S_MAX, max(0.0, self._ends_s - now_s))
+        self.timeout_s = wait_s + self._answer_s
+        return self._make(int(wait_s * 1000)).SerializeToString(), self.timeout_s
+
+    def pause_s(self, wished_s: float) -> float | None:
+        left_s = self._ends_s - time.monotonic()
+        return min(wished_s, left_s) if left_s > 0 else None
+
+
 class Connection:
     """A channel to one address, opened by the first call."""
 
@@ -116,6 +156,10 @@ class Connection:
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         self._closed = False
+
+    @property
+    def retries(self) -> bool:
+        return self._retry
 
     async def close(self) -> None:
         self._closed = True
@@ -134,29 +178,42 @@ class Connection:
                 f"Expected a request of at most {MESSAGE_BYTES_MAX} bytes, but it has {len(data)}.",
                 reason="BATCH_TOO_LARGE",
             )
-        answer, sent_s = await self._send_until_answered(method.path, data, timeout_s, repeatable=repeatable)
-        try:
-            return Reply(method.response.FromString(answer), sent_s)
-        except DecodeError:
-            raise UnexpectedAnswer("its message cannot be read", self.address) from None
+        return await self._send_until_answered(method, _OneRequest(data, timeout_s), repeatable=repeatable)
+
+    async def poll(
+        self,
+        method: Method[RequestT, ResponseT],
+        make: Callable[[int], RequestT],
+        *,
+        ends_s: float,
+        answer_s: float,
+    ) -> Reply[ResponseT]:
+        """Sends what `make` makes of the wait in milliseconds, again and again until there is an answer.
+
+        After `ends_s` (on time.monotonic(), may be infinite) no attempt begins; each may last `answer_s` longer than
+        its wait. One wait is at most POLL_S_MAX, so the answer may come before the end.
+        """
+        return await self._send_until_answered(method, _Poll(make, ends_s, answer_s), repeatable=True)
 
     async def _send_until_answered(
-        self, path: str, data: bytes, timeout_s: float, *, repeatable: bool
-    ) -> tuple[bytes, float]:
-        deadline_s = time.monotonic() + timeout_s
-        attempt = 0
+        self, method: Method[RequestT, ResponseT], attempts: _OneRequest | _Poll, *, repeatable: bool
+    ) -> Reply[ResponseT]:
+        failed = 0
         while True:
             sent_s = time.monotonic()
             try:
-                return await self._send(path, data, deadline_s - sent_s), sent_s
+                answer = await self._send(method.path, *attempts.next(sent_s))
+                return Reply(method.response.FromString(answer), sent_s)
+            except DecodeError:
+                raise UnexpectedAnswer("its message cannot be read", self.address) from None
             except grpc.aio.AioRpcError as status:
-                error = self._error_of(status, timeout_s)
+                error = self._error_of(status, attempts.timeout_s)
                 if not (self._retry and _may_repeat(error, repeatable=repeatable)):
                     raise error from status
-                pause_s = _pause_s(attempt, error)
-                if time.monotonic() + pause_s >= deadline_s:
+                pause_s = attempts.pause_s(wished_pause_s(failed, error))
+                if pause_s is None:
                     raise error from status
-            attempt += 1
+            failed += 1
             await asyncio.sleep(pause_s)
 
     async def _send(self, path: str, data: bytes, timeout_s: float) -> bytes:
@@ -252,12 +309,12 @@ def _cause(details: str) -> str:
 
 
 def _may_repeat(error: HoldfastError, *, repeatable: bool) -> bool:
-    if isinstance(error, ConnectionFailed | OutcomeUnknown):
-        return repeatable
+    if isinstance(error, ConnectionFailed | DeadlineExceeded | OutcomeUnknown):
+        return repeatable  # for a call, the deadline leaves no time to repeat it; for a poll, its end counts
     return isinstance(error, Rejected) and error.reason in _REASONS_DONE_NOTHING
 
 
-def _pause_s(attempt: int, error: HoldfastError) -> float:
+def wished_pause_s(attempt: int, error: HoldfastError) -> float:
     """Grows with each attempt, never undercuts what the server asked for, and spreads clients that failed together."""
     doublings = min(attempt, 10)
     pause_s = min(_PAUSE_MAX_S, _PAUSE_FIRST_S * (1 << doublings)) * random.uniform(0.5, 1.0)

@@ -4,7 +4,8 @@ This is the library's hot path: a batch passes through it item by item, so it se
 at optional ones only where they are present.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer, rejected
@@ -22,6 +23,7 @@ from holdfast.client.models import (
     Failed,
     Failure,
     NewTask,
+    QueuePage,
     QueueStats,
     Released,
     TaskError,
@@ -42,6 +44,8 @@ _STATES: dict[int, TaskState] = {
     pb.TASK_STATE_CANCELLED: TaskState.CANCELLED,
 }
 
+_MADE_UP = "auto-"  # how request ids begin that the client makes up
+
 # What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
 _MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
 
@@ -55,9 +59,29 @@ def enqueue_request(tasks: Sequence[NewTask]) -> pb.EnqueueRequest:
     return request
 
 
+def make_up_request_ids(request: pb.EnqueueRequest, tasks: Sequence[NewTask], ttl_ms: int) -> list[int]:
+    """Gives an id to each task without one, so that the call can be repeated; returns the places of these tasks."""
+    without = [at for at, task in enumerate(tasks) if task.request_id is None and task.request_id_ttl_ms is None]
+    if without:
+        call = f"{_MADE_UP}{uuid.uuid4().hex}-"
+        specs = request.tasks
+        for at in without:
+            spec = specs[at]
+            spec.request_id = f"{call}{at}"
+            spec.request_id_ttl_ms = ttl_ms
+    return without
+
+
 def reserve_request(
-    queues: Sequence[str], max_tasks: int, lease_ms: int, wait_ms: int, claim_request_id: str, worker: str
+    queues: Sequence[str],
+    max_tasks: int,
+    max_tasks_by_queue: Mapping[str, int] | None,
+    lease_ms: int,
+    wait_ms: int,
+    claim_request_id: str,
+    worker: str,
 ) -> pb.ReserveRequest:
+    limits = _build(lambda: _queue_limits(queues, max_tasks_by_queue or {}), "max_tasks_by_queue")
     return _build(
         lambda: pb.ReserveRequest(
             queues=_several(queues),
@@ -66,9 +90,25 @@ def reserve_request(
             wait_ms=wait_ms,
             claim_request_id=claim_request_id,
             worker=worker,
+            queue_tasks_max=limits,
         ),
         "the request",
     )
+
+
+def _queue_limits(queues: Sequence[str], limits: Mapping[str, int]) -> list[int]:
+    """One number per queue, 0 where there is no limit; nothing if there are no limits at all."""
+    if not limits:
+        return []
+    problem = ""
+    if not limits.keys() <= set(queues):
+        problem = "to name only queues of this call, but it names another"
+    elif min(limits.values()) < 1:
+        problem = "to allow at least 1 task of a queue, but it allows none: leave the queue out"
+    if problem:
+        field = "max_tasks_by_queue"
+        raise InvalidArgument(f"Expected {field} {problem}.", reason="INVALID_FIELD", field=field)
+    return [limits.get(queue, 0) for queue in queues]
 
 
 def ack_request(items: Sequence[Claim | Ack]) -> pb.AckRequest:
@@ -135,6 +175,18 @@ def cancel_request(task_ids: Sequence[str]) -> pb.CancelRequest:
 
 def get_task_request(task_id: str) -> pb.GetTaskRequest:
     return _build(lambda: pb.GetTaskRequest(task_id=task_id), "task_id")
+
+
+def wait_tasks_request(task_ids: Sequence[str], wait_ms: int) -> pb.WaitTasksRequest:
+    return _build(lambda: pb.WaitTasksRequest(task_ids=_several(task_ids), wait_ms=wait_ms), "task_ids")
+
+
+def checked_task_ids(task_ids: Sequence[str]) -> list[str]:
+    return list(wait_tasks_request(task_ids, 0).task_ids)
+
+
+def list_queues_request(page_size: int, page_token: str) -> pb.ListQueuesRequest:
+    return _build(lambda: pb.ListQueuesRequest(page_size=page_size, page_token=page_token), "the request")
 
 
 def queue_stats_request(queues: Sequence[str]) -> pb.QueueStatsRequest:
@@ -204,6 +256,8 @@ def _put_spec(spec: pb.TaskSpec, task: NewTask) -> None:
         spec.tenant = task.tenant
     if task.request_id:
         spec.request_id = task.request_id
+    if task.request_id_ttl_ms is not None:
+        spec.request_id_ttl_ms = task.request_id_ttl_ms
     if task.run_at_ms is not None:
         spec.run_at_ms = task.run_at_ms
     if task.delay_ms is not None:
@@ -274,8 +328,16 @@ def _rejection(message: pb.Rejection) -> Rejected:
     return rejected(message.reason, message.message, field=message.field, retry_after_ms=max(0, message.retry_after_ms))
 
 
-def enqueue_outcomes(response: pb.EnqueueResponse, asked: int) -> list[Accepted | Rejected]:
-    return _read_each(response.outcomes, asked, "accepted", lambda outcome: _accepted(outcome.accepted))
+def enqueue_outcomes(
+    response: pb.EnqueueResponse, asked: int, made_up: Sequence[int] = ()
+) -> list[Accepted | Rejected]:
+    """`made_up`: where the request id was made up. There a duplicate is only this call's own repetition."""
+    outcomes = _read_each(response.outcomes, asked, "accepted", lambda outcome: _accepted(outcome.accepted))
+    for at in made_up:
+        outcome = outcomes[at]
+        if isinstance(outcome, Accepted) and outcome.duplicate:
+            outcomes[at] = Accepted(outcome.task_id)
+    return outcomes
 
 
 def ack_outcomes(response: pb.AckResponse, asked: int) -> list[Acked | Rejected]:
@@ -301,6 +363,17 @@ def release_outcomes(response: pb.ReleaseResponse, asked: int) -> list[Released 
 
 def cancel_outcomes(response: pb.CancelResponse, asked: int) -> list[Cancelled | Rejected]:
     return _read_each(response.outcomes, asked, "cancelled", lambda outcome: Cancelled(_state(outcome.cancelled.state)))
+
+
+def wait_outcomes(response: pb.WaitTasksResponse, asked: int) -> list[tuple[TaskInfo, bool] | Rejected]:
+    """With each task, whether its result was left out."""
+    return _read_each(
+        response.outcomes, asked, "task", lambda outcome: (_task_info(outcome.task), outcome.task.result_omitted)
+    )
+
+
+def queue_page(response: pb.ListQueuesResponse) -> QueuePage:
+    return QueuePage(tuple(map(_queue_stats, response.queues)), response.next_page_token)
 
 
 def queue_stats_outcomes(response: pb.QueueStatsResponse, asked: int) -> list[QueueStats | Rejected]:
@@ -377,6 +450,8 @@ def _claimed(claim: pb.Claim, sent_s: float) -> ClaimedTask:
 
 def _new_task(spec: pb.TaskSpec) -> NewTask:
     has = spec.HasField
+    # Handed over once more, the task must not be taken for a repetition of the call that made its id up.
+    made_up = spec.request_id.startswith(_MADE_UP)
     return NewTask(
         queue=spec.queue,
         type=spec.type,
@@ -384,7 +459,8 @@ def _new_task(spec: pb.TaskSpec) -> NewTask:
         headers=dict(spec.headers),
         priority=spec.priority if has("priority") else None,
         tenant=spec.tenant,
-        request_id=spec.request_id,
+        request_id=None if made_up else spec.request_id,
+        request_id_ttl_ms=spec.request_id_ttl_ms if has("request_id_ttl_ms") and not made_up else None,
         run_at_ms=spec.run_at_ms if has("run_at_ms") else None,
         delay_ms=spec.delay_ms if has("delay_ms") else None,
         max_attempts=spec.max_attempts if has("max_attempts") else None,

@@ -4,14 +4,26 @@ A call on one item raises the typed error if the server refuses it. A call on ma
 order, with a `Rejected` (not raised) in the place of each refused item; it raises only if the whole call failed.
 """
 
+import math
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
 from holdfast.client import _wire
+from holdfast.client._coalescing import Coalescer
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
-from holdfast.client.errors import Rejected
+from holdfast.client.errors import (
+    ConnectionFailed,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    Overloaded,
+    Rejected,
+    ResultTimeout,
+    Unavailable,
+    UnexpectedAnswer,
+)
 from holdfast.client.models import (
     Accepted,
     Ack,
@@ -26,15 +38,27 @@ from holdfast.client.models import (
     Failed,
     Failure,
     NewTask,
+    QueuePage,
     QueueStats,
     Released,
     TaskError,
     TaskInfo,
+    TaskState,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 DEFAULT_ADDRESS = "localhost:7400"
 DEFAULT_TIMEOUT_S = 10.0
+# Of single enqueues that share a request: well below what the server takes, so that none waits for a huge one.
+_SHARED_TASKS_MAX = 200
+_SHARED_PAYLOAD_BYTES_MAX = 1024 * 1024
+WAIT_TASKS_MAX = 1000  # tasks of one call that waits
+
+# A made-up request id must outlive the call: its last repetition may reach the server late.
+_MADE_UP_SPARE_S = 60.0
+_MADE_UP_S_MAX = 24 * 3600.0
+_ENDS = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED})
+_NO_ANSWER = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, Overloaded, Unavailable)
 
 _ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
 _RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
@@ -44,6 +68,8 @@ _EXTEND = method(pb, "Tasks", "Extend", pb.ExtendRequest, pb.ExtendResponse)
 _RELEASE = method(pb, "Tasks", "Release", pb.ReleaseRequest, pb.ReleaseResponse)
 _CANCEL = method(pb, "Tasks", "Cancel", pb.CancelRequest, pb.CancelResponse)
 _GET_TASK = method(pb, "Tasks", "GetTask", pb.GetTaskRequest, pb.GetTaskResponse)
+_WAIT_TASKS = method(pb, "Tasks", "WaitTasks", pb.WaitTasksRequest, pb.WaitTasksResponse)
+_LIST_QUEUES = method(pb, "Tasks", "ListQueues", pb.ListQueuesRequest, pb.ListQueuesResponse)
 _QUEUE_STATS = method(pb, "Tasks", "QueueStats", pb.QueueStatsRequest, pb.QueueStatsResponse)
 _LIST_DEAD = method(pb, "DeadLetters", "ListDeadLetters", pb.ListDeadLettersRequest, pb.ListDeadLettersResponse)
 _GET_DEAD = method(pb, "DeadLetters", "GetDeadLetter", pb.GetDeadLetterRequest, pb.GetDeadLetterResponse)
@@ -58,10 +84,11 @@ T = TypeVar("T")
 class AsyncClient:
     """A client of one server, for producers, workers and operators. Any number of calls may run at the same time.
 
-    Every call ends within `timeout_s` (a reserve: within its wait plus that), whatever the network does. Until then,
-    a call that does no harm when carried out twice is repeated if the connection fails: all but dead-letter retry and
-    discard, and an enqueue in which a task has no `request_id`. What a server refused because it is overloaded or
-    shutting down is repeated too, after the time it asks for. `retry=False` switches both off.
+    Every call ends within `timeout_s` (a reserve or a wait: within its wait plus that), whatever the network does.
+    Until then, a call that does no harm when carried out twice is repeated if the connection fails: all but
+    dead-letter retry and discard, and an enqueue in which a task has an empty `request_id`. What a server refused
+    because it is overloaded or shutting down is repeated too, after the time it asks for. `retry=False` switches both
+    off.
 
     >>> import asyncio
     >>> async def main() -> None:
@@ -80,6 +107,7 @@ class AsyncClient:
         """Raises `InvalidAddress` if the address is not host:port. Nothing is sent before the first call."""
         self._timeout_s = timeout_s
         self._connection = Connection(address, retry=retry)
+        self._single_enqueues = Coalescer(self.enqueue_many, _SHARED_TASKS_MAX, _SHARED_PAYLOAD_BYTES_MAX)
 
     @property
     def address(self) -> str:
@@ -96,12 +124,16 @@ class AsyncClient:
     async def close(self) -> None:
         """Closes the connection. Calls that are still running end with `ClientClosed`."""
         await self._connection.close()
+        await self._single_enqueues.drain()
 
     # ------------------------------------------------------------------------------------------ producers
 
     async def enqueue(self, task: NewTask, *, timeout_s: float | None = None) -> Accepted:
-        """Hands over one task. When this returns, the task is durable."""
-        return _only(await self.enqueue_many([task], timeout_s=timeout_s))
+        """Hands over one task. When this returns, the task is durable. Calls made at the same time share a request."""
+        # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
+        if timeout_s is not None or task.request_id == "":
+            return _only(await self.enqueue_many([task], timeout_s=timeout_s))
+        return _only([_as_first(await self._single_enqueues.put(task, len(task.payload)))])
 
     async def enqueue_many(
         self, tasks: Sequence[NewTask], *, timeout_s: float | None = None
@@ -121,11 +153,16 @@ class AsyncClient:
         """
         if not tasks:
             return []
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         request = _wire.enqueue_request(tasks)
+        made_up: Sequence[int] = ()
+        if self._connection.retries:
+            keep_s = min(max(0.0, timeout_s) + _MADE_UP_SPARE_S, _MADE_UP_S_MAX)
+            made_up = _wire.make_up_request_ids(request, tasks, int(keep_s * 1000))
         # Without a request_id the server cannot tell a repeated task from a new one.
-        repeatable = all(task.request_id for task in tasks)
+        repeatable = len(made_up) == len(tasks) or all(spec.request_id for spec in request.tasks)
         response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable)
-        return _wire.enqueue_outcomes(response, len(tasks))
+        return _wire.enqueue_outcomes(response, len(tasks), made_up)
 
     # -------------------------------------------------------------------------------------------- workers
 
@@ -134,6 +171,7 @@ class AsyncClient:
         queues: Sequence[str],
         *,
         max_tasks: int = 1,
+        max_tasks_by_queue: Mapping[str, int] | None = None,
         lease_ms: int = 30_000,
         wait_ms: int = 0,
         worker: str = "",
@@ -142,12 +180,14 @@ class AsyncClient:
     ) -> list[ClaimedTask]:
         """Claims up to `max_tasks` tasks, the queues tried in order, waiting up to `wait_ms` for the first task.
 
+        `max_tasks_by_queue` limits single queues further: {"reports": 2} takes at most two of that queue.
         An empty list means that there was none. Repeating a call whose answer was lost with its `claim_request_id`
         returns the claims it made; this method draws a new one unless it is given one.
         """
         request = _wire.reserve_request(
             queues,
             max_tasks=max_tasks,
+            max_tasks_by_queue=max_tasks_by_queue,
             lease_ms=lease_ms,
             wait_ms=wait_ms,
             claim_request_id=uuid.uuid4().hex if claim_request_id is None else claim_request_id,
@@ -244,6 +284,73 @@ class AsyncClient:
         response = await self._call(_GET_TASK, _wire.get_task_request(task_id), timeout_s, repeatable=True)
         return _wire.task_info(response)
 
+    async def wait_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
+        """Returns when the task has finished: succeeded, dead or cancelled. Raises `ResultTimeout` when `timeout_s` is
+        over (None waits for ever), and `NotFound` if the server knows no such task.
+
+        The wait goes on through lost connections, restarts and overload of the server. What the producer handed over
+        and tracebacks are left out: `get_task` has them.
+        """
+        try:
+            task = _only(await self.wait_tasks([task_id], timeout_s=timeout_s))
+        except _NO_ANSWER as error:
+            if timeout_s is None or not self._connection.retries:
+                raise
+            raise ResultTimeout(task_id, timeout_s) from error
+        if task.state not in _ENDS:
+            raise ResultTimeout(task_id, timeout_s or 0.0)
+        return task
+
+    async def wait_tasks(self, task_ids: Sequence[str], *, timeout_s: float | None = None) -> list[TaskInfo | Rejected]:
+        """Returns when all tasks have finished or `timeout_s` is over (None waits for ever): then some have not, as
+        their `state` says. A task that the server does not know is a `NotFound` in its place. Any number of tasks.
+        """
+        ends_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        tasks: list[TaskInfo | Rejected] = []
+        # One after the other, so that a long list does not take all the room that the server has for those who wait.
+        checked = _wire.checked_task_ids(task_ids)
+        for first in range(0, len(checked), WAIT_TASKS_MAX):
+            tasks += await self._wait_tasks(checked[first : first + WAIT_TASKS_MAX], ends_s)
+        return tasks
+
+    async def _wait_tasks(self, task_ids: list[str], ends_s: float) -> list[TaskInfo | Rejected]:
+        known: dict[str, TaskInfo | Rejected] = {}
+        unfinished = task_ids
+        while unfinished:
+            try:
+                omitted = await self._poll_tasks(unfinished, ends_s, known)
+            except _NO_ANSWER:
+                if not known or not self._connection.retries:
+                    raise
+                break  # the time is over, and what the tasks were when the server last answered is known
+            while omitted:  # what did not fit into the answer is there to be asked for at once
+                still_omitted = await self._poll_tasks(omitted, ends_s, known)
+                if len(still_omitted) >= len(omitted):
+                    raise UnexpectedAnswer("a result was left out that would have fitted", self.address)
+                omitted = still_omitted
+            if time.monotonic() >= ends_s:
+                break
+            unfinished = [task_id for task_id in unfinished if _is_unfinished(known[task_id])]
+        return [known[task_id] for task_id in task_ids]
+
+    async def _poll_tasks(self, task_ids: list[str], ends_s: float, known: dict[str, TaskInfo | Rejected]) -> list[str]:
+        """Asks once for tasks, puts what they are into `known`, returns those whose results were left out."""
+        reply = await self._connection.poll(
+            _WAIT_TASKS,
+            lambda wait_ms: _wire.wait_tasks_request(task_ids, wait_ms),
+            ends_s=ends_s,
+            answer_s=self._timeout_s,
+        )
+        omitted = []
+        for task_id, outcome in zip(task_ids, _wire.wait_outcomes(reply.message, len(task_ids)), strict=True):
+            if isinstance(outcome, Rejected):
+                known[task_id] = outcome
+                continue
+            known[task_id], is_omitted = outcome
+            if is_omitted:
+                omitted.append(task_id)
+        return omitted
+
     async def queue_stats(self, queue: str, *, timeout_s: float | None = None) -> QueueStats:
         """How many tasks of the queue are in which state."""
         return _only(await self.queue_stats_many([queue], timeout_s=timeout_s))
@@ -256,6 +363,13 @@ class AsyncClient:
             return []
         response = await self._call(_QUEUE_STATS, _wire.queue_stats_request(queues), timeout_s, repeatable=True)
         return _wire.queue_stats_outcomes(response, len(queues))
+
+    async def list_queues(
+        self, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None
+    ) -> QueuePage:
+        """One page of all queues that were ever used, by name; pass on `next_page_token` for the next page."""
+        request = _wire.list_queues_request(page_size, page_token)
+        return _wire.queue_page(await self._call(_LIST_QUEUES, request, timeout_s, repeatable=True))
 
     # ---------------------------------------------------------------------------------------- dead letters
 
@@ -314,9 +428,27 @@ class AsyncClient:
         return (await self._connection.call(method, request, timeout_s=timeout_s, repeatable=repeatable)).message
 
 
+def _is_unfinished(task: TaskInfo | Rejected) -> bool:
+    return isinstance(task, TaskInfo) and task.state not in _ENDS
+
+
 def _only(outcomes: list[T | Rejected]) -> T:
     """The outcome of a call on one item."""
     [outcome] = outcomes
     if isinstance(outcome, Rejected):
         raise outcome
     return outcome
+
+
+def _as_first(outcome: T | Rejected) -> T | Rejected:
+    """A refusal names its task by the place in the request; whoever asked for one task knows of no other place."""
+    if not isinstance(outcome, Rejected) or not outcome.field.startswith("tasks["):
+        return outcome
+    place = outcome.field[: outcome.field.index("]") + 1]
+    return type(outcome)(
+        outcome.message.replace(place, "tasks[0]"),
+        reason=outcome.reason,
+        field=outcome.field.replace(place, "tasks[0]", 1),
+        retry_after_ms=outcome.retry_after_ms,
+        metadata=outcome.metadata,
+    )

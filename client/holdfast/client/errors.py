@@ -3,6 +3,7 @@
 HoldfastError
 ├── InvalidAddress       the address is not host:port
 ├── ClientClosed         the client was closed before or during the call
+├── ClientForked         the process was forked while a client was in use
 ├── ConnectionFailed     no connection to the server, or it broke during the call
 ├── DeadlineExceeded     the server did not answer in time
 ├── UnexpectedAnswer     whatever answered does not speak this API
@@ -59,6 +60,16 @@ class ClientClosed(HoldfastError):
 
     def __str__(self) -> str:
         return "The client is closed: open another one."
+
+
+class ClientForked(HoldfastError):
+    """This process was forked from one in which a client was in use: gRPC cannot work here."""
+
+    def __str__(self) -> str:
+        return (
+            "No client works in a process that was forked while a client was in use: "
+            "open clients after the fork, or start processes with `spawn`."
+        )
 
 
 class ConnectionFailed(HoldfastError):

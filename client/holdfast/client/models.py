@@ -37,8 +37,8 @@ class NewTask:
     """What a producer hands over. It never changes once accepted.
 
     >>> NewTask("mail", "welcome", b'{"to": "ada@example.org"}', delay_ms=5_000)
-    NewTask(queue='mail', type='welcome', priority=None, tenant='', request_id='', run_at_ms=None, delay_ms=5000, \
-max_attempts=None, max_claims=None, result_ttl_ms=None)
+    NewTask(queue='mail', type='welcome', priority=None, tenant='', request_id=None, \
+request_id_ttl_ms=None, run_at_ms=None, delay_ms=5000, max_attempts=None, max_claims=None, result_ttl_ms=None)
     """
 
     queue: str  # 1-128 of [A-Za-z0-9._-]
@@ -48,7 +48,10 @@ max_attempts=None, max_claims=None, result_ttl_ms=None)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     priority: int | None = None  # 0-9, higher first; the server's default is 5
     tenant: str = ""  # may be empty
-    request_id: str = ""  # one task per (queue, request_id); makes the enqueue safe to retry
+    # One task per (queue, request_id): makes the enqueue safe to retry. None: the client makes one up for its own
+    # retries. Empty: none, and an enqueue whose connection is lost is not repeated.
+    request_id: str | None = None
+    request_id_ttl_ms: int | None = None  # how long a given request_id is remembered, and at least while the task lives
     run_at_ms: int | None = None  # not before this instant; at most one of run_at_ms and delay_ms
     delay_ms: int | None = None  # counted from acceptance
     max_attempts: int | None = None  # failures allowed before the task is dead
@@ -217,6 +220,14 @@ class QueueStats:
     dead_total: int = 0
     oldest_ready_age_ms: int = 0  # 0 if nothing is ready
     waiting_reserves: int = 0  # reserve calls waiting for a task of this queue
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """Some queues, by name."""
+
+    queues: tuple[QueueStats, ...]
+    next_page_token: str = ""  # empty on the last page
 
 
 @dataclass(frozen=True, slots=True)

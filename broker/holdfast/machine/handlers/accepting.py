@@ -12,14 +12,16 @@ _NEW = 0  # in no state yet: there is nothing to leave
 
 
 def apply_enqueue(draft: Draft, entry: Enqueue) -> list[Outcome]:
-    return [accept_task(draft, new, entry.dedup_window_ms) for new in entry.tasks]
+    return [accept_task(draft, new) for new in entry.tasks]
 
 
-def accept_task(draft: Draft, new: NewTask, dedup_window_ms: int) -> Accepted:
+def accept_task(draft: Draft, new: NewTask) -> Accepted:
     """Accepts one task, or finds the one that its request id made before."""
     now_ms = draft.now_ms
+    key = b""
     if new.request_id:
-        known = draft.get(keys.dedup(new.queue, new.request_id))
+        key = keys.dedup(new.queue, new.request_id)
+        known = draft.get(key)
         if known is not None:
             return Accepted(Dedup.decode(known).task_id, True)
     meta = draft.meta
@@ -36,9 +38,8 @@ def accept_task(draft: Draft, new: NewTask, dedup_window_ms: int) -> Accepted:
     else:
         join_ready_line(draft, task_id, task, queue)
     queue.enqueued_total += 1
-    if new.request_id:
-        key = keys.dedup(new.queue, new.request_id)
-        forget_ms = now_ms + dedup_window_ms
-        draft.put(key, Dedup(task_id, forget_ms, dedup_window_ms).encode())
+    if key:
+        forget_ms = now_ms + new.dedup_window_ms
+        draft.put(key, Dedup(task_id, forget_ms, new.dedup_window_ms).encode())
         remember_until(draft, forget_ms, key)
     return Accepted(task_id, False)

@@ -7,12 +7,16 @@ chance to notice.
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Forget, ForgetItem, Purge
+from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rejections import kept, task_not_found
-from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup
+from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup, Execution
 from holdfast.machine.transitions import remember_until, vanish
 
 PURGE_PAUSE_MS = 10 * 60 * 1000  # after a step of the clock
+RENEWAL_MS_MAX = 60 * 60 * 1000  # how far a short window is stretched for a task that lives on
+
+_DEDUP = bytes([keys.DEDUP])
 
 
 def purge_allowed_ms(stepped_ms: int) -> int:
@@ -37,8 +41,12 @@ def apply_purge(draft: Draft, entry: Purge) -> list[Outcome]:
 
 
 def apply_forget(draft: Draft, entry: Forget) -> list[Outcome]:
-    paused = draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms)
-    return [kept() if paused else _forget_one(draft, item) for item in entry.items]
+    if draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms):
+        return [kept() for _ in entry.items]
+    draft.fetch([key for item in entry.items for key in (keys.forget(item.when_ms, item.key), item.key)])
+    rows = [draft.get(item.key) for item in entry.items if item.key[:1] == _DEDUP]
+    draft.fetch([keys.execution(Dedup.decode(row).task_id) for row in rows if row is not None])
+    return [_forget_one(draft, item) for item in entry.items]
 
 
 def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
@@ -47,14 +55,17 @@ def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
         return kept()
     draft.delete(armed)
     row = draft.get(item.key)
-    if item.key[0] == keys.DEDUP and row is not None:
+    if row is not None and item.key[:1] == _DEDUP:
         dedup = Dedup.decode(row)
-        task = draft.execution(dedup.task_id)
-        if task is not None and task.state not in (SUCCEEDED, CANCELLED):
+        task = draft.get(keys.execution(dedup.task_id))
+        state = Execution.state_in(task) if task is not None else SUCCEEDED
+        if state not in (SUCCEEDED, CANCELLED):
             # A request id is remembered at least while its task lives, and a dead one can be brought back to life.
-            renewed = dedup._replace(forget_ms=draft.now_ms + dedup.window_ms)
+            # Renewals get rarer with its age, or a backlog of tasks with short windows would cost one per window each.
+            age_ms = draft.now_ms - task_id_time_ms(dedup.task_id)
+            renewed = dedup._replace(forget_ms=draft.now_ms + max(dedup.window_ms, min(age_ms, RENEWAL_MS_MAX)))
             draft.put(item.key, renewed.encode())
             remember_until(draft, renewed.forget_ms, item.key)
-            return Moved(task.state)
+            return Moved(state)
     draft.delete(item.key)
     return Moved(0)

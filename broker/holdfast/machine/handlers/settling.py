@@ -72,7 +72,7 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack) -> Outcome:
     enter_finished(draft, item.task_id, task, SUCCEEDED, draft.now_ms + keep_ms)
     if not item.follow_ups:
         return Acked(())
-    accepted = tuple(accept_task(draft, new, entry.dedup_window_ms) for new in item.follow_ups)
+    accepted = tuple(accept_task(draft, new) for new in item.follow_ups)
     _remember(draft, item.token, keep_ms, Recent(item.task_id, ANSWER_ACK, SUCCEEDED, 0, accepted))
     return Acked(accepted)
 

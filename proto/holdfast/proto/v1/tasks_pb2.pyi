@@ -27,7 +27,7 @@ TASK_STATE_DEAD: TaskState
 TASK_STATE_CANCELLED: TaskState
 
 class TaskSpec(_message.Message):
-    __slots__ = ("queue", "type", "payload", "headers", "priority", "tenant", "request_id", "run_at_ms", "delay_ms", "max_attempts", "max_claims", "result_ttl_ms")
+    __slots__ = ("queue", "type", "payload", "headers", "priority", "tenant", "request_id", "run_at_ms", "delay_ms", "max_attempts", "max_claims", "result_ttl_ms", "request_id_ttl_ms")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class TaskSpec(_message.Message):
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     MAX_CLAIMS_FIELD_NUMBER: _ClassVar[int]
     RESULT_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     type: str
     payload: bytes
@@ -59,7 +60,8 @@ class TaskSpec(_message.Message):
     max_attempts: int
     max_claims: int
     result_ttl_ms: int
-    def __init__(self, queue: _Optional[str] = ..., type: _Optional[str] = ..., payload: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., run_at_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., max_claims: _Optional[int] = ..., result_ttl_ms: _Optional[int] = ...) -> None: ...
+    request_id_ttl_ms: int
+    def __init__(self, queue: _Optional[str] = ..., type: _Optional[str] = ..., payload: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., run_at_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., max_claims: _Optional[int] = ..., result_ttl_ms: _Optional[int] = ..., request_id_ttl_ms: _Optional[int] = ...) -> None: ...
 
 class Rejection(_message.Message):
     __slots__ = ("reason", "message", "field", "retry_after_ms")
@@ -102,20 +104,22 @@ class EnqueueResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker")
+    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     CLAIM_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TASKS_MAX_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     max_tasks: int
     lease_ms: int
     wait_ms: int
     claim_request_id: str
     worker: str
-    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
+    queue_tasks_max: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Claim(_message.Message):
     __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms")
@@ -326,7 +330,7 @@ class CancelResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[CancelOutcome, _Mapping]]] = ...) -> None: ...
 
 class TaskInfo(_message.Message):
-    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason")
+    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason", "result_omitted")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +350,7 @@ class TaskInfo(_message.Message):
     RESULT_FIELD_NUMBER: _ClassVar[int]
     PURGE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DEAD_REASON_FIELD_NUMBER: _ClassVar[int]
+    RESULT_OMITTED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: TaskState
     queue: str
@@ -365,7 +370,8 @@ class TaskInfo(_message.Message):
     result: bytes
     purge_at_ms: int
     dead_reason: str
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ...) -> None: ...
+    result_omitted: bool
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ..., result_omitted: bool = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -378,6 +384,28 @@ class GetTaskResponse(_message.Message):
     TASK_FIELD_NUMBER: _ClassVar[int]
     task: TaskInfo
     def __init__(self, task: _Optional[_Union[TaskInfo, _Mapping]] = ...) -> None: ...
+
+class WaitTasksRequest(_message.Message):
+    __slots__ = ("task_ids", "wait_ms")
+    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    task_ids: _containers.RepeatedScalarFieldContainer[str]
+    wait_ms: int
+    def __init__(self, task_ids: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class WaitOutcome(_message.Message):
+    __slots__ = ("task", "rejection")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    task: TaskInfo
+    rejection: Rejection
+    def __init__(self, task: _Optional[_Union[TaskInfo, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class WaitTasksResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[WaitOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[WaitOutcome, _Mapping]]] = ...) -> None: ...
 
 class QueueStatsRequest(_message.Message):
     __slots__ = ("queues",)
@@ -432,6 +460,22 @@ class QueueStatsResponse(_message.Message):
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedCompositeFieldContainer[QueueStatsOutcome]
     def __init__(self, outcomes: _Optional[_Iterable[_Union[QueueStatsOutcome, _Mapping]]] = ...) -> None: ...
+
+class ListQueuesRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListQueuesResponse(_message.Message):
+    __slots__ = ("queues", "next_page_token")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueCounts]
+    next_page_token: str
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueCounts, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("queue", "page_size", "page_token")

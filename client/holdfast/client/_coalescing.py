@@ -1,0 +1,103 @@
+"""Single calls that come at the same time share a request.
+
+The first goes out at once. What comes while enough requests are on their way waits for the next, together: the busier a
+client is, the larger its requests, and the less each task costs. A client with nothing else to do pays nothing for it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from holdfast.client.errors import InvalidArgument, Overloaded, Rejected
+
+ItemT = TypeVar("ItemT")
+DoneT = TypeVar("DoneT")
+
+# Two, so that one is prepared and sent while the server works on the other.
+_REQUESTS_MAX = 2
+_WAITING_MAX = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[ItemT, DoneT]):
+    item: ItemT
+    size_bytes: int
+    future: "asyncio.Future[DoneT | Rejected]"
+
+
+class Coalescer(Generic[ItemT, DoneT]):
+    """Sends items in batches as large as what has come together, within the limits of one request."""
+
+    def __init__(
+        self, send: Callable[[Sequence[ItemT]], Awaitable[list[DoneT | Rejected]]], items_max: int, bytes_max: int
+    ) -> None:
+        self._send = send
+        self._items_max = items_max
+        self._bytes_max = bytes_max
+        self._waiting: deque[_Waiting[ItemT, DoneT]] = deque()
+        self._senders: set[asyncio.Task[None]] = set()
+
+    async def put(self, item: ItemT, size_bytes: int) -> DoneT | Rejected:
+        """The item's outcome. What makes a whole request fail is raised for each item in it."""
+        if len(self._waiting) >= _WAITING_MAX:
+            raise Overloaded(
+                f"Expected at most {_WAITING_MAX:,} calls that wait in this client, but there are more.",
+                reason="OVERLOADED",
+                retry_after_ms=100,
+            )
+        waiting = _Waiting[ItemT, DoneT](item, size_bytes, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if len(self._senders) < _REQUESTS_MAX:
+            sender = asyncio.create_task(self._send_what_waits())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+        return await waiting.future
+
+    async def drain(self) -> None:
+        """Waits until nothing is on its way any more: everybody who called has had an answer."""
+        while self._senders:
+            await asyncio.gather(*self._senders, return_exceptions=True)
+
+    async def _send_what_waits(self) -> None:
+        while batch := self._next_batch():
+            await self._send_batch(batch)
+
+    def _next_batch(self) -> list[_Waiting[ItemT, DoneT]]:
+        batch: list[_Waiting[ItemT, DoneT]] = []
+        room_bytes = self._bytes_max
+        while self._waiting and len(batch) < self._items_max:
+            if batch and self._waiting[0].size_bytes > room_bytes:
+                break
+            waiting = self._waiting.popleft()
+            if not waiting.future.done():  # its caller may have gone
+                room_bytes -= waiting.size_bytes
+                batch.append(waiting)
+        return batch
+
+    async def _send_batch(self, batch: list[_Waiting[ItemT, DoneT]]) -> None:
+        try:
+            outcomes = await self._send([waiting.item for waiting in batch])
+        except InvalidArgument as error:
+            if len(batch) == 1:
+                _fail(batch, error)
+            else:  # one bad item spoils a request: its neighbours must not suffer for it
+                for waiting in batch:
+                    await self._send_batch([waiting])
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            _fail(batch, error)
+        except asyncio.CancelledError:  # the loop ends
+            for waiting in batch:
+                waiting.future.cancel()
+            raise
+        else:
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                if not waiting.future.done():
+                    waiting.future.set_result(outcome)
+
+
+def _fail(batch: Sequence[_Waiting[ItemT, DoneT]], error: Exception) -> None:
+    for waiting in batch:
+        if not waiting.future.done():
+            waiting.future.set_exception(error)

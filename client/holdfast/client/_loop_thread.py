@@ -1,0 +1,258 @@
+"""An event loop on a thread of its own, so that code without one can use a client that needs one.
+
+The thread is a daemon and knows nothing of the `LoopThread` that owns it: one that is dropped without a word is
+collected, and its thread ends. What still runs at the end of the program is stopped before the interpreter goes away.
+
+A fork would leave the child with a client whose thread is gone. So a client that is idle lets go of its thread and its
+connection before the fork, and parent and child each take new ones when they need them. One that is busy is left alone.
+"""
+
+import asyncio
+import atexit
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, wait
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.client import _forks
+from holdfast.client.errors import ClientClosed
+
+# Neither the end of the program nor a fork waits longer than this for a thread.
+_WAIT_S_MAX = 2.0
+_IDLE_WAIT_S_MAX = 0.25
+
+
+class Closable(Protocol):
+    """What lives on the loop. Closing it makes the calls that still run end."""
+
+    async def close(self) -> None: ...
+
+
+ClientT = TypeVar("ClientT", bound=Closable)
+T = TypeVar("T")
+
+
+class LoopThread(Generic[ClientT]):
+    """Makes calls on a client that lives on a loop of its own, for callers on any thread and on any other loop."""
+
+    def __init__(self, name: str, make: Callable[[], ClientT]) -> None:
+        """Nothing is made or started before the first call."""
+        self._name = name
+        self._make = make
+        self._lock = threading.Lock()
+        self._life: _Life[ClientT] | None = None
+        self._collected: weakref.finalize[Any, Any] | None = None
+        self._closed = False
+        _all[id(self)] = self
+
+    def run(self, call: Callable[[ClientT], Coroutine[Any, Any, T]]) -> T:
+        """Waits for the result. What interrupts the wait, e.g. Ctrl-C, cancels the call."""
+        future = self._submit(call)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # changes nothing if it is done
+            del future  # an error holds this frame, which would hold the error
+
+    async def run_async(self, call: Callable[[ClientT], Coroutine[Any, Any, T]]) -> T:
+        """The same for a caller on another loop, which goes on meanwhile. Its cancellation cancels the call."""
+        return await asyncio.wrap_future(self._submit(call))
+
+    def close(self) -> None:
+        """Ends the thread; calls that still run end with `ClientClosed`. May be called more than once."""
+        with self._lock:
+            self._closed = True
+            life = self._life
+        if life is not None:
+            _refuse_own_thread(life)
+            life.stop()
+            life.thread.join()
+
+    def _submit(self, call: Callable[[ClientT], Coroutine[Any, Any, T]]) -> "Future[T]":
+        # Under the lock, so that nothing can be handed over after the request to stop.
+        with self._lock:
+            if self._closed:
+                raise ClientClosed
+            _forks.check()
+            if self._life is None:
+                self._life = _Life(self._name, self._make())
+                self._collected = weakref.finalize(self, self._life.stop)
+                self._collected.atexit = False  # see _at_exit
+            _refuse_own_thread(self._life)
+            return self._life.submit(call)
+
+    # ------------------------------------------------------------------------------------------- end and fork
+
+    def end_silently(self) -> None:
+        """The program ends: callers on daemon threads stay where they are rather than to fail for all to see."""
+        self._closed = True
+        if self._life is not None:
+            self._life.end_silently()
+
+    def before_fork(self) -> bool:
+        """Ends the thread, unless a call is running, and holds the lock: no call can begin until after the fork.
+
+        False if the lock cannot be had, because another thread forks as well and takes too long.
+        """
+        if not self._lock.acquire(timeout=_WAIT_S_MAX):
+            return False
+        if self._life is not None and self._life.waited_until_idle():
+            self._life.stop()
+            self._life.thread.join(_WAIT_S_MAX)
+            self._forget_life()
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+        if self._life is not None:
+            # Its loop shares its descriptors with the parent's: never touch it, not even to free it.
+            _inherited.append(self._life)
+            self._forget_life()
+
+    def _forget_life(self) -> None:
+        self._life = None
+        if self._collected is not None:
+            self._collected.detach()
+
+
+class _Life(Generic[ClientT]):
+    """A loop, its thread and its client. Apart from `LoopThread`, which its own thread must not keep alive."""
+
+    def __init__(self, name: str, client: ClientT) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._client = client
+        self._running: set[Future[Any]] = set()
+        self._stopping = False
+        self._silent = False
+        self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self.thread.start()
+
+    def waited_until_idle(self) -> bool:
+        """Whether no call is running. Most last some milliseconds: worth the wait; a long poll is not."""
+        if threading.current_thread() is self.thread:
+            return False
+        return not wait(list(self._running), _IDLE_WAIT_S_MAX).not_done
+
+    def submit(self, call: Callable[[ClientT], Coroutine[Any, Any, T]]) -> "Future[T]":
+        future: Future[T] = Future()
+        self._running.add(future)
+        self._loop.call_soon_threadsafe(self._begin, call, future)
+        return future
+
+    def stop(self) -> None:
+        """Asks the thread to end. Takes no lock and waits for nothing: the garbage collector may call it anywhere."""
+        if not self._stopping:
+            self._stopping = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def end_silently(self) -> None:
+        self._silent = True
+        self.stop()
+        self.thread.join(_WAIT_S_MAX)
+
+    def _begin(self, call: Callable[[ClientT], Coroutine[Any, Any, T]], future: "Future[T]") -> None:
+        async def made() -> T:
+            return await call(self._client)  # in here, so that the caller also hears of a call that cannot be made
+
+        task = self._loop.create_task(made())
+        task.add_done_callback(lambda task: self._deliver(task, future))
+
+        def pass_on(future: "Future[T]") -> None:
+            if future.cancelled() and not task.done():
+                self._loop.call_soon_threadsafe(task.cancel)
+
+        future.add_done_callback(pass_on)
+
+    def _deliver(self, task: "asyncio.Task[T]", future: "Future[T]") -> None:
+        self._running.discard(future)
+        error: BaseException | None
+        if task.cancelled():
+            error = ClientClosed() if self._stopping else CancelledError()
+        else:
+            error = task.exception()
+        if self._silent or not future.set_running_or_notify_cancel():
+            return
+        if error is None:
+            future.set_result(task.result())
+        else:
+            future.set_exception(error)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._wind_up())
+        finally:
+            asyncio.set_event_loop(None)
+            self._loop.close()
+
+    async def _wind_up(self) -> None:
+        await self._client.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+
+def _refuse_own_thread(life: _Life[Any]) -> None:
+    if threading.current_thread() is life.thread:
+        raise RuntimeError(
+            "Expected a call from another thread, but this is the client's own, which would wait for itself."
+        )
+
+
+_all: "weakref.WeakValueDictionary[int, LoopThread[Any]]" = weakref.WeakValueDictionary()
+_inherited: list[_Life[Any]] = []
+
+
+class _Fork(threading.local):
+    """The fork that a thread has under way: it is the one thread that goes on in the child, too."""
+
+    def __init__(self) -> None:
+        self.held: list[LoopThread[Any]] = []
+
+
+_fork = _Fork()
+
+
+def _living() -> list[LoopThread[Any]]:
+    # The references are copied in one step, whatever other threads make meanwhile.
+    return [thread for reference in _all.valuerefs() if (thread := reference()) is not None]
+
+
+def _at_exit() -> None:
+    for thread in _living():
+        thread.end_silently()
+
+
+def _before_fork() -> None:
+    living = _living()
+    _fork.held = [thread for thread in living if thread.before_fork()]
+    if not living:
+        return
+    if _forks.in_use():
+        gc.collect()  # errors hold the calls that they came from, in cycles, and those hold gRPC
+    if not _forks.in_use():
+        _forks.settle()
+
+
+def _after_fork_in_parent() -> None:
+    for thread in _fork.held:
+        thread.after_fork_in_parent()
+    _fork.held = []
+
+
+def _after_fork_in_child() -> None:
+    for thread in _living():
+        thread.after_fork_in_child()
+    _fork.held = []
+
+
+atexit.register(_at_exit)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,0 +1,448 @@
+"""The app: functions become tasks, calls become queued tasks, and handles lead back to their results.
+
+    app = Holdfast("localhost:7400")
+
+    @app.task(queue="mail")
+    def send(to: str) -> str: ...
+
+    send.enqueue("ada@example.org").result(timeout=10)
+
+What has `_async` in its name, and every method of `AsyncHandle`, is for programs with an event loop; the rest blocks.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial, update_wrapper
+from types import MappingProxyType, TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
+
+from holdfast.client._loop_thread import LoopThread
+from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
+from holdfast.client.arguments import JSON_HEADERS, decode_json, encode_call, signature_of
+from holdfast.client.errors import Rejected, TaskCancelled, TaskFailed
+from holdfast.client.models import Accepted, NewTask, TaskInfo, TaskState
+
+DEFAULT_QUEUE = "default"
+DEFAULT_LEASE_S = 30.0
+ADDRESS_VARIABLE = "HOLDFAST_ADDRESS"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ENQUEUE_BATCH = 1_000
+_ENQUEUE_BATCH_BYTES = 3 * 1024 * 1024  # with room for the rest of each task below the server's 4 MiB
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Seconds = float | timedelta  # durations of this API: a number of seconds, or a timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How a task is enqueued. `None` leaves it to the server."""
+
+    queue: str
+    priority: int | None = None
+    max_attempts: int | None = None
+    tenant: str = ""
+    request_id: str | None = None
+    delay_ms: int | None = None
+    run_at_ms: int | None = None
+    result_ttl_ms: int | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """A call of a task that can be enqueued, together with others: see `Holdfast.enqueue_many`."""
+
+    new_task: NewTask
+
+
+class _TaskBase(Generic[P, R]):
+    """What tasks made of blocking and of async functions have in common."""
+
+    is_async = False
+    __name__: str  # the function's, with its documentation and its module
+
+    def __init__(
+        self, app: "Holdfast", function: Callable[P, Any], name: str, options: _Options, lease_ms: int
+    ) -> None:
+        self._app = app
+        self._signature = signature_of(function)
+        self._options = options
+        self.function = function
+        self.name = name  # what the server calls it; a worker finds the function by it
+        self.lease_ms = lease_ms
+        update_wrapper(cast(Any, self), function)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of queue {self.queue}>"
+
+    @property
+    def queue(self) -> str:
+        return self._options.queue
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        result_ttl: Seconds | None = None,
+    ) -> Self:
+        """The same task, enqueued in another way: `send.options(delay=60).enqueue(…)`.
+
+        delay: not before so many seconds from now. run_at: not before this moment; it must have a time zone.
+        request_id: enqueue it once only; the same id in the same queue leads to the same task.
+        result_ttl: how long the result is kept. headers: carried with the task.
+        """
+        if delay is not None and run_at is not None:
+            raise ValueError("Expected at most one of delay and run_at, but both are given.")
+        given: dict[str, Any] = {
+            "queue": queue,
+            "priority": priority,
+            "max_attempts": max_attempts,
+            "delay_ms": _optional_ms(delay),
+            "run_at_ms": None if run_at is None else _instant_ms(run_at),
+            "request_id": request_id,
+            "tenant": tenant,
+            "headers": None if headers is None else {**JSON_HEADERS, **headers},
+            "result_ttl_ms": _optional_ms(result_ttl),
+        }
+        # Not copy.copy: what was set on the task by its users is not ours to copy.
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._options = replace(self._options, **{name: value for name, value in given.items() if value is not None})
+        return other
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """This call as a value, for `Holdfast.enqueue_many`."""
+        options = self._options
+        return Call(
+            NewTask(
+                options.queue,
+                self.name,
+                encode_call(self.name, self._signature, args, kwargs),
+                headers=options.headers,
+                priority=options.priority,
+                tenant=options.tenant,
+                request_id=options.request_id,
+                run_at_ms=options.run_at_ms,
+                delay_ms=options.delay_ms,
+                max_attempts=options.max_attempts,
+                result_ttl_ms=options.result_ttl_ms,
+            )
+        )
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+        """Hands the call over. When this returns, the task is durable and will not be lost.
+
+        Arguments travel as JSON. The call is repeated if the connection fails, and makes one task all the same.
+        """
+        return self._app.enqueue(self.call(*args, **kwargs))
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> "AsyncHandle[R]":
+        """The same for programs with an event loop."""
+        return await self._app.enqueue_async(self.call(*args, **kwargs))
+
+
+class Task(_TaskBase[P, R]):
+    """A function that can be enqueued. Called directly it runs here and now, like the function it was."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, self.function(*args, **kwargs))
+
+
+class AsyncTask(_TaskBase[P, R]):
+    """A coroutine function that can be enqueued. Called directly it runs here and now, like the function it was."""
+
+    is_async = True
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return cast(Coroutine[Any, Any, R], self.function(*args, **kwargs))
+
+
+class Handle(Generic[R]):
+    """A task that was enqueued, wherever it is now."""
+
+    __slots__ = ("_app", "duplicate", "id")
+
+    def __init__(self, app: "Holdfast", task_id: str, *, duplicate: bool = False) -> None:
+        self._app = app
+        self.id = task_id  # a UUID
+        self.duplicate = duplicate  # its request_id was seen before: this is the task that it made then
+
+    def __repr__(self) -> str:
+        return f"<Handle of task {self.id}>"
+
+    def info(self) -> TaskInfo:
+        """All that the server knows about it; raises `NotFound` once the task is forgotten."""
+        return self._app.run(lambda client: client.get_task(self.id))
+
+    def status(self) -> TaskState:
+        """Where it is in its life."""
+        return self.info().state
+
+    def result(self, timeout: Seconds | None = None) -> R:
+        """Waits for the task to finish and returns what its function returned.
+
+        Raises `TaskFailed` if the task is dead, `TaskCancelled` if it was cancelled, `ResultTimeout` (a `TimeoutError`)
+        if it does not finish in `timeout` seconds, and `NotFound` if it is forgotten: a result is kept for a day.
+        """
+        timeout_s = None if timeout is None else _seconds(timeout)
+        return cast(R, _result(self._app.run(lambda client: client.wait_task(self.id, timeout_s=timeout_s))))
+
+    def cancel(self) -> TaskState:
+        """Cancels the task: CANCELLED if it was waiting, CLAIMED if the worker that runs it will be told."""
+        return self._app.run(lambda client: client.cancel(self.id)).state
+
+
+class AsyncHandle(Generic[R]):
+    """A task that was enqueued, for programs with an event loop."""
+
+    __slots__ = ("_app", "duplicate", "id")
+
+    def __init__(self, app: "Holdfast", task_id: str, *, duplicate: bool = False) -> None:
+        self._app = app
+        self.id = task_id  # a UUID
+        self.duplicate = duplicate  # its request_id was seen before: this is the task that it made then
+
+    def __repr__(self) -> str:
+        return f"<AsyncHandle of task {self.id}>"
+
+    async def info(self) -> TaskInfo:
+        """See `Handle.info`."""
+        return await self._app.run_async(lambda client: client.get_task(self.id))
+
+    async def status(self) -> TaskState:
+        """See `Handle.status`."""
+        return (await self.info()).state
+
+    async def result(self, timeout: Seconds | None = None) -> R:
+        """See `Handle.result`."""
+        timeout_s = None if timeout is None else _seconds(timeout)
+        info = await self._app.run_async(lambda client: client.wait_task(self.id, timeout_s=timeout_s))
+        return cast(R, _result(info))
+
+    async def cancel(self) -> TaskState:
+        """See `Handle.cancel`."""
+        return (await self._app.run_async(lambda client: client.cancel(self.id))).state
+
+
+class _Decorator:
+    """What `@app.task(…)` gives; knows both kinds of functions."""
+
+    def __init__(self, decorate: Callable[[Callable[..., Any]], Any]) -> None:
+        self._decorate = decorate
+
+    # A coroutine function also fits the second form; the first that fits is meant.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._decorate(function)
+
+
+class Holdfast:
+    """An app: the server it talks to and the tasks it knows.
+
+    `address` is that of the server, by default the environment's HOLDFAST_ADDRESS or else localhost:7400; `timeout` is
+    how long a call may take, in seconds. Nothing is sent before the first call. Any number of threads and event loops
+    may use one app.
+
+    >>> app = Holdfast("localhost:7400")
+    >>> @app.task(queue="mail", max_attempts=5)
+    ... def greet(name: str) -> str:
+    ...     return f"Hello {name}"
+    >>> greet("Ada")
+    'Hello Ada'
+    >>> greet
+    <Task greet of queue mail>
+    """
+
+    def __init__(self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S) -> None:
+        if address is None:
+            address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+        make = partial(AsyncClient, address, timeout_s=_seconds(timeout))
+        self.address = make().address
+        self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
+        self._thread = LoopThread("holdfast-app", make)
+
+    def __repr__(self) -> str:
+        return f"<Holdfast app at {self.address} with {len(self._tasks)} tasks>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection. Not needed at the end of a program."""
+        self._thread.close()
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any] | AsyncTask[..., Any]]:
+        """The tasks by name."""
+        return MappingProxyType(self._tasks)
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        max_attempts: int | None = None,
+        lease: Seconds = DEFAULT_LEASE_S,
+        priority: int | None = None,
+    ) -> _Decorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        max_attempts: int | None = None,
+        lease: Seconds = DEFAULT_LEASE_S,
+        priority: int | None = None,
+    ) -> Any:
+        """Makes a task of a function, blocking or async: `@app.task` or `@app.task(queue="mail", …)`.
+
+        name: what it is called on the server, the function's own name by default. Producers and workers must agree.
+        max_attempts: failures before it is a dead letter (the server's default is 10).
+        lease: after so many seconds without a sign of life of its worker the task goes to another one. Workers extend
+        it while the function runs, so it need not be longer than the function takes.
+        priority: 0 to 9, higher first (the server's default is 5).
+        """
+        lease_ms = round(_seconds(lease) * 1000)
+        if lease_ms <= 0:
+            raise ValueError(f"Expected a lease of more than 0 seconds, but got {lease}.")
+        options = _Options(queue, priority, max_attempts)
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                raise TypeError(f"{function.__qualname__} is a generator: a task returns one value when it is done.")
+            kind: type[Any] = AsyncTask if inspect.iscoroutinefunction(function) else Task
+            return self._register(kind(self, function, name or getattr(function, "__name__", ""), options, lease_ms))
+
+        return _Decorator(decorate) if function is None else decorate(function)
+
+    def _register(self, task: Task[..., Any] | AsyncTask[..., Any]) -> Task[..., Any] | AsyncTask[..., Any]:
+        if not task.name or not task.name.isprintable() or task.name == "<lambda>":
+            raise ValueError(f"Expected a task with a name, but got {task.name!r}: give it one with name=….")
+        if task.name in self._tasks:
+            raise ValueError(
+                f"Expected one task named {task.name}, but there is one already: set name= on one of them."
+            )
+        self._tasks[task.name] = task
+        return task
+
+    # --- enqueueing -------------------------------------------------------------------------------------------
+
+    def enqueue(self, call: Call[R]) -> Handle[R]:
+        """Hands over one call, made with `task.call(…)`; `task.enqueue(…)` is the same in one step."""
+        accepted = self.run(lambda client: client.enqueue(call.new_task))
+        return Handle(self, accepted.task_id, duplicate=accepted.duplicate)
+
+    async def enqueue_async(self, call: Call[R]) -> AsyncHandle[R]:
+        """The same for programs with an event loop."""
+        accepted = await self.run_async(lambda client: client.enqueue(call.new_task))
+        return AsyncHandle(self, accepted.task_id, duplicate=accepted.duplicate)
+
+    def enqueue_many(self, calls: Iterable[Call[R]]) -> list[Handle[R]]:
+        """Hands over many calls, a thousand at a time: by far the cheapest way. Raises at the first that is refused.
+
+        If it raises, some of the calls may have been accepted: give them request ids to be able to repeat it.
+        """
+        tasks = [call.new_task for call in calls]
+        accepted = self.run(lambda client: _enqueue_all(client, tasks))
+        return [Handle(self, each.task_id, duplicate=each.duplicate) for each in accepted]
+
+    async def enqueue_many_async(self, calls: Iterable[Call[R]]) -> list[AsyncHandle[R]]:
+        """The same for programs with an event loop."""
+        tasks = [call.new_task for call in calls]
+        accepted = await self.run_async(lambda client: _enqueue_all(client, tasks))
+        return [AsyncHandle(self, each.task_id, duplicate=each.duplicate) for each in accepted]
+
+    def handle(self, task_id: str) -> Handle[Any]:
+        """The handle of a task whose id was kept somewhere."""
+        return Handle(self, task_id)
+
+    def handle_async(self, task_id: str) -> AsyncHandle[Any]:
+        """The same for programs with an event loop."""
+        return AsyncHandle(self, task_id)
+
+    # --- the way to the server --------------------------------------------------------------------------------
+
+    def run(self, call: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+        """Any call of the client on this app's connection: `app.run(lambda client: client.queue_stats("mail"))`."""
+        return self._thread.run(call)
+
+    async def run_async(self, call: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+        """The same for programs with an event loop."""
+        return await self._thread.run_async(call)
+
+
+async def _enqueue_all(client: AsyncClient, tasks: list[NewTask]) -> list[Accepted]:
+    accepted: list[Accepted] = []
+    while len(accepted) < len(tasks):
+        for outcome in await client.enqueue_many(_next_batch(tasks, len(accepted))):
+            if isinstance(outcome, Rejected):
+                raise outcome
+            accepted.append(outcome)
+    return accepted
+
+
+def _next_batch(tasks: list[NewTask], start: int) -> list[NewTask]:
+    size_bytes = 0
+    for stop in range(start, min(len(tasks), start + _ENQUEUE_BATCH)):
+        size_bytes += len(tasks[stop].payload)
+        if size_bytes > _ENQUEUE_BATCH_BYTES and stop > start:
+            return tasks[start:stop]
+    return tasks[start : start + _ENQUEUE_BATCH]
+
+
+def _result(info: TaskInfo) -> Any:
+    if info.state is TaskState.CANCELLED:
+        raise TaskCancelled(info.task_id)
+    if info.state is not TaskState.SUCCEEDED:
+        error = info.last_error
+        kind, message = (error.type, error.message) if error is not None else ("", "")
+        raise TaskFailed(info.task_id, info.dead_reason, kind, message)
+    return None if info.result is None else decode_json(info.result, f"the result of task {info.task_id}")
+
+
+def _seconds(value: Seconds) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+def _optional_ms(value: Seconds | None) -> int | None:
+    return None if value is None else round(_seconds(value) * 1000)
+
+
+def _instant_ms(instant: datetime) -> int:
+    if instant.tzinfo is None:
+        raise ValueError("Expected run_at with a time zone, but it has none: datetime.now(UTC), for example, has one.")
+    return (instant - _EPOCH) // timedelta(milliseconds=1)

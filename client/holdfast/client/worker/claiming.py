@@ -1,0 +1,102 @@
+"""Asks for tasks as slots become free: one long poll at a time, for as many tasks as there are free slots."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+from holdfast.client.aio import AsyncClient
+from holdfast.client.errors import HoldfastError
+from holdfast.client.models import ClaimedTask
+from holdfast.client.worker.outages import Outage
+from holdfast.client.worker.slots import Ask, Slots
+
+_POLL_MS = 30_000
+# The last look for a claim whose answer may have been on its way when the worker stopped asking.
+_LAST_LOOK_S_MAX = 2.0
+
+
+class Claimer:
+    """`run` until it is cancelled, then `collect` what the last call may have left behind."""
+
+    def __init__(
+        self, client: AsyncClient, slots: Slots, worker: str, lease_ms: int, claimed: Callable[[ClaimedTask], None]
+    ) -> None:
+        self._client = client
+        self._slots = slots
+        self._worker = worker
+        self._lease_ms = lease_ms
+        self._claimed = claimed
+        self._outage = Outage("claim tasks")
+        self._room = asyncio.Event()  # set when there may be room for more tasks
+        self._reopened = asyncio.Event()  # set when a queue that was at its limit may be asked for again
+        self._asked: Ask | None = None  # what the server has been asked for and has not answered
+        # The same id until a call has been answered: whatever an unanswered one claimed comes with the next answer.
+        self._request_id = uuid.uuid4().hex
+
+    def slots_changed(self, *, reopened: bool) -> None:
+        self._room.set()
+        if reopened:
+            self._reopened.set()
+
+    async def run(self) -> None:
+        while True:
+            self._room.clear()
+            self._reopened.clear()
+            ask = self._slots.ask()
+            if ask is None:
+                await self._room.wait()
+                continue
+            try:
+                claims = await self._poll(ask)
+            except HoldfastError as error:
+                await self._outage.pause(error)
+                continue
+            self._outage.over()
+            for claim in claims:
+                self._claimed(claim)
+
+    async def _poll(self, ask: Ask) -> list[ClaimedTask]:
+        """One long poll; cut short, with an empty answer, when one more queue may be asked for."""
+        self._asked = ask
+        poll = asyncio.create_task(self._reserve(ask))
+        reopened = asyncio.create_task(self._reopened.wait())
+        try:
+            await asyncio.wait((poll, reopened), return_when=asyncio.FIRST_COMPLETED)
+            if not poll.done():
+                return []
+            claims = poll.result()
+        finally:
+            reopened.cancel()
+            poll.cancel()
+            await asyncio.gather(poll, reopened, return_exceptions=True)
+        self._asked = None
+        self._request_id = uuid.uuid4().hex
+        return claims
+
+    async def _reserve(self, ask: Ask, wait_ms: int = _POLL_MS, timeout_s: float | None = None) -> list[ClaimedTask]:
+        return await self._client.reserve(
+            ask.queues,
+            max_tasks=ask.tasks_max,
+            max_tasks_by_queue=ask.tasks_max_by_queue,
+            lease_ms=self._lease_ms,
+            wait_ms=wait_ms,
+            worker=self._worker,
+            claim_request_id=self._request_id,
+            timeout_s=timeout_s,
+        )
+
+    async def collect(self) -> list[ClaimedTask]:
+        """Claims that the last, unanswered call may have made: nobody would work on them until their leases end."""
+        if self._asked is None:
+            return []
+        # If it made none, this one may: one task is the least that can be asked for.
+        ask = Ask(self._asked.queues, 1, {})
+        try:
+            async with asyncio.timeout(_LAST_LOOK_S_MAX):
+                while True:
+                    try:
+                        return await self._reserve(ask, wait_ms=0, timeout_s=_LAST_LOOK_S_MAX)
+                    except HoldfastError as error:
+                        await self._outage.pause(error)
+        except (TimeoutError, HoldfastError):
+            return []

@@ -1,0 +1,103 @@
+"""Extends leases while handlers run, and notices those that are lost.
+
+A lease is extended when a third of it has passed, all that are due in one call. It is lost when the server says so, or
+when it has run out by this machine's clock without an answer: then the task may be elsewhere already.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+
+from holdfast.client.aio import AsyncClient
+from holdfast.client.errors import Conflict, HoldfastError, NotFound, Rejected
+from holdfast.client.models import Extended, Extension
+from holdfast.client.worker.handlers import interrupt
+from holdfast.client.worker.jobs import Job, Phase
+from holdfast.client.worker.outages import Outage
+
+log = logging.getLogger("holdfast.worker")
+
+_BATCH_MAX = 1_000
+# Looks at the clock this often in the shortest lease, so that two tries fit between the first heartbeat and its end.
+_LOOKS_PER_LEASE = 8
+
+
+class Heartbeats:
+    """Looks after the leases of `jobs` until it is cancelled."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        jobs: Collection[Job],
+        lease_ms_min: int,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now_s = now_s
+        self._client = client
+        self._jobs = jobs
+        self._look_s = lease_ms_min / 1000 / _LOOKS_PER_LEASE
+        self._call: asyncio.Task[None] | None = None
+        self._outage = Outage("extend leases")
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self._look_s)
+                self._look()
+                if self._call is not None and self._call.done():
+                    self._call.result()  # an error that time cannot heal ends the worker
+                    self._call = None
+        finally:
+            if self._call is not None:
+                self._call.cancel()
+                await asyncio.gather(self._call, return_exceptions=True)
+
+    def _look(self) -> None:
+        now_s = self._now_s()
+        for job in self._jobs:
+            if now_s >= job.lease_ends_s:
+                lose(job, "its lease has run out without an answer from the server")
+        if self._call is None:
+            due = [job for job in self._jobs if job.extend_at_s <= now_s + self._look_s and not job.lease_lost]
+            if due:
+                # On its own, because the look-out for lost leases must not wait for a server that does not answer.
+                self._call = asyncio.create_task(self._extend(due))
+
+    async def _extend(self, due: list[Job]) -> None:
+        for batch in _batches(due):
+            items = [Extension(job.claim, job.lease_ms) for job in batch]
+            try:
+                answers = await self._client.extend_many(items, timeout_s=max(1.0, 2 * self._look_s))
+            except HoldfastError as error:
+                await self._outage.pause(error)
+                return
+            self._outage.over()
+            for job, answer in zip(batch, answers, strict=True):
+                _note(job, answer)
+
+
+def _batches(jobs: list[Job]) -> Iterator[list[Job]]:
+    for start in range(0, len(jobs), _BATCH_MAX):
+        yield jobs[start : start + _BATCH_MAX]
+
+
+def _note(job: Job, answer: Extended | Rejected) -> None:
+    if isinstance(answer, Extended):
+        job.lease_ends_s = answer.lease_ends_s
+        job.extend_at_s = answer.lease_ends_s - answer.lease_ms / 1000 * 2 / 3
+        if answer.cancel_requested and not job.cancel_requested:
+            job.cancel_requested = True
+            log.info("Task %s is to be cancelled.", job.claim.task_id)
+            interrupt(job)
+    elif isinstance(answer, Conflict | NotFound):
+        lose(job, "the server says that its claim has ended")
+    # Any other refusal, e.g. for overload: the next look tries again.
+
+
+def lose(job: Job, why: str) -> None:
+    """Takes away the right to report. Once a report is on its way only the server's answer to that counts."""
+    if job.phase is Phase.RUNNING and not job.lease_lost:
+        job.lease_lost = True
+        log.warning("Lost task %s (%s), attempt %d: %s.", job.claim.task_id, job.claim.type, job.claim.attempt, why)
+        interrupt(job)

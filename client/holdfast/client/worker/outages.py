@@ -1,0 +1,48 @@
+"""Going on through lost connections: pauses with jitter, as long as it takes, and a line at both ends of an outage."""
+
+import asyncio
+import logging
+
+from holdfast.client._rpc import wished_pause_s
+from holdfast.client.errors import (
+    ConnectionFailed,
+    DeadlineExceeded,
+    HoldfastError,
+    OutcomeUnknown,
+    Overloaded,
+    Rejected,
+    ServerError,
+    Unavailable,
+    WorkerAtLimit,
+)
+
+log = logging.getLogger("holdfast.worker")
+
+# All that time can heal. Anything else is a mistake in the set-up that somebody must see.
+PASSING_REFUSALS = (Overloaded, Unavailable, OutcomeUnknown, ServerError, WorkerAtLimit)
+PASSING = (ConnectionFailed, DeadlineExceeded, *PASSING_REFUSALS)
+
+
+class Outage:
+    """One kind of call and whether the server answers it at the moment."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what  # e.g. "claim tasks"
+        self._failures = 0
+
+    async def pause(self, error: HoldfastError) -> None:
+        """Waits before the next try; raises the error if waiting cannot help."""
+        if not isinstance(error, PASSING):
+            raise error
+        if not self._failures:
+            cause = error.reason if isinstance(error, Rejected) else str(error)
+            log.warning("Cannot %s at the moment, and goes on trying: %s", self._what, cause)
+        pause_s = wished_pause_s(self._failures, error)
+        self._failures += 1
+        await asyncio.sleep(pause_s)
+
+    def over(self) -> None:
+        """The server has answered."""
+        if self._failures:
+            log.info("Can %s again, after %d failed tries.", self._what, self._failures)
+            self._failures = 0

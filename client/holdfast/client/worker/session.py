@@ -1,0 +1,229 @@
+"""One run of a worker: what happens to each task, and the warm shutdown."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.client.aio import AsyncClient
+from holdfast.client.errors import Rejected
+from holdfast.client.models import Acked, ClaimedTask, Failed, Released, TaskState
+from holdfast.client.worker.claiming import Claimer
+from holdfast.client.worker.handlers import Handler, Handlers, interrupt
+from holdfast.client.worker.heartbeats import Heartbeats, lose
+from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Phase, new_job
+from holdfast.client.worker.mailboxes import Mailbox
+from holdfast.client.worker.settling import Settler
+from holdfast.client.worker.slots import Slots
+from holdfast.client.worker.stopping import StopRequest, first_of
+
+log = logging.getLogger("holdfast.worker")
+
+# The last parts of the grace period: async handlers are cancelled, and then whatever still runs is given back.
+_INTERRUPT_SHARE = 0.2
+_GIVE_BACK_SHARE = 0.1
+_REPORT_S_MIN = 1.0
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """What a worker has done."""
+
+    succeeded: int = 0
+    failed: int = 0  # attempts that failed; the tasks may have had others
+    released: int = 0  # given back without spending an attempt
+    lost: int = 0  # whose lease ended first: what their handlers did may have been done again elsewhere
+
+
+class WorkerTask(Handler, Protocol):
+    """What a run needs to know of a task."""
+
+    @property
+    def lease_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run needs to know of its worker."""
+
+    name: str
+    address: str
+    queues: Mapping[str, int | None]  # each with how many slots it may take at once; None for all of them
+    concurrency: int
+    grace_s: float
+    tasks: Mapping[str, WorkerTask]
+
+
+class RunsHandlers(Protocol):
+    """What runs the handlers: `Handlers`, or its twin in simulations."""
+
+    def start(self, job: Job) -> None: ...
+    def close(self) -> None: ...
+
+
+MakeHandlers = Callable[[Mapping[str, WorkerTask], int, Callable[[Job, Outcome], None]], RunsHandlers]
+
+
+class Session:
+    """One run of a worker: what happens to each task from its claim to the server's last word on it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: AsyncClient,
+        stop: StopRequest,
+        *,
+        make_handlers: MakeHandlers = Handlers,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._now_s = now_s
+        self._report = WorkerReport()
+        self._jobs: set[Job] = set()
+        self._idle = asyncio.Event()  # set while no handler runs
+        self._empty = asyncio.Event()  # set while no task is held
+        self._idle.set()
+        self._empty.set()
+        # The server is asked before it is known which tasks come: the shortest lease will do, heartbeats give the rest.
+        self._lease_ms_min = min(task.lease_ms for task in settings.tasks.values())
+        self._slots = Slots(settings.concurrency, settings.queues)
+        outcomes: Mailbox[tuple[Job, Outcome]] = Mailbox(asyncio.get_running_loop(), self._ended)
+        self._handlers = make_handlers(
+            settings.tasks, settings.concurrency, lambda job, outcome: outcomes.put((job, outcome))
+        )
+        self._settler = Settler(client, self._answered)
+        self._claimer = Claimer(client, self._slots, settings.name, self._lease_ms_min, self._claimed)
+        self._heartbeats = Heartbeats(client, self._jobs, self._lease_ms_min, now_s)
+
+    async def run(self) -> WorkerReport:
+        settings = self._settings
+        queues = ", ".join(name if limit is None else f"{name}:{limit}" for name, limit in settings.queues.items())
+        log.info("Worker %s serves %s with %d slots.", settings.name, queues, settings.concurrency)
+        claiming = asyncio.create_task(self._claimer.run())
+        upkeep = [asyncio.create_task(each) for each in (self._heartbeats.run(), *self._settler.runs())]
+        try:
+            await first_of(self._stop.warm(), claiming, *upkeep)
+            await self._shut_down(claiming, upkeep)
+        finally:
+            for task in (claiming, *upkeep):
+                task.cancel()
+            await asyncio.gather(claiming, *upkeep, return_exceptions=True)
+            self._handlers.close()
+        _raise_what_broke(claiming, *upkeep)
+        log.info("Worker %s has stopped: %s.", self._settings.name, self._summary())
+        return self._report
+
+    # --- the way of a task ------------------------------------------------------------------------------------
+
+    def _claimed(self, claim: ClaimedTask) -> None:
+        job = self._take(claim)
+        if self._now_s() >= job.lease_ends_s:
+            # The answer took longer than the lease, e.g. because this process was stopped for a while.
+            lose(job, "its lease ran out before it arrived")
+            self._ended((job, Interrupted()))
+        else:
+            self._handlers.start(job)
+
+    def _take(self, claim: ClaimedTask) -> Job:
+        task = self._settings.tasks.get(claim.type)
+        job = new_job(claim, task.lease_ms if task is not None else self._lease_ms_min)
+        self._slots.take(claim.queue)
+        self._jobs.add(job)
+        self._idle.clear()
+        self._empty.clear()
+        return job
+
+    def _ended(self, ended: tuple[Job, Outcome]) -> None:
+        job, outcome = ended
+        if job.phase is not Phase.RUNNING:
+            return  # given back already; the handler took no notice of it
+        if self._now_s() >= job.lease_ends_s:
+            lose(job, "its lease ran out while its handler ran")
+        job.phase = Phase.REPORTING
+        reopened = self._slots.ended(job.claim.queue)
+        if not self._slots.running:
+            self._idle.set()
+        if isinstance(outcome, AttemptFailed):
+            _log_failure(job, outcome)
+        if job.lease_lost:
+            self._report.lost += 1
+            self._done(job)
+        else:
+            self._settler.put(job, outcome)
+        self._claimer.slots_changed(reopened=reopened)
+
+    def _answered(self, job: Job, answer: Acked | Failed | Released | Rejected) -> None:
+        if isinstance(answer, Acked):
+            self._report.succeeded += 1
+        elif isinstance(answer, Failed):
+            self._report.failed += 1
+            if answer.state is TaskState.DEAD:
+                log.warning("Task %s (%s) is now a dead letter.", job.claim.task_id, job.claim.type)
+        elif isinstance(answer, Released):
+            self._report.released += 1
+        else:
+            self._report.lost += 1
+            log.warning("The outcome of task %s (%s) came too late: %s", job.claim.task_id, job.claim.type, answer)
+        self._done(job)
+        self._claimer.slots_changed(reopened=False)
+
+    def _done(self, job: Job) -> None:
+        job.phase = Phase.DONE
+        self._slots.reported()
+        self._jobs.discard(job)
+        if not self._jobs:
+            self._empty.set()
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    async def _shut_down(self, claiming: asyncio.Task[None], upkeep: Sequence[asyncio.Task[None]]) -> None:
+        """Each step ends early if there is nothing left to wait for, if a second request comes, or if upkeep breaks."""
+        ends_s = self._now_s() + self._settings.grace_s
+        log.info("Worker %s stops: %d handlers are running.", self._settings.name, self._slots.running)
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        for claim in await self._claimer.collect():
+            self._give_back(self._take(claim))
+
+        async def within(share: float, done: asyncio.Event) -> None:
+            timeout_s = ends_s - self._settings.grace_s * share - self._now_s()
+            await first_of(done.wait(), self._stop.quick(), *upkeep, timeout_s=timeout_s)
+
+        await within(_INTERRUPT_SHARE, self._idle)
+        for job in self._running():
+            interrupt(job)
+        await within(_GIVE_BACK_SHARE, self._idle)
+        for job in self._running():
+            self._give_back(job)
+        await first_of(self._empty.wait(), *upkeep, timeout_s=max(_REPORT_S_MIN, ends_s - self._now_s()))
+        if self._jobs:
+            log.warning("%d tasks could not be reported: they come back when their leases end.", len(self._jobs))
+
+    def _running(self) -> list[Job]:
+        return [job for job in self._jobs if job.phase is Phase.RUNNING]
+
+    def _give_back(self, job: Job) -> None:
+        self._ended((job, Interrupted()))
+
+    def _summary(self) -> str:
+        done = self._report
+        return f"{done.succeeded} succeeded, {done.failed} failed, {done.released} given back, {done.lost} lost"
+
+
+def _log_failure(job: Job, outcome: AttemptFailed) -> None:
+    claim = job.claim
+    log.warning(
+        "Task %s (%s), attempt %d: failed with %s.", claim.task_id, claim.type, claim.attempt, outcome.error.type
+    )
+    # The text of an exception may hold what the task was about: only for those who ask for it.
+    log.debug("%s", outcome.error.traceback or outcome.error.message)
+
+
+def _raise_what_broke(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            raise error

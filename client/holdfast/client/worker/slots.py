@@ -1,0 +1,68 @@
+"""How many tasks may run at once, and of which queues. Pure: no clock, no I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# What one call may claim.
+_ASK_TASKS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What to claim now."""
+
+    queues: list[str]  # those that may have more, in the order in which they are tried
+    tasks_max: int
+    tasks_max_by_queue: dict[str, int]  # for queues with a limit of their own
+
+
+class Slots:
+    """A slot is taken from the claim of a task until its handler has ended.
+
+    What has ended but is not reported yet does not hold a slot, so that the next handler need not wait for the network.
+    It is bounded all the same: as many as there are slots.
+    """
+
+    def __init__(self, concurrency: int, queues: Mapping[str, int | None]) -> None:
+        self._concurrency = concurrency
+        self._limits = dict(queues)  # None: only the slots limit it
+        self._running = dict.fromkeys(queues, 0)
+        self._unreported = 0
+        self._turn = 0
+
+    @property
+    def running(self) -> int:
+        return sum(self._running.values())
+
+    @property
+    def held(self) -> int:
+        """Tasks that this worker has claimed and not yet given an account of."""
+        return self.running + self._unreported
+
+    def ask(self) -> Ask | None:
+        """What there is room for; None if there is none. Queues take turns at being first, so that none starves."""
+        room = min(self._concurrency - self.running, 2 * self._concurrency - self.held, _ASK_TASKS_MAX)
+        queues = [queue for queue in self._limits if self._room_of(queue) > 0]
+        if room <= 0 or not queues:
+            return None
+        first = self._turn % len(queues)
+        self._turn += 1
+        limits = {queue: self._room_of(queue) for queue in queues if self._limits[queue] is not None}
+        return Ask(queues[first:] + queues[:first], room, limits)
+
+    def _room_of(self, queue: str) -> int:
+        limit = self._limits[queue]
+        return self._concurrency if limit is None else limit - self._running[queue]
+
+    def take(self, queue: str) -> None:
+        self._running[queue] = self._running.get(queue, 0) + 1
+
+    def ended(self, queue: str) -> bool:
+        """The handler has ended and its outcome is to be reported; tells whether its queue was at its limit."""
+        was_full = self._room_of(queue) <= 0
+        self._running[queue] -= 1
+        self._unreported += 1
+        return was_full
+
+    def reported(self) -> None:
+        self._unreported -= 1

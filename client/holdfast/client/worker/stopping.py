@@ -1,0 +1,57 @@
+"""Being asked to stop, from any thread, and waiting for the first of several things."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+
+class StopRequest:
+    """How often somebody asked to stop, and a way to wait for it that works from any thread and before the start."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._warm: asyncio.Event | None = None
+        self._quick: asyncio.Event | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            self._loop, self._warm, self._quick = loop, asyncio.Event(), asyncio.Event()
+            self._tell()
+
+    def request(self) -> None:
+        with self._lock:
+            self._count += 1
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        assert self._warm is not None
+        assert self._quick is not None
+        if self._count > 0:
+            self._warm.set()
+        if self._count > 1:
+            self._quick.set()
+
+    async def warm(self) -> None:
+        assert self._warm is not None
+        await self._warm.wait()
+
+    async def quick(self) -> None:
+        assert self._quick is not None
+        await self._quick.wait()
+
+
+async def first_of(*waits: "asyncio.Task[None] | Coroutine[Any, Any, object]", timeout_s: float | None = None) -> None:
+    """Waits until one of them has ended, or for so long. Tasks go on; coroutines are cancelled."""
+    tasks = [wait if isinstance(wait, asyncio.Task) else asyncio.create_task(wait) for wait in waits]
+    own = [task for task, wait in zip(tasks, waits, strict=True) if task is not wait]
+    try:
+        timeout_s = None if timeout_s is None else max(0.0, timeout_s)
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in own:
+            task.cancel()
+        await asyncio.gather(*own, return_exceptions=True)

@@ -1,0 +1,109 @@
+"""The worker as its users see it: its settings, its start, and how it is told to stop."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+
+from holdfast.client._rpc import check_address
+from holdfast.client.aio import AsyncClient
+from holdfast.client.app import Holdfast
+from holdfast.client.worker.session import Session, Settings, WorkerReport
+from holdfast.client.worker.stopping import StopRequest
+
+CONCURRENCY_MAX = 1_000
+
+
+class Worker:
+    """Runs the tasks of an app until it is stopped.
+
+    `queues` are those of the app's tasks unless named; as a mapping, a number limits how many slots a queue may take at
+    once. Queues take turns, so that a long one does not starve the others.
+
+    Blocking handlers run on threads, async ones together on one event loop. Leases are extended while handlers run,
+    whatever these do. A task whose lease is lost all the same is not reported any more: an async handler is cancelled,
+    a blocking one can see it in `current_task().lease_lost`.
+
+    When it is told to stop it claims nothing more and lets handlers finish; what is not finished when four fifths of
+    the `grace` period have passed is interrupted and given back without spending an attempt.
+    """
+
+    def __init__(
+        self,
+        app: Holdfast,
+        queues: Sequence[str] | Mapping[str, int | None] = (),
+        *,
+        concurrency: int = 10,
+        name: str = "",
+        grace: float = 25.0,
+        address: str | None = None,
+    ) -> None:
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise ValueError(f"Expected a concurrency from 1 to {CONCURRENCY_MAX}, but got {concurrency}.")
+        if grace < 0:
+            raise ValueError(f"Expected a grace period of no less than 0 seconds, but got {grace:g}.")
+        if not app.tasks:
+            raise ValueError("Expected an app with tasks, but it has none: decorate a function with @app.task.")
+        if isinstance(queues, str):
+            raise TypeError("Expected several names of queues, but got one text: put it into a list.")
+        limits = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+        for queue, limit in limits.items():
+            if limit is not None and limit < 1:
+                raise ValueError(f"Expected a limit of at least 1 for queue {queue}, but got {limit}.")
+        queues_all: dict[str, int | None] = dict.fromkeys(task.queue for task in app.tasks.values())
+        self._settings = Settings(
+            # Unique: the server counts claims by it, and answers repeated questions by it.
+            name=name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+            address=check_address(address or app.address),
+            queues=limits or queues_all,
+            concurrency=concurrency,
+            grace_s=grace,
+            tasks=app.tasks,
+        )
+        self._stop = StopRequest()
+
+    @property
+    def name(self) -> str:
+        """Who claims, as operators see it."""
+        return self._settings.name
+
+    @property
+    def queues(self) -> Mapping[str, int | None]:
+        """The queues that are served, each with its limit."""
+        return self._settings.queues
+
+    @property
+    def concurrency(self) -> int:
+        return self._settings.concurrency
+
+    @property
+    def address(self) -> str:
+        return self._settings.address
+
+    def run(self) -> WorkerReport:
+        """Works until SIGTERM, SIGINT (in the main thread) or `stop()`; a second one gives everything back at once."""
+        return asyncio.run(self._serve_with_signals())
+
+    async def serve(self) -> WorkerReport:
+        """The same as a coroutine, without looking at signals. Cancelling it ends it at once: leases then run out."""
+        self._stop.attach(asyncio.get_running_loop())
+        async with AsyncClient(self._settings.address, retry=False) as client:
+            return await Session(self._settings, client, self._stop).run()
+
+    def stop(self) -> None:
+        """Asks for the warm shutdown, from any thread; the second call asks for a quick one."""
+        self._stop.request()
+
+    async def _serve_with_signals(self) -> WorkerReport:
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+        for number in signals:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            return await self.serve()
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,238 @@
+"""The worker on virtual time, against a broker behind a faulty network: seeds are histories, and some are ablated."""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from holdfast.client import AsyncClient, TaskState
+from holdfast.client.worker import claiming, heartbeats, session
+from holdfast.client.worker.jobs import Job, Outcome
+from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
+from holdfast.client.worker.stopping import StopRequest
+from tests.simulation import virtual_time
+from tests.simulation.worker_world import Network, SimBroker, SimHandlers
+
+LEASE_S = 2.0
+QUEUES: dict[str, int | None] = {"mail": None, "reports": 2}
+CONCURRENCY = 5
+
+
+@dataclass(frozen=True)
+class SimKind:
+    name: str
+    is_async: bool
+    lease_ms: int = int(LEASE_S * 1000)
+
+    def function(self) -> None: ...
+
+
+KINDS: dict[str, WorkerTask] = {"async": SimKind("async", True), "blocking": SimKind("blocking", False)}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Thousands of lost answers are thousands of log lines, which cost more than the runs."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class World:
+    def __init__(self, seed: int, network: Network, *, takes_s_max: float = 3.0, grace_s: float = 30.0) -> None:
+        self.draw = random.Random(seed)
+        self.network = network
+        self.broker = SimBroker(self.draw, network)
+        self.stop = StopRequest()
+        self.stop.attach(asyncio.get_running_loop())
+        self._takes_s_max = takes_s_max
+        self.handlers: SimHandlers | None = None
+        settings = Settings("sim", "sim:1", QUEUES, CONCURRENCY, grace_s, KINDS)
+        client = cast(AsyncClient, self.broker)
+        self.session = Session(settings, client, self.stop, make_handlers=self._make, now_s=SimBroker.now_s)
+
+    def _make(self, _: object, __: int, ended: Callable[[Job, Outcome], None]) -> SimHandlers:
+        self.handlers = SimHandlers(self.broker, self.draw, self._takes_s_max, ended)
+        return self.handlers
+
+    async def sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            self.broker.sweep()
+            assert self.handlers is not None
+            running = [run.job.claim.queue for run in self.handlers.running() if not run.job.lease_lost]
+            assert len(running) <= CONCURRENCY
+            assert running.count("reports") <= 2
+
+    async def until_done(self) -> None:
+        while any(task.state in (TaskState.READY, TaskState.CLAIMED) for task in self.broker.tasks.values()):
+            await asyncio.sleep(0.2)
+
+
+async def work(
+    world: World, story: Callable[[], Coroutine[Any, Any, None]], tasks: int = 60
+) -> tuple[WorkerReport, World]:
+    """Runs the worker while the story is told; the story's end is the request to stop."""
+    world.broker.add(tasks, list(QUEUES), list(KINDS))
+    sweeps = asyncio.create_task(world.sweep_for_ever())
+    running = asyncio.create_task(world.session.run())
+    await story()
+    world.stop.request()
+    report = await running
+    if sweeps.done():
+        sweeps.result()
+    sweeps.cancel()
+    return report, world
+
+
+def faulty(draw: random.Random) -> Network:
+    return Network(draw.uniform(0, 0.3), draw.uniform(0, 0.3), draw.uniform(0, 0.2), draw.uniform(0.01, 0.3))
+
+
+async def through_faults(seed: int) -> tuple[WorkerReport, World]:
+    """Requests, answers and whole minutes of the network are lost; in the end all is well."""
+    world = World(seed, faulty(random.Random(seed)))
+
+    async def story() -> None:
+        for _ in range(world.draw.randint(0, 3)):
+            await asyncio.sleep(world.draw.uniform(0, 5))
+            world.network.down = True
+            await asyncio.sleep(world.draw.choice([0.2, 1, 2 * LEASE_S, 10 * LEASE_S]))
+            world.network.down = False
+        world.network.request_lost = world.network.answer_lost = world.network.overloaded = 0
+        await world.until_done()
+
+    return await work(world, story)
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_every_task_is_done_through_any_faults_and_none_is_reported_without_the_right_to(block: int) -> None:
+    for seed in range(block * 20, block * 20 + 20):
+        report, world = virtual_time.run(lambda seed=seed: through_faults(seed), seed)  # type: ignore[misc]
+        states = {task.state for task in world.broker.tasks.values()}
+        assert states == {TaskState.SUCCEEDED}, f"seed {seed}"
+        assert report.succeeded <= len(world.broker.tasks), f"seed {seed}"
+        assert world.handlers is not None
+        assert world.handlers.reported_too_late() == [], f"seed {seed}"
+        assert world.handlers.running_max <= CONCURRENCY, f"seed {seed}"
+
+
+async def with_lost_answers(seed: int) -> tuple[WorkerReport, World]:
+    """Answers are lost, but never for long: no lease need ever run out."""
+    world = World(seed, Network(0.02, 0.05, 0.02, 0.02))
+    return await work(world, world.until_done)
+
+
+def expired_with_lost_answers(seeds: range) -> int:
+    return sum(
+        virtual_time.run(lambda seed=seed: with_lost_answers(seed), seed)[1].broker.expired  # type: ignore[misc]
+        for seed in seeds
+    )
+
+
+def test_lost_answers_cost_no_lease() -> None:
+    """What a lost answer had claimed comes with the next one, and heartbeats are repeated in time."""
+    assert expired_with_lost_answers(range(40)) == 0
+
+
+async def stopped(seed: int, grace_s: float = 10.0) -> tuple[WorkerReport, World]:
+    """Told to stop in the middle: of handlers, some longer than the grace period, and of claims."""
+    takes_s_max = random.Random(seed).choice([0.1, 2 * grace_s])
+    network = Network(latency_s_max=0.02, answer_lost=0.05)
+    world = World(seed, network, takes_s_max=takes_s_max, grace_s=grace_s)
+
+    async def story() -> None:
+        await asyncio.sleep(world.draw.uniform(0, 2 * grace_s))
+        world.broker.add(2, list(QUEUES), list(KINDS))
+        await asyncio.sleep(world.draw.uniform(0, 0.05))
+
+    began_s = world.broker.now_s()
+    report, _ = await work(world, story)
+    assert world.broker.now_s() - began_s <= 3 * grace_s + 1, "it ends within its grace period"
+    return report, world
+
+
+def check_nothing_is_left_behind(seeds: range) -> None:
+    for seed in seeds:
+        report, world = virtual_time.run(lambda seed=seed: stopped(seed), seed)  # type: ignore[misc]
+        assert world.broker.claimed() == [], f"seed {seed}"
+        assert world.broker.expired == 0, f"seed {seed}"
+        tasks = world.broker.tasks.values()
+        assert sum(task.attempt - 1 for task in tasks) == report.failed, f"seed {seed}: only failures spend attempts"
+
+
+def test_a_warm_shutdown_leaves_no_claim_behind_and_spends_no_attempt() -> None:
+    check_nothing_is_left_behind(range(50))
+
+
+async def cancelled(seed: int) -> tuple[WorkerReport, World]:
+    world = World(seed, Network(latency_s_max=0.02), takes_s_max=60.0)
+
+    async def story() -> None:
+        await asyncio.sleep(1)
+        for task in world.broker.claimed():
+            task.cancel_requested = True
+        await asyncio.sleep(LEASE_S)
+
+    return await work(world, story, tasks=CONCURRENCY)
+
+
+def test_a_cancelled_task_is_interrupted_within_a_lease_if_that_is_possible() -> None:
+    interrupted = 0
+    for seed in range(20):
+        _, world = virtual_time.run(lambda seed=seed: cancelled(seed), seed)  # type: ignore[misc]
+        assert world.handlers is not None
+        for run in world.handlers.runs:
+            if run.job.claim.type == "async" and run.job.cancel_requested:
+                assert run.ended_s is not None
+                assert run.ended_s - run.began_s < 1 + LEASE_S
+                interrupted += 1
+    assert interrupted
+
+
+# --- ablations: without each of these the checks above must fail ---------------------------------------------
+
+
+def test_the_checks_notice_a_request_id_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = claiming.Claimer._reserve
+    numbers = itertools.count()
+
+    async def forgetful(self: claiming.Claimer, *args: Any, **kwargs: Any) -> Any:
+        self._request_id = f"request-{next(numbers)}"
+        return await reserve(self, *args, **kwargs)
+
+    monkeypatch.setattr(claiming.Claimer, "_reserve", forgetful)
+    assert expired_with_lost_answers(range(40)) > 0
+
+
+def test_the_checks_notice_missing_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(self: heartbeats.Heartbeats, due: list[Job]) -> None:
+        pass
+
+    monkeypatch.setattr(heartbeats.Heartbeats, "_extend", silent)
+    assert expired_with_lost_answers(range(5)) > 0
+
+
+def test_the_checks_notice_reports_without_the_right_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "lose", lambda job, why: None)
+    monkeypatch.setattr(session, "lose", lambda job, why: None)
+    late = 0
+    for seed in range(20):
+        _, world = virtual_time.run(lambda seed=seed: through_faults(seed), seed)  # type: ignore[misc]
+        assert world.handlers is not None
+        late += len(world.handlers.reported_too_late())
+    assert late
+
+
+def test_the_checks_notice_a_shutdown_that_forgets_the_last_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def collect(self: claiming.Claimer) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(claiming.Claimer, "collect", collect)
+    with pytest.raises(AssertionError):
+        check_nothing_is_left_behind(range(50))

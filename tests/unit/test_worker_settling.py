@@ -1,0 +1,198 @@
+"""Reports: many at a time, repeated until answered, and never stuck on one that the server will not take."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from holdfast.client import (
+    Ack,
+    Acked,
+    AsyncClient,
+    ClaimedTask,
+    ConnectionFailed,
+    Failed,
+    Failure,
+    InvalidArgument,
+    Overloaded,
+    Rejected,
+    Released,
+    StaleToken,
+    TaskError,
+    TaskState,
+    UnexpectedAnswer,
+)
+from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Succeeded, new_job
+from holdfast.client.worker.settling import Settler
+
+
+class ScriptedCalls:
+    """Records what is sent. `answer` decides item by item; what is in `raises` is raised first, call by call."""
+
+    def __init__(self) -> None:
+        self.acks: list[list[Ack]] = []
+        self.failures: list[list[Failure]] = []
+        self.releases: list[list[ClaimedTask]] = []
+        self.raises: list[Exception] = []
+        self.answer: Callable[[Ack], Acked | Rejected] = lambda _: Acked()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def ack_many(self, items: list[Ack], *, timeout_s: float) -> list[Acked | Rejected]:
+        self.acks.append(items)
+        await self.gate.wait()
+        if self.raises:
+            raise self.raises.pop(0)
+        return [self.answer(item) for item in items]
+
+    async def fail_many(self, items: list[Failure], *, timeout_s: float) -> list[Failed | Rejected]:
+        self.failures.append(items)
+        return [Failed(TaskState.DEAD if item.dead else TaskState.RETRY_PENDING) for item in items]
+
+    async def release_many(self, claims: list[ClaimedTask], *, timeout_s: float) -> list[Released | Rejected]:
+        self.releases.append(claims)
+        return [Released(TaskState.READY) for _ in claims]
+
+
+class Answers:
+    def __init__(self) -> None:
+        self.by_task: dict[str, Any] = {}
+        self._changed = asyncio.Event()
+
+    def __call__(self, job: Job, answer: object) -> None:
+        assert job.claim.task_id not in self.by_task, "answered twice"
+        self.by_task[job.claim.task_id] = answer
+        self._changed.set()
+
+    async def wait_for(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.by_task) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@asynccontextmanager
+async def settling() -> AsyncIterator[tuple[Settler, ScriptedCalls, Answers]]:
+    calls, answers = ScriptedCalls(), Answers()
+    settler = Settler(cast(AsyncClient, calls), answers)
+    lanes = [asyncio.create_task(run) for run in settler.runs()]
+    try:
+        yield settler, calls, answers
+    finally:
+        for lane in lanes:
+            lane.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
+
+
+def job(number: int) -> Job:
+    ends_s = time.monotonic() + 30
+    return new_job(ClaimedTask(task_id=str(number), token=number, queue="q", type="t", lease_ends_s=ends_s), 30_000)
+
+
+async def test_outcomes_go_where_they_belong() -> None:
+    async with settling() as (settler, calls, answers):
+        settler.put(job(1), Succeeded(b"1"))
+        settler.put(job(2), AttemptFailed(TaskError("Oops"), retry_delay_ms=5, dead=False))
+        settler.put(job(3), Interrupted())
+        await answers.wait_for(3)
+        assert [(ack.claim.task_id, ack.result) for ack in calls.acks[0]] == [("1", b"1")]
+        assert [(fail.claim.task_id, fail.error.type, fail.retry_delay_ms) for fail in calls.failures[0]] == [
+            ("2", "Oops", 5)
+        ]
+        assert [claim.task_id for claim in calls.releases[0]] == ["3"]
+
+
+async def test_what_comes_while_a_report_is_on_its_way_goes_together_with_the_next() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.gate.clear()
+        settler.put(job(0), Succeeded())
+        while not calls.acks:
+            await asyncio.sleep(0)
+        for number in range(1, 1_201):
+            settler.put(job(number), Succeeded())
+        calls.gate.set()
+        await answers.wait_for(1_201)
+        assert [len(items) for items in calls.acks] == [1, 500, 500, 200]
+
+
+async def test_large_results_share_a_report_only_up_to_its_limit() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.gate.clear()
+        settler.put(job(0), Succeeded())
+        while not calls.acks:
+            await asyncio.sleep(0)
+        for number, size in enumerate([2_000_000, 400_000, 400_000, 400_000], 1):
+            settler.put(job(number), Succeeded(b"x" * size))
+        calls.gate.set()
+        await answers.wait_for(5)
+        assert [[ack.claim.task_id for ack in items] for items in calls.acks] == [["0"], ["1"], ["2", "3"], ["4"]]
+
+
+async def test_a_report_is_repeated_until_it_is_answered() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.raises = [ConnectionFailed("x"), Overloaded("", reason="OVERLOADED", retry_after_ms=1)]
+        settler.put(job(1), Succeeded(b"1"))
+        await answers.wait_for(1)
+        assert len(calls.acks) == 3
+        assert answers.by_task == {"1": Acked()}
+
+
+async def test_an_item_that_is_refused_for_the_moment_is_repeated_alone() -> None:
+    async with settling() as (settler, calls, answers):
+        refusals = [Overloaded("", reason="OVERLOADED")]
+        calls.answer = lambda ack: refusals.pop() if ack.claim.task_id == "1" and refusals else Acked()
+        settler.put(job(1), Succeeded())
+        settler.put(job(2), Succeeded())
+        await answers.wait_for(2)
+        assert [[ack.claim.task_id for ack in items] for items in calls.acks] == [["1", "2"], ["1"]]
+
+
+async def test_the_last_word_of_the_server_is_passed_on() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.answer = lambda _: StaleToken("", reason="STALE_TOKEN")
+        settler.put(job(1), Succeeded())
+        await answers.wait_for(1)
+        assert isinstance(answers.by_task["1"], StaleToken)
+        assert len(calls.acks) == 1, "a stale token is not tried again"
+
+
+async def test_a_result_that_the_server_will_not_take_makes_a_dead_letter() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.answer = lambda _: InvalidArgument("too large", reason="TOO_LARGE", field="items[0].result")
+        settler.put(job(1), Succeeded(b"x"))
+        await answers.wait_for(1)
+        [[failure]] = calls.failures
+        assert failure.dead
+        assert "too large" in failure.error.message
+        assert answers.by_task["1"] == Failed(TaskState.DEAD)
+
+
+async def test_a_report_that_is_refused_as_a_whole_goes_item_by_item_and_then_together_again() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.raises = [InvalidArgument("", reason="BATCH_TOO_LARGE")]
+        calls.gate.clear()
+        for number in range(3):
+            settler.put(job(number), Succeeded())
+        calls.gate.set()
+        await answers.wait_for(3)
+        assert [len(items) for items in calls.acks] == [3, 1, 1, 1]
+        assert set(answers.by_task.values()) == {Acked()}
+        for number in range(3, 6):
+            settler.put(job(number), Succeeded())
+        await answers.wait_for(6)
+        assert len(calls.acks[4]) == 3
+
+
+async def test_an_error_that_time_does_not_heal_ends_the_lane() -> None:
+    calls, answers = ScriptedCalls(), Answers()
+    settler = Settler(cast(AsyncClient, calls), answers)
+    acks, *others = settler.runs()
+    for other in others:
+        other.close()
+    calls.raises = [UnexpectedAnswer("another API")]
+    settler.put(job(1), Succeeded())
+    with pytest.raises(UnexpectedAnswer):
+        await asyncio.wait_for(acks, 20)
