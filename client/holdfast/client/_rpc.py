@@ -24,6 +24,7 @@ from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
+from holdfast.client import _forks
 from holdfast.client.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -209,10 +210,11 @@ class Connection:
             except grpc.aio.AioRpcError as status:
                 error = self._error_of(status, attempts.timeout_s)
                 if not (self._retry and _may_repeat(error, repeatable=repeatable)):
-                    raise error from status
+                    # Its traceback would keep the channel for as long as somebody keeps the error.
+                    raise error from status.with_traceback(None)
                 pause_s = attempts.pause_s(wished_pause_s(failed, error))
                 if pause_s is None:
-                    raise error from status
+                    raise error from status.with_traceback(None)
             failed += 1
             await asyncio.sleep(pause_s)
 
@@ -237,6 +239,7 @@ class Connection:
     def _open(self) -> grpc.aio.Channel:
         # Not in __init__: a channel belongs to the event loop that is running when it is made.
         if self._channel is None:
+            _forks.check()
             self._channel = grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
         return self._channel
 

@@ -1,0 +1,212 @@
+"""The blocking client in whole programs: it works, it ends when they end, and it survives a fork."""
+
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from holdfast.client import Client, NewTask, NotDead, ResultTimeout, TaskState
+from tests.integration.server import ServerProcess
+
+END_S_MAX = 5.0  # far less than the calls under way would last
+
+BEGIN = """
+import os, signal, sys, threading, time
+from holdfast.client import Client, ClientForked, HoldfastError
+address = sys.argv[1]
+client = Client(address)
+def call(client=client): client.list_queues()
+"""
+
+# A child that hangs is killed by its alarm, and then has another exit code.
+FORK = """
+def in_child(use):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(20)
+    try:
+        use()
+    except ClientForked as error:
+        print(error, flush=True)
+        sys.exit(9)
+    sys.exit(0)
+
+def use_new():
+    with Client(address) as new:
+        call(new)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path_factory.mktemp("sync-client")).start()
+    yield server
+    server.close()
+
+
+def run(server: ServerProcess, program: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-W", "always", "-c", BEGIN + textwrap.dedent(program), server.address]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_task_from_beginning_to_end(server: ServerProcess) -> None:
+    with Client(server.address) as client:
+        accepted = client.enqueue(NewTask("orders", "ship", b"17"))
+        with pytest.raises(ResultTimeout):
+            client.wait_task(accepted.task_id, timeout_s=0.05)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.wait_task, accepted.task_id, timeout_s=30)
+            [claimed] = client.reserve(["orders"], wait_ms=5_000)
+            client.extend(claimed, 60_000)
+            client.ack(claimed, result=b"shipped")
+            assert waiting.result(30).result == b"shipped"
+        assert client.get_task(accepted.task_id).state is TaskState.SUCCEEDED
+        assert "orders" in [stats.queue for stats in client.list_queues().queues]
+        with pytest.raises(NotDead):
+            client.get_dead_letter(accepted.task_id)
+
+
+PROGRAMS = {
+    "idle": "call()",
+    "unused": "",
+    "after an error": """
+        try:
+            client.get_task("nonsense")
+        except HoldfastError as error:
+            kept = error
+    """,
+    "daemons in calls": """
+        call()
+        def poll():
+            client.reserve(["none"], wait_ms=30_000)
+        for _ in range(3):
+            threading.Thread(target=poll, daemon=True).start()
+        while len(client._thread._life._running) < 3:
+            time.sleep(0.001)
+    """,
+    "a thread at work": """
+        def work():
+            for _ in range(20):
+                call()
+        threading.Thread(target=work).start()
+    """,
+    "no server": """
+        client = Client("127.0.0.1:1")
+        threading.Thread(target=call, args=(client,), daemon=True).start()
+        while client._thread._life is None or not client._thread._life._running:
+            time.sleep(0.001)
+    """,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=list(PROGRAMS))
+def test_a_program_that_never_closes_its_client_ends_promptly_and_silently(server: ServerProcess, program: str) -> None:
+    # How the end goes depends on which thread is where: once is not enough.
+    for _ in range(3):
+        done = run(server, textwrap.dedent(program) + "\nprint(time.monotonic())")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert time.monotonic() - float(done.stdout) < END_S_MAX
+
+
+def test_ctrl_c_ends_a_program_in_a_call(server: ServerProcess) -> None:
+    done = run(
+        server,
+        """
+        def interrupt():
+            while client._thread._life is None or not client._thread._life._running:
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt).start()
+        try:
+            client.reserve(["none"], wait_ms=50_000)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_a_client_works_on_both_sides_of_a_fork(server: ServerProcess) -> None:
+    done = run(
+        server,
+        FORK
+        + """
+for _ in range(5):
+    call()
+    print(in_child(call), in_child(use_new))
+call()
+""",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0\n" * 5, "")
+
+
+def test_a_client_works_in_a_child_of_a_busy_program(server: ServerProcess) -> None:
+    """The fork waits for short calls; those that begin meanwhile wait for the fork."""
+    done = run(
+        server,
+        FORK
+        + """
+over = threading.Event()
+def work():
+    while not over.is_set():
+        call()
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+print([in_child(call) for _ in range(5)])
+over.set()
+for thread in threads:
+    thread.join()
+""",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 0, 0, 0, 0]\n", "")
+
+
+@pytest.mark.parametrize("use", ["call", "use_new"], ids=["inherited", "new"])
+def test_a_child_of_a_program_in_a_long_poll_gets_an_error_instead_of_silence(server: ServerProcess, use: str) -> None:
+    done = run(
+        server,
+        FORK
+        + f"""
+polled = []
+def poll():
+    polled.append(client.reserve(["none"], wait_ms=1_500))
+thread = threading.Thread(target=poll)
+thread.start()
+call()  # goes the same way after it, so the poll is under way when this is answered
+code = in_child({use})
+thread.join()
+call()
+print(code, polled)
+""",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"No client works in a process that was forked .*\n9 \[\[\]\]\n", done.stdout), done.stdout
+
+
+def test_an_async_client_in_such_a_child_gets_the_error_too(server: ServerProcess) -> None:
+    done = run(
+        server,
+        FORK
+        + """
+import asyncio
+from holdfast.client import AsyncClient
+async def list_queues():
+    async with AsyncClient(address) as new:
+        await new.list_queues()
+thread = threading.Thread(target=lambda: client.reserve(["none"], wait_ms=1_500))
+thread.start()
+call()
+code = in_child(lambda: asyncio.run(list_queues()))
+thread.join()
+print(code)
+""",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\n9\n"), done.stdout
