@@ -1,44 +1,18 @@
 """The commands that ask a server: what they send, print and return."""
 
 import io
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import grpc
 import pytest
 
 from holdfast.cli.main import main
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.unit.cli_runner import Cli
 from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
 
 TASK_ID = "01984f6e-0000-8000-8000-000000000001"
 ACCEPTED = pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id=TASK_ID))])
-
-
-class Cli:
-    """Runs commands in this process against the scripted server."""
-
-    def __init__(self, server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
-        self.server = server
-        self._capsys = capsys
-        self.out = ""
-        self.err = ""
-
-    def run(self, *arguments: str) -> int:
-        code = main([*arguments, "--address", self.server.address])
-        self.out, self.err = self._capsys.readouterr()
-        return code
-
-    def json_out(self) -> dict[str, Any]:
-        [line] = self.out.splitlines()
-        value: dict[str, Any] = json.loads(line)
-        return value
-
-    def json_err(self) -> dict[str, Any]:
-        [line] = self.err.splitlines()
-        value: dict[str, Any] = json.loads(line)
-        return value
 
 
 @pytest.fixture
@@ -66,7 +40,7 @@ def test_enqueue_sends_the_json_as_it_was_written(cli: Cli) -> None:
 def test_enqueue_with_every_option(cli: Cli) -> None:
     cli.server.on("Enqueue", ACCEPTED)
     options = ["--priority=0", "--delay=1h30m", "--request-id=r-1", "--tenant=acme", "--max-attempts=1", "--json"]
-    assert cli.run("enqueue", "mail", "welcome", "[1]", *options) == 0
+    assert cli.run("enqueue", "mail", "welcome", "[1]", *options, "--request-id-ttl=1h") == 0
     assert cli.json_out() == {"task_id": TASK_ID, "duplicate": False, "queue": "mail", "type": "welcome"}
     spec = cli.server.requests["Enqueue"][0].tasks[0]
     assert (spec.priority, spec.delay_ms, spec.request_id, spec.tenant, spec.max_attempts) == (
@@ -77,6 +51,7 @@ def test_enqueue_with_every_option(cli: Cli) -> None:
         1,
     )
     assert spec.HasField("priority")
+    assert spec.request_id_ttl_ms == 3_600_000
 
 
 def test_enqueue_at_a_moment(cli: Cli) -> None:
@@ -300,7 +275,22 @@ def test_an_unknown_task_is_one_line_what_to_do_and_exit_code_5(cli: Cli) -> Non
 
 
 @pytest.mark.parametrize(
-    "command", [["enqueue", "mail", "welcome"], ["queue", "stats", "mail"], ["task", "get", TASK_ID]]
+    "command",
+    [
+        ["enqueue", "mail", "welcome"],
+        ["enqueue", "mail", "welcome", "--wait"],
+        ["queue", "ls"],
+        ["queue", "stats", "mail"],
+        ["task", "get", TASK_ID],
+        ["task", "wait", TASK_ID],
+        ["task", "cancel", TASK_ID],
+        ["dlq", "ls", "mail"],
+        ["dlq", "show", TASK_ID],
+        ["dlq", "retry", TASK_ID],
+        ["dlq", "discard", "--all", "--queue", "mail", "--yes"],
+        ["bench"],
+    ],
+    ids=" ".join,
 )
 def test_no_server_there_is_one_line_what_to_do_and_exit_code_4(cli: Cli, command: list[str]) -> None:
     cli.server.stop()

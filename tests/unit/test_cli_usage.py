@@ -8,10 +8,26 @@ from types import ModuleType
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.cli.problems import ExitCode
-from holdfast.cli.times import duration_ms, instant_ms, shown_duration, shown_instant
+from holdfast.cli.problems import EXIT_CODE_MEANINGS, ExitCode
+from holdfast.cli.times import duration_ms, instant_ms, shown_duration, shown_instant, timeout_s
 
-COMMANDS = [["dev"], ["broker"], ["enqueue"], ["queue", "stats"], ["task", "get"], ["version"]]
+COMMANDS = [
+    ["dev"],
+    ["broker"],
+    ["enqueue"],
+    ["worker"],
+    ["task", "get"],
+    ["task", "wait"],
+    ["task", "cancel"],
+    ["queue", "ls"],
+    ["queue", "stats"],
+    ["dlq", "ls"],
+    ["dlq", "show"],
+    ["dlq", "retry"],
+    ["dlq", "discard"],
+    ["bench"],
+    ["version"],
+]
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +50,19 @@ def test_every_command_has_help_with_an_example_and_exit_codes(
     assert main([*command, "--help"]) == ExitCode.OK
     text = capsys.readouterr().out
     assert f"holdfast {' '.join(command)}" in text.partition("Examples:")[2]
-    for words in ("--json", "Exit codes:", "1 refused", "2 wrong usage", "3 the server extra", "4 the", "5 no such"):
-        assert words in text
+    assert "--json" in text
+    codes = " ".join(text.partition("Exit codes:")[2].split())
+    for code, meaning in EXIT_CODE_MEANINGS.items():
+        assert f"{code:d} {meaning}" in codes
+
+
+@pytest.mark.parametrize("command", [[], ["task"], ["queue"], ["dlq"], ["enqueue"], ["bench"]], ids=" ".join)
+def test_help_fits_a_narrow_terminal(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main([*command, "--help"]) == ExitCode.OK
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
 
 
 def test_help_shows_where_the_address_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +95,24 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         (["enqueue", "mail", "welcome", "--delay", "5"], "--delay: Expected a duration"),
         (["enqueue", "mail", "welcome", "--run-at", "2030-01-01T00:00:00"], "--run-at: Expected a time with its zone"),
         (["enqueue", "mail", "welcome", "--run-at", "2030-01-01T00:00:00Z", "--delay", "5m"], "at most one"),
+        (["enqueue", "mail", "welcome", "--request-id-ttl", "1h"], "Expected --request-id with"),
+        (["enqueue", "mail", "welcome", "--request-id=r", "--request-id-ttl", "x"], "--request-id-ttl: Expected a dur"),
+        (["task", "wait"], "Missing argument 'ID"),
+        (["task", "wait", "x", "--timeout", "soon"], "--timeout"),
+        (["task", "wait", "x", "--timeout", "0s"], "between 1ms and 366d"),
+        (["task", "cancel"], "Missing argument 'ID"),
+        (["dlq", "retry"], "there is neither"),
+        (["dlq", "retry", "x", "--all", "--queue", "q"], "either ids or --all"),
+        (["dlq", "discard", "--all"], "Expected --queue with --all"),
+        (["dlq", "discard", "x", "--queue", "q"], "Expected --all with --queue"),
+        (["dlq", "ls", "q", "--limit", "0"], "--limit"),
+        (["bench", "--tasks", "0"], "--tasks"),
+        (["bench", "--payload-bytes", "7"], "--payload-bytes"),
+        (["worker", "tasks"], "Expected MODULE:APP"),
+        (["worker", "tasks:app", "-q", "mail:0"], "--queue: Expected QUEUE or QUEUE:N"),
+        (["worker", "tasks:app", "-q", "a", "-q", "a:2"], "'a' is there twice"),
+        (["worker", "tasks:app", "-c", "0"], "--concurrency"),
+        (["worker", "tasks:app", "--log-level", "loud"], "--log-level: Expected one of debug"),
         (["task", "get", "x", "--address", "localhost"], "host:port"),
         (["task", "get", "x", "--address", "http://localhost:7400"], "host:port"),
     ],
@@ -169,7 +214,12 @@ def test_exit_codes_never_change() -> None:
         "MISSING_EXTRA": 3,
         "UNREACHABLE": 4,
         "NOT_FOUND": 5,
+        "NO_RESULT": 6,
+        "UNFINISHED": 7,
+        "INTERRUPTED": 130,
+        "PIPE_CLOSED": 141,
     }
+    assert set(EXIT_CODE_MEANINGS) == set(ExitCode) - {ExitCode.PIPE_CLOSED}
 
 
 @pytest.mark.parametrize(
@@ -202,3 +252,46 @@ def test_instants_before_the_epoch_and_far_away_are_kept_as_they_are() -> None:
     assert shown_instant(2**62) == f"{2**62} ms"
     assert shown_instant(None) == "-"
     assert shown_duration(-5) == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_s"), [("10", 10), ("0.5", 0.5), ("500ms", 0.5), ("1h30m", 5_400), (2.5, 2.5)]
+)
+def test_time_limits(text: str | float, expected_s: float) -> None:
+    assert timeout_s(text) == expected_s
+
+
+@pytest.mark.parametrize("text", ["", "-1", "0", "367d", "1e3", "soon", "inf", "nan"])
+def test_what_is_not_a_time_limit(text: str) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        timeout_s(text)
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"), [("bash", "complete -o default"), ("zsh", "#compdef"), ("fish", "complete --command")]
+)
+def test_completion_for_a_named_shell(shell: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--show-completion", shell]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert words in out
+    assert "_HOLDFAST_COMPLETE" in out
+
+
+def test_completion_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["--install-completion", "bash"]) == ExitCode.OK
+    assert "installed" in capsys.readouterr().out
+    assert ".bash_completions/holdfast.sh" in (tmp_path / ".bashrc").read_text()
+
+
+def test_ctrl_c_while_the_command_is_loading_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(arguments: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.cli.runner.run", interrupted)
+    assert main(["version"]) == ExitCode.INTERRUPTED
+    assert error_of(capsys) == ""

@@ -1,5 +1,6 @@
 """Each call of the client: what it puts on the wire, and what it makes of the answer."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import cast
@@ -25,6 +26,7 @@ from holdfast.client import (
     NewTask,
     NotDead,
     NotFound,
+    QueuePage,
     QueueStats,
     Rejected,
     Released,
@@ -49,6 +51,7 @@ FULL_TASK = NewTask(
     priority=0,
     tenant="acme",
     request_id="r-1",
+    request_id_ttl_ms=5_000,
     run_at_ms=1_893_456_000_000,
     max_attempts=3,
     max_claims=7,
@@ -62,6 +65,7 @@ FULL_SPEC = pb.TaskSpec(
     priority=0,
     tenant="acme",
     request_id="r-1",
+    request_id_ttl_ms=5_000,
     run_at_ms=1_893_456_000_000,
     max_attempts=3,
     max_claims=7,
@@ -93,9 +97,47 @@ async def test_enqueue_leaves_the_defaults_to_the_server(server: ScriptedServer,
     await client.enqueue(NewTask("mail", "welcome"))
     await client.enqueue(NewTask("mail", "welcome", delay_ms=0))
     bare, delayed = (request.tasks[0] for request in server.requests["Enqueue"])
+    for spec in (bare, delayed):  # but the id that lets the client repeat the call
+        spec.ClearField("request_id")
+        spec.ClearField("request_id_ttl_ms")
     assert bare == pb.TaskSpec(queue="mail", type="welcome")
     assert delayed == pb.TaskSpec(queue="mail", type="welcome", delay_ms=0)
     assert delayed.WhichOneof("start") == "delay_ms"
+
+
+def _accept_all_but_bad_priorities(request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+    response = pb.EnqueueResponse()
+    for place, spec in enumerate(request.tasks):
+        field = f"tasks[{place}].priority"
+        if spec.priority > 9:
+            rejection = pb.Rejection(reason="OUT_OF_RANGE", message=f"Expected {field} from 0 to 9.", field=field)
+            response.outcomes.add(rejection=rejection)
+        else:
+            response.outcomes.add(accepted=pb.Accepted(task_id=spec.type))
+    return response
+
+
+async def test_single_enqueues_at_the_same_time_share_a_request(server: ScriptedServer, client: AsyncClient) -> None:
+    server.on("Enqueue", _accept_all_but_bad_priorities)
+    tasks = [NewTask("mail", f"type-{n}", priority=99 if n == 7 else 5) for n in range(20)]
+    outcomes = await asyncio.gather(*map(client.enqueue, tasks), return_exceptions=True)
+    assert len(server.requests["Enqueue"]) < 5
+    refused = outcomes.pop(7)
+    assert isinstance(refused, InvalidArgument)
+    # Not the place in a request that its caller knows nothing of.
+    assert (refused.field, refused.message) == ("tasks[0].priority", "Expected tasks[0].priority from 0 to 9.")
+    accepted = [outcome.task_id for outcome in outcomes if isinstance(outcome, Accepted)]
+    assert accepted == [task.type for task in tasks if task.priority == 5]
+
+
+async def test_what_must_not_be_repeated_or_has_its_own_deadline_shares_no_request(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.on("Enqueue", _accept_all_but_bad_priorities)
+    without_id = [client.enqueue(NewTask("mail", "t", request_id="")) for _ in range(3)]
+    in_a_hurry = [client.enqueue(NewTask("mail", "t"), timeout_s=5) for _ in range(3)]
+    await asyncio.gather(*without_id, *in_a_hurry)
+    assert [len(request.tasks) for request in server.requests["Enqueue"]] == [1] * 6
 
 
 async def test_enqueue_many_answers_per_item_in_order(server: ScriptedServer, client: AsyncClient) -> None:
@@ -419,3 +461,44 @@ async def test_answers_that_make_no_sense_are_named(server: ScriptedServer, clie
     for problem in ("2 outcomes for 1 items", "an outcome of an unknown kind", "its message cannot be read"):
         with pytest.raises(UnexpectedAnswer, match=problem):
             await client.enqueue(NewTask("q", "t"))
+
+
+# ------------------------------------------------------------------------------------------------- queues
+
+
+async def test_reserve_sends_one_limit_per_queue(server: ScriptedServer, client: AsyncClient) -> None:
+    server.on("Reserve", pb.ReserveResponse())
+    await client.reserve(["a", "b", "c"], max_tasks=9, max_tasks_by_queue={"b": 2})
+    await client.reserve(["a", "b"], max_tasks_by_queue={})
+    limited, free = server.requests["Reserve"]
+    assert list(limited.queue_tasks_max) == [0, 2, 0]
+    assert list(free.queue_tasks_max) == []
+
+
+@pytest.mark.parametrize("limits", [{"c": 1}, {"a": 0}, {"a": -1}, {"a": "1"}, {"a": 2**63}, {"a": None}])
+async def test_a_limit_that_makes_no_sense_is_refused(
+    server: ScriptedServer, client: AsyncClient, limits: dict[str, int]
+) -> None:
+    server.on("Reserve", pb.ReserveResponse())
+    with pytest.raises(InvalidArgument):
+        await client.reserve(["a", "b"], max_tasks_by_queue=limits)
+    assert server.requests["Reserve"] == []
+
+
+async def test_queues_come_in_pages(server: ScriptedServer, client: AsyncClient) -> None:
+    counts = [pb.QueueCounts(queue="a", ready=3), pb.QueueCounts(queue="b", waiting_reserves=1)]
+    server.on("ListQueues", pb.ListQueuesResponse(queues=counts, next_page_token="b"))
+    page = await client.list_queues(page_size=2, page_token="Z")
+    assert page == QueuePage((QueueStats(queue="a", ready=3), QueueStats(queue="b", waiting_reserves=1)), "b")
+    assert server.requests["ListQueues"] == [pb.ListQueuesRequest(page_size=2, page_token="Z")]
+
+
+async def test_a_made_up_request_id_is_not_shown_as_the_producers(server: ScriptedServer, client: AsyncClient) -> None:
+    """Handed over once more, such a task would be taken for a repetition."""
+    for request_id, shown in (("auto-1-0", None), ("r-1", "r-1"), ("", "")):
+        spec = pb.TaskSpec(queue="q", type="t", request_id=request_id, request_id_ttl_ms=70_000)
+        server.on("GetTask", pb.GetTaskResponse(task=pb.TaskInfo(task_id="id-1", task=spec)))
+        info = await client.get_task("id-1")
+        assert info.task is not None
+        assert (info.task.request_id, info.task.request_id_ttl_ms) == (shown, None if shown is None else 70_000)
+        server._script["GetTask"].clear()

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from holdfast.client import (
+    Accepted,
     AsyncClient,
     ClaimRef,
     ConnectionFailed,
@@ -24,7 +25,7 @@ from tests.unit.scripted_server import Answer, Hang, Refusal, ScriptedServer
 Code = grpc.StatusCode
 LOST = Refusal(Code.UNAVAILABLE)
 CLAIM = ClaimRef("id-1", 1)
-TASK = NewTask("q", "t")
+TASK = NewTask("q", "t", request_id="")
 TASK_WITH_ID = NewTask("q", "t", request_id="r-1")
 ACCEPTED = pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id="id-1"))])
 FOUND = pb.GetTaskResponse(task=pb.TaskInfo(task_id="id-1", state=pb.TASK_STATE_READY))
@@ -57,6 +58,7 @@ SAFE: dict[str, tuple[Callable[[AsyncClient], Awaitable[object]], Answer]] = {
         lambda client: client.queue_stats("q"),
         pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=pb.QueueCounts())]),
     ),
+    "ListQueues": (lambda client: client.list_queues(), pb.ListQueuesResponse()),
     "ListDeadLetters": (lambda client: client.list_dead_letters("q"), pb.ListDeadLettersResponse()),
     "GetDeadLetter": (lambda client: client.get_dead_letter("id-1"), pb.GetDeadLetterResponse(task=pb.TaskInfo())),
 }
@@ -92,6 +94,56 @@ async def test_an_unsafe_call_is_not_repeated(server: ScriptedServer, method: st
         with pytest.raises(ConnectionFailed):
             await UNSAFE[method](client)
     assert len(server.requests[method]) == 1
+
+
+async def test_an_enqueue_without_a_request_id_is_repeated_under_a_made_up_one(server: ScriptedServer) -> None:
+    """The server applied the first sending, so it calls the repeated one a duplicate; the caller sent it once."""
+
+    def answer(request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+        accepted = [pb.Accepted(task_id=spec.request_id, duplicate=True) for spec in request.tasks]
+        return pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=one) for one in accepted])
+
+    server.on("Enqueue", LOST, answer)
+    async with AsyncClient(server.address, timeout_s=5) as client:
+        outcomes = await client.enqueue_many([NewTask("q", "t"), TASK_WITH_ID, NewTask("q", "t")])
+    first, second = server.requests["Enqueue"]
+    assert first == second
+    ids = [spec.request_id for spec in first.tasks]
+    assert len(set(ids)) == 3
+    assert ids[0].startswith("auto-")
+    assert [spec.request_id_ttl_ms for spec in first.tasks] == [65_000, 0, 65_000]
+    assert outcomes == [Accepted(ids[0]), Accepted("r-1", duplicate=True), Accepted(ids[2])]
+
+
+async def test_each_call_makes_up_other_ids(server: ScriptedServer) -> None:
+    server.on("Enqueue", ACCEPTED)
+    async with AsyncClient(server.address) as client:
+        for _ in range(2):
+            await client.enqueue(NewTask("q", "t"))
+    first, second = (request.tasks[0].request_id for request in server.requests["Enqueue"])
+    assert first != second
+
+
+async def test_a_made_up_id_is_kept_for_a_time_that_servers_allow(server: ScriptedServer) -> None:
+    server.on("Enqueue", ACCEPTED)
+    async with AsyncClient(server.address) as client:
+        await client.enqueue(NewTask("q", "t"), timeout_s=1e9)
+    assert server.requests["Enqueue"][0].tasks[0].request_id_ttl_ms == 24 * 3600 * 1000
+
+
+async def test_nothing_is_made_up_where_it_was_not_asked_for(server: ScriptedServer) -> None:
+    server.on("Enqueue", ACCEPTED)
+    server.on("Ack", pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked())]))
+    async with AsyncClient(server.address) as client:
+        await client.enqueue(NewTask("q", "t", request_id=""))
+        await client.enqueue(NewTask("q", "t", request_id_ttl_ms=5_000))  # refused by the server, and not covered up
+        await client.ack(CLAIM, follow_ups=[NewTask("q", "t")])  # safe by its token
+    async with AsyncClient(server.address, retry=False) as client:
+        await client.enqueue(NewTask("q", "t"))
+    specs = [request.tasks[0] for request in server.requests["Enqueue"]]
+    assert [spec.request_id for spec in specs] == ["", "", ""]
+    assert [spec.HasField("request_id_ttl_ms") for spec in specs] == [False, True, False]
+    assert server.requests["Ack"][0].items[0].follow_ups == [pb.TaskSpec(queue="q", type="t")]
 
 
 async def test_a_repeated_reserve_keeps_its_claim_request_id(server: ScriptedServer) -> None:

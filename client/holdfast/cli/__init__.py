@@ -1,9 +1,18 @@
 """The `holdfast` command.
 
-main.py      the commands, their options and their help (the only file that knows typer)
-calls.py     what the commands ask the server
-servers.py   starts a server in this process, if its dependencies are installed
-problems.py  what can go wrong: a line, what to do, and an exit code
-output.py    tables for people, JSON for programs (the only file that knows rich)
-times.py     durations and instants as people write them
+main.py         where it begins
+runner.py       runs a command line: every expected failure is a line and an exit code, never a traceback
+commands/       the commands, their options and their help, a file per group (the only folder that knows typer)
+
+calls.py        what the commands ask the server
+dead_letters.py retry or discard many dead letters
+workers.py      loads an application and runs a worker for it
+worker_logs.py  what a worker writes on standard error
+bench.py        how fast this server is, seen from here
+servers.py      starts a server in this process, if its dependencies are installed
+
+problems.py     what can go wrong: a line, what to do, and an exit code
+output.py       tables and progress bars for people (the only file that knows rich)
+records.py      one line of JSON for programs
+times.py        durations and instants as people write them
 """

@@ -1,17 +1,38 @@
-"""What the commands ask the server. Each call opens a client, asks once, and closes it."""
+"""What the commands ask the server. Each opens a client, asks, and closes it."""
 
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from holdfast.cli.problems import usage
-from holdfast.client import Accepted, AsyncClient, NewTask, QueueStats, Rejected, TaskInfo
+from holdfast.client import (
+    Accepted,
+    AsyncClient,
+    Cancelled,
+    HoldfastError,
+    NewTask,
+    QueueStats,
+    Rejected,
+    ResultTimeout,
+    TaskInfo,
+    TaskState,
+)
 
 T = TypeVar("T")
 
 JSON_HEADERS = {"content-type": "application/json"}
+BATCH_ITEMS_MAX = 500  # of one call; the server takes 1,000
+FINISHED = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED})
+
+_QUEUES_PAGE = 1_000
+_DEAD_PAGE = 1_000
+_COMPLETION_TIMEOUT_S = 0.5
 
 
 def json_payload(text: str) -> bytes:
@@ -32,23 +53,138 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def enqueue(address: str, timeout_s: float, task: NewTask) -> Accepted:
-    return _ask(address, timeout_s, lambda client: client.enqueue(task))
+    return ask(address, timeout_s, lambda client: client.enqueue(task))
 
 
 def queue_stats(address: str, timeout_s: float, queues: Sequence[str]) -> list[QueueStats | Rejected]:
-    return _ask(address, timeout_s, lambda client: client.queue_stats_many(queues))
+    async def question(client: AsyncClient) -> list[QueueStats | Rejected]:
+        return [each for batch in batches(queues, 100) for each in await client.queue_stats_many(batch)]
+
+    return ask(address, timeout_s, question)
+
+
+def list_queues(address: str, timeout_s: float) -> list[QueueStats]:
+    """All queues, by name."""
+
+    async def question(client: AsyncClient) -> list[QueueStats]:
+        queues: list[QueueStats] = []
+        token = ""
+        while True:
+            page = await client.list_queues(page_size=_QUEUES_PAGE, page_token=token)
+            queues += page.queues
+            token = page.next_page_token
+            if not token:
+                return queues
+
+    return ask(address, timeout_s, question)
+
+
+def queue_names(address: str, beginning: str) -> list[str]:
+    """For completion: quick, and silent about everything that goes wrong."""
+    try:
+        return [each.queue for each in list_queues(address, _COMPLETION_TIMEOUT_S) if each.queue.startswith(beginning)]
+    except HoldfastError:
+        return []
 
 
 def get_task(address: str, timeout_s: float, task_id: str) -> TaskInfo:
-    return _ask(address, timeout_s, lambda client: client.get_task(task_id))
+    return ask(address, timeout_s, lambda client: client.get_task(task_id))
 
 
-def _ask(address: str, timeout_s: float, question: Callable[[AsyncClient], Awaitable[T]]) -> T:
-    async def ask() -> T:
-        # A person is waiting: say at once that nobody answers, instead of trying until the time is up.
-        async with AsyncClient(address, timeout_s=timeout_s, retry=False) as client:
+def wait_task(address: str, timeout_s: float, task_id: str, limit_s: float | None) -> TaskInfo:
+    """The task once it has finished; `ResultTimeout` if that takes longer than `limit_s`."""
+    began_s = time.monotonic()
+    # The wait itself goes on through everything; that the server and the task are there at all is found out at once.
+    info = get_task(address, timeout_s, task_id)
+    if info.state in FINISHED:
+        return info
+
+    async def question(client: AsyncClient) -> TaskInfo:
+        left_s = None if limit_s is None else max(0.0, began_s + limit_s - time.monotonic())
+        try:
+            return await client.wait_task(task_id, timeout_s=left_s)
+        except ResultTimeout:
+            raise ResultTimeout(task_id, limit_s or 0.0) from None
+
+    return ask(address, timeout_s, question, retry=True)
+
+
+def cancel(address: str, timeout_s: float, task_ids: Sequence[str]) -> list[Cancelled | Rejected]:
+    async def question(client: AsyncClient) -> list[Cancelled | Rejected]:
+        return [each for batch in batches(task_ids, BATCH_ITEMS_MAX) for each in await client.cancel_many(batch)]
+
+    return ask(address, timeout_s, question)
+
+
+def list_dead_letters(address: str, timeout_s: float, queue: str, limit: int) -> tuple[list[TaskInfo], bool]:
+    """The oldest dead letters of a queue, and whether there are more. `NotFound` if there is no such queue."""
+
+    async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool]:
+        letters: list[TaskInfo] = []
+        token = ""
+        while len(letters) < limit:
+            size = min(_DEAD_PAGE, limit - len(letters))
+            page = await client.list_dead_letters(queue, page_size=size, page_token=token)
+            letters += page.tasks
+            token = page.next_page_token
+            if not token:
+                break
+        if not letters:
+            await client.queue_stats(queue)  # the list of an unknown queue is merely empty
+        return letters, bool(token)
+
+    return ask(address, timeout_s, question)
+
+
+def get_dead_letter(address: str, timeout_s: float, task_id: str) -> TaskInfo:
+    return ask(address, timeout_s, lambda client: client.get_dead_letter(task_id))
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def ask(address: str, timeout_s: float, question: Callable[[AsyncClient], Awaitable[T]], *, retry: bool = False) -> T:
+    """Unless told otherwise it says at once that nobody answers, because a person is waiting."""
+
+    async def with_client() -> T:
+        async with AsyncClient(address, timeout_s=timeout_s, retry=retry) as client:
             return await question(client)
 
-    # gRPC's own remarks on standard error would mix with ours, which say more.
+    return run_async(with_client)
+
+
+def run_async(make: Callable[[], Coroutine[None, None, T]]) -> T:
+    """As asyncio.run, but a Ctrl-C while the event loop is set up or taken down waits until that is done.
+
+    Otherwise half a loop would be left, and complain about it on standard error.
+    """
+    quiet_grpc()
+    runner = asyncio.Runner()
+    try:
+        with _interrupts_put_off():
+            runner.get_loop()
+        return runner.run(make())
+    finally:
+        with _interrupts_put_off():
+            runner.close()
+
+
+@contextmanager
+def _interrupts_put_off() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def quiet_grpc() -> None:
+    """gRPC's own remarks on standard error would mix with ours, which say more."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    return asyncio.run(ask())

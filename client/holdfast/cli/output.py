@@ -1,25 +1,30 @@
-"""What the commands print: tables for people, one line of JSON for programs. The only file that knows rich.
+"""What the commands print for people: tables, progress bars, problems. The only file that knows rich.
 
-Keys of JSON output are an interface: add some, but never rename or drop one.
+Results go to standard output, everything else to standard error. Whatever producers, workers and servers wrote passes
+through `printable` on its way to the terminal.
 """
 
-import base64
-import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.problems import Problem
 from holdfast.cli.times import shown_duration, shown_instant
-from holdfast.client import Accepted, NewTask, QueueStats, TaskInfo, TaskState
+from holdfast.client import Accepted, Cancelled, NewTask, QueueStats, TaskInfo, TaskState
 
 _SHOWN_CHARS_MAX = 4_000
+_ERROR_CHARS_MAX = 120
 _PIPE_COLUMNS = 10_000
+_COLUMN_GAP = 3
+
+_STATES = ("ready", "claimed", "delayed", "retrying", "dead")
 
 _STATE_STYLES = {
     TaskState.READY: "cyan",
@@ -32,124 +37,105 @@ _STATE_STYLES = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- programs
-
-
-def print_json(value: Mapping[str, object]) -> None:
-    print(json.dumps(value, separators=(",", ":")))
-
-
-def accepted_json(accepted: Accepted, task: NewTask) -> dict[str, object]:
-    return {
-        "task_id": accepted.task_id,
-        "duplicate": accepted.duplicate,
-        "queue": task.queue,
-        "type": task.type,
-    }
-
-
-def stats_json(stats: Sequence[QueueStats]) -> dict[str, object]:
-    return {"queues": [asdict(each) for each in stats]}
-
-
-def task_json(info: TaskInfo) -> dict[str, object]:
-    """All fields of the task; bytes are given as base64 and, where they are JSON, also as the value they hold."""
-    task = info.task
-    values: dict[str, object] = {
-        "task_id": info.task_id,
-        "state": str(info.state),
-        "queue": info.queue,
-        "type": task.type if task else None,
-        "priority": info.priority,
-        "tenant": task.tenant if task else None,
-        "request_id": task.request_id if task else None,
-        "headers": dict(task.headers) if task else None,
-        "failures": info.failures,
-        "max_attempts": info.max_attempts,
-        "claims": info.claims,
-        "max_claims": info.max_claims,
-        "enqueued_at_ms": info.enqueued_at_ms,
-        "changed_at_ms": info.changed_at_ms,
-        "due_at_ms": info.due_at_ms,
-        "lease_expires_at_ms": info.lease_expires_at_ms,
-        "purge_at_ms": info.purge_at_ms,
-        "worker": info.worker,
-        "cancel_requested": info.cancel_requested,
-        "dead_reason": info.dead_reason,
-        "last_error": asdict(info.last_error) if info.last_error else None,
-    }
-    values |= _bytes_json("payload", task.payload if task else None)
-    values |= _bytes_json("result", info.result)
-    return values
-
-
-def _bytes_json(name: str, data: bytes | None) -> dict[str, object]:
-    encoded = None if data is None else base64.b64encode(data).decode("ascii")
-    try:
-        value = json.loads(data) if data else None
-    except (ValueError, RecursionError):
-        value = None
-    return {f"{name}_base64": encoded, f"{name}_json": value}
-
-
-def problem_json(problem: Problem) -> dict[str, object]:
-    return {
-        "error": {
-            "reason": problem.reason,
-            "message": problem.message,
-            "hint": problem.hint,
-            "field": problem.field,
-            "retry_after_ms": problem.retry_after_ms,
-        },
-        "exit_code": int(problem.exit_code),
-    }
-
-
-# ------------------------------------------------------------------------------------------------ people
-
-
-def print_problem(problem: Problem, *, as_json: bool) -> None:
-    """On standard error, so that it never mixes with results."""
-    if as_json:
-        print(json.dumps(problem_json(problem), separators=(",", ":")), file=sys.stderr)
-        return
-    console = Console(stderr=True, highlight=False)
-    line = Text.assemble(("error: ", "bold red"), _printable(problem.message))
+def print_problem(problem: Problem) -> None:
+    line = Text.assemble(("error: ", "bold red"), printable(" ".join(problem.message.split("\n"))))
     if problem.hint:
-        line.append(f"\n       {_printable(problem.hint)}", "dim")
-    console.print(line, soft_wrap=True)
+        line.append(f"\n       {printable(problem.hint)}", "dim")
+    _error_console().print(line, soft_wrap=True)
+
+
+def print_note(text: str) -> None:
+    """A remark that is not part of the result."""
+    _error_console().print(Text(printable(text), "dim"), soft_wrap=True)
+
+
+def confirmed(question: str) -> bool:
+    """Asks on standard error, so that the result can go into a pipe; anything but yes is no."""
+    print(f"{printable(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def print_line(text: str) -> None:
+    print(printable(text))
 
 
 def print_accepted(accepted: Accepted, task: NewTask) -> None:
     if accepted.duplicate:
         print(f"Already there: task {accepted.task_id} has this request id. Nothing was added.")
     else:
-        print(f"Accepted task {accepted.task_id} into queue {_printable(task.queue)}.")
+        print(f"Accepted task {accepted.task_id} into queue {printable(task.queue)}.")
+
+
+def print_queues(stats: Sequence[QueueStats]) -> None:
+    _print_table(("queue", *_STATES, "oldest"), [_state_cells(each) for each in stats])
 
 
 def print_stats(stats: Sequence[QueueStats]) -> None:
-    now = _table("queue", "ready", "claimed", "delayed", "retrying", "dead", "oldest", "waiting")
-    totals = _table("total of", "enqueued", "claimed", "succeeded", "failed", "expired", "cancelled", "dead")
+    names = ("total of", "enqueued", "claimed", "succeeded", "failed", "expired", "cancelled", "dead")
+    totals = []
     for each in stats:
-        counts = (each.ready, each.claimed, each.delayed, each.retrying, each.dead)
-        age = shown_duration(each.oldest_ready_age_ms)
-        now.add_row(_printable(each.queue), *(f"{n:,}" for n in counts), age, f"{each.waiting_reserves:,}")
         sums = (each.enqueued_total, each.claimed_total, each.succeeded_total, each.failed_total)
         more = (each.expired_total, each.cancelled_total, each.dead_total)
-        totals.add_row(_printable(each.queue), *(f"{n:,}" for n in (*sums, *more)))
-    console = _console()
-    console.print(now)
-    console.print()
-    console.print(totals)
+        totals.append((each.queue, *(f"{n:,}" for n in (*sums, *more))))
+    now = [(*_state_cells(each), f"{each.waiting_reserves:,}") for each in stats]
+    _print_table(("queue", *_STATES, "oldest", "waiting"), now)
+    print()
+    _print_table(names, totals)
+
+
+def _state_cells(each: QueueStats) -> tuple[str, ...]:
+    counts = (each.ready, each.claimed, each.delayed, each.retrying, each.dead)
+    return (each.queue, *(f"{n:,}" for n in counts), shown_duration(each.oldest_ready_age_ms))
 
 
 def print_task(info: TaskInfo) -> None:
+    _print_grid(_task_rows(info), _STATE_STYLES.get(info.state, ""))
+
+
+def print_waited(info: TaskInfo) -> None:
+    """How a task ended, without its payload."""
+    rows = [("task", info.task_id), ("state", str(info.state))]
+    if info.state is TaskState.SUCCEEDED:
+        rows.append(("result", "(none)" if info.result is None else _shown_bytes(info.result)))
+    _print_grid(rows, _STATE_STYLES.get(info.state, ""))
+
+
+def print_cancelled(cancelled: Mapping[str, Cancelled]) -> None:
+    for task_id, each in cancelled.items():
+        if each.state is TaskState.CANCELLED:
+            print(f"Task {task_id} is cancelled.")
+        else:
+            print(f"Task {task_id} is running: its worker will be told to stop.")
+
+
+def print_dead_letters(letters: Sequence[TaskInfo]) -> None:
+    rows = []
+    for letter in letters:
+        error = letter.last_error
+        cause = _first_line(f"{error.type}: {error.message}") if error else "-"
+        died = shown_instant(letter.changed_at_ms).rpartition(".")[0]
+        rows.append((letter.task_id, letter.task.type if letter.task else "-", died, letter.dead_reason, cause))
+    _print_table(("task", "type", "died", "because", "last error"), rows, numbers=False)
+
+
+def print_bench(rows: Sequence[tuple[str, str]]) -> None:
+    _print_grid(rows)
+
+
+def print_banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """On standard error: standard output belongs to the handlers."""
+    console = _error_console()
+    console.print(Text(printable(title), "bold"), soft_wrap=True)
+    for label, value in rows:
+        console.print(Text.assemble((f"  {label:<12} ", "dim"), printable(value)), soft_wrap=True)
+
+
+def _print_grid(rows: Sequence[tuple[str, str]], state_style: str = "") -> None:
     grid = Table(box=None, show_header=False, pad_edge=False)
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, value in _task_rows(info):
-        style = _STATE_STYLES.get(info.state, "") if label == "state" else ""
-        grid.add_row(label, Text(_printable(value), style=style))
+    for label, value in rows:
+        grid.add_row(label, Text(printable(value), style=state_style if label == "state" else ""))
     _console().print(grid)
 
 
@@ -187,17 +173,58 @@ def print_version(version: Mapping[str, str]) -> None:
     print(f"holdfast {version['version']} (Python {version['python']})")
 
 
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that the given function moves on; nothing where nobody is watching."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=_error_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(printable(what), total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Says on standard error that this takes a while; nothing where nobody is watching."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with _error_console().status(Text(printable(what))):
+        yield
+
+
+def _error_console() -> Console:
+    return Console(stderr=True, highlight=False, markup=False)
+
+
 def _console() -> Console:
     # Into a file or a pipe nothing is folded: whoever reads it there does not look at a terminal 80 columns wide.
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
 
 
-def _table(name: str, *numbers: str) -> Table:
+def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
+    """A table; on a terminal too narrow for it, a line per row that wraps between words."""
+    shown = [tuple(printable(cell) for cell in row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
+    console = _console()
+    if sum(widths) + _COLUMN_GAP * (len(widths) - 1) > console.width:
+        for row in shown:
+            console.print(_wrapped_row(names, row, console.width), soft_wrap=True)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(name, overflow="fold")
-    for number in numbers:
-        table.add_column(number, justify="right", overflow="fold")
-    return table
+    for at, name in enumerate(names):
+        table.add_column(name, justify="right" if numbers and at else "left", no_wrap=True)
+    for row in shown:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _wrapped_row(names: Sequence[str], row: Sequence[str], width: int) -> Text:
+    # A no-break space, so that a number stays with its name; textwrap respects it, rich does not.
+    cells = ", ".join(f"{name}\N{NO-BREAK SPACE}{cell}" for name, cell in zip(names[1:], row[1:], strict=True))
+    lines = textwrap.wrap(f"{row[0]}: {cells}", width, subsequent_indent="  ", break_on_hyphens=False)
+    text = Text("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "))
+    text.stylize("bold", 0, len(row[0]))
+    return text
 
 
 def _shown_bytes(data: bytes) -> str:
@@ -210,6 +237,11 @@ def _shown_bytes(data: bytes) -> str:
     return text or "(empty)"
 
 
-def _printable(text: str) -> str:
+def _first_line(text: str) -> str:
+    line = text.partition("\n")[0]
+    return line if len(line) <= _ERROR_CHARS_MAX else f"{line[:_ERROR_CHARS_MAX]}…"
+
+
+def printable(text: str) -> str:
     """Whatever a producer or a server wrote must not steer the terminal of whoever looks at it."""
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)

@@ -10,6 +10,9 @@ from holdfast.client import (
     InvalidAddress,
     NotFound,
     Rejected,
+    ResultTimeout,
+    TaskInfo,
+    TaskState,
     UnexpectedAnswer,
 )
 
@@ -18,11 +21,29 @@ class ExitCode(IntEnum):
     """How a command ended. Scripts rely on these numbers: never change one."""
 
     OK = 0
-    REFUSED = 1  # the server said no
+    REFUSED = 1  # the server said no, or not all of it could be done
     USAGE = 2  # the command line is wrong
     MISSING_EXTRA = 3  # a server command without holdfast[server]
     UNREACHABLE = 4  # no server there, or no answer in time
     NOT_FOUND = 5  # no such task or queue
+    NO_RESULT = 6  # the task waited for is dead or was cancelled
+    UNFINISHED = 7  # the task waited for did not finish in time
+    INTERRUPTED = 130  # Ctrl-C
+    PIPE_CLOSED = 141  # whoever read the output has gone, e.g. `| head -1`
+
+
+# The table that every help text shows. The pipe is left out: nobody looks at it.
+EXIT_CODE_MEANINGS = {
+    ExitCode.OK: "done",
+    ExitCode.REFUSED: "refused by the server, or not all done",
+    ExitCode.USAGE: "wrong usage",
+    ExitCode.MISSING_EXTRA: "the server extra is missing",
+    ExitCode.UNREACHABLE: "the server cannot be reached",
+    ExitCode.NOT_FOUND: "no such task or queue",
+    ExitCode.NO_RESULT: "the task is dead or was cancelled",
+    ExitCode.UNFINISHED: "not finished in time",
+    ExitCode.INTERRUPTED: "interrupted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +70,11 @@ def usage(message: str, hint: str = "") -> CommandFailed:
     return CommandFailed(Problem(ExitCode.USAGE, "USAGE", message, hint))
 
 
-_NOT_FOUND_HINTS = {
+_HINTS = {
     "TASK_NOT_FOUND": "Check the id: `holdfast enqueue` prints it. A finished task is forgotten after a while.",
-    "QUEUE_NOT_FOUND": "Check the name: a queue exists from its first task on.",
+    "QUEUE_NOT_FOUND": "Check the name with `holdfast queue ls`: a queue exists from its first task on.",
+    "NOT_DEAD": "Only dead letters can be shown, retried or discarded here; `holdfast task get` shows any task.",
+    "TASK_FINISHED": "There is nothing left to do; `holdfast task get` shows how it ended.",
 }
 
 
@@ -59,7 +82,9 @@ def problem_of(error: HoldfastError, subject: str = "") -> Problem:
     """How an error of the client is told at the command line; `subject` says which of several things it is about."""
     if isinstance(error, Rejected):
         missing = isinstance(error, NotFound)
-        hint = _NOT_FOUND_HINTS.get(error.reason, "")
+        hint = _HINTS.get(error.reason, "")
+        if error.reason == "INVALID_FIELD" and error.field.startswith("task_id"):
+            hint = "An id looks like 01984f6e-0000-8000-8000-000000000001: `holdfast enqueue` prints it."
         if not hint and error.retry_after_ms:
             hint = f"Try again in {error.retry_after_ms / 1000:g} s."
         return Problem(
@@ -72,14 +97,17 @@ def problem_of(error: HoldfastError, subject: str = "") -> Problem:
         )
     if isinstance(error, InvalidAddress):
         return Problem(ExitCode.USAGE, "INVALID_ADDRESS", str(error), "Set it with --address or HOLDFAST_ADDRESS.")
+    if isinstance(error, ResultTimeout):
+        message = f"Task {error.task_id} did not finish within {error.timeout_s:g} s."
+        hint = f"It goes on: wait again, or look at it with `holdfast task get {error.task_id}`."
+        return Problem(ExitCode.UNFINISHED, "UNFINISHED", message, hint)
     if isinstance(error, ConnectionFailed):
         cause = f" ({error.cause})" if error.cause else ""
-        return Problem(
-            ExitCode.UNREACHABLE,
-            "CONNECTION_FAILED",
-            f"No Holdfast server answers at {error.address}{cause}.",
-            "Start one with `holdfast dev`, or set the right address with --address or HOLDFAST_ADDRESS.",
-        )
+        hint = "Start one with `holdfast dev`, or set the right address with --address or HOLDFAST_ADDRESS."
+        if "something else" in error.cause:
+            hint = "Check the port: a server has one for gRPC (7400 unless set) and another for HTTP (7403 unless set)."
+        message = f"No Holdfast server answers at {error.address}{cause}."
+        return Problem(ExitCode.UNREACHABLE, "CONNECTION_FAILED", message, hint)
     if isinstance(error, DeadlineExceeded):
         message = f"The server at {error.address} did not answer within {error.timeout_s:g} s."
         return Problem(ExitCode.UNREACHABLE, "DEADLINE_EXCEEDED", message, "Try again, or allow more with --timeout.")
@@ -92,3 +120,19 @@ def problem_of(error: HoldfastError, subject: str = "") -> Problem:
             "Check the address, and that this command and the server have versions that fit.",
         )
     return Problem(ExitCode.REFUSED, "FAILED", str(error))
+
+
+def no_result(info: TaskInfo) -> Problem | None:
+    """Why a finished task has no result; None if it succeeded."""
+    if info.state is TaskState.SUCCEEDED:
+        return None
+    if info.state is TaskState.DEAD:
+        error = info.last_error
+        cause = f"; {error.type}: {error.message}" if error is not None and error.type else ""
+        message = f"Task {info.task_id} is dead ({info.dead_reason or 'no reason given'}{cause})."
+        hint = f"`holdfast dlq show {info.task_id}` says more, `holdfast dlq retry {info.task_id}` tries again."
+        return Problem(ExitCode.NO_RESULT, "TASK_DEAD", message, hint)
+    if info.state is TaskState.CANCELLED:
+        return Problem(ExitCode.NO_RESULT, "TASK_CANCELLED", f"Task {info.task_id} was cancelled.")
+    message = f"Task {info.task_id} is in a state that this command does not know."
+    return Problem(ExitCode.NO_RESULT, "UNKNOWN_STATE", message, "A newer version of this command may know it.")

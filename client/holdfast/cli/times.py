@@ -6,7 +6,11 @@ from decimal import Decimal
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?)(?P<unit>ms|[smhd])", re.ASCII)
+_SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,6})?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+TIMEOUT_MIN_S = 0.001
+TIMEOUT_MAX_S = 366 * 86_400.0
 
 
 def duration_ms(text: str) -> int:
@@ -67,3 +71,19 @@ def shown_duration(duration_ms: int) -> str:
         if count and not (unit == "ms" and parts):
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2])
+
+
+def timeout_s(text: str | float) -> float:
+    """Seconds of a time limit, written as a duration or as a bare number of seconds.
+
+    >>> timeout_s("90s"), timeout_s("1.5"), timeout_s("2m")
+    (90.0, 1.5, 120.0)
+    """
+    try:
+        seconds = float(text) if isinstance(text, float) or _SECONDS.fullmatch(text.strip()) else None
+        limit_s = duration_ms(str(text)) / 1000 if seconds is None else seconds
+    except ValueError:
+        raise ValueError(f"Expected a time such as 500ms, 30s, 5m, or seconds, but got {text!r}.") from None
+    if not TIMEOUT_MIN_S <= limit_s <= TIMEOUT_MAX_S:
+        raise ValueError(f"Expected between {TIMEOUT_MIN_S * 1000:g}ms and 366d, but got {text!r}.")
+    return limit_s

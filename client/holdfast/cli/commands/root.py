@@ -1,0 +1,89 @@
+"""The root of the command tree: puts the groups together and runs a command line."""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+
+import typer
+import typer.main
+
+from holdfast.cli import output, records
+from holdfast.cli.commands import bench, dlq, queues, servers, tasks, worker
+from holdfast.cli.commands.shared import Json, epilog
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem
+
+app = typer.Typer(
+    name="holdfast",
+    help="Holdfast is a task queue that does not let go of a task. Start with `holdfast dev`, then enqueue something.",
+    epilog=epilog(
+        "holdfast dev",
+        'holdfast enqueue mail welcome \'{"to": "ada@example.org"}\'',
+        "holdfast worker tasks:app",
+        "holdfast queue ls",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+for _group in (servers, tasks, worker, queues, dlq, bench):
+    _group.add_to(app)
+
+
+@app.command(epilog=epilog("holdfast version --json"))
+def version(as_json: Json = False) -> None:
+    """Show the version of this command."""
+    try:
+        number = metadata.version("holdfast")
+    except metadata.PackageNotFoundError:
+        number = "unknown"  # run from a source tree that was never installed
+    versions = {"version": number, "python": platform.python_version()}
+    if as_json:
+        records.print_json(versions)
+    else:
+        output.print_version(versions)
+
+
+# The base of everything that is wrong with a command line. Its name and home differ between releases of typer, and an
+# application that uses the client library may pin any of them; that a bad parameter is one of its kind does not.
+_COMMAND_LINE_ERROR: type[Exception] = [kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception)][-2]
+
+
+_NO_DETECTION = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of a command line; `CommandFailed` if it is wrong, and whatever else its command raises."""
+    try:
+        with _named_shell(arguments):
+            command = typer.main.get_command(app)
+        code = command.main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
+    except _COMMAND_LINE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help already
+            return ExitCode.USAGE
+        raise CommandFailed(_usage_problem(error)) from error
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+@contextmanager
+def _named_shell(arguments: Sequence[str]) -> Iterator[None]:
+    """`--show-completion zsh` means zsh; unless told not to, typer looks which shell this is, and takes that."""
+    named = len(arguments) > 1 and arguments[0] in ("--show-completion", "--install-completion")
+    before = os.environ.get(_NO_DETECTION)
+    if named:
+        os.environ[_NO_DETECTION] = "1"
+    try:
+        yield
+    finally:
+        if named and before is None:
+            del os.environ[_NO_DETECTION]
+
+
+def _usage_problem(error: Exception) -> Problem:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "holdfast"
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return Problem(ExitCode.USAGE, "USAGE", message, f"See `{command} --help`.")

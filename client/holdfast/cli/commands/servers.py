@@ -1,0 +1,89 @@
+"""`holdfast dev` and `holdfast broker`: a server in this process."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import servers
+from holdfast.cli.commands.shared import epilog
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help="Where everything is kept; created if missing.")
+]
+Host = Annotated[str | None, typer.Option("--host", help="The address to listen on.")]
+Port = Annotated[int | None, typer.Option("--port", help="The gRPC port; 0 takes a free one.")]
+OpsPort = Annotated[
+    int | None, typer.Option("--ops-port", help="The HTTP port of /metrics, /livez and /readyz; 0 takes a free one.")
+]
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.")]
+LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
+LogFormat = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
+ServerJson = Annotated[bool, typer.Option("--json", help="Log as JSON; print errors as JSON, on standard error.")]
+
+
+def dev(
+    data_dir: DataDir = None,
+    host: Host = None,
+    port: Port = None,
+    ops_port: OpsPort = None,
+    config: Config = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    as_json: ServerJson = False,
+) -> int:
+    """Start everything in one process, for development.
+
+    Needs nothing else: no database, no cluster.
+    Tasks are kept in a directory under the current one and survive a restart.
+    Flags win over the environment (HOLDFAST_PORT and so on), which wins over the file. Ctrl-C stops it.
+    """
+    overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, as_json=as_json)
+    return servers.run_dev(config, overrides)
+
+
+def broker(
+    data_dir: DataDir = None,
+    host: Host = None,
+    port: Port = None,
+    ops_port: OpsPort = None,
+    config: Config = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    as_json: ServerJson = False,
+) -> int:
+    """Start one node.
+
+    Flags win over the environment (HOLDFAST_PORT and so on), which wins over the file.
+    SIGTERM stops it gracefully; nothing that was acknowledged is lost, however it ends.
+    """
+    overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, as_json=as_json)
+    return servers.run_broker(config, overrides)
+
+
+def _overrides(
+    data_dir: Path | None,
+    host: str | None,
+    port: int | None,
+    ops_port: int | None,
+    log_level: str | None,
+    log_format: str | None,
+    *,
+    as_json: bool,
+) -> dict[str, object]:
+    """The flags that were given, by the name of their setting."""
+    given: dict[str, object | None] = {
+        "data_dir": data_dir,
+        "host": host,
+        "port": port,
+        "ops_port": ops_port,
+        "log_level": log_level,
+        "log_format": "json" if as_json and log_format is None else log_format,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def add_to(app: typer.Typer) -> None:
+    examples = ("holdfast dev", "holdfast dev --data-dir /tmp/try --port 7500 --ops-port 7503")
+    app.command(epilog=epilog(*examples))(dev)
+    app.command(epilog=epilog("holdfast broker --config /etc/holdfast/broker.toml --log-format json"))(broker)

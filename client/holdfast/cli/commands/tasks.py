@@ -1,0 +1,236 @@
+"""`holdfast enqueue` and `holdfast task …`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import calls, output, records, times
+from holdfast.cli.commands.shared import (
+    EXAMPLE_ID,
+    Address,
+    Json,
+    TaskId,
+    Timeout,
+    complete_queue,
+    epilog,
+    group,
+    parsed,
+    print_problem,
+    time_limit_s,
+)
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem, no_result, problem_of, usage
+from holdfast.client import Accepted, Cancelled, NewTask, Rejected, TaskInfo
+from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
+
+task_app = group("Look at tasks, wait for them, cancel them.")
+
+
+_NewQueue = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE",
+        help="The queue's name; it need not exist yet.",
+        show_default=False,
+        autocompletion=complete_queue,
+    ),
+]
+_Type = Annotated[str, typer.Argument(metavar="TYPE", help="Names the handler.", show_default=False)]
+_Payload = Annotated[str, typer.Argument(metavar="JSON", help="What the handler gets; - reads it from standard input.")]
+_Priority = Annotated[
+    int | None, typer.Option("--priority", min=0, max=9, help="0 to 9, higher first.", show_default="5")
+]
+_Delay = Annotated[
+    str | None, typer.Option("--delay", metavar="TIME", help="Not before this has passed: 90s, 5m, 2h, 1d.")
+]
+_RunAt = Annotated[
+    str | None, typer.Option("--run-at", metavar="INSTANT", help="Not before this moment: ISO 8601 with a zone.")
+]
+_RequestId = Annotated[str, typer.Option("--request-id", help="Enqueue it once only: the same id again adds nothing.")]
+_RequestIdTtl = Annotated[
+    str | None,
+    typer.Option("--request-id-ttl", metavar="TIME", help="How long the request id is remembered: 1h, 7d."),
+]
+_Tenant = Annotated[str, typer.Option("--tenant", help="On whose behalf; carried with the task.")]
+_MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", min=1, help="Failures before it is a dead letter.")]
+_Wait = Annotated[
+    bool, typer.Option("--wait", help="Wait until it has finished and show its result, as `holdfast task wait` does.")
+]
+
+
+def enqueue(
+    queue: _NewQueue,
+    type_: _Type,
+    payload: _Payload = "{}",
+    priority: _Priority = None,
+    delay: _Delay = None,
+    run_at: _RunAt = None,
+    request_id: _RequestId = "",
+    request_id_ttl: _RequestIdTtl = None,
+    tenant: _Tenant = "",
+    max_attempts: _MaxAttempts = None,
+    wait: _Wait = False,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """Hand over one task and print its id.
+
+    When this returns with exit code 0, the task is on disk and will not be lost.
+    With --wait it returns when the task has finished, however long that takes.
+    The exit code then says how: 0 it succeeded, 6 it is dead or was cancelled.
+    """
+    if delay is not None and run_at is not None:
+        raise usage("Expected at most one of --delay and --run-at, but both are given.")
+    if request_id_ttl is not None and not request_id:
+        raise usage("Expected --request-id with --request-id-ttl, but there is none.")
+    task = NewTask(
+        queue,
+        type_,
+        calls.json_payload(_standard_input() if payload == "-" else payload),
+        headers=calls.JSON_HEADERS,
+        priority=priority,
+        tenant=tenant,
+        request_id=request_id,
+        request_id_ttl_ms=parsed("--request-id-ttl", times.duration_ms, request_id_ttl),
+        delay_ms=parsed("--delay", times.duration_ms, delay),
+        run_at_ms=parsed("--run-at", times.instant_ms, run_at),
+        max_attempts=max_attempts,
+    )
+    accepted = calls.enqueue(address, timeout_s, task)
+    if wait:
+        return _wait_for_new(accepted, task, address, timeout_s, as_json=as_json)
+    if as_json:
+        records.print_json(records.accepted_json(accepted, task))
+    else:
+        output.print_accepted(accepted, task)
+    return ExitCode.OK
+
+
+def _wait_for_new(accepted: Accepted, task: NewTask, address: str, timeout_s: float, *, as_json: bool) -> int:
+    if not as_json:
+        output.print_accepted(accepted, task)
+        sys.stdout.flush()  # so that whoever reads a pipe has the id before the wait
+    info = _wait(address, timeout_s, accepted.task_id, None)
+    return _print_waited(info, accepted, task, as_json=as_json)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise usage("Expected JSON in UTF-8, but it is in another encoding.") from None
+
+
+@task_app.command("get", epilog=epilog(f"holdfast task get {EXAMPLE_ID}", f"holdfast task get {EXAMPLE_ID} --json"))
+def task_get(
+    task_id: TaskId,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Show a task: its state, its history, its payload, and its result or last error."""
+    info = calls.get_task(address, timeout_s, task_id)
+    if as_json:
+        records.print_json(records.task_json(info))
+    else:
+        output.print_task(info)
+
+
+@task_app.command(
+    "wait",
+    epilog=epilog(
+        f"holdfast task wait {EXAMPLE_ID}",
+        f"holdfast task wait {EXAMPLE_ID} --timeout 30s --json",
+    ),
+)
+def task_wait(
+    task_id: TaskId,
+    limit_s: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            parser=time_limit_s,
+            metavar="TIME",
+            help="How long to wait at most: 30s, 5m, 1h.",
+            show_default="for ever",
+        ),
+    ] = None,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
+) -> int:
+    """Wait until a task has finished; print its state and its result.
+
+    The exit code says how it ended: 0 it succeeded, 6 it is dead or was cancelled, 7 not in time.
+    The wait goes on through restarts of the server.
+    Ctrl-C ends the wait, not the task.
+    """
+    info = _wait(address, DEFAULT_TIMEOUT_S, task_id, limit_s)
+    return _print_waited(info, as_json=as_json)
+
+
+def _wait(address: str, timeout_s: float, task_id: str, limit_s: float | None) -> TaskInfo:
+    try:
+        with output.waiting(f"Waiting for task {task_id} …"):
+            return calls.wait_task(address, timeout_s, task_id, limit_s)
+    except KeyboardInterrupt:
+        hint = f"The task goes on: look at it with `holdfast task get {task_id}`."
+        raise CommandFailed(Problem(ExitCode.INTERRUPTED, "INTERRUPTED", "The wait was interrupted.", hint)) from None
+
+
+def _print_waited(
+    info: TaskInfo, accepted: Accepted | None = None, task: NewTask | None = None, *, as_json: bool
+) -> int:
+    if as_json:
+        records.print_json(records.waited_json(info, accepted, task))
+    else:
+        output.print_waited(info)
+    problem = no_result(info)
+    if problem is None:
+        return ExitCode.OK
+    print_problem(problem, as_json=as_json)
+    return problem.exit_code
+
+
+@task_app.command(
+    "cancel",
+    epilog=epilog(f"holdfast task cancel {EXAMPLE_ID}", "holdfast task cancel $(cat ids.txt) --json"),
+)
+def task_cancel(
+    task_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of tasks.", show_default=False)],
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """Cancel tasks: a waiting one is cancelled now, the worker of a running one is told to stop it."""
+    answers = calls.cancel(address, timeout_s, task_ids)
+    pairs = list(zip(task_ids, answers, strict=True))
+    cancelled = {task_id: answer for task_id, answer in pairs if isinstance(answer, Cancelled)}
+    if as_json:
+        records.print_json(records.cancelled_json(cancelled))
+    else:
+        output.print_cancelled(cancelled)
+    code = ExitCode.OK
+    for task_id, answer in pairs:
+        if isinstance(answer, Rejected):
+            problem = problem_of(answer, subject="" if task_id in answer.message else f"Task {task_id}")
+            print_problem(problem, as_json=as_json)
+            code = max(code, problem.exit_code)
+    return code
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=epilog(
+            'holdfast enqueue mail welcome \'{"to": "ada@example.org"}\'',
+            "holdfast enqueue reports nightly --run-at 2030-01-01T02:00:00+01:00",
+            "holdfast enqueue orders ship '[17]' --request-id order-17 --delay 5m",
+            "holdfast enqueue orders ship - --priority 9 --json < order.json",
+            "holdfast enqueue math add '[1, 2]' --wait",
+        )
+    )(enqueue)
+    app.add_typer(
+        task_app,
+        name="task",
+        epilog=epilog(f"holdfast task get {EXAMPLE_ID}", f"holdfast task wait {EXAMPLE_ID} --timeout 30s"),
+    )

@@ -1,0 +1,117 @@
+"""Retry or discard many dead letters, in batches.
+
+All of a queue means those that are dead when it begins. Their ids are read first, as many as the queue has, oldest
+first; only then is the first one touched. So a task that is retried and dies again meanwhile is not retried again.
+"""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.cli import calls
+from holdfast.client import AsyncClient, HoldfastError, OutcomeUnknown, Rejected, ServerError
+
+_PAGE = 1_000
+_FAILURES_KEPT_MAX = 20
+_ID_BYTES = 16
+
+Advance = Callable[[int], None]
+
+
+class Verb(Enum):
+    """What is done with a dead letter; the value is how it is said afterwards."""
+
+    RETRY = "retried"
+    DISCARD = "discarded"
+
+
+@dataclass(slots=True)
+class Report:
+    """How far it got; filled in as it goes, so that it is right also when it ends early."""
+
+    done: int = 0
+    failed: int = 0
+    unknown: int = 0  # sent, but no answer came: they may be done or not
+    failures: list[tuple[str, Rejected]] = field(default_factory=list)  # the first few: task id, and why
+    stopped_by: HoldfastError | None = None  # what kept the rest from being tried
+
+
+def count(address: str, timeout_s: float, queue: str) -> int:
+    """How many dead letters the queue has; `NotFound` if there is no such queue."""
+    return calls.ask(address, timeout_s, lambda client: client.queue_stats(queue)).dead
+
+
+def act_on(address: str, timeout_s: float, verb: Verb, task_ids: Sequence[str], report: Report) -> None:
+    """Named letters. Raises if the first call already fails."""
+
+    async def act(client: AsyncClient) -> None:
+        for batch in calls.batches(task_ids, calls.BATCH_ITEMS_MAX):
+            try:
+                await _act_on_batch(client, verb, batch, report)
+            except HoldfastError as error:
+                if not report.done + report.failed:
+                    raise
+                report.stopped_by = error
+                return
+
+    calls.ask(address, timeout_s, act)
+
+
+def act_on_all(
+    address: str, timeout_s: float, verb: Verb, queue: str, letters_max: int, report: Report, advance: Advance
+) -> None:
+    """The `letters_max` oldest letters of the queue; `advance` hears of each when it is found and when it is done."""
+
+    async def act(client: AsyncClient) -> None:
+        try:
+            packed = await _ids(client, queue, letters_max, advance)
+            size = calls.BATCH_ITEMS_MAX * _ID_BYTES
+            for at in range(0, len(packed), size):
+                batch = _unpack(packed[at : at + size])
+                await _act_on_batch(client, verb, batch, report)
+                advance(len(batch))
+        except HoldfastError as error:
+            report.stopped_by = error
+
+    calls.ask(address, timeout_s, act, retry=True)
+
+
+async def _act_on_batch(client: AsyncClient, verb: Verb, task_ids: Sequence[str], report: Report) -> None:
+    call = client.retry_dead_letters if verb is Verb.RETRY else client.discard_dead_letters
+    report.unknown = len(task_ids)  # until the answer is here
+    try:
+        outcomes = await call(task_ids)
+    except Rejected as error:
+        if not isinstance(error, OutcomeUnknown | ServerError):
+            report.unknown = 0
+        raise
+    report.unknown = 0
+    for task_id, outcome in zip(task_ids, outcomes, strict=True):
+        if isinstance(outcome, Rejected):
+            report.failed += 1
+            if len(report.failures) < _FAILURES_KEPT_MAX:
+                report.failures.append((task_id, outcome))
+        else:
+            report.done += 1
+
+
+async def _ids(client: AsyncClient, queue: str, letters_max: int, advance: Advance) -> bytearray:
+    """The ids of the oldest letters: 16 bytes each, because there may be millions."""
+    packed = bytearray()
+    token = ""
+    while len(packed) < letters_max * _ID_BYTES:
+        size = min(_PAGE, letters_max - len(packed) // _ID_BYTES)
+        page = await client.list_dead_letters(queue, page_size=size, page_token=token)
+        for letter in page.tasks:
+            packed += uuid.UUID(letter.task_id).bytes
+        advance(len(page.tasks))
+        token = page.next_page_token
+        if not token:
+            break
+    return packed
+
+
+def _unpack(packed: bytes | bytearray) -> list[str]:
+    parts = (packed[at : at + _ID_BYTES] for at in range(0, len(packed), _ID_BYTES))
+    return [str(uuid.UUID(bytes=bytes(part))) for part in parts]

@@ -1,0 +1,65 @@
+"""What a worker writes on standard error: a line per event, for people or as JSON. Never what a task is about."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from holdfast.cli.output import printable
+
+LEVELS = ("debug", "info", "warning", "error")
+
+_OURS = "holdfast"
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# The worker does not log them; this is the backstop for when somebody does.
+_SECRET_WORDS = frozenset({"payload", "result", "token", "headers", "args", "kwargs"})
+
+
+@contextmanager
+def logging_to_stderr(level: str, *, as_json: bool) -> Iterator[None]:
+    """Also for what the handlers of the application log: their information is wanted, their debugging is not."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines() if as_json else _Lines())
+    root, ours = logging.getLogger(), logging.getLogger(_OURS)
+    before = root.level, ours.level
+    number = logging.getLevelNamesMapping()[level.upper()]
+    root.addHandler(handler)
+    root.setLevel(max(number, logging.INFO))
+    ours.setLevel(number)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before[0])
+        ours.setLevel(before[1])
+
+
+class _Lines(logging.Formatter):
+    """12:34:56 warning  holdfast.worker  what happened"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created)
+        trouble = self.formatException(record.exc_info) if record.exc_info else ""
+        text = "\n".join(part for part in (record.getMessage(), trouble) if part)
+        name = "" if record.name.partition(".")[0] == _OURS else f"{record.name}: "
+        return printable(f"{at:%H:%M:%S} {record.levelname.lower():<7}  {name}{text}")
+
+
+class _JsonLines(logging.Formatter):
+    """The keys that the server's log lines have, and those of the record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        for key, value in vars(record).items():
+            if key not in _STANDARD_FIELDS and key not in line and key.rpartition("_")[2] not in _SECRET_WORDS:
+                line[key] = value if isinstance(value, str | int | float | None) else f"<{type(value).__name__}>"
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
