@@ -62,6 +62,7 @@ def test_options_change_a_copy(app: Holdfast) -> None:
     assert new.headers == {"content-type": "application/json", "trace": "1"}
     assert send.call("ada").new_task.request_id is None
     assert later.options(queue="other").call("ada").new_task.request_id == "r", "options add up"
+    assert send.options(request_id="r", request_id_ttl=60).call("ada").new_task.request_id_ttl_ms == 60_000
     assert send.options(delay=1.5).call("ada").new_task.delay_ms == 1_500
 
 

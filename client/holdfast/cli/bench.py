@@ -11,6 +11,7 @@ import random
 import secrets
 import signal
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -101,12 +102,24 @@ class _Bench:
         # Says at once if there is no server, and has the connection's set-up out of the way.
         async with AsyncClient(self._address, timeout_s=self._timeout_s, retry=False) as client:
             await client.reserve([self._plan.queue])
+        with self._signals_end_it():
+            return await self._measure()
+
+    @contextlib.contextmanager
+    def _signals_end_it(self) -> Iterator[None]:
         main = asyncio.current_task()
         assert main is not None
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
-                loop.add_signal_handler(number, self._interrupt, main)
+        numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        for number in numbers:
+            loop.add_signal_handler(number, self._interrupt, main)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    async def _measure(self) -> Report:
         began_s, cpu_began_s = time.perf_counter(), time.process_time()
         self._last_enqueue_s = self._last_ack_s = began_s
         try:

@@ -48,6 +48,7 @@ class _Options:
     max_attempts: int | None = None
     tenant: str = ""
     request_id: str | None = None
+    request_id_ttl_ms: int | None = None
     delay_ms: int | None = None
     run_at_ms: int | None = None
     result_ttl_ms: int | None = None
@@ -94,6 +95,7 @@ class _TaskBase(Generic[P, R]):
         delay: Seconds | None = None,
         run_at: datetime | None = None,
         request_id: str | None = None,
+        request_id_ttl: Seconds | None = None,
         tenant: str | None = None,
         headers: Mapping[str, str] | None = None,
         result_ttl: Seconds | None = None,
@@ -101,7 +103,8 @@ class _TaskBase(Generic[P, R]):
         """The same task, enqueued in another way: `send.options(delay=60).enqueue(…)`.
 
         delay: not before so many seconds from now. run_at: not before this moment; it must have a time zone.
-        request_id: enqueue it once only; the same id in the same queue leads to the same task.
+        request_id: enqueue it once only; the same id in the same queue leads to the same task, for a day or as long as
+        `request_id_ttl` says, and at least while the task lives.
         result_ttl: how long the result is kept. headers: carried with the task.
         """
         if delay is not None and run_at is not None:
@@ -113,6 +116,7 @@ class _TaskBase(Generic[P, R]):
             "delay_ms": _optional_ms(delay),
             "run_at_ms": None if run_at is None else _instant_ms(run_at),
             "request_id": request_id,
+            "request_id_ttl_ms": _optional_ms(request_id_ttl),
             "tenant": tenant,
             "headers": None if headers is None else {**JSON_HEADERS, **headers},
             "result_ttl_ms": _optional_ms(result_ttl),
@@ -135,6 +139,7 @@ class _TaskBase(Generic[P, R]):
                 priority=options.priority,
                 tenant=options.tenant,
                 request_id=options.request_id,
+                request_id_ttl_ms=options.request_id_ttl_ms,
                 run_at_ms=options.run_at_ms,
                 delay_ms=options.delay_ms,
                 max_attempts=options.max_attempts,
@@ -195,7 +200,8 @@ class Handle(Generic[R]):
         """Waits for the task to finish and returns what its function returned.
 
         Raises `TaskFailed` if the task is dead, `TaskCancelled` if it was cancelled, `ResultTimeout` (a `TimeoutError`)
-        if it does not finish in `timeout` seconds, and `NotFound` if it is forgotten: a result is kept for a day.
+        if it does not finish in `timeout` seconds, and `NotFound` if it is forgotten: a result is kept for a day by
+        default, the bare fact that a task without one has finished for ten minutes.
         """
         timeout_s = None if timeout is None else _seconds(timeout)
         return cast(R, _result(self._app.run(lambda client: client.wait_task(self.id, timeout_s=timeout_s))))

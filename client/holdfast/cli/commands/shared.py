@@ -1,5 +1,6 @@
 """Options that many commands have, how help texts end, and how problems with parts of a command are told."""
 
+import os
 from collections.abc import Callable
 from typing import Annotated
 
@@ -31,7 +32,9 @@ def time_limit_s(text: str) -> float:
 
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
-    return calls.queue_names(ctx.params.get("address") or DEFAULT_ADDRESS, incomplete)
+    return calls.queue_names(
+        ctx.params.get("address") or os.environ.get("HOLDFAST_ADDRESS") or DEFAULT_ADDRESS, incomplete
+    )
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON; errors too, on standard error.")]

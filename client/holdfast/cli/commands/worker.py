@@ -51,7 +51,6 @@ _AppAddress = Annotated[
     typer.Option(
         "--address",
         "-a",
-        envvar="HOLDFAST_ADDRESS",
         metavar="HOST:PORT",
         help="Where the server is.",
         show_default="the app's",

@@ -1,13 +1,15 @@
 """Asks for tasks as slots become free: one long poll at a time, for as many tasks as there are free slots."""
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Callable
 
+from holdfast.client._rpc import wished_pause_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError
 from holdfast.client.models import ClaimedTask
-from holdfast.client.worker.outages import Outage
+from holdfast.client.worker.outages import PASSING, Outage
 from holdfast.client.worker.slots import Ask, Slots
 
 _POLL_MS = 30_000
@@ -93,10 +95,11 @@ class Claimer:
         ask = Ask(self._asked.queues, 1, {})
         try:
             async with asyncio.timeout(_LAST_LOOK_S_MAX):
-                while True:
+                for tries in itertools.count():
                     try:
                         return await self._reserve(ask, wait_ms=0, timeout_s=_LAST_LOOK_S_MAX)
-                    except HoldfastError as error:
-                        await self._outage.pause(error)
+                    except PASSING as error:
+                        await asyncio.sleep(wished_pause_s(tries, error))
         except (TimeoutError, HoldfastError):
-            return []
+            pass  # their leases will end
+        return []

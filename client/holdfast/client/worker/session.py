@@ -214,10 +214,9 @@ class Session:
 
 
 def _log_failure(job: Job, outcome: AttemptFailed) -> None:
-    claim = job.claim
-    log.warning(
-        "Task %s (%s), attempt %d: failed with %s.", claim.task_id, claim.type, claim.attempt, outcome.error.type
-    )
+    claim, kind = job.claim, outcome.error.type
+    text = "Task %s (%s), attempt %d: failed with %s. `holdfast task get %s` shows more."
+    log.warning(text, claim.task_id, claim.type, claim.attempt, kind, claim.task_id)
     # The text of an exception may hold what the task was about: only for those who ask for it.
     log.debug("%s", outcome.error.traceback or outcome.error.message)
 
