@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check fmt proto bench clean
+.PHONY: help venv run test check fmt proto bench demo clean
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ proto: $(STAMP)  ## Regenerate the protobuf code
 
 bench: $(STAMP)  ## Run the benchmarks
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+demo: $(STAMP)  ## Kill a worker and the server amid 10,000 tasks, and account for every one (about 30 s)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 clean:  ## Remove caches, build output and .venv; never a data directory
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

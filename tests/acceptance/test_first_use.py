@@ -1,17 +1,16 @@
-"""What a new user does first: start the server, hand over a task, look at it, work on it. As README.md says."""
+"""What a new user does first: start the server, hand over a task, look at it, make mistakes.
+
+test_docs.py runs README.md and the other pages as they are printed.
+"""
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.integration.server import ServerProcess
-
-README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +77,3 @@ def test_a_mistake_gets_one_clear_line(
     assert refused.returncode == exit_code
     assert says in refused.stderr
     assert "Traceback" not in refused.stderr
-
-
-def test_the_worker_of_the_readme_works_as_printed(server: ServerProcess) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert '"localhost:7400"' in program
-    assert holdfast(server, "enqueue", "greetings", "hello", '{"name": "world"}').returncode == 0
-    worked = subprocess.run(
-        [sys.executable, "-c", program.replace("localhost:7400", server.address)],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert worked.returncode == 0, worked.stderr
-    assert worked.stdout == """hello b'{"name": "world"}'\n"""
-    stats = json.loads(holdfast(server, "queue", "stats", "greetings", "--json").stdout)["queues"][0]
-    assert (stats["ready"], stats["claimed"], stats["succeeded_total"]) == (0, 0, 1)

@@ -1,0 +1,198 @@
+"""Every command and code block of README.md and docs/ is run as printed, and the reference tables cannot drift."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.broker.config import ENV_PREFIX, BrokerConfig
+from holdfast.cli.problems import EXIT_CODE_MEANINGS
+from holdfast.client import Holdfast, Task, Worker
+from tests.acceptance.doc_pages import PageError, Session, blocks_of, logical_lines, matches, run_page
+from tests.acceptance.running import REPO
+
+PAGES = ["README.md", *(path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").glob("**/*.md")))]
+COMMANDS = (
+    "dev", "broker", "worker", "enqueue", "task get", "task wait", "task cancel", "queue ls", "queue stats", "dlq ls",
+    "dlq show", "dlq retry", "dlq discard", "bench", "version",
+)  # fmt: skip
+
+
+def page_text(name: str) -> str:
+    return (REPO / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.timeout(240)  # a page is many processes, one after the other
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_does_what_the_page_says(page: str, tmp_path: Path) -> None:
+    assert run_page(page, page_text(page), tmp_path) > 0
+
+
+@pytest.mark.parametrize("page", [*PAGES, "ARCHITECTURE.md"])
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", page_text(page))
+    missing = [target for target in targets if "://" not in target and not ((REPO / page).parent / target).exists()]
+    assert missing == []
+
+
+# --- reference tables ---------------------------------------------------------------------------------------------
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """Rows of tables by what stands in backquotes in their first column."""
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:3] == "| `"]
+    return {row[0].strip("`"): row[1:] for row in rows}
+
+
+def shown(name: str, value: object) -> str:
+    """A value of a setting as the page has it: bytes and long times in units that people read."""
+    if not isinstance(value, int | float):
+        return f"`{value}`"
+    if "bytes" in name:
+        units = [("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)]
+    elif name.endswith("_ms") or "_ms_" in name:
+        units = [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)]
+    else:
+        units = []
+    for unit, size in units:
+        if value >= size and value % size == 0:
+            return f"{value // size:,} {unit}"
+    plain = f"{value:,}" if "port" not in name else str(value)
+    return f"{plain} ms" if units and units[0][0] == "d" and value else plain
+
+
+def setting_row(name: str) -> list[str]:
+    field = BrokerConfig.model_fields[name]
+    bounds = {key: getattr(each, key) for each in field.metadata for key in ("ge", "le") if hasattr(each, key)}
+    choices = getattr(field.annotation, "__args__", ())
+    if choices:
+        allowed = ", ".join(f"`{choice}`" for choice in choices)
+    elif bounds:
+        allowed = f"{shown(name, bounds['ge'])} to {shown(name, bounds['le'])}"
+    else:
+        allowed = "text" if field.annotation is str else "a path"
+    return [shown(name, field.default), allowed, str(field.description)]
+
+
+def test_the_configuration_page_has_every_setting_as_it_is() -> None:
+    wanted = {name: setting_row(name) for name in BrokerConfig.model_fields}
+    found = {name: row for name, row in rows_of(page_text("docs/configuration.md")).items() if len(row) == 3}
+    right = "\n".join(f"| `{name}` | " + " | ".join(row) + " |" for name, row in wanted.items())
+    assert found == wanted, f"docs/configuration.md has drifted; the right rows are\n{right}"
+    assert list(found) == list(wanted)  # in the order of the source, which is grouped
+
+
+def test_the_configuration_page_has_every_option_of_apps_tasks_and_workers() -> None:
+    rows = {name for name, row in rows_of(page_text("docs/configuration.md")).items() if len(row) == 2}
+    options = {
+        f"{title}{name}"
+        for title, function in (
+            ("Holdfast ", Holdfast.__init__),
+            ("task ", Holdfast.task),
+            ("options ", Task.options),
+            ("Worker ", Worker.__init__),
+        )
+        for name in inspect.signature(function).parameters
+        if name not in ("self", "function", "app")
+    }
+    assert {row for row in rows if " " in row} == options
+    assert {row for row in rows if " " not in row} == {"HOLDFAST_ADDRESS", f"{ENV_PREFIX}<SETTING>"}
+
+
+def test_the_command_line_page_has_every_command_and_exit_code() -> None:
+    text = page_text("docs/cli.md")
+    headings = re.findall(r"^## `holdfast ([^`A-Z\[]+)", text, re.MULTILINE)
+    assert [heading.strip() for heading in headings] == list(COMMANDS)
+    codes = {name: row[0] for name, row in rows_of(text).items() if name.isdigit()}
+    assert codes == {str(int(code)): meaning for code, meaning in EXIT_CODE_MEANINGS.items()} | {
+        "141": "the reader of the output has gone"
+    }
+
+
+# --- the runner can fail --------------------------------------------------------------------------------------------
+
+
+def fenced(language: str, *lines: str) -> str:
+    return "\n".join([f"```{language}", *lines, "```", ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (fenced("sh", "echo hello", "false"), "page.md:3: `false` ended with 1"),
+        (fenced("sh", "no-such-command"), "not found"),
+        (fenced("sh", "echo a | grep b"), "ended with 1"),
+        (fenced("sh", "echo a") + fenced("text", "b"), "expected\nb\n\nbut this was printed:\na"),
+        (fenced("sh", "echo a") + fenced("text", "a", "a"), "expected"),
+        (fenced("sh", "make clean"), "nobody knows how to run `make clean`"),
+        (fenced("sh", "holdfast worker nowhere:app"), "did not start"),
+        (fenced("sh", "holdfast dev --port none"), "did not start"),
+        (fenced("python", "print(1 / 0)"), "ZeroDivisionError"),
+        (fenced("python", "raise SystemExit(0)"), "SystemExit"),
+        (fenced("python", "print(1)") + "\n" + fenced("text", "2"), "expected\n2"),
+        (fenced("toml", "port = 'seven'"), "port: got 'seven'"),
+        (fenced("toml", "prt = 7"), "no such setting"),
+        (fenced("ruby", "puts 1"), "a block of ruby"),
+        (fenced("", "anything"), "a block of no language"),
+        ("  " + fenced("sh", "true"), "indented"),
+        ("~~~sh\ntrue\n~~~\n", "another fence"),
+        ("```sh\ntrue\n", "has no end"),
+    ],
+)
+def test_a_block_that_fails_fails_its_page(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(PageError) as refused:
+        run_page("page.md", text, tmp_path)
+    assert says in str(refused.value)
+
+
+def test_a_process_that_ends_before_its_page_fails_the_page(tmp_path: Path) -> None:
+    session = Session("page.md", tmp_path)
+    try:
+        [block] = blocks_of("page.md", fenced("sh", "holdfast dev"))
+        session.run(block)
+        session.running[0].close()
+        with pytest.raises(PageError, match="ended with -9"):
+            session.finish()
+    finally:
+        session.close()
+
+
+def test_a_page_is_one_session(tmp_path: Path) -> None:
+    page = [
+        fenced("python", "# numbers_of_mine.py", "def double(n: int) -> int:", "    return 2 * n"),
+        fenced("python", "from numbers_of_mine import double", "four = double(2)"),
+        fenced("python", "print(four)"),
+        fenced("text", "4"),
+        fenced("sh", "NAME=Ada", "mkdir there; cd there", "# a comment", "echo $NAME \\", "  $(basename $PWD)"),
+        fenced("text", "Ada there"),
+    ]
+    assert run_page("page.md", "\n".join(page), tmp_path) == 6
+    assert (tmp_path / "numbers_of_mine.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("task 01984f6e-0000-8000-8000-000000000001", "task 01a1e2e0-f124-8000-8000-000000000002", True),
+        ("at 2030-01-02 03:04:05.678 UTC", "at 2026-11-16 05:42:39.001 UTC", True),
+        ("took … s", "took 1.25 s", True),
+        ("a\n…\nd", "a\nb\nc\nd", True),
+        ("a   \n", "a\n\n", True),
+        ("a\n…\nd", "a\nb\nc", False),
+        ("took … s", "took 1.25 ms", False),
+        ("a", "a\nb", False),
+        ("a", "", False),
+    ],
+)
+def test_only_what_may_differ_may_differ(expected: str, printed: str, same: bool) -> None:
+    assert matches(expected, printed) is same
+
+
+def test_blocks_and_lines_are_found_where_they_are() -> None:
+    text = "intro\n\n" + fenced("sh", "a \\", "  b", "", "c") + "\n" + fenced("text", "x") + "prose\n" + fenced("text")
+    blocks = blocks_of("page.md", text)
+    assert [(block.language, block.line, block.follows) for block in blocks] == [
+        ("sh", 3, False), ("text", 10, True), ("text", 14, False),
+    ]  # fmt: skip
+    assert list(logical_lines(blocks[0].text)) == [(1, "a   b"), (4, "c")]
