@@ -16,9 +16,11 @@ MakeWorker = Callable[..., WorkerProcess]
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Retries soon, so that tests need not wait. Tests must leave it running."""
-    server = ServerProcess(tmp_path_factory.mktemp("server"), retry_base_ms=100).start()
-    yield server
-    server.close()
+    server = ServerProcess(tmp_path_factory.mktemp("server"), retry_base_ms=100)
+    try:
+        yield server.start()
+    finally:  # also if it does not come up in time
+        server.close()
 
 
 @pytest.fixture
@@ -38,10 +40,13 @@ def app(shared_server: ServerProcess) -> Iterator[Holdfast]:
 @pytest.fixture(scope="session")
 def everyday_worker(app: Holdfast, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     """Serves the queue `default` for all tests that only need somebody to do their tasks."""
-    worker = WorkerProcess(tmp_path_factory.mktemp("workers") / "everyday", app.address, ["default"]).start()
-    app.tasks["echo"].enqueue().result(timeout=30)
-    yield worker
-    worker.close()
+    worker = WorkerProcess(tmp_path_factory.mktemp("workers") / "everyday", app.address, ["default"])
+    try:
+        worker.start()
+        app.tasks["echo"].enqueue().result(timeout=30)
+        yield worker
+    finally:
+        worker.close()
 
 
 @pytest.fixture

@@ -329,7 +329,6 @@ def test_more_than_one_call_may_carry(app: Holdfast, queue: str) -> None:
         echo.enqueue("x" * 1024 * 1024)
 
 
-@pytest.mark.xfail(reason="batches are cut by the size of payloads alone: app.py, _next_batch", raises=InvalidArgument)
 def test_large_headers_count_as_well(app: Holdfast, queue: str) -> None:
     """Many small payloads with large headers are more than one call may carry, too."""
     echo = app.tasks["echo"].options(queue=queue, headers={"trace": "x" * 7_000})

@@ -31,6 +31,18 @@ def gate(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server that the test may end."""
+    directory = tmp_path / "server"
+    directory.mkdir()
+    server = ServerProcess(directory)
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
 def proxy(shared_server: ServerProcess) -> Iterator[Proxy]:
     """A way to the shared server that can be broken."""
     with Proxy(shared_server.port) as proxy:
@@ -236,35 +248,30 @@ def test_lost_answers_to_claims_leave_no_task_waiting(
 
 
 def test_a_server_that_was_gone_comes_back_and_all_tasks_complete(
-    make_worker: MakeWorker, queue: str, tmp_path: Path
+    own_server: ServerProcess, make_worker: MakeWorker, queue: str, tmp_path: Path
 ) -> None:
     """Killed first, then told to stop. Some tasks run meanwhile, some wait; workers find the server by themselves."""
-    directory = tmp_path / "server"
-    directory.mkdir()
-    server = ServerProcess(directory).start()
+    server = own_server
     # The server gets a new port when it comes back: the proxy makes it look as if it had not.
     with Proxy(server.port) as proxy, chores.make_app(proxy.address) as app:
-        try:
-            workers = [make_worker([queue], lease=20, address=proxy.address, concurrency=40) for _ in range(2)]
-            for end, number in ((server.kill, 50), (server.stop, 10)):
-                gate = tmp_path / f"gate{number}"
-                calls = [app.tasks[name].options(queue=queue).call(0.3) for name in ("work", "work_async")]
-                calls += [app.tasks[name].options(queue=queue).call(str(gate)) for name in KINDS]
-                begun = sum(len(worker.journal("begin")) for worker in workers)
-                handles = app.enqueue_many(calls * number)
-                _wait_for_begins(workers, begun + 30)
-                end()
-                proxy.reset()
-                gate.touch()  # many end while there is nobody to tell
-                proxy.target_port = server.start().port
-                assert set(results(handles)) <= {worker.pid for worker in workers}
-                assert [handle.info().claims for handle in handles] == [1] * len(handles)
-            reports = [worker.stop() for worker in workers]
-            assert sum(report.succeeded for report in reports) == 240
-            assert sum(report.lost + report.failed + report.released for report in reports) == 0
-            assert all("again, after" in worker.log_text for worker in workers)
-        finally:
-            server.close()
+        workers = [make_worker([queue], lease=20, address=proxy.address, concurrency=40) for _ in range(2)]
+        for end, number in ((server.kill, 50), (server.stop, 10)):
+            gate = tmp_path / f"gate{number}"
+            calls = [app.tasks[name].options(queue=queue).call(0.3) for name in ("work", "work_async")]
+            calls += [app.tasks[name].options(queue=queue).call(str(gate)) for name in KINDS]
+            begun = sum(len(worker.journal("begin")) for worker in workers)
+            handles = app.enqueue_many(calls * number)
+            _wait_for_begins(workers, begun + 30)
+            end()
+            proxy.reset()
+            gate.touch()  # many end while there is nobody to tell
+            proxy.target_port = server.start().port
+            assert set(results(handles)) <= {worker.pid for worker in workers}
+            assert [handle.info().claims for handle in handles] == [1] * len(handles)
+        reports = [worker.stop() for worker in workers]
+        assert sum(report.succeeded for report in reports) == 240
+        assert sum(report.lost + report.failed + report.released for report in reports) == 0
+        assert all("again, after" in worker.log_text for worker in workers)
 
 
 def _wait_for_begins(workers: list[WorkerProcess], number: int) -> None:

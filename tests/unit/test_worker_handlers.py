@@ -54,6 +54,16 @@ def not_json() -> object:
     return {1, 2}
 
 
+class Shifty(dict[str, int]):
+    def items(self) -> Any:
+        raise RuntimeError("changed meanwhile")
+
+
+@app.task
+def shifty_result() -> object:
+    return Shifty(a=1)
+
+
 @app.task
 async def cancels_itself() -> None:
     raise asyncio.CancelledError
@@ -136,6 +146,7 @@ def test_a_handler_that_returns_nothing_has_no_result() -> None:
         ("leave_async", b"", "KeyboardInterrupt", False),
         ("give_up", b"", "holdfast.client.errors.GiveUp", True),
         ("not_json", b"", "holdfast.client.errors.NotJson", True),
+        ("shifty_result", b"", "RuntimeError", False),
         ("cancels_itself", b"", "asyncio.exceptions.CancelledError", False),
         ("add", b"not json", "holdfast.client.errors.NotJson", True),
         ("add_async", b"7", "holdfast.client.errors.NotJson", True),

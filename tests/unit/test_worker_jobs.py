@@ -1,5 +1,7 @@
 """How a handler's end is told to the server."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.client import GiveUp, NotJson, RetryAfter
@@ -61,3 +63,11 @@ def test_retry_after_sets_the_delay_and_nothing_else_does() -> None:
     assert failure_of(RetryAfter(1.5, "rate limited")).retry_delay_ms == 1_500
     assert failure_of(RetryAfter(-1)).retry_delay_ms == 0
     assert failure_of(ValueError()).retry_delay_ms is None
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "delay_ms"),
+    [(float("nan"), None), ("soon", None), (None, None), (1e300, 365 * 86_400_000), (float("inf"), 365 * 86_400_000)],
+)
+def test_a_delay_that_is_none_or_too_long_is_put_right(delay_s: Any, delay_ms: int | None) -> None:
+    assert failure_of(RetryAfter(delay_s)).retry_delay_ms == delay_ms

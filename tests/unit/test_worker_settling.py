@@ -37,6 +37,7 @@ class ScriptedCalls:
         self.failures: list[list[Failure]] = []
         self.releases: list[list[ClaimedTask]] = []
         self.raises: list[Exception] = []
+        self.refused_failures = False
         self.answer: Callable[[Ack], Acked | Rejected] = lambda _: Acked()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -50,6 +51,8 @@ class ScriptedCalls:
 
     async def fail_many(self, items: list[Failure], *, timeout_s: float) -> list[Failed | Rejected]:
         self.failures.append(items)
+        if self.refused_failures:
+            return [InvalidArgument("too long", reason="OUT_OF_RANGE") for _ in range(len(items))]
         return [Failed(TaskState.DEAD if item.dead else TaskState.RETRY_PENDING) for item in items]
 
     async def release_many(self, claims: list[ClaimedTask], *, timeout_s: float) -> list[Released | Rejected]:
@@ -168,6 +171,17 @@ async def test_a_result_that_the_server_will_not_take_makes_a_dead_letter() -> N
         assert failure.dead
         assert "too large" in failure.error.message
         assert answers.by_task["1"] == Failed(TaskState.DEAD)
+
+
+async def test_a_failure_that_the_server_will_not_take_is_reported_once_more_in_plain_words() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.refused_failures = True
+        settler.put(job(1), AttemptFailed(TaskError("Oops", "x" * 10), retry_delay_ms=5))
+        await answers.wait_for(1)
+        first, second = calls.failures
+        assert (first[0].error.type, first[0].retry_delay_ms) == ("Oops", 5)
+        assert (second[0].error.type, second[0].retry_delay_ms) == ("holdfast.FailureRefused", None)
+        assert isinstance(answers.by_task["1"], InvalidArgument), "then it is the server's last word"
 
 
 async def test_a_report_that_is_refused_as_a_whole_goes_item_by_item_and_then_together_again() -> None:

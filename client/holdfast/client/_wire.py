@@ -46,6 +46,9 @@ _STATES: dict[int, TaskState] = {
 
 _MADE_UP = "auto-"  # how request ids begin that the client makes up
 
+# All numbers of a task, a made-up request id, and what the encoding adds.
+_TASK_BYTES = 200
+
 # What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
 _MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
 
@@ -70,6 +73,13 @@ def make_up_request_ids(request: pb.EnqueueRequest, tasks: Sequence[NewTask], tt
             spec.request_id = f"{call}{at}"
             spec.request_id_ttl_ms = ttl_ms
     return without
+
+
+def approximate_bytes(task: NewTask) -> int:
+    """About what a task takes in a request, never less: a character has up to four bytes."""
+    text = len(task.queue) + len(task.type) + len(task.tenant) + len(task.request_id or "")
+    text += sum(len(name) + len(value) + 2 for name, value in task.headers.items())
+    return len(task.payload) + 4 * text + _TASK_BYTES
 
 
 def reserve_request(

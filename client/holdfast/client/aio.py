@@ -51,7 +51,7 @@ DEFAULT_ADDRESS = "localhost:7400"
 DEFAULT_TIMEOUT_S = 10.0
 # Of single enqueues that share a request: well below what the server takes, so that none waits for a huge one.
 _SHARED_TASKS_MAX = 200
-_SHARED_PAYLOAD_BYTES_MAX = 1024 * 1024
+_SHARED_BYTES_MAX = 1024 * 1024
 WAIT_TASKS_MAX = 1000  # tasks of one call that waits
 
 # A made-up request id must outlive the call: its last repetition may reach the server late.
@@ -107,7 +107,7 @@ class AsyncClient:
         """Raises `InvalidAddress` if the address is not host:port. Nothing is sent before the first call."""
         self._timeout_s = timeout_s
         self._connection = Connection(address, retry=retry)
-        self._single_enqueues = Coalescer(self.enqueue_many, _SHARED_TASKS_MAX, _SHARED_PAYLOAD_BYTES_MAX)
+        self._single_enqueues = Coalescer(self.enqueue_many, _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
 
     @property
     def address(self) -> str:
@@ -133,7 +133,7 @@ class AsyncClient:
         # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
         if timeout_s is not None or task.request_id == "":
             return _only(await self.enqueue_many([task], timeout_s=timeout_s))
-        return _only([_as_first(await self._single_enqueues.put(task, len(task.payload)))])
+        return _only([_as_first(await self._single_enqueues.put(task, _wire.approximate_bytes(task)))])
 
     async def enqueue_many(
         self, tasks: Sequence[NewTask], *, timeout_s: float | None = None

@@ -20,6 +20,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from holdfast.client._loop_thread import LoopThread
+from holdfast.client._wire import approximate_bytes
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.arguments import JSON_HEADERS, decode_json, encode_call, signature_of
 from holdfast.client.errors import Rejected, TaskCancelled, TaskFailed
@@ -31,7 +32,7 @@ ADDRESS_VARIABLE = "HOLDFAST_ADDRESS"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ENQUEUE_BATCH = 1_000
-_ENQUEUE_BATCH_BYTES = 3 * 1024 * 1024  # with room for the rest of each task below the server's 4 MiB
+_ENQUEUE_BATCH_BYTES = 4 * 1024 * 1024
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -424,7 +425,7 @@ async def _enqueue_all(client: AsyncClient, tasks: list[NewTask]) -> list[Accept
 def _next_batch(tasks: list[NewTask], start: int) -> list[NewTask]:
     size_bytes = 0
     for stop in range(start, min(len(tasks), start + _ENQUEUE_BATCH)):
-        size_bytes += len(tasks[stop].payload)
+        size_bytes += approximate_bytes(tasks[stop])
         if size_bytes > _ENQUEUE_BATCH_BYTES and stop > start:
             return tasks[start:stop]
     return tasks[start : start + _ENQUEUE_BATCH]

@@ -192,7 +192,7 @@ class RetryAfter(HandlerSignal):
         self.message = message
 
     def __str__(self) -> str:
-        return self.message or f"to be tried again after {self.delay_s:g} s"
+        return self.message or f"to be tried again after {self.delay_s} s"
 
 
 class Rejected(HoldfastError):

@@ -86,10 +86,9 @@ def _call_blocking(job: Job, handler: Handler) -> Outcome:
     except NotJson as error:
         return AttemptFailed(describe(error), dead=True)
     try:
-        result = handler.function(*args, **kwargs)
+        return _succeeded(handler, handler.function(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 - also sys.exit(): a handler must not end the worker
         return failure_of(error)
-    return _succeeded(handler, result)
 
 
 async def _call_async(job: Job, handler: Handler) -> Outcome:
@@ -99,12 +98,11 @@ async def _call_async(job: Job, handler: Handler) -> Outcome:
     except NotJson as error:
         return AttemptFailed(describe(error), dead=True)
     try:
-        result = await handler.function(*args, **kwargs)
+        return _succeeded(handler, await handler.function(*args, **kwargs))
     except asyncio.CancelledError as error:
         return Interrupted() if job.interrupted else failure_of(error)
     except BaseException as error:  # noqa: BLE001 - also sys.exit(): a handler must not end the worker
         return failure_of(error)
-    return _succeeded(handler, result)
 
 
 def _succeeded(handler: Handler, result: object) -> Outcome:

@@ -37,6 +37,7 @@ class Heartbeats:
         self._client = client
         self._jobs = jobs
         self._look_s = lease_ms_min / 1000 / _LOOKS_PER_LEASE
+        self._call_s_max = lease_ms_min / 1000 / 3  # the second third: the last one is for another try
         self._call: asyncio.Task[None] | None = None
         self._outage = Outage("extend leases")
 
@@ -68,7 +69,7 @@ class Heartbeats:
         for batch in _batches(due):
             items = [Extension(job.claim, job.lease_ms) for job in batch]
             try:
-                answers = await self._client.extend_many(items, timeout_s=max(1.0, 2 * self._look_s))
+                answers = await self._client.extend_many(items, timeout_s=self._call_s_max)
             except HoldfastError as error:
                 await self._outage.pause(error)
                 return

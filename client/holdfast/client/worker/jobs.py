@@ -1,5 +1,6 @@
 """One claimed task on its way through the worker, and how its handler ended."""
 
+import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from holdfast.client.models import ClaimedTask, TaskError
 # The server's limits: what is longer is cut here, because a report that is refused would help nobody.
 _TYPE_BYTES_MAX = 256
 _TEXT_BYTES_MAX = 16 * 1024
+_DELAY_S_MAX = 365 * 24 * 3600
 _CUT = " … "
 
 
@@ -64,10 +66,16 @@ Outcome = Succeeded | AttemptFailed | Interrupted
 
 
 def failure_of(error: BaseException) -> AttemptFailed:
-    """What is reported for an exception that left a handler."""
-    if isinstance(error, RetryAfter):
-        return AttemptFailed(describe(error), retry_delay_ms=max(0, round(error.delay_s * 1000)))
-    return AttemptFailed(describe(error), dead=isinstance(error, GiveUp))
+    """What is reported for an exception that left a handler. Raises nothing itself, whatever the exception holds."""
+    delay_ms = _delay_ms(error.delay_s) if isinstance(error, RetryAfter) else None
+    return AttemptFailed(describe(error), delay_ms, dead=isinstance(error, GiveUp))
+
+
+def _delay_ms(delay_s: object) -> int | None:
+    """A delay that the server takes; None, for the server's own back-off, if what was given is no number."""
+    if not isinstance(delay_s, int | float) or math.isnan(delay_s):
+        return None
+    return round(min(max(delay_s, 0), _DELAY_S_MAX) * 1000)
 
 
 def describe(error: BaseException) -> TaskError:

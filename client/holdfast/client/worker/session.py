@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import Rejected
@@ -185,22 +185,25 @@ class Session:
         log.info("Worker %s stops: %d handlers are running.", self._settings.name, self._slots.running)
         claiming.cancel()
         await asyncio.gather(claiming, return_exceptions=True)
-        for claim in await self._claimer.collect():
-            self._give_back(self._take(claim))
 
-        async def within(share: float, done: asyncio.Event) -> None:
+        async def within(share: float, done: Coroutine[Any, Any, object]) -> None:
             timeout_s = ends_s - self._settings.grace_s * share - self._now_s()
-            await first_of(done.wait(), self._stop.quick(), *upkeep, timeout_s=timeout_s)
+            await first_of(done, self._stop.quick(), *upkeep, timeout_s=timeout_s)
 
-        await within(_INTERRUPT_SHARE, self._idle)
+        await within(_INTERRUPT_SHARE, self._give_back_the_last_claims())
+        await within(_INTERRUPT_SHARE, self._idle.wait())
         for job in self._running():
             interrupt(job)
-        await within(_GIVE_BACK_SHARE, self._idle)
+        await within(_GIVE_BACK_SHARE, self._idle.wait())
         for job in self._running():
             self._give_back(job)
         await first_of(self._empty.wait(), *upkeep, timeout_s=max(_REPORT_S_MIN, ends_s - self._now_s()))
         if self._jobs:
             log.warning("%d tasks could not be reported: they come back when their leases end.", len(self._jobs))
+
+    async def _give_back_the_last_claims(self) -> None:
+        for claim in await self._claimer.collect():
+            self._give_back(self._take(claim))
 
     def _running(self) -> list[Job]:
         return [job for job in self._jobs if job.phase is Phase.RUNNING]

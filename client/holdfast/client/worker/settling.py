@@ -33,6 +33,7 @@ class Settler:
 
     def __init__(self, client: AsyncClient, answered: Answered) -> None:
         self._answered = answered
+        self._plain: set[Job] = set()  # whose failure is reported once more, without what the server did not take
 
         async def ack(jobs: Sequence[Job], reports: Sequence[Succeeded]) -> list[Acked | Rejected]:
             items = [Ack(job.claim, report.result) for job, report in zip(jobs, reports, strict=True)]
@@ -49,7 +50,7 @@ class Settler:
             return await client.release_many([job.claim for job in jobs], timeout_s=_CALL_S_MAX)
 
         self._acks = _Lane("report successes", ack, self._ack_answered)
-        self._failures = _Lane("report failures", fail, answered)
+        self._failures = _Lane("report failures", fail, self._failure_answered)
         self._releases = _Lane("give tasks back", release, answered)
 
     def put(self, job: Job, outcome: Outcome) -> None:
@@ -70,6 +71,16 @@ class Settler:
             error = TaskError("holdfast.ResultRefused", f"The handler returned, but its result was refused: {answer}")
             self.put(job, AttemptFailed(error, dead=True))
         else:
+            self._answered(job, answer)
+
+    def _failure_answered(self, job: Job, answer: Failed | Rejected) -> None:
+        if isinstance(answer, InvalidArgument) and job not in self._plain:
+            # Its delay or its text is what the server will not take. That it failed must be known all the same.
+            self._plain.add(job)
+            error = TaskError("holdfast.FailureRefused", f"The handler failed, but the report was refused: {answer}")
+            self.put(job, AttemptFailed(error))
+        else:
+            self._plain.discard(job)
             self._answered(job, answer)
 
 
