@@ -12,8 +12,8 @@ import pytest
 from holdfast.client import Handle, Holdfast, QueueStats, TaskFailed, TaskState, WorkerReport
 from tests.acceptance.apps import chores
 from tests.acceptance.conftest import MakeWorker
-from tests.acceptance.proxy import Flow, Proxy
 from tests.acceptance.worker_process import WorkerProcess
+from tests.integration.proxy import Flow, Proxy
 from tests.integration.server import ServerProcess, wait_until
 
 TIMEOUT_S = 30.0

@@ -1,71 +1,123 @@
-"""A TCP proxy between client and server: it can cut connections, swallow answers, and follow a server that moved."""
+"""A TCP proxy that a test can make misbehave: hold what passes through, lose it, or break connections."""
 
-import asyncio
-from types import TracebackType
+import socket
+import struct
+import threading
+from enum import Enum
 from typing import Self
+
+_CHUNK_BYTES = 64 * 1024
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Flow(Enum):
+    """What becomes of the bytes of one direction."""
+
+    PASS = "pass"
+    HOLD = "hold"  # they wait until the flow passes again
+    LOSE = "lose"  # never seen again; the connection is of no use afterwards, so reset it
 
 
 class Proxy:
-    """Listens on a port of its own that stays the same whatever happens to the server."""
+    """Listens on a port of its own and passes everything on to `target_port`, which may change."""
 
-    def __init__(self, port: int) -> None:
-        self.target_port = port  # where new connections go
-        self.mute = False  # swallow what the server says
-        self._links: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+    def __init__(self, target_port: int) -> None:
+        self.target_port = target_port
+        self._changed = threading.Condition()
+        self._requests = Flow.PASS
+        self._answers = Flow.PASS
+        self._refuses = False
+        self._closed = False
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def address(self) -> str:
-        assert self._server is not None
-        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        return self
+    def set(self, *, requests: Flow = Flow.PASS, answers: Flow = Flow.PASS, refuses: bool = False) -> None:
+        """What happens from now on; `refuses` breaks new connections at once."""
+        with self._changed:
+            self._requests, self._answers, self._refuses = requests, answers, refuses
+            self._changed.notify_all()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        await self.cut()
+    def reset(self) -> None:
+        """Breaks all connections; from then on everything passes again, unless new connections are refused."""
+        with self._changed:
+            pairs, self._pairs = self._pairs, []
+            self._requests = self._answers = Flow.PASS
+            self._changed.notify_all()
+        for pair in pairs:
+            for side in pair:
+                _break(side)
 
-    async def cut(self) -> None:
-        """Ends all connections."""
-        links = list(self._links)
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        # Closing alone would not wake the thread that accepts.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self.reset()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = asyncio.ensure_future(self._serve(reader, writer))
-        self._links.add(link)
-        link.add_done_callback(self._links.discard)
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                if self._refuses:
+                    raise ConnectionRefusedError
+                far = socket.create_connection(("127.0.0.1", self.target_port), timeout=10)
+            except OSError:
+                _break(near)
+                near.close()
+                continue
+            far.settimeout(None)
+            with self._changed:
+                self._pairs.append((near, far))
+            for ends in ((near, far), (far, near)):
+                thread = threading.Thread(target=self._pump, args=(*ends, ends[0] is near), daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, is_request: bool) -> None:
         try:
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target_port)
+            while data := source.recv(_CHUNK_BYTES):
+                if self._flow_of(source, is_request) is Flow.PASS:
+                    sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
         except OSError:
-            writer.transport.abort()
-            return
-        directions = [
-            asyncio.ensure_future(self._pump(reader, to_server, can_mute=False)),
-            asyncio.ensure_future(self._pump(from_server, writer, can_mute=True)),
-        ]
-        try:
-            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            _break(sink)
         finally:
-            for direction in directions:
-                direction.cancel()
-            writer.transport.abort()
-            to_server.transport.abort()
+            source.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, can_mute: bool) -> None:
-        try:
-            while data := await reader.read(65_536):
-                if can_mute and self.mute:
-                    continue
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            return
+    def _flow_of(self, source: socket.socket, is_request: bool) -> Flow:
+        """The flow once it is no longer held. A connection that was broken meanwhile has nothing to pass."""
+        with self._changed:
+            while not self._closed and any(source in pair for pair in self._pairs):
+                flow = self._requests if is_request else self._answers
+                if flow is not Flow.HOLD:
+                    return flow
+                self._changed.wait()
+            return Flow.LOSE
+
+
+def _break(side: socket.socket) -> None:
+    """A reset for the other end, and an end for the thread that reads here."""
+    try:
+        side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        side.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is broken already

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.client import Accepted, AsyncClient, ConnectionFailed, NewTask, QueueStats, Rejected
-from tests.integration.proxy import Proxy
+from tests.integration.proxy import Flow, Proxy
 from tests.integration.server import ServerProcess
 
 
@@ -15,12 +15,11 @@ async def send_and_lose_the_answer(
     """An enqueue whose connection breaks once the server has carried it out, before the caller has heard of it."""
     producer = AsyncClient(proxy.address)
     await producer.list_queues(page_size=1)  # the connection is there
-    proxy.mute = True
+    proxy.set(answers=Flow.LOSE)
     call = asyncio.create_task(_enqueue_and_close(producer, tasks))
     while not isinstance((await direct.queue_stats_many([queue]))[0], QueueStats):
         assert not call.done()
-    await proxy.cut()
-    proxy.mute = False
+    proxy.reset()
     return call
 
 
@@ -30,7 +29,7 @@ async def _enqueue_and_close(producer: AsyncClient, tasks: list[NewTask]) -> lis
 
 
 async def test_made_up_ids_make_one_task_each(shared_server: ServerProcess, client: AsyncClient, queue: str) -> None:
-    async with Proxy(shared_server.port) as proxy:
+    with Proxy(shared_server.port) as proxy:
         outcomes = await (await send_and_lose_the_answer(proxy, client, queue, [NewTask(queue, "t")] * 3))
     accepted = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]
     assert [one.duplicate for one in accepted] == [False] * 3
@@ -41,7 +40,7 @@ async def test_made_up_ids_make_one_task_each(shared_server: ServerProcess, clie
 
 
 async def test_without_an_id_the_caller_is_told(shared_server: ServerProcess, client: AsyncClient, queue: str) -> None:
-    async with Proxy(shared_server.port) as proxy:
+    with Proxy(shared_server.port) as proxy:
         call = await send_and_lose_the_answer(proxy, client, queue, [NewTask(queue, "t", request_id="")])
         with pytest.raises(ConnectionFailed):
             await call

@@ -21,7 +21,7 @@ from holdfast.client import (
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.integration.conftest import MakeServer
-from tests.integration.proxy import Proxy
+from tests.integration.proxy import Flow, Proxy
 from tests.integration.server import ServerProcess, wait_until
 from tests.integration.wire import Wire
 
@@ -148,35 +148,36 @@ async def test_a_wait_goes_on_when_the_server_is_killed_and_comes_back(make_serv
     async with AsyncClient(server.address) as client:
         done, later = await enqueue_many(client, [NewTask("work", str(n)) for n in range(2)])
         claims = await client.reserve(["work"], max_tasks=2, lease_ms=3_600_000)
-    async with Proxy(server.port) as proxy, AsyncClient(proxy.address) as waiter:
-        waiting = asyncio.create_task(waiter.wait_tasks([done, later], timeout_s=60))
-        await watched(server, 2)
-        async with AsyncClient(server.address) as client:
-            await client.ack(claims[0], result=b"before")
-        await asyncio.to_thread(server.kill)
-        await asyncio.to_thread(server.start)
-        proxy.target_port = server.port
-        assert not waiting.done()
-        await watched(server, 1)
-        async with AsyncClient(server.address) as client:
-            await client.ack(claims[1], result=b"after")
-        results = await waiting
+    with Proxy(server.port) as proxy:
+        async with AsyncClient(proxy.address) as waiter:
+            waiting = asyncio.create_task(waiter.wait_tasks([done, later], timeout_s=60))
+            await watched(server, 2)
+            async with AsyncClient(server.address) as client:
+                await client.ack(claims[0], result=b"before")
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            proxy.target_port = server.port
+            assert not waiting.done()
+            await watched(server, 1)
+            async with AsyncClient(server.address) as client:
+                await client.ack(claims[1], result=b"after")
+            results = await waiting
     assert [result.result for result in results if isinstance(result, TaskInfo)] == [b"before", b"after"]
 
 
 async def test_an_end_while_the_connection_is_lost_is_not_missed(make_server: MakeServer) -> None:
     server = make_server().start()
-    async with Proxy(server.port) as proxy, AsyncClient(proxy.address) as waiter, AsyncClient(server.address) as client:
-        accepted = await client.enqueue(NewTask("work", "t"))
-        [claim] = await client.reserve(["work"])
-        waiting = asyncio.create_task(waiter.wait_task(accepted.task_id, timeout_s=60))
-        await watched(server, 1)
-        proxy.mute = True
-        await client.ack(claim)
-        assert not waiting.done()
-        await proxy.cut()
-        proxy.mute = False
-        assert (await waiting).state == TaskState.SUCCEEDED
+    with Proxy(server.port) as proxy:
+        async with AsyncClient(proxy.address) as waiter, AsyncClient(server.address) as client:
+            accepted = await client.enqueue(NewTask("work", "t"))
+            [claim] = await client.reserve(["work"])
+            waiting = asyncio.create_task(waiter.wait_task(accepted.task_id, timeout_s=60))
+            await watched(server, 1)
+            proxy.set(answers=Flow.LOSE)
+            await client.ack(claim)
+            assert not waiting.done()
+            proxy.reset()
+            assert (await waiting).state == TaskState.SUCCEEDED
 
 
 async def test_a_stop_sends_those_who_wait_home(make_server: MakeServer) -> None:
