@@ -15,8 +15,9 @@ BIN = Path(sys.executable).parent
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This one without settings of Holdfast, with the commands of this virtual environment, and with `settings`."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "MAKE"))}
+    """This one without settings of Holdfast and make, with the commands of this virtual environment, and `settings`."""
+    strange = ("HOLDFAST_", "MAKE", "MFLAGS", "ARGS")  # a make that runs the tests passes its own on
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     # The width of a terminal, so that what is printed does not depend on who runs the tests.
     wide = {"COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
     return inherited | wide | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"} | dict(settings or {})

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from holdfast.client import Holdfast
 
-app = Holdfast("localhost:1")  # the command line says where the server is
+app = Holdfast()  # the environment says where the server is
 
 @app.task(queue="sums")
 def add(a, b):

@@ -149,7 +149,9 @@ async def test_too_many_writes_are_refused_with_a_time_to_come_back(
     disk: Faults, server: ServerProcess, client: AsyncClient, queue: str
 ) -> None:
     write = await hold_up(disk, client, queue)
-    calls = [asyncio.create_task(client.enqueue(NewTask(queue, "t", request_id=str(n)))) for n in range(40)]
+    # With a deadline of its own each is a request of its own.
+    tasks = [NewTask(queue, "t", request_id=str(n)) for n in range(40)]
+    calls = [asyncio.create_task(client.enqueue(task, timeout_s=60)) for task in tasks]
     refused: list[Overloaded] = []
 
     def note(call: "asyncio.Task[object]") -> None:

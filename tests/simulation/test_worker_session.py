@@ -46,6 +46,7 @@ def quiet() -> Iterator[None]:
 class World:
     def __init__(self, seed: int, network: Network, *, takes_s_max: float = 3.0, grace_s: float = 30.0) -> None:
         self.draw = random.Random(seed)
+        random.seed(seed)  # the worker's own pauses
         self.network = network
         self.broker = SimBroker(self.draw, network)
         self.stop = StopRequest()

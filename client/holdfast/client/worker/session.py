@@ -82,7 +82,7 @@ class Session:
         self._stop = stop
         self._now_s = now_s
         self._report = WorkerReport()
-        self._jobs: set[Job] = set()
+        self._jobs: dict[Job, None] = {}  # a set that keeps its order
         self._idle = asyncio.Event()  # set while no handler runs
         self._empty = asyncio.Event()  # set while no task is held
         self._idle.set()
@@ -96,7 +96,7 @@ class Session:
         )
         self._settler = Settler(client, self._answered)
         self._claimer = Claimer(client, self._slots, settings.name, self._lease_ms_min, self._claimed)
-        self._heartbeats = Heartbeats(client, self._jobs, self._lease_ms_min, now_s)
+        self._heartbeats = Heartbeats(client, self._jobs.keys(), self._lease_ms_min, now_s)
 
     async def run(self) -> WorkerReport:
         settings = self._settings
@@ -131,7 +131,7 @@ class Session:
         task = self._settings.tasks.get(claim.type)
         job = new_job(claim, task.lease_ms if task is not None else self._lease_ms_min)
         self._slots.take(claim.queue)
-        self._jobs.add(job)
+        self._jobs[job] = None
         self._idle.clear()
         self._empty.clear()
         return job
@@ -173,7 +173,7 @@ class Session:
     def _done(self, job: Job) -> None:
         job.phase = Phase.DONE
         self._slots.reported()
-        self._jobs.discard(job)
+        del self._jobs[job]
         if not self._jobs:
             self._empty.set()
 
