@@ -133,7 +133,7 @@ def test_a_worker_from_its_start_to_its_warm_end(here: Here, worker: subprocess.
         assert words in err
     assert "a secret of mine" not in err
     assert here.json("task", "get", slow)["result_json"] == "done", "the warm shutdown let it finish"
-    assert here.run("dlq", "discard", dead) == 0
+    assert here.run("dlq", "discard", dead, "--yes") == 0
 
 
 def test_dead_letters_from_ls_to_discard(here: Here, worker: subprocess.Popen[str]) -> None:

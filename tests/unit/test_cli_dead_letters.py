@@ -125,9 +125,9 @@ def test_show_has_the_payload(cli: Cli) -> None:
 ])  # fmt: skip
 def test_named_letters(cli: Cli, verb: str, word: str, method: str) -> None:
     cli.server.on(method, lambda request: pb.RetryDeadLettersResponse(outcomes=[DONE] * len(request.task_ids)))
-    assert cli.run("dlq", verb, letter_id(1)) == 0
+    assert cli.run("dlq", verb, letter_id(1), "--yes") == 0
     assert cli.out == f"1 dead letter {word}.\n"
-    assert cli.run("dlq", verb, letter_id(1), letter_id(2), letter_id(1), "--json") == 0
+    assert cli.run("dlq", verb, letter_id(1), letter_id(2), letter_id(1), "--json", "--yes") == 0
     assert cli.json_out() == {"queue": None, word: 2, "failed": 0, "unknown": 0, "failures": []}
     assert list(cli.server.requests[method][1].task_ids) == [letter_id(1), letter_id(2)], "each once"
 
@@ -155,6 +155,19 @@ def test_all_of_a_queue_is_each_letter_once(cli: Cli, verb: str, word: str) -> N
     assert cli.run("dlq", verb, "--all", "--queue", "mail", "--yes") == 0
     assert cli.out == f"2,345 dead letters of queue mail {word}.\n"
     assert queue.retried == [letter_id(number) for number in range(2_345)], "also those that died again, once only"
+
+
+def test_named_letters_are_discarded_only_after_a_yes(cli: Cli, answers: Callable[[str], None]) -> None:
+    cli.server.on("DiscardDeadLetters", pb.DiscardDeadLettersResponse(outcomes=[DONE]))
+    answers("n")
+    assert cli.run("dlq", "discard", letter_id(1)) == 1
+    assert "Discard the dead letter named? There is no way back." in cli.err
+    assert not cli.server.requests["DiscardDeadLetters"]
+    answers("y")
+    assert cli.run("dlq", "discard", letter_id(1)) == 0
+    cli.server.on("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=[DONE]))
+    assert cli.run("dlq", "retry", letter_id(1)) == 0
+    assert "?" not in cli.err, "a retry of a named letter does not ask"
 
 
 def test_all_asks_first_and_names_count_and_queue(cli: Cli, answers: Callable[[str], None]) -> None:

@@ -35,7 +35,7 @@ _QueueOption = Annotated[
         "--queue", "-q", metavar="QUEUE", help="Whose dead letters, with --all.", autocompletion=complete_queue
     ),
 ]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --all; needed where there is no terminal.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")]
 
 
 @dlq_app.command("ls", epilog=epilog("holdfast dlq ls mail", "holdfast dlq ls mail --limit 1000 --json"))
@@ -94,7 +94,7 @@ def dlq_retry(
 
 
 @dlq_app.command(
-    "discard", epilog=epilog(f"holdfast dlq discard {EXAMPLE_ID}", "holdfast dlq discard --all --queue mail")
+    "discard", epilog=epilog(f"holdfast dlq discard {EXAMPLE_ID} --yes", "holdfast dlq discard --all --queue mail")
 )
 def dlq_discard(
     task_ids: _IdsOrAll = None,
@@ -107,8 +107,7 @@ def dlq_discard(
 ) -> int:
     """Delete dead tasks for good: those named, or all of a queue.
 
-    With --all it first shows how many there are and asks.
-    There is no way back.
+    It asks first, with --all after it has shown how many there are. There is no way back.
     """
     return _act(Verb.DISCARD, task_ids or [], queue, address, timeout_s, every=every, yes=yes, as_json=as_json)
 
@@ -132,7 +131,10 @@ def _act(
                 output.print_line(f"Queue {queue} has no dead letters.")
                 return ExitCode.OK
         elif task_ids:
-            dead_letters.act_on(address, timeout_s, verb, list(dict.fromkeys(task_ids)), report)
+            named = list(dict.fromkeys(task_ids))
+            if verb is Verb.DISCARD and not yes:  # a retry can do no harm, and was asked for by name
+                _confirm(verb, "the dead letter named" if len(named) == 1 else f"the {len(named):,} dead letters named")
+            dead_letters.act_on(address, timeout_s, verb, named, report)
         else:
             raise usage("Expected the ids of dead letters, or --all --queue QUEUE, but there is neither.")
     except KeyboardInterrupt:
@@ -149,15 +151,15 @@ def _act_on_all(verb: Verb, queue: str, address: str, timeout_s: float, report: 
     if not letters:
         return False
     if not yes:
-        _confirm(verb, queue, letters)
+        many = "the only dead letter" if letters == 1 else f"all {letters:,} dead letters"
+        _confirm(verb, f"{many} of queue {output.printable(queue)}")
     with output.progress(f"{verb.name.capitalize()} {queue}", 2 * letters) as advance:
         dead_letters.act_on_all(address, timeout_s, verb, queue, letters, report, advance)
     return True
 
 
-def _confirm(verb: Verb, queue: str, letters: int) -> None:
-    many = "the only dead letter" if letters == 1 else f"all {letters:,} dead letters"
-    what = f"{verb.name.lower()} {many} of queue {output.printable(queue)}"
+def _confirm(verb: Verb, which: str) -> None:
+    what = f"{verb.name.lower()} {which}"
     if not sys.stdin.isatty():
         raise usage(f"Expected --yes to {what}, because there is no terminal to ask at.")
     warning = " There is no way back." if verb is Verb.DISCARD else ""
