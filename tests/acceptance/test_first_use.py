@@ -30,7 +30,7 @@ def test_the_banner_says_where_things_are_and_how_to_go_on(server: ServerProcess
     assert server.address in banner
     assert f"http://127.0.0.1:{server.ops_port}/metrics" in banner
     assert str(server.data_dir) in banner
-    assert f'holdfast enqueue greetings hello \'{{"name": "world"}}\' --address {server.address}' in banner
+    assert f'holdfast enqueue default greet \'{{"name": "world"}}\' --address {server.address}' in banner
 
 
 def test_enqueue_look_and_get(server: ServerProcess) -> None:

@@ -157,7 +157,7 @@ def test_log_lines_for_people(here: Path, worker: object, capsys: pytest.Capture
     assert main(["worker", "shop_tasks:app", "--log-level", "warning"]) == 0
     err = capsys.readouterr().err
     assert "It starts." not in err
-    assert err.splitlines()[-1] == "Stopped: 1 succeeded, 2 failed attempts, 3 given back, 4 lost."
+    assert err.splitlines()[-1] == "Stopped: 1 succeeded, 2 failed attempts, 3 given back, 4 leases lost."
 
 
 def test_log_lines_for_programs(here: Path, worker: object, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,8 +106,7 @@ async def test_details_of_another_domain_are_not_ours(server: ScriptedServer) ->
         (Code.UNAVAILABLE, ConnectionFailed),
         (Code.CANCELLED, ConnectionFailed),
         (Code.UNIMPLEMENTED, UnexpectedAnswer),
-        (Code.RESOURCE_EXHAUSTED, UnexpectedAnswer),
-        (Code.UNKNOWN, UnexpectedAnswer),
+        (Code.OUT_OF_RANGE, UnexpectedAnswer),
     ],
 )
 async def test_a_status_without_a_reason(
@@ -117,6 +116,17 @@ async def test_a_status_without_a_reason(
     error = await failure_of(server)
     assert type(error) is kind
     assert server.address in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(Code.RESOURCE_EXHAUSTED, Overloaded), (Code.UNKNOWN, ServerError), (Code.INTERNAL, ServerError)],
+)
+async def test_what_a_busy_or_faulty_server_says_without_a_reason_may_pass(
+    server: ScriptedServer, code: grpc.StatusCode, kind: type[HoldfastError]
+) -> None:
+    server.on("GetTask", Refusal(code))
+    assert type(await failure_of(server)) is kind
 
 
 async def test_a_server_that_does_not_know_the_call_is_named(server: ScriptedServer) -> None:

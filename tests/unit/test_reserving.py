@@ -310,6 +310,19 @@ async def test_two_calls_of_one_request_at_once_get_the_same(small: SmallShard) 
     assert len(await small.claim(tasks_max=9)) == 4
 
 
+async def test_who_asks_again_does_not_wait_behind_itself(small: SmallShard) -> None:
+    """The connection of the first call broke, but here it still waits: what came would have gone to nobody."""
+    broken, others = small.reserve(request_id=b"r"), small.reserve(request_id=b"s")
+    await settle()
+    again = small.reserve(request_id=b"r")
+    await settle()
+    assert await broken == []
+    tasks = await small.enqueue(2)
+    await small.round()
+    assert [ids(await others), ids(await again)] == [tasks[:1], tasks[1:]]
+    assert small.shard.waiters == 0
+
+
 async def test_a_repeat_whose_caller_has_gone_leaves_the_claims_to_the_first(small: SmallShard) -> None:
     await small.enqueue(2)
     first, repeat = small.reserve(request_id=b"r"), small.reserve(request_id=b"r")

@@ -169,6 +169,40 @@ def test_whatever_goes_wrong_is_a_failed_attempt_and_the_next_handler_runs(
         assert ended.next() == Succeeded(b"3")
 
 
+@pytest.mark.parametrize("how", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_a_handler_starts_cannot_end_the_worker(how: type[BaseException]) -> None:
+    async def leave() -> None:
+        raise how
+
+    @app.task(name="leaves_in_a_task")
+    async def leaves_in_a_task() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(leave())
+
+    try:
+        with running() as (handlers, ended):
+            handlers.start(job("leaves_in_a_task"))
+            outcome = ended.next()
+            assert isinstance(outcome, AttemptFailed)
+            handlers.start(job("add_async", b"[1, 2]"))
+            assert ended.next() == Succeeded(b"3")
+    finally:
+        del app._tasks["leaves_in_a_task"]
+
+
+def test_an_outcome_that_cannot_be_told_is_a_failure_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(error: BaseException) -> AttemptFailed:
+        raise RuntimeError("cannot describe it")
+
+    monkeypatch.setattr("holdfast.client.worker.handlers.failure_of", broken)
+    with running() as (handlers, ended):
+        for name in ("leave", "leave_async"):
+            handlers.start(job(name))
+            outcome = ended.next()
+            assert isinstance(outcome, AttemptFailed)
+            assert outcome.error.type == "RuntimeError"
+
+
 def test_an_async_handler_is_interrupted_where_it_waits() -> None:
     with running() as (handlers, ended):
         waiting = job("waits_for_ever")

@@ -7,6 +7,8 @@ import pytest
 from holdfast.client import GiveUp, NotJson, RetryAfter
 from holdfast.client.worker.jobs import describe, failure_of
 
+YEAR_MS = 365 * 86_400_000
+
 
 class OrderError(Exception):
     pass
@@ -65,9 +67,28 @@ def test_retry_after_sets_the_delay_and_nothing_else_does() -> None:
     assert failure_of(ValueError()).retry_delay_ms is None
 
 
+class Forgetful(RetryAfter):
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+    def __str__(self) -> str:
+        return "later"
+
+
+def test_a_signal_without_its_delay_is_a_failure_like_any_other() -> None:
+    assert failure_of(Forgetful()).retry_delay_ms is None
+
+
 @pytest.mark.parametrize(
     ("delay_s", "delay_ms"),
-    [(float("nan"), None), ("soon", None), (None, None), (1e300, 365 * 86_400_000), (float("inf"), 365 * 86_400_000)],
+    [
+        (10**400, 365 * 86_400_000),
+        (float("nan"), None),
+        ("soon", None),
+        (None, None),
+        (1e300, 365 * 86_400_000),
+        (float("inf"), 365 * 86_400_000),
+    ],
 )
 def test_a_delay_that_is_none_or_too_long_is_put_right(delay_s: Any, delay_ms: int | None) -> None:
     assert failure_of(RetryAfter(delay_s)).retry_delay_ms == delay_ms

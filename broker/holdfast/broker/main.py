@@ -89,8 +89,10 @@ def _banner(config: BrokerConfig, node: Node) -> str:
 
   Enqueue a first task from another terminal:
 
-    holdfast enqueue greetings hello '{{"name": "world"}}'{flag}
-    holdfast queue stats greetings{flag}
+    holdfast enqueue default greet '{{"name": "world"}}'{flag}
+    holdfast queue stats default{flag}
+
+  A worker runs it: README.md has one of five lines.
 
   Stop with Ctrl-C: nothing that was accepted is lost.
 """

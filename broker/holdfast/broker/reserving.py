@@ -70,6 +70,7 @@ class Reserver:
         self._check_disk = check_disk
         self._check_written = check_written  # refuses while the machine is ahead of the state
         self._waiters = Waiters(config.waiters_max)
+        self._polls: dict[tuple[bytes, bytes], Waiter] = {}  # waiting calls by worker and request
         self._coming: dict[bytes, int] = {}  # by worker: claims that are proposed and not yet applied
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
         self._draining = False
@@ -86,18 +87,34 @@ class Reserver:
         now_ms = self._clock.now_ms()
         deadline_ms = now_ms + wanted.wait_ms
         if wanted.request_id:
-            self._check_written()
-            held = self._still_held(self._machine.claims_of_request(wanted.worker, wanted.request_id))
-            if held and all(claim.expiry_ms > now_ms for claim in held):
+            self._send_home_an_older_call(wanted)
+            held = self._held_by_request(wanted)
+            if held:
                 return held
         while True:
             proposal = await self._claim_or_wait(wanted, deadline_ms)
             if proposal is None:
-                return []
+                # An older call of the same request may have claimed in the last moment, for a caller that is not there.
+                return self._held_by_request(wanted) if wanted.request_id else []
             claimed = await self._claimed(proposal)
             # Every pick may have been cancelled on its way; then the wait goes on.
             if claimed or self._clock.now_ms() >= deadline_ms:
                 return claimed
+
+    def _held_by_request(self, wanted: ReserveWanted) -> list[Claimed]:
+        """What the request has been given and still holds, if all of it does."""
+        now_ms = self._clock.now_ms()
+        held = self._still_held(self._machine.claims_of_request(wanted.worker, wanted.request_id))
+        if not held or any(claim.expiry_ms <= now_ms for claim in held):
+            return []
+        self._check_written()
+        return held
+
+    def _send_home_an_older_call(self, wanted: ReserveWanted) -> None:
+        """Who repeats a request no longer waits for its first answer: its connection broke, and nobody told us."""
+        older = self._polls.get((wanted.worker, wanted.request_id))
+        if older is not None:
+            older.give_up()
 
     async def _claim_or_wait(self, wanted: ReserveWanted, deadline_ms: int) -> Proposal | None:
         waiter = Waiter(
@@ -121,6 +138,9 @@ class Reserver:
 
     async def _wait(self, waiter: Waiter, wait_ms: int) -> Proposal | None:
         self._waiters.add(waiter)
+        name = (waiter.worker, waiter.request_id)
+        if waiter.request_id:
+            self._polls[name] = waiter
         timer = asyncio.get_running_loop().call_later(wait_ms / 1000, waiter.give_up)
         try:
             return await waiter.future
@@ -132,6 +152,8 @@ class Reserver:
         finally:
             timer.cancel()
             self._waiters.remove(waiter)
+            if self._polls.get(name) is waiter:
+                del self._polls[name]
 
     async def _claimed(self, proposal: Proposal) -> list[Claimed]:
         try:

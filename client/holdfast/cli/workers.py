@@ -1,6 +1,7 @@
 """Loads an application by its name and runs a worker for it."""
 
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -11,6 +12,8 @@ from holdfast.cli import calls, output
 from holdfast.cli.problems import CommandFailed, usage
 from holdfast.cli.worker_logs import logging_to_stderr
 from holdfast.client import Holdfast, HoldfastError, Worker, WorkerReport
+
+log = logging.getLogger("holdfast.worker")
 
 _EXAMPLE = "for `app = Holdfast()` in tasks.py write tasks:app"
 _APPS_NAMED_MAX = 5
@@ -108,6 +111,9 @@ def run(
             raise  # e.g. an address that is none, which is a ValueError too
         except ValueError as error:  # e.g. an app without tasks
             raise usage(str(error)) from error
+        unused = sorted(set(worker.queues) - {task.queue for task in app.tasks.values()})
+        if unused:
+            log.warning("No task of this app is enqueued into %s by default: is that a typo?", ", ".join(unused))
         if not as_json:
             _print_banner(app_name, app, worker, grace_s)
         return worker.run()

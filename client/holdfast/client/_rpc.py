@@ -33,7 +33,9 @@ from holdfast.client.errors import (
     InvalidAddress,
     InvalidArgument,
     OutcomeUnknown,
+    Overloaded,
     Rejected,
+    ServerError,
     UnexpectedAnswer,
     rejected,
 )
@@ -47,6 +49,9 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _PAUSE_FIRST_S = 0.05
 _PAUSE_MAX_S = 1.0
 _REASONS_DONE_NOTHING = frozenset({"OVERLOADED", "SHUTTING_DOWN"})
+
+# What a fault in a server or in something between becomes: nothing is known of the call, and it may pass.
+_FAULTS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS)
 
 _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -258,7 +263,12 @@ class Connection:
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return UnexpectedAnswer("it does not know the call", self.address)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return UnexpectedAnswer(f"its answer is larger than {MESSAGE_BYTES_MAX} bytes", self.address)
+            if "larger than max" in details:
+                return UnexpectedAnswer(f"its answer is larger than {MESSAGE_BYTES_MAX} bytes", self.address)
+            # Its last bound, which knows no reasons: more calls at once than it takes.
+            return Overloaded("The server has too many calls at once.", reason="OVERLOADED", retry_after_ms=200)
+        if code in _FAULTS:
+            return ServerError(f"The server failed with {code.name} and gave no reason.", reason="INTERNAL")
         return UnexpectedAnswer(f"status {code.name} without a reason", self.address)
 
 

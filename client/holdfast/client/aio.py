@@ -107,7 +107,7 @@ class AsyncClient:
         """Raises `InvalidAddress` if the address is not host:port. Nothing is sent before the first call."""
         self._timeout_s = timeout_s
         self._connection = Connection(address, retry=retry)
-        self._single_enqueues = Coalescer(self.enqueue_many, _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
+        self._single_enqueues = Coalescer(self._enqueue_together, _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
 
     @property
     def address(self) -> str:
@@ -133,7 +133,14 @@ class AsyncClient:
         # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
         if timeout_s is not None or task.request_id == "":
             return _only(await self.enqueue_many([task], timeout_s=timeout_s))
-        return _only([_as_first(await self._single_enqueues.put(task, _wire.approximate_bytes(task)))])
+        size_bytes = _wire.approximate_bytes(task)
+        try:
+            return _only([_as_first(await self._single_enqueues.put(task, size_bytes, self._timeout_s))])
+        except TimeoutError:
+            raise DeadlineExceeded(self.address, self._timeout_s) from None
+
+    async def _enqueue_together(self, tasks: Sequence[NewTask], timeout_s: float) -> list[Accepted | Rejected]:
+        return await self.enqueue_many(tasks, timeout_s=timeout_s)
 
     async def enqueue_many(
         self, tasks: Sequence[NewTask], *, timeout_s: float | None = None

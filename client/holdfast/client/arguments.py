@@ -89,7 +89,7 @@ def decode_call(payload: bytes) -> tuple[list[Any], dict[str, Any]]:
         return arguments, {}
     if isinstance(arguments, dict):
         return [], arguments
-    raise NotJson("the payload", "it is neither an array nor an object")
+    raise NotJson("the arguments in the payload", "it holds neither an array nor an object of them")
 
 
 def signature_of(function: Callable[..., object]) -> inspect.Signature:

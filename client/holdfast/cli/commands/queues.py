@@ -23,7 +23,7 @@ def queue_ls(address: Address = DEFAULT_ADDRESS, timeout_s: Timeout = DEFAULT_TI
         output.print_queues(queues)
     else:
         output.print_line("There are no queues yet: a queue exists from its first task on.")
-        output.print_line('Make one:  holdfast enqueue greetings hello \'{"name": "world"}\'')
+        output.print_line('Make one:  holdfast enqueue default greet \'{"name": "world"}\'')
 
 
 @queue_app.command("stats", epilog=epilog("holdfast queue stats mail", "holdfast queue stats mail reports --json"))

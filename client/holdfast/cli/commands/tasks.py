@@ -53,6 +53,16 @@ _RequestIdTtl = Annotated[
 ]
 _Tenant = Annotated[str, typer.Option("--tenant", help="On whose behalf; carried with the task.")]
 _MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", min=1, help="Failures before it is a dead letter.")]
+_EnqueueTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        parser=time_limit_s,
+        metavar="TIME",
+        help="How long to wait for an answer, and with --wait for the end of the task.",
+        show_default="10s, and for ever",
+    ),
+]
 _Wait = Annotated[
     bool, typer.Option("--wait", help="Wait until it has finished and show its result, as `holdfast task wait` does.")
 ]
@@ -71,14 +81,14 @@ def enqueue(
     max_attempts: _MaxAttempts = None,
     wait: _Wait = False,
     address: Address = DEFAULT_ADDRESS,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    limit_s: _EnqueueTimeout = None,
     as_json: Json = False,
 ) -> int:
     """Hand over one task and print its id.
 
     When this returns with exit code 0, the task is on disk and will not be lost.
-    With --wait it returns when the task has finished, however long that takes.
-    The exit code then says how: 0 it succeeded, 6 it is dead or was cancelled.
+    With --wait it returns when the task has finished, or when the --timeout is over.
+    The exit code then says how: 0 it succeeded, 6 it is dead or was cancelled, 7 not in time.
     """
     if delay is not None and run_at is not None:
         raise usage("Expected at most one of --delay and --run-at, but both are given.")
@@ -97,9 +107,9 @@ def enqueue(
         run_at_ms=parsed("--run-at", times.instant_ms, run_at),
         max_attempts=max_attempts,
     )
-    accepted = calls.enqueue(address, timeout_s, task)
+    accepted = calls.enqueue(address, DEFAULT_TIMEOUT_S if limit_s is None else limit_s, task)
     if wait:
-        return _wait_for_new(accepted, task, address, timeout_s, as_json=as_json)
+        return _wait_for_new(accepted, task, address, limit_s, as_json=as_json)
     if as_json:
         records.print_json(records.accepted_json(accepted, task))
     else:
@@ -107,11 +117,11 @@ def enqueue(
     return ExitCode.OK
 
 
-def _wait_for_new(accepted: Accepted, task: NewTask, address: str, timeout_s: float, *, as_json: bool) -> int:
+def _wait_for_new(accepted: Accepted, task: NewTask, address: str, limit_s: float | None, *, as_json: bool) -> int:
     if not as_json:
         output.print_accepted(accepted, task)
         sys.stdout.flush()  # so that whoever reads a pipe has the id before the wait
-    info = _wait(address, timeout_s, accepted.task_id, None)
+    info = _wait(address, DEFAULT_TIMEOUT_S, accepted.task_id, limit_s)
     return _print_waited(info, accepted, task, as_json=as_json)
 
 

@@ -94,7 +94,7 @@ def worker(
     elif level in ("warning", "error"):  # otherwise the last line of its log has said so
         output.print_note(
             f"Stopped: {report.succeeded:,} succeeded, {report.failed:,} failed attempts, "
-            f"{report.released:,} given back, {report.lost:,} lost."
+            f"{report.released:,} given back, {report.lost:,} leases lost."
         )
     return ExitCode.OK
 

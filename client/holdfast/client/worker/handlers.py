@@ -5,6 +5,7 @@ All threads are daemons: a handler that does not end must not keep the process a
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,6 +18,8 @@ from holdfast.client.errors import NotJson
 from holdfast.client.models import TaskError
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Succeeded, describe, failure_of
 from holdfast.client.worker.mailboxes import Mailbox
+
+log = logging.getLogger("holdfast.worker")
 
 UNKNOWN_TYPE = "holdfast.UnknownTaskType"
 _CLOSE_S_MAX = 1.0
@@ -61,8 +64,11 @@ class Handlers:
         return TaskError(UNKNOWN_TYPE, f"This worker has no task named {name}; it knows {known}.")
 
     def _run_blocking(self, job: Job, handler: Handler) -> None:
-        context = contextvars.Context()
-        self._ended(job, context.run(_call_blocking, job, handler))
+        try:
+            outcome = contextvars.Context().run(_call_blocking, job, handler)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the job must end
+            outcome = _unexplained(error)
+        self._ended(job, outcome)
 
     def close(self) -> None:
         """Lets go of the threads. Handlers that still run go on, and nobody listens to them."""
@@ -115,11 +121,17 @@ def _succeeded(handler: Handler, result: object) -> Outcome:
         return AttemptFailed(describe(error), dead=True)
 
 
+def _unexplained(error: BaseException) -> AttemptFailed:
+    """For what is raised while the outcome is made, so that nothing more is asked of the error than its name."""
+    return AttemptFailed(TaskError(type(error).__name__, "The handler has ended, but its outcome could not be told."))
+
+
 class _HandlerLoop:
     """An event loop on its own thread for the async handlers."""
 
     def __init__(self, ended: Callable[[Job, Outcome], None]) -> None:
         self._ended = ended
+        self._closing = False
         self._running: dict[Job, asyncio.Task[Outcome]] = {}
         self._loop = asyncio.new_event_loop()
         self._box: Mailbox[Callable[[], None]] = Mailbox(self._loop, lambda step: step())
@@ -139,8 +151,13 @@ class _HandlerLoop:
 
     def _done(self, job: Job, task: asyncio.Task[Outcome]) -> None:
         del self._running[job]
-        # Cancelled as a whole: interrupted before its first step.
-        self._ended(job, Interrupted() if task.cancelled() else task.result())
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():  # as a whole: interrupted before its first step
+            self._ended(job, Interrupted())
+        elif error is not None:
+            self._ended(job, _unexplained(error))
+        else:
+            self._ended(job, task.result())
 
     def _cancel(self, job: Job) -> None:
         task = self._running.get(job)
@@ -150,7 +167,11 @@ class _HandlerLoop:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._closing:
+                try:
+                    self._loop.run_forever()
+                except BaseException as error:  # noqa: BLE001 - sys.exit() in a task that a handler had started
+                    log.warning("A task of a handler tried to end the worker with %s.", type(error).__name__)
             for task in self._running.values():
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*self._running.values(), return_exceptions=True))
@@ -159,6 +180,7 @@ class _HandlerLoop:
             self._loop.close()
 
     def close(self) -> None:
+        self._closing = True
         self._box.put(self._loop.stop)
         self._thread.join(_CLOSE_S_MAX)  # a handler that blocks the loop is left to itself
 

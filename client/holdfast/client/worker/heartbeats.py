@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from holdfast.client.aio import AsyncClient
-from holdfast.client.errors import Conflict, HoldfastError, NotFound, Rejected
+from holdfast.client.errors import Conflict, HoldfastError, InvalidArgument, NotFound, Rejected
 from holdfast.client.models import Extended, Extension
 from holdfast.client.worker.handlers import interrupt
 from holdfast.client.worker.jobs import Job, Phase
@@ -93,6 +93,8 @@ def _note(job: Job, answer: Extended | Rejected) -> None:
             interrupt(job)
     elif isinstance(answer, Conflict | NotFound):
         lose(job, "the server says that its claim has ended")
+    elif isinstance(answer, InvalidArgument):
+        raise answer  # e.g. a lease that is longer than the server allows: a mistake that somebody must see
     # Any other refusal, e.g. for overload: the next look tries again.
 
 

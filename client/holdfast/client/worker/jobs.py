@@ -1,6 +1,5 @@
 """One claimed task on its way through the worker, and how its handler ended."""
 
-import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,13 +66,14 @@ Outcome = Succeeded | AttemptFailed | Interrupted
 
 def failure_of(error: BaseException) -> AttemptFailed:
     """What is reported for an exception that left a handler. Raises nothing itself, whatever the exception holds."""
-    delay_ms = _delay_ms(error.delay_s) if isinstance(error, RetryAfter) else None
+    # By name: a subclass may have forgotten to set it.
+    delay_ms = _delay_ms(getattr(error, "delay_s", None)) if isinstance(error, RetryAfter) else None
     return AttemptFailed(describe(error), delay_ms, dead=isinstance(error, GiveUp))
 
 
 def _delay_ms(delay_s: object) -> int | None:
     """A delay that the server takes; None, for the server's own back-off, if what was given is no number."""
-    if not isinstance(delay_s, int | float) or math.isnan(delay_s):
+    if not isinstance(delay_s, int | float) or delay_s != delay_s:
         return None
     return round(min(max(delay_s, 0), _DELAY_S_MAX) * 1000)
 

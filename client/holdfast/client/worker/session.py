@@ -158,6 +158,7 @@ class Session:
     def _answered(self, job: Job, answer: Acked | Failed | Released | Rejected) -> None:
         if isinstance(answer, Acked):
             self._report.succeeded += 1
+            log.debug("Task %s (%s) has succeeded.", job.claim.task_id, job.claim.type)
         elif isinstance(answer, Failed):
             self._report.failed += 1
             if answer.state is TaskState.DEAD:
@@ -197,7 +198,8 @@ class Session:
         await within(_GIVE_BACK_SHARE, self._idle.wait())
         for job in self._running():
             self._give_back(job)
-        await first_of(self._empty.wait(), *upkeep, timeout_s=max(_REPORT_S_MIN, ends_s - self._now_s()))
+        await within(0, self._empty.wait())
+        await first_of(self._empty.wait(), *upkeep, timeout_s=_REPORT_S_MIN)
         if self._jobs:
             log.warning("%d tasks could not be reported: they come back when their leases end.", len(self._jobs))
 
@@ -213,7 +215,8 @@ class Session:
 
     def _summary(self) -> str:
         done = self._report
-        return f"{done.succeeded} succeeded, {done.failed} failed, {done.released} given back, {done.lost} lost"
+        lost = f", {done.lost} leases lost (their tasks run again)" if done.lost else ""
+        return f"{done.succeeded} succeeded, {done.failed} failed, {done.released} given back{lost}"
 
 
 def _log_failure(job: Job, outcome: AttemptFailed) -> None:
