@@ -145,6 +145,7 @@ def test_the_settings_reach_the_worker(
     out, err = capsys.readouterr()
     assert out == "", "standard output belongs to the handlers"
     assert "mail (at most 5), other" in err
+    assert "No task of this app is enqueued into other by default" in err
     assert "localhost:7400" in err
 
 

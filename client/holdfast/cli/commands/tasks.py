@@ -59,8 +59,8 @@ _EnqueueTimeout = Annotated[
         "--timeout",
         parser=time_limit_s,
         metavar="TIME",
-        help="How long to wait for an answer, and with --wait for the end of the task.",
-        show_default="10s, and for ever",
+        help="How long to wait for an answer, or with --wait for the end of the task.",
+        show_default="10s, or for ever",
     ),
 ]
 _Wait = Annotated[
@@ -107,7 +107,9 @@ def enqueue(
         run_at_ms=parsed("--run-at", times.instant_ms, run_at),
         max_attempts=max_attempts,
     )
-    accepted = calls.enqueue(address, DEFAULT_TIMEOUT_S if limit_s is None else limit_s, task)
+    # With --wait it is the task's end that may take so long, not the hand-over.
+    timeout_s = DEFAULT_TIMEOUT_S if limit_s is None or wait else limit_s
+    accepted = calls.enqueue(address, timeout_s, task)
     if wait:
         return _wait_for_new(accepted, task, address, limit_s, as_json=as_json)
     if as_json:
