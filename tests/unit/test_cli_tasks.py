@@ -100,6 +100,7 @@ def test_ctrl_c_ends_the_wait(cli: Cli) -> None:
 def test_enqueue_waits_no_longer_than_told(cli: Cli) -> None:
     cli.server.on("Enqueue", pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id=TASK_ID))]))
     running = task(pb.TASK_STATE_READY)
+    cli.server.on("GetTask", pb.GetTaskResponse(task=running))
     cli.server.on("WaitTasks", pb.WaitTasksResponse(outcomes=[pb.WaitOutcome(task=running)]))
     assert cli.run("enqueue", "mail", "add", "[1, 2]", "--wait", "--timeout", "50ms") == 7
     assert cli.out.startswith(f"Accepted task {TASK_ID}")
