@@ -4,13 +4,13 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 
-from holdfast.client import AsyncClient, TaskState
+from holdfast.client import AsyncClient, InvalidArgument, Rejected, TaskState
 from holdfast.client.worker import claiming, heartbeats, session
 from holdfast.client.worker.jobs import Job, Outcome
 from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
@@ -169,6 +169,44 @@ def check_nothing_is_left_behind(seeds: range) -> None:
 
 def test_a_warm_shutdown_leaves_no_claim_behind_and_spends_no_attempt() -> None:
     check_nothing_is_left_behind(range(50))
+
+
+async def told_twice(seed: int) -> float:
+    """Told to stop twice while the server is gone; returns how long that took."""
+    world = World(seed, Network(latency_s_max=0.02), takes_s_max=60.0)
+
+    async def story() -> None:
+        await asyncio.sleep(1)
+        world.network.down = True
+        world.stop.request()
+
+    told_s = 1.0
+    await work(world, story)
+    return world.broker.now_s() - told_s
+
+
+def test_who_is_told_twice_stops_at_once_also_without_a_server() -> None:
+    for seed in range(10):
+        assert virtual_time.run(lambda seed=seed: told_twice(seed), seed) < 2.0, f"seed {seed}"  # type: ignore[misc]
+
+
+async def with_a_lease_that_is_refused(seed: int) -> None:
+    world = World(seed, Network(latency_s_max=0.02), takes_s_max=60.0)
+
+    async def refuse(items: Sequence[object], *, timeout_s: float) -> list[Rejected]:
+        return [InvalidArgument("at most 24 h", reason="OUT_OF_RANGE", field="items[0].lease_ms") for _ in items]
+
+    world.broker.extend_many = refuse  # type: ignore[assignment]
+
+    async def until_it_ends() -> None:
+        await asyncio.sleep(120)
+
+    await work(world, until_it_ends)
+
+
+def test_a_lease_that_the_server_does_not_allow_ends_the_worker() -> None:
+    with pytest.raises(InvalidArgument, match="at most 24 h"):
+        virtual_time.run(lambda: with_a_lease_that_is_refused(0), 0)
 
 
 async def cancelled(seed: int) -> tuple[WorkerReport, World]:
