@@ -7,9 +7,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Arguments passed on, e.g.  make run ARGS="--port 7500"   make test ARGS="tests/unit -k config"
 ARGS ?=
+SEEDS ?= 1000
+START ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check fmt proto bench demo clean
+.PHONY: help venv run test check fmt proto bench demo clean sim
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +43,9 @@ fmt: $(STAMP)  ## Format and fix what can be fixed
 
 proto: $(STAMP)  ## Regenerate the protobuf code
 	@$(BIN)/python tools/protogen.py
+
+sim: $(STAMP)  ## Simulate replicas under faults: make sim SEEDS=1000 START=0
+	@$(BIN)/python tools/simulate.py --seeds $(SEEDS) --start $(START)
 
 bench: $(STAMP)  ## Run the benchmarks
 	@$(BIN)/python benchmarks/run.py $(ARGS)

@@ -18,6 +18,7 @@ FILE_LINES_MAX = 600
 
 # Each outside library of the server has one importing file, so that it can be replaced in one place.
 ONE_IMPORTER = {
+    "pysyncobj": "broker/holdfast/broker/raft/library.py",
     "rocksdict": "broker/holdfast/broker/state.py",
     "structlog": "broker/holdfast/broker/logs.py",
     "prometheus_client": "broker/holdfast/broker/metrics.py",
