@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from holdfast.broker.raft.codec import decode, encode
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import MemoryJournal
 from holdfast.broker.raft.library import LEADER, REGULAR, Timing
@@ -172,6 +173,7 @@ class World:
 
     def send(self, sender: str, to: str, message: Message) -> None:
         faults = self.faults
+        data = encode(message)
         copies = 2 if self.draw.random() < faults.doubled else 1
         for _ in range(copies):
             # Each copy has its own way: a later message may overtake an earlier one.
@@ -179,7 +181,7 @@ class World:
             if self.draw.random() < faults.stuck:
                 latency_s = self.draw.uniform(0.1, STUCK_S_MAX)
             if (sender, to) not in faults.cut and self.draw.random() >= faults.lost:
-                self.at(latency_s, lambda: self._deliver(sender, to, message))
+                self.at(latency_s, lambda: self._deliver(sender, to, decode(data)))
 
     def _deliver(self, sender: str, to: str, message: Message) -> None:
         process = self.processes[to]

@@ -2,6 +2,7 @@
 
 messages.py  what replicas say to each other (pure values)
 library.py   the only file that knows pysyncobj: its private names, checked at import, behind plain ones
+codec.py     messages as bytes and back
 engine.py    the corrected steps: votes, appends, commits, hand-over
 journal.py   what an engine needs of its log, and one in memory
 

@@ -1,0 +1,165 @@
+"""Messages as bytes and back. What comes from the network is data, never code: every field is read by its place and its
+size, and anything that does not fit exactly is refused.
+
+    message      kind (1 byte), then the fields of its kind in order
+    number       8 bytes, unsigned, big-endian
+    flag         1 byte, 0 or 1
+    entries      count (4 bytes), then per entry: term, size of the command (4 bytes), the command; their indexes follow
+                 from the place of the first
+"""
+
+import struct
+from collections.abc import Callable
+
+from holdfast.broker.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    Message,
+    PreVote,
+    PreVoteReply,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
+
+ENTRIES_MAX = 100_000
+NUMBER_MAX = 2**63 - 1  # what fits a signed column, with room for counting on
+
+_PRE_VOTE, _PRE_VOTE_REPLY, _REQUEST_VOTE, _VOTE_REPLY, _APPEND, _APPEND_REPLY, _TIMEOUT_NOW = range(1, 8)
+
+_THREE = struct.Struct(">BQQQ")
+_THREE_AND_FLAG = struct.Struct(">BQQQB")
+_ONE_AND_FLAG = struct.Struct(">BQB")
+_ONE = struct.Struct(">BQ")
+_APPEND_HEAD = struct.Struct(">BQQQQQI")
+_ENTRY_HEAD = struct.Struct(">QI")
+
+
+class FrameError(ValueError):
+    """These bytes are no message of ours: whoever sent them is not to be trusted with more."""
+
+
+def encode(message: Message) -> bytes:
+    match message:
+        case PreVote(term, last_index, last_term):
+            return _THREE.pack(_PRE_VOTE, term, last_index, last_term)
+        case PreVoteReply(term, granted):
+            return _ONE_AND_FLAG.pack(_PRE_VOTE_REPLY, term, granted)
+        case RequestVote(term, last_index, last_term, transfer):
+            return _THREE_AND_FLAG.pack(_REQUEST_VOTE, term, last_index, last_term, transfer)
+        case VoteReply(term, granted):
+            return _ONE_AND_FLAG.pack(_VOTE_REPLY, term, granted)
+        case Append():
+            return _encode_append(message)
+        case AppendReply(term, success, index, number):
+            return _THREE_AND_FLAG.pack(_APPEND_REPLY, term, index, number, success)
+        case TimeoutNow(term):
+            return _ONE.pack(_TIMEOUT_NOW, term)
+
+
+def _encode_append(message: Append) -> bytes:
+    head = _APPEND_HEAD.pack(
+        _APPEND,
+        message.term,
+        message.previous_index,
+        message.previous_term,
+        message.commit_index,
+        message.round,
+        len(message.entries),
+    )
+    parts = [head]
+    for entry in message.entries:
+        parts += (_ENTRY_HEAD.pack(entry.term, len(entry.command)), entry.command)
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> Message:
+    """The message in these bytes; raises `FrameError` for anything else."""
+    reader = _READERS.get(data[0]) if data else None
+    if reader is None:
+        raise FrameError("a message of an unknown kind")
+    return reader(data)
+
+
+def _unpack(form: struct.Struct, data: bytes) -> tuple[int, ...]:
+    """All fields of a message of fixed size, without its kind."""
+    if len(data) != form.size:
+        raise FrameError(f"a message of {len(data)} bytes where it takes {form.size}")
+    return _checked(form.unpack(data))[1:]
+
+
+def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if max(numbers) > NUMBER_MAX:
+        raise FrameError("a number that is too large")
+    return numbers
+
+
+def _flag(number: int) -> bool:
+    if number > 1:
+        raise FrameError("a flag that is neither 0 nor 1")
+    return number == 1
+
+
+def _read_pre_vote(data: bytes) -> Message:
+    return PreVote(*_unpack(_THREE, data))
+
+
+def _read_pre_vote_reply(data: bytes) -> Message:
+    term, granted = _unpack(_ONE_AND_FLAG, data)
+    return PreVoteReply(term, _flag(granted))
+
+
+def _read_request_vote(data: bytes) -> Message:
+    term, last_index, last_term, transfer = _unpack(_THREE_AND_FLAG, data)
+    return RequestVote(term, last_index, last_term, _flag(transfer))
+
+
+def _read_vote_reply(data: bytes) -> Message:
+    term, granted = _unpack(_ONE_AND_FLAG, data)
+    return VoteReply(term, _flag(granted))
+
+
+def _read_append_reply(data: bytes) -> Message:
+    term, index, number, success = _unpack(_THREE_AND_FLAG, data)
+    return AppendReply(term, _flag(success), index, number)
+
+
+def _read_timeout_now(data: bytes) -> Message:
+    return TimeoutNow(*_unpack(_ONE, data))
+
+
+def _read_append(data: bytes) -> Message:
+    if len(data) < _APPEND_HEAD.size:
+        raise FrameError("entries without their beginning")
+    _, term, previous_index, previous_term, commit_index, number, count = _checked(_APPEND_HEAD.unpack_from(data))
+    # Each entry has at least its head, so the size bounds the count before anything is made for it.
+    if count > ENTRIES_MAX or count * _ENTRY_HEAD.size > len(data):
+        raise FrameError("more entries than there can be")
+    entries: list[Entry] = []
+    place = _APPEND_HEAD.size
+    for index in range(previous_index + 1, previous_index + 1 + count):
+        if len(data) - place < _ENTRY_HEAD.size:
+            raise FrameError("an entry without its beginning")
+        entry_term, size = _checked(_ENTRY_HEAD.unpack_from(data, place))
+        place += _ENTRY_HEAD.size
+        if len(data) - place < size:
+            raise FrameError("an entry without its end")
+        if size == 0 or not (entries[-1].term if entries else previous_term) <= entry_term <= term:
+            raise FrameError("entries that no leader has")
+        entries.append(Entry(data[place : place + size], index, entry_term))
+        place += size
+    if place != len(data):
+        raise FrameError("bytes behind the last entry")
+    return Append(term, previous_index, previous_term, tuple(entries), commit_index, number)
+
+
+_READERS: dict[int, Callable[[bytes], Message]] = {
+    _PRE_VOTE: _read_pre_vote,
+    _PRE_VOTE_REPLY: _read_pre_vote_reply,
+    _REQUEST_VOTE: _read_request_vote,
+    _VOTE_REPLY: _read_vote_reply,
+    _APPEND: _read_append,
+    _APPEND_REPLY: _read_append_reply,
+    _TIMEOUT_NOW: _read_timeout_now,
+}
