@@ -69,17 +69,10 @@ class Stage:
     def _passes(sender: str, to: str, among: str) -> bool:
         return not among or (sender in among and to in among)
 
-    def wait(self, seconds: float, *names: str) -> None:
-        """Lets time pass for these replicas, or for all."""
-        self.now_s += seconds
-        for name in names or tuple(self.engines):
-            self.engines[name].tick(self.now_s)
-            self.collect(name)
-
     def elect(self, name: str, among: str = "") -> ShardRaft:
         """Makes a replica the leader with the votes of these."""
         self.now_s += TIMING.election_s_max  # nobody hears a leader any more
-        self.engines[name].tick(self.now_s + 0)
+        self.engines[name].tick(self.now_s)
         self.collect(name)
         self.sync(name)
         self.deliver(among)

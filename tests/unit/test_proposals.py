@@ -42,6 +42,8 @@ async def test_a_caller_that_has_gone_is_no_trouble() -> None:
     other.future.cancel()
     gone.resolve([])
     other.reject(RuntimeError())
+    assert gone.future.cancelled()
+    assert other.future.cancelled()
 
 
 async def test_a_round_takes_in_order_up_to_its_count() -> None:

@@ -201,6 +201,7 @@ async def test_a_caller_that_goes_as_it_is_refused_is_gone() -> None:
     await small.shard.apply_committed()
     await gone(call)
     await enqueueing
+    assert small.shard.waiters == 0
 
 
 async def test_a_dropped_round_frees_the_room_of_its_claims() -> None:

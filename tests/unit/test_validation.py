@@ -208,7 +208,8 @@ RESERVE: dict[str, Any] = {"queues": ["mail"], "max_tasks": 1, "lease_ms": 1000}
     ],
 )  # fmt: skip
 def test_a_reserve_at_a_limit_fits(validator: Validator, changes: dict[str, Any]) -> None:
-    validator.reserve(pb.ReserveRequest(**(RESERVE | changes)))
+    wanted = validator.reserve(pb.ReserveRequest(**(RESERVE | changes)))
+    assert len(wanted.queues) == len((RESERVE | changes)["queues"])
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,7 @@ class Reserver:
 
     async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
-        now_ms = self._clock.now_ms()
-        deadline_ms = now_ms + wanted.wait_ms
+        deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
             self._send_home_an_older_call(wanted)
             held = self._held_by_request(wanted)

@@ -21,14 +21,11 @@ from holdfast.client import (
     Rejected,
     ResultTimeout,
     TaskInfo,
-    TaskState,
 )
 
 T = TypeVar("T")
 
-JSON_HEADERS = {"content-type": "application/json"}
 BATCH_ITEMS_MAX = 500  # of one call; the server takes 1,000
-FINISHED = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED})
 
 _QUEUES_PAGE = 1_000
 _DEAD_PAGE = 1_000
@@ -96,7 +93,7 @@ def wait_task(address: str, timeout_s: float, task_id: str, limit_s: float | Non
     began_s = time.monotonic()
     # The wait itself goes on through everything; that the server and the task are there at all is found out at once.
     info = get_task(address, timeout_s, task_id)
-    if info.state in FINISHED:
+    if info.state.is_final:
         return info
 
     async def question(client: AsyncClient) -> TaskInfo:

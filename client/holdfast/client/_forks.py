@@ -41,7 +41,7 @@ def settle() -> None:
     """To be called once no channel is left: gRPC then ends its threads by and by, and a fork before that is harmful."""
     ends_s = time.monotonic() + _SETTLE_S_MAX
     while _grpc_has_threads() and time.monotonic() < ends_s:
-        time.sleep(0.001)
+        time.sleep(0.001)  # they are not Python's, and tell nobody when they end
 
 
 def _grpc_has_threads() -> bool:

@@ -43,7 +43,6 @@ from holdfast.client.models import (
     Released,
     TaskError,
     TaskInfo,
-    TaskState,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 
@@ -57,7 +56,6 @@ WAIT_TASKS_MAX = 1000  # tasks of one call that waits
 # A made-up request id must outlive the call: its last repetition may reach the server late.
 _MADE_UP_SPARE_S = 60.0
 _MADE_UP_S_MAX = 24 * 3600.0
-_ENDS = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED})
 _NO_ANSWER = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, Overloaded, Unavailable)
 
 _ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
@@ -304,7 +302,7 @@ class AsyncClient:
             if timeout_s is None or not self._connection.retries:
                 raise
             raise ResultTimeout(task_id, timeout_s) from error
-        if task.state not in _ENDS:
+        if not task.state.is_final:
             raise ResultTimeout(task_id, timeout_s or 0.0)
         return task
 
@@ -436,7 +434,7 @@ class AsyncClient:
 
 
 def _is_unfinished(task: TaskInfo | Rejected) -> bool:
-    return isinstance(task, TaskInfo) and task.state not in _ENDS
+    return isinstance(task, TaskInfo) and not task.state.is_final
 
 
 def _only(outcomes: list[T | Rejected]) -> T:

@@ -14,8 +14,7 @@ from typing import Any
 
 from holdfast.client.errors import NotJson
 
-CONTENT_TYPE = "content-type"
-JSON_HEADERS = {CONTENT_TYPE: "application/json"}
+JSON_HEADERS = {"content-type": "application/json"}
 
 # One encoder for all: compact, and with NaN refused because it is not JSON and other readers would stumble over it.
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

@@ -22,6 +22,14 @@ class TaskState(StrEnum):
     CANCELLED = "CANCELLED"
     UNKNOWN = "UNKNOWN"  # a state that only a newer client knows
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the task has finished: succeeded, dead or cancelled."""
+        return self in _FINAL_STATES
+
+
+_FINAL_STATES = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED})
+
 
 class Claim(Protocol):
     """What ack, fail, extend and release need: a `ClaimedTask`, or a `ClaimRef` made from stored parts."""

@@ -9,6 +9,7 @@ import typer
 from holdfast.cli import calls, output, records, times
 from holdfast.cli.problems import EXIT_CODE_MEANINGS, Problem, usage
 from holdfast.client.aio import DEFAULT_ADDRESS
+from holdfast.client.app import ADDRESS_VARIABLE
 
 _EXIT_CODES = "Exit codes: " + " · ".join(f"{code:d} {meaning}" for code, meaning in EXIT_CODE_MEANINGS.items())
 
@@ -33,13 +34,13 @@ def time_limit_s(text: str) -> float:
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
     return calls.queue_names(
-        ctx.params.get("address") or os.environ.get("HOLDFAST_ADDRESS") or DEFAULT_ADDRESS, incomplete
+        ctx.params.get("address") or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS, incomplete
     )
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON; errors too, on standard error.")]
 Address = Annotated[
-    str, typer.Option("--address", "-a", envvar="HOLDFAST_ADDRESS", metavar="HOST:PORT", help="Where the server is.")
+    str, typer.Option("--address", "-a", envvar=ADDRESS_VARIABLE, metavar="HOST:PORT", help="Where the server is.")
 ]
 Timeout = Annotated[
     float,

@@ -22,6 +22,7 @@ from holdfast.cli.commands.shared import (
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem, no_result, problem_of, usage
 from holdfast.client import Accepted, Cancelled, NewTask, Rejected, TaskInfo
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
+from holdfast.client.arguments import JSON_HEADERS
 
 task_app = group("Look at tasks, wait for them, cancel them.")
 
@@ -98,7 +99,7 @@ def enqueue(
         queue,
         type_,
         calls.json_payload(_standard_input() if payload == "-" else payload),
-        headers=calls.JSON_HEADERS,
+        headers=JSON_HEADERS,
         priority=priority,
         tenant=tenant,
         request_id=request_id,
