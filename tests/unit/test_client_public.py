@@ -16,7 +16,9 @@ from holdfast.client import (
     NewTask,
     TaskInfo,
     TaskState,
+    _batches,
     aio,
+    arguments,
     errors,
     models,
 )
@@ -178,7 +180,7 @@ def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
     assert set(reasons) == set(errors._BY_REASON)
 
 
-@pytest.mark.parametrize("module", [models, times], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [models, times, _batches, arguments], ids=lambda module: module.__name__)
 def test_examples_of_values_are_true(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

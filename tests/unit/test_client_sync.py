@@ -41,6 +41,7 @@ def own_threads() -> list[threading.Thread]:
 
 
 def end_of(threads: list[threading.Thread]) -> None:
+    gc.collect()  # errors and the frames they came from hold each other, and the frames hold the channel
     for thread in threads:
         thread.join(DEADLINE_S)
         assert not thread.is_alive(), thread

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
+from holdfast.client._batches import take_batch
 from holdfast.client.errors import InvalidArgument, Overloaded, Rejected
 
 ItemT = TypeVar("ItemT")
@@ -77,16 +78,12 @@ class Coalescer(Generic[ItemT, DoneT]):
             self._senders.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _next_batch(self) -> list[_Waiting[ItemT, DoneT]]:
-        batch: list[_Waiting[ItemT, DoneT]] = []
-        room_bytes = self._bytes_max
-        while self._waiting and len(batch) < self._items_max:
-            if batch and self._waiting[0].size_bytes > room_bytes:
-                break
-            waiting = self._waiting.popleft()
-            if not waiting.future.done():  # its caller may have gone
-                room_bytes -= waiting.size_bytes
-                batch.append(waiting)
-        return batch
+        """Without those whose callers have gone; empty only if nobody is left."""
+        while self._waiting:
+            batch = take_batch(self._waiting, self._items_max, self._bytes_max, lambda waiting: waiting.size_bytes)
+            if wanted := [waiting for waiting in batch if not waiting.future.done()]:
+                return wanted
+        return []
 
     async def _send_batch(self, batch: list[_Waiting[ItemT, DoneT]]) -> None:
         left_s = batch[-1].ends_s - asyncio.get_running_loop().time()  # those before it give up by themselves

@@ -12,6 +12,7 @@ What has `_async` in its name, and every method of `AsyncHandle`, is for program
 
 import inspect
 import os
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from functools import partial, update_wrapper
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
+from holdfast.client._batches import take_batch
 from holdfast.client._loop_thread import LoopThread
 from holdfast.client._wire import approximate_bytes
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
@@ -412,23 +414,15 @@ class Holdfast:
         return await self._thread.run_async(call)
 
 
-async def _enqueue_all(client: AsyncClient, tasks: list[NewTask]) -> list[Accepted]:
+async def _enqueue_all(client: AsyncClient, tasks: Iterable[NewTask]) -> list[Accepted]:
     accepted: list[Accepted] = []
-    while len(accepted) < len(tasks):
-        for outcome in await client.enqueue_many(_next_batch(tasks, len(accepted))):
+    line = deque(tasks)
+    while batch := take_batch(line, _ENQUEUE_BATCH, _ENQUEUE_BATCH_BYTES, approximate_bytes):
+        for outcome in await client.enqueue_many(batch):
             if isinstance(outcome, Rejected):
                 raise outcome
             accepted.append(outcome)
     return accepted
-
-
-def _next_batch(tasks: list[NewTask], start: int) -> list[NewTask]:
-    size_bytes = 0
-    for stop in range(start, min(len(tasks), start + _ENQUEUE_BATCH)):
-        size_bytes += approximate_bytes(tasks[stop])
-        if size_bytes > _ENQUEUE_BATCH_BYTES and stop > start:
-            return tasks[start:stop]
-    return tasks[start : start + _ENQUEUE_BATCH]
 
 
 def _result(info: TaskInfo) -> Any:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
+from holdfast.client._batches import take_batch
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument, Rejected
 from holdfast.client.models import Ack, Acked, Failed, Failure, Released, TaskError
@@ -109,7 +110,8 @@ class _Lane(Generic[ReportT, AnswerT]):
             while not self._waiting:
                 self._filled.clear()
                 await self._filled.wait()
-            batch = self._next_batch(1 if alone else _BATCH_MAX)
+            items_max = 1 if alone else _BATCH_MAX
+            batch = take_batch(self._waiting, items_max, _BATCH_BYTES_MAX, lambda waiting: waiting[2])
             alone = max(0, alone - 1)
             jobs, reports = [job for job, _, _ in batch], [report for _, report, _ in batch]
             try:
@@ -127,17 +129,6 @@ class _Lane(Generic[ReportT, AnswerT]):
                 continue
             self._outage.over()
             await self._note(batch, answers)
-
-    def _next_batch(self, items_max: int) -> list[tuple[Job, ReportT, int]]:
-        batch: list[tuple[Job, ReportT, int]] = []
-        room_bytes = _BATCH_BYTES_MAX
-        while self._waiting and len(batch) < items_max:
-            size_bytes = self._waiting[0][2]
-            if batch and size_bytes > room_bytes:
-                break
-            room_bytes -= size_bytes
-            batch.append(self._waiting.popleft())
-        return batch
 
     async def _note(self, batch: list[tuple[Job, ReportT, int]], answers: list[AnswerT | Rejected]) -> None:
         last_refusal: Rejected | None = None
