@@ -11,7 +11,7 @@ SEEDS ?= 1000
 START ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check fmt proto bench demo clean sim
+.PHONY: help venv run test check fmt proto bench demo clean sim chaos
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ proto: $(STAMP)  ## Regenerate the protobuf code
 
 sim: $(STAMP)  ## Simulate replicas under faults: make sim SEEDS=1000 START=0
 	@$(BIN)/python tools/simulate.py --seeds $(SEEDS) --start $(START)
+
+chaos: $(STAMP)  ## Break real brokers under load, judge the history: make chaos ARGS="--fault mix"
+	@PYTHONPATH=jepsen-style $(BIN)/python -m chaos.run $(ARGS)
 
 bench: $(STAMP)  ## Run the benchmarks
 	@$(BIN)/python benchmarks/run.py $(ARGS)

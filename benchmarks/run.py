@@ -18,9 +18,9 @@ from typing import NamedTuple
 from harness.bench import FULL, QUICK, Bench, Sizes
 from harness.display import Display
 from harness.machine import Machine, look_at_machine
-from harness.results import Aim, BrokenRunError, Measured, Outcome
+from harness.results import Aim, BrokenRunError, Measured, Outcome, reasons
 from holdfast.client import HoldfastError
-from scenarios import backlog, batches, singles, workers
+from scenarios import backlog, batches, failover, idle, replicated, singles, workers
 
 EXIT_OK = 0
 EXIT_BROKEN = 1
@@ -52,6 +52,23 @@ SCENARIOS = {
     "caller": Scenario("calls of an app, one after the other", workers.CALLER_AIMS, workers.measure_caller, 3),
     # Takes many samples by itself.
     "backlog": Scenario("claim and ack with a large backlog, start-up, memory", backlog.AIMS, backlog.measure, 1),
+    "replicated-enqueue": Scenario(
+        "100 × 1 KB per call into three replicas, each synced", replicated.ENQUEUE_AIMS, replicated.measure_enqueue, 3
+    ),
+    "replicated-lifecycle": Scenario(
+        "enqueue, claim and ack 100 at a time, three replicas",
+        replicated.LIFECYCLE_AIMS,
+        replicated.measure_lifecycle,
+        3,
+    ),
+    "replicated-single": Scenario(
+        "single enqueues of 1 KB at 100/s, three replicas and one in turns",
+        replicated.SINGLE_AIMS,
+        replicated.measure_single,
+        1,
+    ),
+    "failover": Scenario("until a write is acknowledged after the leader is gone", failover.AIMS, failover.measure, 1),
+    "idle-shards": Scenario(f"three nodes, {idle.SHARDS} shards, nothing to do", idle.AIMS, idle.measure, 1),
 }
 
 
@@ -71,10 +88,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--dir", type=Path, default=Path(), metavar="DIR", help="where data is put meanwhile (the current directory)"
     )
-    parser.add_argument("--tasks", type=_positive, metavar="N", help="tasks of enqueue, lifecycle, worker and caller")
-    parser.add_argument("--seconds", type=_positive, metavar="N", help="length of single")
+    parser.add_argument(
+        "--tasks", type=_positive, metavar="N", help="tasks of enqueue, lifecycle, worker and caller, replicated or not"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_positive,
+        metavar="N",
+        help="length of single, of a turn of replicated-single, and of idle-shards",
+    )
     parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
     parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")
+    parser.add_argument("--trials", type=_positive, metavar="N", help="fail-overs of each kind")
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.scenario if name not in SCENARIOS]
     if unknown:
@@ -92,9 +117,12 @@ def _sizes(arguments: argparse.Namespace) -> Sizes:
             sizes, enqueue_tasks=number, lifecycle_tasks=number, worker_tasks=number, caller_tasks=number
         )
     if arguments.seconds:
-        sizes = dataclasses.replace(sizes, single_seconds=float(arguments.seconds))
+        seconds = float(arguments.seconds)
+        sizes = dataclasses.replace(sizes, single_seconds=seconds, turn_seconds=seconds, idle_seconds=seconds)
     if arguments.samples:
         sizes = dataclasses.replace(sizes, pickup_tasks=arguments.samples)
+    if arguments.trials:
+        sizes = dataclasses.replace(sizes, trials=arguments.trials)
     if arguments.backlog:
         most = max(1, arguments.backlog // sizes.drain_samples)
         sizes = dataclasses.replace(sizes, backlog_tasks=arguments.backlog, drain_tasks=min(sizes.drain_tasks, most))
@@ -109,8 +137,9 @@ async def _run_scenario(name: str, bench: Bench, repeats: int) -> Outcome:
         bench.display.say(f"{name} {turn}/{repeats}: {scenario.title}")
         try:
             measured.add(await scenario.measure(bench))
-        except (BrokenRunError, HoldfastError, TimeoutError) as error:
-            broken = str(error) or type(error).__name__
+        except* (BrokenRunError, HoldfastError, TimeoutError) as group:
+            broken = reasons(group)
+        if broken:
             break
     outcome = Outcome.of(name, scenario.title, scenario.aims, measured)
     outcome.broken = broken
@@ -132,7 +161,8 @@ async def _main(arguments: argparse.Namespace) -> int:
     # A polite end also ends the processes and removes the data.
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
     display = Display()
     directory = arguments.dir.resolve()
     sizes = _sizes(arguments)

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.cluster import Cluster
 from harness.display import Display
 from harness.fleet import Fleet
 from harness.probes import NoiseMeter, calibration_ms
 from harness.protocol import LoadResult, LoadSpec
-from harness.results import BrokenRunError, Measured
+from harness.results import BrokenRunError, Measured, reasons
 from harness.server import ServerProcess
 from harness.stages import StageMeter
 from holdfast.client import AsyncClient, QueueStats
@@ -31,6 +32,10 @@ class Sizes:
     drain_samples: int
     worker_tasks: int
     caller_tasks: int  # enqueued one after the other
+    turns: int  # of three replicas and one
+    turn_seconds: float
+    trials: int  # of each kind of fail-over
+    idle_seconds: float
 
 
 FULL = Sizes(
@@ -43,6 +48,10 @@ FULL = Sizes(
     drain_samples=5,
     worker_tasks=50_000,
     caller_tasks=2_000,
+    turns=8,
+    turn_seconds=4.0,
+    trials=20,
+    idle_seconds=20.0,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,
@@ -54,6 +63,10 @@ QUICK = Sizes(
     drain_samples=2,
     worker_tasks=5_000,
     caller_tasks=200,
+    turns=1,
+    turn_seconds=1.0,
+    trials=2,
+    idle_seconds=3.0,
 )
 
 
@@ -92,9 +105,15 @@ class Bench:
         async with self.data_dir() as path, await ServerProcess.start(path) as server:
             yield server
 
+    @asynccontextmanager
+    async def cluster(self, *, shards: int = 1) -> AsyncIterator[Cluster]:
+        """A fresh cluster on empty data directories."""
+        async with self.data_dir() as path, await Cluster.start(path, shards=shards) as cluster:
+            yield cluster
+
     async def run_fleet(
         self,
-        server: ServerProcess,
+        servers: Mapping[str, ServerProcess],
         what: str,
         specs: Mapping[str, LoadSpec],
         *,
@@ -102,26 +121,30 @@ class Bench:
         tasks: int,
         stop_after: Sequence[str] = (),
     ) -> FleetRun:
-        """Runs load processes to their end. `counted` are those whose tasks are counted: together `tasks`."""
+        """Runs load processes to their end. `counted` are those whose tasks are counted: together `tasks`.
+
+        What each of the servers spent is told by its name; the stages of the first without one.
+        """
         async with Fleet(specs) as fleet:
             with self.display.progress(what, tasks) as on_progress:
                 before_ms = calibration_ms()
                 noise = NoiseMeter()
-                stages = await StageMeter.begin(server)
+                meters = [await StageMeter.begin(name, server) for name, server in servers.items()]
                 try:
                     results = await fleet.run(
                         on_progress=on_progress, counted=counted, tasks=tasks, stop_after=stop_after
                     )
                 except* BrokenRunError as group:
-                    raise BrokenRunError("; ".join(str(error) for error in group.exceptions)) from None
-            cpu_us, server_stages = await stages.end(tasks)
-            others_percent = noise.others_percent(stages.cpu_s + sum(result.cpu_s for result in results.values()))
+                    raise BrokenRunError(reasons(group)) from None
+            cpu_us, stages = await _end_all(meters, tasks)
+            measured_s = sum(meter.cpu_s for meter in meters) + sum(result.cpu_s for result in results.values())
+            others_percent = noise.others_percent(measured_s)
             after_ms = calibration_ms()
         for name, result in results.items():
             cpu_us[name] = result.cpu_s / tasks * 1e6
         measured = Measured(
             cpu_us={name: [value] for name, value in cpu_us.items()},
-            stages={name: [value] for name, value in server_stages.items()},
+            stages={name: [value] for name, value in stages.items()},
             others_percent=[others_percent],
             calibration_ms=[before_ms, after_ms],
         )
@@ -132,6 +155,16 @@ class Bench:
             raise BrokenRunError(f"expected {what} to do {tasks:,} tasks, but it did {done:,}")
         return FleetRun(results, seconds, tasks, measured)
 
-    async def stats(self, server: ServerProcess, queue: str) -> QueueStats:
-        async with AsyncClient(server.address) as client:
+    async def stats(self, address: str, queue: str) -> QueueStats:
+        async with AsyncClient(address) as client:
             return await client.queue_stats(queue)
+
+
+async def _end_all(meters: Sequence[StageMeter], tasks: int) -> tuple[dict[str, float], dict[str, float]]:
+    cpu_us: dict[str, float] = {}
+    stages: dict[str, float] = {}
+    for at, meter in enumerate(meters):
+        its_cpu_us, its_stages = await meter.end(tasks)
+        cpu_us |= its_cpu_us
+        stages |= {f"{meter.name}: {name}" if at else name: value for name, value in its_stages.items()}
+    return cpu_us, stages

@@ -10,6 +10,15 @@ class BrokenRunError(RuntimeError):
     """A run whose figures mean nothing: wrong counts, refused tasks, a process that died."""
 
 
+def reasons(group: BaseExceptionGroup[Exception]) -> str:
+    """What several things that failed together say, each once."""
+    told: dict[str, None] = {}
+    for error in group.exceptions:
+        text = reasons(error) if isinstance(error, BaseExceptionGroup) else str(error) or type(error).__name__
+        told[text] = None
+    return "; ".join(told)
+
+
 def expect(what: str, got: int, wanted: int) -> None:
     """Counts must be exact: a fast run that lost a task is no result."""
     if got != wanted:

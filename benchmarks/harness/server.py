@@ -1,12 +1,14 @@
-"""A real server process on a data directory of its own: `holdfast dev` on free ports."""
+"""Real server processes, each on a data directory of its own: `holdfast dev` on free ports, or a node of a cluster."""
 
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 import urllib.request
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +17,7 @@ from harness.results import BrokenRunError
 
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 120.0
+PAUSE_SECONDS_MAX = 10.0
 LINES_KEPT = 40
 
 
@@ -31,11 +34,22 @@ class ServerProcess:
         self.start_seconds = 0.0  # from the start of the process until it served
         self.address = ""
         self._ops_port = 0
+        self.led_at_s = 0.0  # when it last said that it leads
 
     @classmethod
     async def start(cls, data_dir: Path) -> Self:
-        command = [sys.executable, "-m", "holdfast.cli", "dev", "--data-dir", str(data_dir)]
-        command += ["--port", "0", "--ops-port", "0", "--log-format", "json"]
+        """A node alone."""
+        return await cls._run(["dev", "--port", "0"], data_dir)
+
+    @classmethod
+    async def start_node(cls, config: Path, data_dir: Path) -> Self:
+        """A node of a cluster, on the ports of its configuration."""
+        return await cls._run(["broker", "--config", str(config)], data_dir)
+
+    @classmethod
+    async def _run(cls, arguments: Sequence[str], data_dir: Path) -> Self:
+        command = [sys.executable, "-m", "holdfast.cli", *arguments, "--data-dir", str(data_dir)]
+        command += ["--ops-port", "0", "--log-format", "json"]
         # Settings of the person who runs the benchmark must not change what is measured.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         started_s = time.monotonic()
@@ -63,6 +77,15 @@ class ServerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.returncode is None
+
+    @property
+    def last_line(self) -> str:
+        """Of its log."""
+        return self._lines[-1] if self._lines else ""
+
     def memory(self) -> probes.Memory:
         return probes.memory(self.pid)
 
@@ -82,6 +105,15 @@ class ServerProcess:
             await self._process.wait()
         await self._reader
 
+    async def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and says nothing. Returns once it stands still."""
+        self._process.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(PAUSE_SECONDS_MAX):
+            await asyncio.to_thread(os.waitid, os.P_PID, self.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     async def scrape(self) -> dict[str, float]:
         """The metrics of the server, by series."""
         return await asyncio.to_thread(self._scrape)
@@ -98,7 +130,9 @@ class ServerProcess:
         async for raw in self._process.stderr:
             line = raw.decode(errors="replace").rstrip()
             self._lines.append(line)
-            if not self._serving.done() and '"serving"' in line:
+            if '"leading"' in line:
+                self.led_at_s = time.monotonic()
+            elif not self._serving.done() and '"serving"' in line:
                 event = json.loads(line)
                 if event.get("event") == "serving":
                     self.start_seconds = time.monotonic() - self._started_s

@@ -9,7 +9,8 @@ from harness.server import ServerProcess
 class StageMeter:
     """Made before a measurement by `begin`; `end` tells what happened since."""
 
-    def __init__(self, server: ServerProcess, series: dict[str, float], threads_s: dict[str, float]) -> None:
+    def __init__(self, name: str, server: ServerProcess, series: dict[str, float], threads_s: dict[str, float]) -> None:
+        self.name = name  # of the server in what is told
         self._server = server
         self._series = series
         self._threads_s = threads_s
@@ -17,18 +18,18 @@ class StageMeter:
         self.cpu_s = 0.0  # of the server, in all, once ended
 
     @classmethod
-    async def begin(cls, server: ServerProcess) -> "StageMeter":
+    async def begin(cls, name: str, server: ServerProcess) -> "StageMeter":
         series = await server.scrape()
-        return cls(server, series, probes.thread_cpu_s(server.pid))
+        return cls(name, server, series, probes.thread_cpu_s(server.pid))
 
     async def end(self, tasks: int) -> tuple[dict[str, float], dict[str, float]]:
         """CPU µs per task by group of threads, and stages."""
         pid = self._server.pid
         self.cpu_s = probes.process_cpu_s(pid) - self._cpu_s
         now_s = probes.thread_cpu_s(pid)
-        cpu_us = {"server": self.cpu_s / tasks * 1e6}
+        cpu_us = {self.name: self.cpu_s / tasks * 1e6}
         for kind, spent_s in now_s.items():
-            cpu_us[f"server: {kind}"] = (spent_s - self._threads_s[kind]) / tasks * 1e6
+            cpu_us[f"{self.name}: {kind}"] = (spent_s - self._threads_s[kind]) / tasks * 1e6
         return cpu_us, _stages(self._series, await self._server.scrape(), tasks)
 
 
@@ -41,7 +42,8 @@ def _stages(before: Mapping[str, float], after: Mapping[str, float], tasks: int)
     if syncs:
         stages["log sync, µs per task"] = grown("holdfast_fsync_seconds_sum") / tasks * 1e6
         stages["log sync, ms each"] = grown("holdfast_fsync_seconds_sum") / syncs * 1e3
-        stages["log entries per sync"] = grown("holdfast_round_entries_sum") / syncs
+        if entries := grown("holdfast_round_entries_sum"):  # only of a leader: they are its own
+            stages["log entries per sync"] = entries / syncs
     stages["apply, µs per task"] = grown("holdfast_apply_seconds_sum") / tasks * 1e6
     for method in ("Enqueue", "Reserve", "Ack"):
         label = f'{{method="{method}"}}'

@@ -54,7 +54,7 @@ async def measure(bench: Bench) -> Measured:
         await _fill_and_kill(bench, path, measured)
         await _start_and_drain(bench, path, measured)
         async with await ServerProcess.start(path) as server:
-            stats = await bench.stats(server, QUEUE)
+            stats = await bench.stats(server.address, QUEUE)
             expect("tasks ready after the restart", stats.ready, sizes.backlog_tasks - drained)
             expect("tasks succeeded after the restart", stats.succeeded_total, drained)
             measured.figures[_START_CLEAN] = [server.start_seconds]
@@ -81,7 +81,7 @@ async def _start_and_drain(bench: Bench, path: Path, measured: Measured) -> None
     sizes = bench.sizes
     async with await ServerProcess.start(path) as large:
         measured.figures[_START_KILLED] = [large.start_seconds]
-        expect("tasks ready after the crash", (await bench.stats(large, QUEUE)).ready, sizes.backlog_tasks)
+        expect("tasks ready after the crash", (await bench.stats(large.address, QUEUE)).ready, sizes.backlog_tasks)
         measured.figures[_RSS_KILLED] = [large.memory().rss_mb]
         await _settle(bench, large)
         async with bench.server() as small:
@@ -90,7 +90,7 @@ async def _start_and_drain(bench: Bench, path: Path, measured: Measured) -> None
                 run = await _drain(bench, large, QUEUE)
                 _note(measured, run, "large", _LARGE_CPU, _LARGE_WALL)
                 left = sizes.backlog_tasks - sample * sizes.drain_tasks
-                expect("tasks left", (await bench.stats(large, QUEUE)).ready, left)
+                expect("tasks left", (await bench.stats(large.address, QUEUE)).ready, left)
             await small.stop()
         measured.figures[_RSS_DRAINING] = [large.memory().peak_rss_mb]
         await large.stop()
@@ -101,20 +101,20 @@ async def _sample_small(bench: Bench, server: ServerProcess, queue: str, measure
     await _fill(bench, server, queue, bench.sizes.drain_tasks)
     run = await _drain(bench, server, queue)
     _note(measured, run, "small", _SMALL_CPU, _SMALL_WALL)
-    expect("tasks left", (await bench.stats(server, queue)).ready, 0)
+    expect("tasks left", (await bench.stats(server.address, queue)).ready, 0)
 
 
 async def _fill(bench: Bench, server: ServerProcess, queue: str, tasks: int) -> FleetRun:
     specs = {"producer": producer(server.address, tasks, queue=queue, calls=FILL_CALLS)}
-    run = await bench.run_fleet(server, f"filling {queue}", specs, counted=["producer"], tasks=tasks)
-    expect("tasks enqueued", (await bench.stats(server, queue)).enqueued_total, tasks)
+    run = await bench.run_fleet({"server": server}, f"filling {queue}", specs, counted=["producer"], tasks=tasks)
+    expect("tasks enqueued", (await bench.stats(server.address, queue)).enqueued_total, tasks)
     return run
 
 
 async def _drain(bench: Bench, server: ServerProcess, queue: str) -> FleetRun:
     tasks = bench.sizes.drain_tasks
     specs = {"consumer": consumer(server.address, "drain", queue=queue, tasks=tasks)}
-    return await bench.run_fleet(server, f"draining {queue}", specs, counted=["consumer"], tasks=tasks)
+    return await bench.run_fleet({"server": server}, f"draining {queue}", specs, counted=["consumer"], tasks=tasks)
 
 
 async def _settle(bench: Bench, server: ServerProcess) -> None:

@@ -1,9 +1,12 @@
 """Batched enqueue, and whole lives of tasks."""
 
+from collections.abc import Mapping
+
 from harness.bench import Bench
 from harness.numbers import percentile
 from harness.protocol import CONSUME, PRODUCE, LoadSpec
 from harness.results import Aim, Measured, Target, expect
+from harness.server import ServerProcess
 
 QUEUE = "bench"
 BATCH_TASKS = 100
@@ -49,14 +52,27 @@ def consumer(address: str, worker: str, *, queue: str = QUEUE, tasks: int = 0) -
 
 
 async def measure_enqueue(bench: Bench) -> Measured:
-    tasks = bench.sizes.enqueue_tasks
     async with bench.server() as server:
-        specs = {"producer": producer(server.address, tasks)}
-        run = await bench.run_fleet(server, "enqueue", specs, counted=["producer"], tasks=tasks)
-        stats = await bench.stats(server, QUEUE)
-        expect("tasks enqueued", stats.enqueued_total, tasks)
-        expect("tasks ready", stats.ready, tasks)
+        measured = await run_enqueue(bench, server.address, {"server": server})
         await server.stop()
+    return measured
+
+
+async def measure_lifecycle(bench: Bench) -> Measured:
+    async with bench.server() as server:
+        measured = await run_lifecycle(bench, server.address, {"server": server})
+        await server.stop()
+    return measured
+
+
+async def run_enqueue(bench: Bench, address: str, servers: Mapping[str, ServerProcess]) -> Measured:
+    """Into one server, or into a leader and its followers."""
+    tasks = bench.sizes.enqueue_tasks
+    specs = {"producer": producer(address, tasks)}
+    run = await bench.run_fleet(servers, "enqueue", specs, counted=["producer"], tasks=tasks)
+    stats = await bench.stats(address, QUEUE)
+    expect("tasks enqueued", stats.enqueued_total, tasks)
+    expect("tasks ready", stats.ready, tasks)
     call_ms = run.results["producer"].call_ms
     run.measured.figures = {
         "rate": [run.rate_per_s],
@@ -67,19 +83,17 @@ async def measure_enqueue(bench: Bench) -> Measured:
     return run.measured
 
 
-async def measure_lifecycle(bench: Bench) -> Measured:
+async def run_lifecycle(bench: Bench, address: str, servers: Mapping[str, ServerProcess]) -> Measured:
     tasks = bench.sizes.lifecycle_tasks
     consumers = [f"consumer {number}" for number in range(1, CONSUMERS + 1)]
-    async with bench.server() as server:
-        specs = {"producer": producer(server.address, tasks)}
-        specs |= {name: consumer(server.address, name) for name in consumers}
-        run = await bench.run_fleet(server, "lifecycle", specs, counted=consumers, tasks=tasks, stop_after=consumers)
-        stats = await bench.stats(server, QUEUE)
-        expect("tasks enqueued", stats.enqueued_total, tasks)
-        expect("tasks succeeded", stats.succeeded_total, tasks)
-        expect("tasks claimed in all", stats.claimed_total, tasks)
-        expect("tasks left", stats.ready + stats.claimed + stats.retrying + stats.dead, 0)
-        await server.stop()
+    specs = {"producer": producer(address, tasks)}
+    specs |= {name: consumer(address, name) for name in consumers}
+    run = await bench.run_fleet(servers, "lifecycle", specs, counted=consumers, tasks=tasks, stop_after=consumers)
+    stats = await bench.stats(address, QUEUE)
+    expect("tasks enqueued", stats.enqueued_total, tasks)
+    expect("tasks succeeded", stats.succeeded_total, tasks)
+    expect("tasks claimed in all", stats.claimed_total, tasks)
+    expect("tasks left", stats.ready + stats.claimed + stats.retrying + stats.dead, 0)
     run.measured.figures = {
         "rate": [run.rate_per_s],
         "enqueue call of 100, p50": [percentile(run.results["producer"].call_ms, 50)],

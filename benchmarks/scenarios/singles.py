@@ -26,7 +26,7 @@ PICKUP_AIMS = (
 )
 
 
-def _pacer(address: str, tasks: int, rate_per_s: float) -> LoadSpec:
+def pacer(address: str, tasks: int, rate_per_s: float) -> LoadSpec:
     return LoadSpec(
         role=PACE, address=address, queue=QUEUE, tasks=tasks, payload_bytes=PAYLOAD_BYTES, rate_per_s=rate_per_s
     )
@@ -35,9 +35,9 @@ def _pacer(address: str, tasks: int, rate_per_s: float) -> LoadSpec:
 async def measure_single(bench: Bench) -> Measured:
     tasks = max(1, round(bench.sizes.single_seconds * SINGLE_RATE_PER_S))
     async with bench.server() as server:
-        specs = {"producer": _pacer(server.address, tasks, SINGLE_RATE_PER_S)}
-        run = await bench.run_fleet(server, "single", specs, counted=["producer"], tasks=tasks)
-        stats = await bench.stats(server, QUEUE)
+        specs = {"producer": pacer(server.address, tasks, SINGLE_RATE_PER_S)}
+        run = await bench.run_fleet({"server": server}, "single", specs, counted=["producer"], tasks=tasks)
+        stats = await bench.stats(server.address, QUEUE)
         expect("tasks enqueued", stats.enqueued_total, tasks)
         expect("tasks ready", stats.ready, tasks)
         await server.stop()
@@ -58,11 +58,13 @@ async def measure_pickup(bench: Bench) -> Measured:
     tasks = bench.sizes.pickup_tasks
     async with bench.server() as server:
         specs = {
-            "producer": _pacer(server.address, tasks, PICKUP_RATE_PER_S),
+            "producer": pacer(server.address, tasks, PICKUP_RATE_PER_S),
             "worker": LoadSpec(role=PICK_UP, address=server.address, queue=QUEUE, worker="waiting"),
         }
-        run = await bench.run_fleet(server, "pickup", specs, counted=["worker"], tasks=tasks, stop_after=["worker"])
-        stats = await bench.stats(server, QUEUE)
+        run = await bench.run_fleet(
+            {"server": server}, "pickup", specs, counted=["worker"], tasks=tasks, stop_after=["worker"]
+        )
+        stats = await bench.stats(server.address, QUEUE)
         expect("tasks enqueued", stats.enqueued_total, tasks)
         expect("tasks succeeded", stats.succeeded_total, tasks)
         await server.stop()

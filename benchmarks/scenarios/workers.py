@@ -31,8 +31,10 @@ async def measure_worker(bench: Bench) -> Measured:
             ),
             "worker": LoadSpec(role=WORK, address=server.address, queue=QUEUE, calls_in_flight=SLOTS, worker="bench"),
         }
-        run = await bench.run_fleet(server, "worker", specs, counted=["worker"], tasks=tasks, stop_after=["worker"])
-        stats = await bench.stats(server, QUEUE)
+        run = await bench.run_fleet(
+            {"server": server}, "worker", specs, counted=["worker"], tasks=tasks, stop_after=["worker"]
+        )
+        stats = await bench.stats(server.address, QUEUE)
         expect("tasks enqueued", stats.enqueued_total, tasks)
         expect("tasks succeeded", stats.succeeded_total, tasks)
         expect("tasks claimed in all", stats.claimed_total, tasks)
@@ -51,8 +53,8 @@ async def measure_caller(bench: Bench) -> Measured:
     tasks = bench.sizes.caller_tasks
     async with bench.server() as server:
         specs = {"producer": LoadSpec(role=PRODUCE_SINGLY, address=server.address, queue=QUEUE, tasks=tasks)}
-        run = await bench.run_fleet(server, "caller", specs, counted=["producer"], tasks=tasks)
-        stats = await bench.stats(server, QUEUE)
+        run = await bench.run_fleet({"server": server}, "caller", specs, counted=["producer"], tasks=tasks)
+        stats = await bench.stats(server.address, QUEUE)
         expect("tasks enqueued", stats.enqueued_total, tasks)
         await server.stop()
     call_ms = run.results["producer"].call_ms

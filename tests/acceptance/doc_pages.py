@@ -2,7 +2,9 @@
 
 python  A block that begins with a comment such as `# hello.py` is saved under that name. Others are executed, all of a
         page in one interpreter, as in a Python shell.
-sh      Run line by line. Servers and workers are started in the background and stopped at the end of the page.
+sh      Run line by line. Servers and workers are started in the background and stopped at the end of the page. A line
+        that begins with `kill` ends some of them: the page goes on when they have ended. A broker that is given a file
+        goes by it alone. Lines that begin with `openssl` are left out where there is no such command.
 toml    Loaded by the server's configuration; saved if it begins with a comment such as `# holdfast.toml`.
 text    Directly after a python or sh block: what that block must print. Elsewhere: a picture.
 
@@ -12,7 +14,8 @@ any lines, and ids, dates and times for others of their kind. The ports of the p
 
 import json
 import re
-import socket
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +25,8 @@ from pathlib import Path
 
 from holdfast.broker.config import load_config
 from tests.acceptance.running import REPO, Running, environment
+from tests.integration.cluster import free_ports
+from tests.integration.server import wait_until
 
 LANGUAGES = ("python", "sh", "toml", "text")
 LINE_S_MAX = 100.0
@@ -31,6 +36,9 @@ MAKE_ARGS = {"help": "", "test": "--version", "bench": "--help", "demo": "--task
 
 _FILE_NAME = re.compile(r"# ([\w-]+\.(?:py|toml))$")
 _LONG_RUNNING = re.compile(r"(?:[A-Z_]+=\S+ )*(?:holdfast (?:dev|broker|worker)|make run)\b(?!.*(?:--help|\|\|))")
+# Ports and directory are in the file: those of the session must not win over it.
+_BROKER_OF_A_FILE = re.compile(r"\bholdfast broker --config\b")
+_BY_ITS_FILE = "env -u HOLDFAST_PORT -u HOLDFAST_OPS_PORT -u HOLDFAST_DATA_DIR holdfast broker --config"
 _PORT = re.compile(r"(?P<before>localhost:|127\.0\.0\.1:|port |PORT=|port = )(?P<port>7[45]\d\d)\b")
 _KINDS = (  # of values that differ from run to run
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
@@ -124,13 +132,24 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
         whole = ""
 
 
+class Started(Running):
+    """A server or a worker of a page."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for_end(self) -> None:
+        wait_until(lambda: self.exit_code is not None, f"`{self.command}` to end")
+
+
 class Session:
     """One reader of one page."""
 
     def __init__(self, page: str, directory: Path) -> None:
         self._page = page
         self._directory = directory
-        self._ports = {"7400": _free_port(), "7403": _free_port()}
+        self._ports = dict(zip(("7400", "7403"), map(str, free_ports(2)), strict=True))
         self._env = environment(
             {
                 "HOLDFAST_PORT": self._ports["7400"],
@@ -141,7 +160,8 @@ class Session:
             }
         )
         self._state = directory / ".shell-state"
-        self.running: list[Running] = []
+        self.running: list[Started] = []
+        self._started = 0
         self._interpreter: subprocess.Popen[str] | None = None
         self._printed: str | None = None  # by the block before
 
@@ -201,10 +221,16 @@ class Session:
         """The same with this page's own ports."""
 
         def replace(found: re.Match[str]) -> str:
-            port = self._ports.setdefault(found["port"], _free_port())
-            return found["before"] + port
+            return found["before"] + self._port_for(found["port"])
 
         return _PORT.sub(replace, text)
+
+    def _port_for(self, shown: str) -> str:
+        while shown not in self._ports:
+            (port,) = free_ports(1)
+            if str(port) not in self._ports.values():
+                self._ports[shown] = str(port)
+        return self._ports[shown]
 
     # --- the shell --------------------------------------------------------------------------------------------
 
@@ -214,8 +240,10 @@ class Session:
             line = self._redirected(line)
             if _LONG_RUNNING.match(line):
                 self._start(block.line + number, line)
-            else:
-                printed += self._line(block.line + number, line)
+            elif line.startswith("kill "):
+                self._kill(block.line + number, line)
+            elif not line.startswith("openssl ") or shutil.which("openssl"):
+                printed += self._as_on_the_page(self._line(block.line + number, line))
         self._printed = printed
 
     def _line(self, number: int, line: str) -> str:
@@ -230,7 +258,7 @@ class Session:
         )  # fmt: skip
         if done.returncode:
             raise PageError(self._page, number, f"`{line}` ended with {done.returncode}:\n{done.stdout}")
-        return self._as_on_the_page(done.stdout)
+        return done.stdout
 
     def _as_on_the_page(self, text: str) -> str:
         for shown, port in self._ports.items():
@@ -239,7 +267,7 @@ class Session:
 
     def _command(self, number: int, line: str) -> str:
         """The line as it is run here: `make` in the repository, and the virtual environment wherever it is."""
-        line = line.replace(".venv/", f"{sys.prefix}/")
+        line = _BROKER_OF_A_FILE.sub(_BY_ITS_FILE, line.replace(".venv/", f"{sys.prefix}/"))
         if not line.startswith("make "):
             return line
         target = line.partition("#")[0].split()[1]
@@ -250,32 +278,51 @@ class Session:
     def _start(self, number: int, line: str) -> None:
         command = line.partition(" #")[0].rstrip("& ")
         # `env`, because settings may stand before the command.
-        argv = _make("run") if command.startswith("make ") else ["bash", "-c", f"exec env {command}"]
-        output = self._directory / f".output-{len(self.running)}"
-        process = Running(argv, self._directory, output, self._env)
+        is_make = command.startswith("make ")
+        argv = _make("run") if is_make else ["bash", "-c", f"exec env {self._command(number, command)}"]
+        self._started += 1
+        output = self._directory / f".output-{self._started}"
+        process = Started(argv, self._directory, output, self._env)
         self.running.append(process)
         try:
             process.wait_for(" serves " if " worker " in f"{command} " else "serving")
         except AssertionError as error:
             raise PageError(self._page, number, f"`{line}` did not start: {error}") from error
 
+    def _kill(self, number: int, line: str) -> None:
+        """Ends processes of this page, and nothing else on this machine."""
+        pids = [int(word) for word in self._line(number, line.replace("kill", "echo", 1)).split() if word.isdigit()]
+        ending = [process for process in self.running if process.pid in pids]
+        if not ending or len(ending) < len(pids):
+            raise PageError(self._page, number, f"`{line}` names processes that this page has not started: {pids}")
+        self._line(number, line)
+        for process in ending:
+            process.wait_for_end()
+            self.running.remove(process)
+            self._check_end(process, -signal.SIGKILL if " -9 " in line else 0)
+
     # --- the end ----------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Stops what runs as Ctrl-C would, the last one first; everything has to end well."""
+        """Stops what runs as Ctrl-C would, workers first, the last one first; everything has to end well."""
         if self._interpreter is not None and self._interpreter.stdin is not None:
             self._interpreter.stdin.close()
             if self._interpreter.wait(30):
                 raise PageError(self._page, 0, "the Python of this page did not end well")
-        for process in reversed(self.running):
+        workers = [process for process in self.running if " worker " in process.command]
+        servers = [process for process in self.running if process not in workers]
+        for process in reversed(servers + workers):
             if process.exit_code is not None:
                 raise PageError(self._page, 0, f"`{process.command}` ended with {process.exit_code}:\n{process.output}")
-            code = process.interrupt()
-            # make, which was interrupted as well, has an exit code of its own.
-            if code and not process.command.startswith("make "):
-                raise PageError(self._page, 0, f"`{process.command}` ended with {code}:\n{process.output}")
-            if not any("stopped" in line.lower() for line in process.output.splitlines()[-3:]):
-                raise PageError(self._page, 0, f"`{process.command}` did not stop warmly:\n{process.output}")
+            process.interrupt()
+            self._check_end(process, 0)
+
+    def _check_end(self, process: Started, wanted: int) -> None:
+        # make, which was interrupted as well, has an exit code of its own.
+        if process.exit_code != wanted and not process.command.startswith("make "):
+            raise PageError(self._page, 0, f"`{process.command}` ended with {process.exit_code}:\n{process.output}")
+        if wanted == 0 and not any("stopped" in line.lower() for line in process.output.splitlines()[-3:]):
+            raise PageError(self._page, 0, f"`{process.command}` did not stop warmly:\n{process.output}")
 
     def close(self) -> None:
         for process in self.running:
@@ -311,9 +358,3 @@ def _make(target: str) -> list[str]:
     """The real recipe, in this virtual environment, which is taken to be up to date."""
     stamp = f"{sys.prefix}/.installed"
     return ["make", "--no-print-directory", "-C", str(REPO), "-o", stamp, f"VENV={sys.prefix}", target]
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])

@@ -1,10 +1,15 @@
 """The benchmarks run to their end with the right counts. How fast is not a matter for a test."""
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests.integration.server import wait_until
 
 RUN = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
 
@@ -70,6 +75,67 @@ def test_latency_and_backlog_scenarios_count_and_report_everything(tmp_path: Pat
         assert backlog[name]["reached"]["median"] > 0
         assert backlog[name]["target"]
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_replicated_throughput_scenarios_count_and_report_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "replicated-enqueue", "replicated-lifecycle", "--tasks", "500")
+    assert scenarios["replicated-enqueue"]["counts"] == {"enqueued": 500}
+    assert scenarios["replicated-lifecycle"]["counts"] == {"enqueued": 500, "succeeded": 500}
+    for scenario in scenarios.values():
+        figures = figures_of(scenario)
+        assert figures["rate"]["target"].startswith("≥")
+        spent_us = {who: figures[who]["reached"]["median"] for who in ("leader", "follower", "clients")}
+        assert min(spent_us.values()) > 0
+        in_all_us = spent_us["leader"] + 2 * spent_us["follower"] + spent_us["clients"]
+        assert figures["all processes"]["reached"]["median"] == pytest.approx(in_all_us)
+        assert scenario["stages"]["follower 2: apply, µs per task"]["median"] > 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_replicated_latency_and_idle_scenarios_count_and_report_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "replicated-single", "idle-shards", "--seconds", "1")
+    assert scenarios["replicated-single"]["counts"] == {"three replicas": 100, "one replica": 100}
+    single = figures_of(scenarios["replicated-single"])
+    ratio = single["three replicas, p50"]["reached"]["median"] / single["one replica, p50"]["reached"]["median"]
+    assert single["three to one, p50"]["reached"]["median"] == pytest.approx(ratio)
+    assert single["three to one, p50"]["target"] == "≤ 3 ×"
+    assert scenarios["idle-shards"]["counts"] == {"nodes": 3, "shards": 64}
+    idle = figures_of(scenarios["idle-shards"])
+    assert idle["busiest node, CPU"]["reached"]["median"] == idle["each node, CPU"]["reached"]["high"] > 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_the_fail_over_scenario_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "failover", "--trials", "1")
+    assert scenarios["failover"]["counts"]["fail-overs"] == 2
+    assert scenarios["failover"]["counts"]["enqueued"] > 0
+    failover = figures_of(scenarios["failover"])
+    for kind in ("SIGKILL", "SIGSTOP"):
+        assert failover[f"{kind}, next write"]["reached"]["samples"] == 1
+        assert failover[f"{kind}, next write"]["target"] == "≤ 2 s"
+        assert failover[f"{kind}, slowest of all"]["target"] == "≤ 5 s"
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_a_run_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, str(RUN), "failover"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
+        try:
+            wait_until(lambda: len(brokers_in(tmp_path)) == 3, "three brokers")
+        finally:
+            run.terminate()
+        assert run.wait(timeout=60) == 1
+    assert brokers_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def brokers_in(directory: Path) -> list[str]:
+    """Command lines of processes that have to do with this directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if str(directory) in line]
 
 
 def test_an_unknown_scenario_is_refused_by_name(tmp_path: Path) -> None:

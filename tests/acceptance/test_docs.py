@@ -3,10 +3,12 @@
 import inspect
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from holdfast.broker.config import ENV_PREFIX, BrokerConfig
+from holdfast.broker.metrics import Metrics
 from holdfast.cli.problems import EXIT_CODE_MEANINGS
 from holdfast.client import Holdfast, Task, Worker
 from tests.acceptance.doc_pages import PageError, Session, blocks_of, logical_lines, matches, run_page
@@ -15,7 +17,7 @@ from tests.acceptance.running import REPO
 PAGES = ["README.md", *(path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").glob("**/*.md")))]
 COMMANDS = (
     "dev", "broker", "worker", "enqueue", "task get", "task wait", "task cancel", "queue ls", "queue stats", "dlq ls",
-    "dlq show", "dlq retry", "dlq discard", "bench", "version",
+    "dlq show", "dlq retry", "dlq discard", "shard ls", "shard hash", "shard transfer", "bench", "version",
 )  # fmt: skip
 
 
@@ -47,6 +49,8 @@ def rows_of(text: str) -> dict[str, list[str]]:
 
 def shown(name: str, value: object) -> str:
     """A value of a setting as the page has it: bytes and long times in units that people read."""
+    if value in (None, ()):
+        return "none"
     if not isinstance(value, int | float):
         return f"`{value}`"
     if "bytes" in name:
@@ -65,11 +69,16 @@ def shown(name: str, value: object) -> str:
 def setting_row(name: str) -> list[str]:
     field = BrokerConfig.model_fields[name]
     bounds = {key: getattr(each, key) for each in field.metadata for key in ("ge", "le") if hasattr(each, key)}
-    choices = getattr(field.annotation, "__args__", ())
-    if choices:
+    choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+    if name == "nodes":
+        (most,) = [each.max_length for each in field.metadata]
+        allowed = f"up to {most} nodes"
+    elif choices:
         allowed = ", ".join(f"`{choice}`" for choice in choices)
     elif bounds:
         allowed = f"{shown(name, bounds['ge'])} to {shown(name, bounds['le'])}"
+    elif any(hasattr(each, "pattern") and each.pattern for each in field.metadata):
+        allowed = "a name"
     else:
         allowed = "text" if field.annotation is str else "a path"
     return [shown(name, field.default), allowed, str(field.description)]
@@ -100,6 +109,18 @@ def test_the_configuration_page_has_every_option_of_apps_tasks_and_workers() -> 
     assert {row for row in rows if " " not in row} == {"HOLDFAST_ADDRESS", f"{ENV_PREFIX}<SETTING>"}
 
 
+def test_what_operators_are_told_to_watch_is_there() -> None:
+    text = page_text("docs/clusters.md")
+    metrics = set(re.findall(r"\bholdfast_[a-z_]+", text))
+    assert len(metrics) > 5
+    assert {name for name in metrics if f"# HELP {name} " not in Metrics().render().decode()} == set()
+    lines = text.partition("| line in the log |")[2].partition("\n\n")[0]
+    events = set(re.findall("`([a-z_ ]+)`", lines))
+    assert len(events) > 5
+    source = "".join(path.read_text() for path in (REPO / "broker").glob("**/*.py"))
+    assert {event for event in events if f'"{event}"' not in source} == set()
+
+
 def test_the_command_line_page_has_every_command_and_exit_code() -> None:
     text = page_text("docs/cli.md")
     headings = re.findall(r"^## `holdfast ([^`A-Z\[]+)", text, re.MULTILINE)
@@ -126,6 +147,8 @@ def fenced(language: str, *lines: str) -> str:
         (fenced("sh", "echo a") + fenced("text", "b"), "expected\nb\n\nbut this was printed:\na"),
         (fenced("sh", "echo a") + fenced("text", "a", "a"), "expected"),
         (fenced("sh", "make clean"), "nobody knows how to run `make clean`"),
+        (fenced("sh", "kill $PPID"), "that this page has not started"),
+        (fenced("sh", "kill"), "ended with"),
         (fenced("sh", "holdfast worker nowhere:app"), "did not start"),
         (fenced("sh", "holdfast dev --port none"), "did not start"),
         (fenced("python", "print(1 / 0)"), "ZeroDivisionError"),
@@ -154,6 +177,23 @@ def test_a_process_that_ends_before_its_page_fails_the_page(tmp_path: Path) -> N
         session.running[0].close()
         with pytest.raises(PageError, match="ended with -9"):
             session.finish()
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(
+    ("last", "left"), [("kill -9 $(cat data/LOCK)", 0), ("kill $(cat data/LOCK)", 0), ("cat data/LOCK", 1)]
+)
+def test_a_page_may_end_what_it_started(last: str, left: int, tmp_path: Path) -> None:
+    """A broker of a file, which has its own ports and its own directory in it."""
+    text = fenced("toml", "# one.toml", "port = 7501", "ops_port = 7503", 'data_dir = "data"')
+    text += fenced("sh", "holdfast broker --config one.toml", last)
+    session = Session("page.md", tmp_path)
+    try:
+        for block in blocks_of("page.md", text):
+            session.run(block)
+        assert len(session.running) == left
+        session.finish()
     finally:
         session.close()
 

@@ -64,8 +64,8 @@ def test_a_second_server_on_the_same_directory_is_refused(make_server: MakeServe
 
 def test_another_format_is_refused(used_directory: Path, tmp_path: Path, make_server: MakeServer) -> None:
     cases = {
-        b"holdfast-data 3\n": "has format 3, but this version reads format 2. Use the newer version",
-        b"holdfast-data 1\n": "has format 1, but this version reads format 2. Use the older version",
+        b"holdfast-data 4\n": "has format 4, but this version reads format 3. Use the newer version",
+        b"holdfast-data 1\n": "has format 1, but this version reads format 3. Use the older version",
         b"garbage": "FORMAT is damaged: it contains b'garbage'",
     }
     servers = {}
@@ -86,9 +86,9 @@ def test_damage_in_the_middle_of_the_log_is_refused_and_named(copy: Path, make_s
     # One bit in the third round: behind it are rounds that were acknowledged.
     offset = 3 * BLOCK_BYTES
     with segment.open("r+b") as file:
-        file.seek(offset + 200)
+        file.seek(offset + 30)
         byte = file.read(1)[0]
-        file.seek(offset + 200)
+        file.seek(offset + 30)
         file.write(bytes([byte ^ 0x10]))
     before = contents(copy)
     server = make_server(data_dir=copy)

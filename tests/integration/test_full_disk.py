@@ -230,7 +230,7 @@ async def check_restart(server: ServerProcess, producer: Producer) -> None:
     assert await asyncio.to_thread(server.stop) == 0
     await asyncio.to_thread(server.start)
     [recovered] = server.events("recovered")
-    assert (recovered["entries_replayed"], recovered["clean"]) == (0, True)
+    assert (recovered["entries_to_apply"], recovered["clean"]) == (0, True)
     async with AsyncClient(server.address) as client:
         producer.client = client
         await producer.check_all_there()

@@ -62,7 +62,7 @@ async def test_a_stop_finishes_what_is_under_way(make_server: MakeServer, faults
 
     await asyncio.to_thread(server.start)
     [recovered] = server.events("recovered")
-    assert (recovered["entries_replayed"], recovered["clean"]) == (0, True)
+    assert (recovered["entries_to_apply"], recovered["clean"]) == (0, True)
     async with AsyncClient(server.address) as client:
         stats = await client.queue_stats("work")
         assert (stats.ready, stats.claimed, stats.succeeded_total) == (1, 0, 1)

@@ -41,7 +41,7 @@ async def test_settlements_and_claims_are_remembered(server: ServerProcess, queu
         released = await client.release(to_release)
     await kill_and_restart(server)
     [recovered] = server.events("recovered")
-    assert recovered["entries_replayed"] > 0
+    assert recovered["entries_to_apply"] > 0
     assert recovered["clean"] is False
     async with AsyncClient(server.address) as client:
         assert await client.ack(to_ack, result=b"42", follow_ups=follow_ups) == acked

@@ -1,5 +1,6 @@
 """Engines with one correction taken back each: the simulation must find out every one of them."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from holdfast.broker.raft.engine import ShardRaft
@@ -7,15 +8,24 @@ from holdfast.broker.raft.library import CANDIDATE, LEADER
 from holdfast.broker.raft.messages import Append, AppendReply, Message, RequestVote, VoteReply
 
 
+def counted(engine: ShardRaft, voters: Iterable[str]) -> int:
+    """What a majority of these has on disk, as a leader knows it."""
+    known = [engine.match_index(voter) for voter in voters if voter in engine.others]
+    durable = sorted([engine.durable_index, *known])
+    return min(durable[-(len(durable) // 2 + 1)], engine.last_index)
+
+
 class CutsWhatFits(ShardRaft):
     """Deletes everything behind the previous entry, also what is the same."""
 
     def _take(self, message: Append) -> int:
-        if message.previous_index < self.last_index:
-            self.cut_from(message.previous_index + 1)
+        first = max(message.previous_index, self.base_index) + 1
+        if first <= self.last_index:
+            self.cut_from(first)
         for entry in message.entries:
-            self.append(entry)
-        return message.previous_index + len(message.entries)
+            if entry.index >= first:
+                self.append(entry)
+        return max(message.previous_index + len(message.entries), self.base_index)
 
 
 class TakesOldReplies(ShardRaft):
@@ -71,8 +81,7 @@ class CommitsOldTerms(ShardRaft):
     """An entry of an earlier term is committed by counting copies."""
 
     def _advance_commit(self) -> None:
-        durable = sorted([self.durable_index, *(self.match_index(peer) for peer in self.others)], reverse=True)
-        self.commit_index = max(self.commit_index, min(durable[self._majority - 1], self.last_index))
+        self.commit_index = max(self.commit_index, counted(self, self.configuration.voters))
 
 
 class VotesForAnyone(ShardRaft):

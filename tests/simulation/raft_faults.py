@@ -2,27 +2,24 @@
 
 from collections.abc import Callable
 
-from holdfast.broker.raft.library import LEADER
 from tests.simulation.raft_world import World
 
 
 def crash(world: World) -> None:
     if world.alive():
         world.draw.choice(world.alive()).crash()
-        world.note_down()
 
 
 def crash_the_leader(world: World) -> None:
     """The most interesting one to lose."""
     for process in world.alive():
-        if process.engine is not None and process.engine.role == LEADER:
+        if process.leads:
             process.crash()
-    world.note_down()
 
 
 def start(world: World) -> None:
-    for process in world.processes.values():
-        if process.engine is None and world.draw.random() < 0.7:
+    for process in world.down():
+        if world.draw.random() < 0.7:
             process.start()
 
 
@@ -44,32 +41,60 @@ def heal(world: World) -> None:
 def change_the_network(world: World) -> None:
     faults, draw = world.faults, world.draw
     faults.lost, faults.doubled = draw.choice([0, 0, 0.05, 0.3]), draw.choice([0, 0.1, 0.5])
-    faults.latency_s_max = draw.choice([0.005, 0.02, 0.1, 0.4])
+    faults.latency_s_max = draw.choice([0.005, 0.02, 0.02, 0.1, 0.4])
+    faults.shuffled = draw.random() < 0.5
     faults.stuck = draw.choice([0, 0, 0.02, 0.1])
 
 
 def change_the_disks(world: World) -> None:
     draw = world.draw
     world.faults.sync_s_max = draw.choice([0.001, 0.01, 0.1])
-    draw.choice(list(world.processes.values())).slow_s = draw.choice([0, 0, 0.2, 0.5])
+    process = draw.choice(list(world.processes.values()))
+    process.slow_s = draw.choice([0, 0, 0.2, 0.5])
+    process.gather_s_max = draw.choice([0, 0, 0.01, 0.1])
+
+
+def fill_a_disk(world: World) -> None:
+    """Or make room again."""
+    process = world.draw.choice(list(world.processes.values()))
+    process.is_disk_full = not process.is_disk_full
+
+
+def change_a_clock(world: World) -> None:
+    process = world.draw.choice(list(world.processes.values()))
+    process.set_clock_rate(world.draw.choice([0.3, 0.8, 1.0, 1.25, 3.0]))
+
+
+def pause(world: World) -> None:
+    if world.alive():
+        world.draw.choice(world.alive()).pause(world.draw.uniform(0.1, 2.0))
 
 
 def hand_over(world: World) -> None:
     for process in world.alive():
-        if process.engine is not None and not process.frozen:
-            process.engine.hand_over(world.draw.choice(world.names))
+        world.hand_over(process, world.draw.choice(world.names))
+
+
+def doubt_a_clock(world: World) -> None:
+    """A replica whose clock is off neither campaigns nor leads."""
+    if world.alive():
+        world.draw.choice(world.alive()).set_may_campaign(world.draw.random() < 0.3)
 
 
 FAULTS: dict[Callable[[World], None], int] = {
-    crash: 2,
-    crash_the_leader: 1,
-    start: 3,
-    cut_in_two: 1,
-    cut_one_way: 1,
-    heal: 2,
-    change_the_network: 1,
-    change_the_disks: 1,
-    hand_over: 1,
+    crash: 3,
+    crash_the_leader: 2,
+    start: 6,
+    cut_in_two: 2,
+    cut_one_way: 2,
+    heal: 4,
+    change_the_network: 2,
+    change_the_disks: 2,
+    fill_a_disk: 1,
+    change_a_clock: 1,
+    doubt_a_clock: 1,
+    pause: 2,
+    hand_over: 2,
 }
 
 

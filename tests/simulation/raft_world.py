@@ -1,8 +1,6 @@
-"""Replicas of one shard on virtual time: a network, disks and processes that fail, and what must hold all the same.
+"""Replicas of one shard on virtual time, with a network between them and clients that never rest.
 
-Everything is drawn from one seed: a failure can be seen again. A replica works in rounds as the node does: what arrived
-is delivered, proposals are taken, the journal is synced while nothing enters the engine, then promises leave, time
-passes and what is committed is applied.
+Everything is drawn from one seed: a failure can be seen again.
 """
 
 import heapq
@@ -13,19 +11,23 @@ from dataclasses import dataclass, field
 
 from holdfast.broker.raft.codec import decode, encode
 from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import MemoryJournal
-from holdfast.broker.raft.library import LEADER, REGULAR, Timing
+from holdfast.broker.raft.journal import found
+from holdfast.broker.raft.library import Timing
 from holdfast.broker.raft.messages import Message
+from tests.simulation.raft_checks import Checks, Violation
+from tests.simulation.raft_disks import Durable, MemoryDisk, NodeDisk
+from tests.simulation.raft_operator import Operator
+from tests.simulation.raft_process import Process, Snapshot
 
 TIMING = Timing()
-TICK_S = 0.01
-APPLY_MAX = 50
 STUCK_S_MAX = 4.0
 APPEND_BYTES_MAX = 12  # of entries in one message: a few, so that logs are compared piece by piece
+EVENTS_MAX = 300_000  # of one history; about ten thousand are usual
+SNAPSHOTS_REPEATED_MAX = 5
+NODE_LOG_SHARE = 0.25  # of the histories: they run on the node's real log
+READ_SHARE = 0.1  # of the clients' calls
 
-
-class Violation(AssertionError):  # noqa: N818 - it is what was looked for
-    """Something that must never happen has happened."""
+Holds = Callable[[str, str, Message], bool]
 
 
 @dataclass
@@ -35,102 +37,12 @@ class Faults:
     lost: float = 0.0
     doubled: float = 0.0
     latency_s_max: float = 0.02
+    shuffled: bool = False  # each message has its own way: a later one may overtake an earlier one
     stuck: float = 0.0  # share of messages that arrive after seconds, when much has changed
+    late_snapshots: bool = False  # snapshots take long, and come again and again
     sync_s_max: float = 0.01
     cut: set[tuple[str, str]] = field(default_factory=set)  # (from, to): nothing passes
-
-
-class Process:
-    """One life after the other of a replica, and its disk."""
-
-    def __init__(self, world: "World", name: str) -> None:
-        self.world = world
-        self.name = name
-        self.journal = MemoryJournal()
-        self.engine: ShardRaft | None = None
-        self.life = 0
-        self.inbox: list[tuple[str, Message]] = []
-        self.proposals: list[bytes] = []
-        self.frozen = False
-        self.applied: list[tuple[int, bytes]] = []  # term and command of each entry, from index 2 on
-        self.slow_s = 0.0  # added to every sync
-        self.reading: tuple[int, int] | None = None  # number of a read, and the last index acknowledged before it
-
-    def start(self) -> None:
-        self.life += 1
-        self.inbox, self.proposals, self.frozen, self.reading = [], [], False, None
-        # The state is rebuilt from the log each time: what was applied before is compared with what is applied again.
-        self.applied = []
-        self.engine = self.world.make_engine(self.name, self.journal, self.world.now_s)
-        self._later(self.world.draw.uniform(0, TICK_S), self._tick)
-
-    def crash(self) -> None:
-        self.life += 1
-        self.engine = None
-        self.journal = self.journal.after_crash()
-
-    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
-        life = self.life
-        self.world.at(delay_s, lambda: act() if self.life == life else None)
-
-    def _tick(self) -> None:
-        self.round()
-        self._later(TICK_S, self._tick)
-
-    def round(self) -> None:
-        engine = self.engine
-        if engine is None or self.frozen:
-            return
-        inbox, self.inbox = self.inbox, []
-        for sender, message in inbox:
-            engine.receive(sender, message, self.world.now_s)
-        engine.tick(self.world.now_s)
-        self._take_proposals(engine)
-        self._read(engine)
-        engine.replicate()
-        self._send(engine)
-        self.world.look(self)
-        self.frozen = True
-        sync_s = self.world.draw.uniform(0.0005, self.world.faults.sync_s_max) + self.slow_s
-        self._later(sync_s, self._synced)
-
-    def _take_proposals(self, engine: ShardRaft) -> None:
-        proposals, self.proposals = self.proposals, []
-        for command in proposals:
-            index = engine.propose(command)
-            if index is not None:
-                self.world.proposed[command] = (index, engine.term)
-
-    def _read(self, engine: ShardRaft) -> None:
-        """A current read: when it is allowed, the leader knows of everything acknowledged before it began."""
-        if self.reading is not None and engine.may_read(self.reading[0]):
-            self.world.check_read(self.name, engine.commit_index, self.reading[1])
-            self.reading = None
-        elif self.reading is None or not engine.serves:
-            number = engine.begin_read()
-            self.reading = None if number is None else (number, max(self.world.acknowledged.values(), default=0))
-
-    def _synced(self) -> None:
-        engine = self.engine
-        assert engine is not None
-        self.journal.sync()
-        self.frozen = False
-        engine.synced()
-        self._send(engine)
-        self.world.look(self)
-        for entry in engine.committed(APPLY_MAX):
-            self.world.check_applied(self.name, entry.index, entry.term, entry.command)
-            self.applied.append((entry.term, entry.command))
-            engine.applied(entry.index)
-            if engine.role == LEADER and entry.term == engine.term and entry.command[:1] == REGULAR:
-                self.world.acknowledge(entry.index, entry.command[1:])
-        if self.inbox or self.proposals:
-            self.round()
-
-    def _send(self, engine: ShardRaft) -> None:
-        outbox, engine.outbox = engine.outbox, []
-        for to, message in outbox:
-            self.world.send(self.name, to, message)
+    holds: Holds | None = None  # what the network keeps until it is released
 
 
 class World:
@@ -138,99 +50,213 @@ class World:
         self.draw = random.Random(seed)
         self.now_s = 0.0
         self.faults = Faults()
+        self.checks = Checks(self)
         self._engine = engine
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self.names = [f"r{number}" for number in range(replicas)]
-        self.processes = {name: Process(self, name) for name in self.names}
-        self.leaders: dict[int, str] = {}  # by term
-        self.log: dict[int, tuple[int, bytes]] = {}  # what was applied anywhere, by index
-        self.proposed: dict[bytes, tuple[int, int]] = {}
-        self.acknowledged: dict[bytes, int] = {}
+        self._commands = itertools.count()
+        self._identities = itertools.count()
+        self._arrived_s: dict[tuple[str, str], float] = {}  # when the last message of a connection arrives
+        self._late_snapshots: list[Callable[[], None]] = []
+        self._held_back: list[tuple[str, str, bytes]] = []
+        self._disk = NodeDisk if self.draw.random() < NODE_LOG_SHARE else MemoryDisk
+        self.compacts = self.draw.random() < 0.7
+        self.processes: dict[str, Process] = {}  # by identity, as all names here
+        self.durable: dict[str, Durable] = {}  # also of disks that are lost
+        self.lost: set[str] = set()  # identities whose disk is
         self.down_max = 0
-        self.reads = 0
+        self.handed_over_s = 0.0
+        self._under_load = True
+        self.is_quiet = False  # clients have nothing to say
+        self.timeouts_agree = False  # replicas lose patience at the same time
+        self.pace_s = self.draw.choice([0.02, 0.04, 0.08])  # between two calls of clients
+        founders = [self.add_process(f"r{number}").name for number in range(replicas)]
+        self.operator = Operator(self, set(founders))
+        self._found(founders)
+        if self.draw.random() < 0.5:
+            self.add_process(f"r{replicas}")  # for later
 
-    def make_engine(self, name: str, journal: MemoryJournal, now_s: float) -> ShardRaft:
+    def _found(self, founders: list[str]) -> None:
+        """One replica begins the group; all others are blank."""
+        disk = self.processes[self.draw.choice(founders)].disk
+        found(disk.journal, founders)
+        disk.end_sync()
+
+    def add_process(self, node: str, *, identity: str = "") -> Process:
+        """A replica with a new disk, and therefore with an identity that nobody ever had."""
+        name = identity or f"{node}/{next(self._identities)}"
+        process = self.processes[name] = Process(self, name, self._disk(self.draw, self.checks.adds))
+        self.durable[name] = process.disk.durable
+        return process
+
+    def lose_disk(self, name: str) -> Process:
+        """A node's disk is gone. It begins again with an empty one."""
+        self.processes.pop(name).crash()
+        self.lost.add(name)
+        return self.add_process(name.partition("/")[0])
+
+    def make_engine(self, process: Process) -> ShardRaft:
         return self._engine(
-            name,
-            set(self.names),
-            journal,
-            now_s=now_s,
+            process.name,
+            process.disk.journal,
+            now_s=process.now_s,
+            applied_index=process.state.index,
             timing=TIMING,
             append_bytes_max=APPEND_BYTES_MAX,
-            draw=self.draw.random,
+            draw=self._draw_timeout,
         )
+
+    def _draw_timeout(self) -> float:
+        return 0.5 if self.timeouts_agree else self.draw.random()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.processes)
+
+    # --- time -------------------------------------------------------------------------------------------------
 
     def at(self, delay_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), act))
 
     def run(self, seconds: float) -> None:
         ends_s = self.now_s + seconds
-        while self._events and self._events[0][0] <= ends_s:
-            self.now_s, _, act = heapq.heappop(self._events)
+        events = self._events
+        while events and events[0][0] <= ends_s:
+            self.now_s, number, act = heapq.heappop(events)
+            if number > EVENTS_MAX:
+                raise Violation("a storm of messages that does not end")
             act()
         self.now_s = ends_s
 
-    def send(self, sender: str, to: str, message: Message) -> None:
-        faults = self.faults
-        data = encode(message)
-        copies = 2 if self.draw.random() < faults.doubled else 1
-        for _ in range(copies):
-            # Each copy has its own way: a later message may overtake an earlier one.
-            latency_s = self.draw.uniform(0.001, faults.latency_s_max)
-            if self.draw.random() < faults.stuck:
-                latency_s = self.draw.uniform(0.1, STUCK_S_MAX)
-            if (sender, to) not in faults.cut and self.draw.random() >= faults.lost:
-                self.at(latency_s, lambda: self._deliver(sender, to, decode(data)))
+    def run_until(self, is_so: Callable[[], bool], seconds_max: float) -> bool:
+        """Lets time pass until something is so; False if it did not come to that."""
+        ends_s = self.now_s + seconds_max
+        while not is_so():
+            if self.now_s >= ends_s:
+                return False
+            self.run(0.02)
+        return True
 
-    def _deliver(self, sender: str, to: str, message: Message) -> None:
-        process = self.processes[to]
-        if process.engine is not None:
-            process.inbox.append((sender, message))
+    # --- the network ------------------------------------------------------------------------------------------
+
+    def send(self, sender: str, to: str, message: Message) -> None:
+        faults, draw = self.faults, self.draw
+        if (sender, to) in faults.cut or draw.random() < faults.lost:
+            return
+        data = encode(message)
+        if faults.holds is not None and faults.holds(sender, to, message):
+            self._held_back.append((sender, to, data))
+            return
+        copies = 2 if draw.random() < faults.doubled else 1
+        for _ in range(copies):
+            latency_s = draw.uniform(0.001, faults.latency_s_max)
+            if draw.random() < faults.stuck:
+                latency_s = draw.uniform(0.1, STUCK_S_MAX)
+            elif not faults.shuffled:
+                arrives_s = max(self.now_s + latency_s, self._arrived_s.get((sender, to), 0.0))
+                self._arrived_s[sender, to] = arrives_s
+                latency_s = arrives_s - self.now_s
+            self._send_later(sender, to, data, latency_s)
+
+    def _send_later(self, sender: str, to: str, data: bytes, latency_s: float) -> None:
+        self.at(latency_s, lambda: self._deliver(sender, to, data))
+
+    def release(self) -> None:
+        """What was held back arrives, in any order."""
+        self.faults.holds = None
+        held, self._held_back = self._held_back, []
+        for sender, to, data in held:
+            self._send_later(sender, to, data, self.draw.uniform(0, 0.01))
+
+    def drop_held_back(self) -> None:
+        self.faults.holds = None
+        self._held_back.clear()
+
+    def send_snapshot(self, sender: str, to: str, snapshot: Snapshot) -> None:
+        """Takes its time; a copy may come when it is long known."""
+        draw = self.draw
+        if (sender, to) not in self.faults.cut and draw.random() >= self.faults.lost:
+            latency_s = draw.uniform(0.01, draw.choice([0.05, 0.3])) + 0.4 * self.faults.late_snapshots
+            self.at(latency_s, lambda: self._deliver_snapshot(sender, to, snapshot))
+            if self.faults.late_snapshots:
+                self._late_snapshots.append(lambda: self._deliver_snapshot(sender, to, snapshot))
+            elif draw.random() < self.faults.stuck:
+                self.at(draw.uniform(0.1, STUCK_S_MAX), lambda: self._deliver_snapshot(sender, to, snapshot))
+
+    def repeat_snapshots(self) -> None:
+        for deliver in self._late_snapshots[-SNAPSHOTS_REPEATED_MAX:]:
+            self.at(self.draw.uniform(0, 0.01), deliver)
+
+    def _deliver_snapshot(self, sender: str, to: str, snapshot: Snapshot) -> None:
+        process = self.processes.get(to)
+        if process is not None and process.engine is not None:
+            process.snapshots.append((sender, snapshot))
             process.round()
 
-    # --- what must hold ---------------------------------------------------------------------------------------
+    def _deliver(self, sender: str, to: str, data: bytes) -> None:
+        process = self.processes.get(to)
+        if process is not None and process.engine is not None:
+            process.inbox.append((sender, decode(data)))
+            process.round()
 
-    def look(self, process: Process) -> None:
-        engine = process.engine
-        assert engine is not None
-        if engine.role == LEADER and self.leaders.setdefault(engine.term, process.name) != process.name:
-            raise Violation(f"two leaders of term {engine.term}: {self.leaders[engine.term]} and {process.name}")
+    def isolate(self, names: list[str], *, hears: bool = False, speaks: bool = False) -> None:
+        """Cuts these off from the others: both ways, or only one."""
+        for inside in names:
+            for outside in self.names:
+                if outside not in names:
+                    if not speaks:
+                        self.faults.cut.add((inside, outside))
+                    if not hears:
+                        self.faults.cut.add((outside, inside))
 
-    def check_applied(self, name: str, index: int, term: int, command: bytes) -> None:
-        if self.log.setdefault(index, (term, command)) != (term, command):
-            raise Violation(f"{name} applies {command!r} of term {term} at {index}, but elsewhere {self.log[index]}")
-
-    def check_read(self, name: str, commit_index: int, acknowledged_index: int) -> None:
-        self.reads += 1
-        if commit_index < acknowledged_index:
-            raise Violation(f"{name} reads at {commit_index}, but {acknowledged_index} was acknowledged before")
-
-    def acknowledge(self, index: int, command: bytes) -> None:
-        self.acknowledged.setdefault(command, index)
-
-    def check_end(self) -> None:
-        """Once all faults are over: every replica has everything that was acknowledged, where it was acknowledged."""
-        for command, index in self.acknowledged.items():
-            for process in self.processes.values():
-                applied = process.applied[index - 2 : index - 1]
-                if [entry for _, entry in applied] != [REGULAR + command]:
-                    raise Violation(f"{command!r} was acknowledged at {index}, but {process.name} has {applied}")
-        logs = {tuple(process.applied[:1_000_000]) for process in self.processes.values()}
-        if len(logs) != 1:
-            raise Violation(f"logs of different lengths: {sorted(len(log) for log in logs)}")
-
-    # --- what a test does to it -------------------------------------------------------------------------------
+    # --- replicas and clients ---------------------------------------------------------------------------------
 
     def alive(self) -> list[Process]:
         return [process for process in self.processes.values() if process.engine is not None]
 
-    def note_down(self) -> None:
-        self.down_max = max(self.down_max, len(self.names) - len(self.alive()))
+    def down(self) -> list[Process]:
+        return [process for process in self.processes.values() if process.engine is None]
 
-    def propose(self, command: bytes) -> None:
+    def hand_over(self, process: Process, to: str) -> None:
+        process.wishes.append(lambda engine: engine.hand_over(to))
+        self.handed_over_s = self.now_s
+        process.round()
+
+    def leader(self) -> Process | None:
+        """The newest of those who think that they lead."""
+        leaders = [process for process in self.alive() if process.leads]
+        return max(leaders, key=lambda process: process.engine.term if process.engine else 0, default=None)
+
+    def note_down(self) -> None:
+        self.down_max = max(self.down_max, len(self.down()))
+
+    def stop_load(self) -> None:
+        self._under_load = False
+
+    def begin_load(self) -> None:
+        """Clients call again and again, and pause now and then."""
+        if not self._under_load:
+            return
+        for _ in range(0 if self.is_quiet else self.draw.randint(1, 2)):
+            self.propose()
+        if self.draw.random() < READ_SHARE:
+            for process in self.alive():
+                process.wants_read = True
+        self.at(self.draw.uniform(0, 2 * self.pace_s), self.begin_load)
+
+    def propose(self, *, is_long: bool = False) -> bytes:
         """To whoever thinks that it leads; as a client that follows redirects would."""
+        number = next(self._commands)
+        command = f"command {number} is long".encode() if is_long or number % 7 == 0 else f"c{number}".encode()
+        self._offer([command])
+        return command
+
+    def propose_together(self, count: int) -> None:
+        """Several in one round."""
+        self._offer([f"c{next(self._commands)}".encode() for _ in range(count)])
+
+    def _offer(self, commands: list[bytes]) -> None:
         for process in self.alive():
-            if process.engine is not None and process.engine.role == LEADER:
-                process.proposals.append(command)
+            if process.leads:
+                process.proposals += commands
                 process.round()

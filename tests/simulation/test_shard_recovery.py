@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast.broker.checkpoints import Checkpointer
+from holdfast.broker.checkpoints import Checkpointer, Kept
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import Flush
-from holdfast.broker.recovery import RecoveryError, recover_shard
+from holdfast.broker.recovery import RecoveryError
 from holdfast.broker.refusals import RefusedError
+from holdfast.broker.replica import Replica
 from holdfast.broker.reserving import Reserver
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.scheduler import Scheduler
@@ -38,9 +39,9 @@ from tests.simulation import virtual_time
 from tests.simulation.actors import QUEUES, Actor, Finisher, Operator, Producer, Worker, live_tasks, unforgotten_rows
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.ledger import Ledger
+from tests.simulation.lone_replica import SHARD, replay
 from tests.simulation.world import (
     ROOMY_BYTES,
-    SHARD,
     BrokenPromiseError,
     Ending,
     Machine,
@@ -153,8 +154,8 @@ class Simulation:
             node = Node(self.machine, QUEUES)
             try:
                 node.recover()
-                self._check_recovered(node)
                 await node.serve()
+                self._check_recovered(node)
             except SimulatedCrash:
                 self._lose(power_fails=True)
             except (NodeDiedError, RefusedError):
@@ -167,9 +168,9 @@ class Simulation:
     def _check_recovered(self, node: Node) -> None:
         self.recoveries += 1
         self.ledger.check_state(self.machine.kv)
-        if node.log.first_index(SHARD) == 1:
+        if node.log.first_index(SHARD) == 1 and node.shard.applied_index == node.log.last_index(SHARD):
             replayed = MemoryKV()
-            recover_shard(node.log, replayed, SHARD)
+            replay(node.log, replayed)
             if state_hash(replayed) != state_hash(self.machine.kv):
                 raise BrokenPromiseError("replaying the whole log gives another state")
 
@@ -274,11 +275,10 @@ def test_a_disk_that_does_not_sync_is_caught() -> None:
 def test_acknowledging_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     sync = Rounds._sync
 
-    async def apply_first(rounds: Rounds, flush: Flush) -> bool:
-        for shard in rounds._shards:
-            shard.flushed()
-            await shard.apply_committed()
-        return await sync(rounds, flush)
+    async def apply_first(rounds: Rounds, flush: Flush, active: list[Replica]) -> None:
+        rounds._finish(active)
+        await rounds._apply(active)
+        await sync(rounds, flush, active)
 
     monkeypatch.setattr(Rounds, "_sync", apply_first)
     assert is_caught(matters=lambda plan: not plan.disk_fills)
@@ -334,25 +334,20 @@ def test_answering_with_claims_that_are_on_their_way_back_is_caught(monkeypatch:
 
 
 def test_cutting_what_the_flush_did_not_reach_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_once = Checkpointer.run_once
+    flush = Checkpointer.flush
 
-    async def capture_late(checkpointer: Checkpointer) -> None:
-        state = checkpointer._state
+    async def capture_late(checkpointer: Checkpointer, replica: Kept) -> None:
         try:
-            await checkpointer._run_blocking(state.flush)
+            await checkpointer._run_blocking(replica.flush_state)
         except StateError:
             return
-        checkpointer._state = AlreadyFlushed()
-        await run_once(checkpointer)
-        checkpointer._state = state
+        with monkeypatch.context() as already_flushed:
+            # Too early: what was applied since is not in it.
+            already_flushed.setattr(Replica, "flush_state", lambda _replica: None)
+            await flush(checkpointer, replica)
 
-    monkeypatch.setattr(Checkpointer, "run_once", capture_late)
+    monkeypatch.setattr(Checkpointer, "flush", capture_late)
     assert is_caught(matters=lambda plan: plan.cuts_log and plan.flush_seconds > 0.1)
-
-
-class AlreadyFlushed:
-    def flush(self) -> None:
-        """Too early: what was applied since is not in it."""
 
 
 def test_a_clock_that_believes_the_wall_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,25 +15,22 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from holdfast.broker import checkpoints, proposals, recovery, scheduler
+from holdfast.broker import checkpoints, proposals, scheduler
 from holdfast.broker import shard as shard_module
 from holdfast.broker.checkpoints import Checkpointer
-from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.log.errors import DiskFailedError
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.recovery import recover_shard
-from holdfast.broker.replication import SoloReplicator
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.shard import Shard
 from holdfast.broker.state import StateError, StateFullError
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
+from tests.simulation.lone_replica import lone_replica
 
-SHARD = 0
+START_SECONDS = 5.0  # how long a start may take before it is given up
 START_WALL_MS = 1_800_000_000_000
 DAY_MS = 24 * 3600 * 1000
 ROOMY_BYTES = 1 << 40
@@ -83,7 +80,6 @@ class Plan:
     claims_per_worker_max: int
     round_entries_max: int
     slice_steps: float  # how fast the time of a slice of applying runs out; 0: never
-    commit_bytes: int
 
     @staticmethod
     def draw(rng: random.Random) -> Plan:
@@ -106,7 +102,6 @@ class Plan:
             claims_per_worker_max=rng.choice((3, 5, 1000)),
             round_entries_max=rng.choice((1, 3, 256)),
             slice_steps=rng.choice((0.0, 0.0009, 0.003)),
-            commit_bytes=rng.choice((1, 2000, 1024 * 1024)),
         )
 
     def config(self) -> BrokerConfig:
@@ -138,7 +133,6 @@ class Plan:
             (scheduler, "REFILL_TASKS", self.refill_tasks),
             (scheduler, "WINDOWS_MAX", self.windows_max),
             (proposals, "ROUND_ENTRIES_MAX", self.round_entries_max),
-            (recovery, "COMMIT_BYTES", self.commit_bytes),
             (shard_module, "time", SimpleNamespace(perf_counter=perf_counter)),
             (checkpoints, "_log", SimpleNamespace(debug=_say_nothing, warning=_say_nothing)),
         ]
@@ -252,16 +246,15 @@ class Node:
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     def recover(self) -> None:
-        """Opens the log and the state. SimulatedCrash passes through."""
+        """Opens the log. SimulatedCrash passes through."""
         machine = self._machine
         self.log = NodeLog.open(
             machine.disk, segment_bytes=machine.plan.segment_bytes, random_bytes=machine.rng.randbytes
         )
-        self.machine = recover_shard(self.log, machine.kv, SHARD).machine
-        machine.kv.writes_left = None
 
     async def serve(self) -> None:
-        """Begins to serve. Raises RefusedError when the disk has no room for the first entry."""
+        """Applies what is in the log and begins to serve. Raises NodeDiedError if that takes too long: the disk has no
+        room for the first entry."""
         machine, loop = self._machine, asyncio.get_running_loop()
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
         self.rounds = Rounds(
@@ -269,46 +262,45 @@ class Node:
             _METRICS,
             run_blocking=lambda function: self._run_blocking(function, machine.plan.sync_seconds),
             on_disk_full=self.guard.found_full,
+            monotonic=loop.time,
         )
-        self.shard = Shard(
-            machine.kv,
-            self.machine,
-            SoloReplicator(self.log, SHARD, self.machine.meta.applied_index),
-            ShardClock(machine.time, self.machine.meta.now_ms),
-            self.config,
-            _METRICS,
-            wake_rounds=self.rounds.wake,
-            check_disk=self.guard.check,
-            found_full=self.guard.found_full,
-        )
-        self.rounds.attach([self.shard])
+        self.replica = lone_replica(
+            self.log, machine.kv, self.rounds, self.guard, machine.time, self.config, _METRICS,
+            monotonic=loop.time, draw=machine.rng.random,
+        )  # fmt: skip
+        self.shard = self.replica.shard
         self.checkpointer = Checkpointer(
             self.log,
-            SHARD,
-            machine.kv,
-            lambda: self.shard.applied_index,
+            lambda: [self.replica],
             log_bytes_max=machine.rng.choice((1, 20_000, 1 << 30)),
             age_seconds_max=machine.rng.choice((0.1, 1.0)),
+            keep_bytes=0,
             run_blocking=lambda function: self._run_blocking(function, machine.plan.flush_seconds),
             monotonic=loop.time,
         )
         self._begin(self.rounds.run())
-        starting = asyncio.ensure_future(self.shard.start())
-        self._calls[starting] = None
-        await self._until_ended_or(starting)
-        if not starting.done():
-            raise NodeDiedError
-        del self._calls[starting]
-        await starting
+        await self._until_it_serves()
+        machine.kv.writes_left = None
         self._begin(self._watch())
         self._begin(self._look_after_promises())
         if machine.plan.cuts_log:
             self._begin(self._checkpoint())
 
+    async def _until_it_serves(self) -> None:
+        starting = asyncio.ensure_future(self._next_rounds())
+        await asyncio.wait([starting, self.ended], timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            raise NodeDiedError
+
+    async def _next_rounds(self) -> None:
+        while not self.shard.serves:
+            await self.replica.next_round()
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         def note_end(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
-                self._end(error)
+                self._end(None if isinstance(error, SimulatedCrash) else error)
 
         task = asyncio.ensure_future(work)
         task.add_done_callback(note_end)
@@ -343,7 +335,8 @@ class Node:
     async def kill(self) -> None:
         """The process is gone from one moment to the next."""
         self.is_dead = True
-        doomed = [*self._calls, *self._tasks, *(self.shard._housekeeping._tasks if hasattr(self, "shard") else ())]
+        leading = self.shard._leading if hasattr(self, "shard") else None
+        doomed = [*self._calls, *self._tasks, *(leading.housekeeping._tasks if leading is not None else ())]
         for task in doomed:
             task.cancel()
         await asyncio.gather(*doomed, return_exceptions=True)
@@ -367,7 +360,7 @@ class Node:
         if not done:
             return  # the state takes nothing; the log has everything
         if self._machine.plan.cuts_log:
-            await self.checkpointer.run_once()
+            await self.checkpointer.flush_all()
         try:
             self.log.close(clean=True)
         except SimulatedCrash:
@@ -407,8 +400,9 @@ class Node:
     async def _checkpoint(self) -> None:
         while True:
             await asyncio.sleep(self.watch_seconds * self._machine.rng.random())
-            if self.checkpointer.is_due():
-                await self.checkpointer.run_once()
+            if self.checkpointer.is_due(self.replica):
+                await self.checkpointer.flush(self.replica)
+            await self.checkpointer.cut()
 
     # --- promises that hold at every moment -------------------------------------------------------------------
 

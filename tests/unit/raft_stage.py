@@ -1,41 +1,54 @@
 """Engines on a stage: a test passes their messages by hand, so that each scene is exactly the one that matters."""
 
+from collections.abc import Iterable
+
+from holdfast.broker.raft.codec import encode_configuration
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import MemoryJournal, Row
-from holdfast.broker.raft.library import LEADER, Timing
-from holdfast.broker.raft.messages import Message
+from holdfast.broker.raft.library import CONFIGURATION, LEADER, REGULAR, Timing
+from holdfast.broker.raft.messages import Configuration, Message
 
 TIMING = Timing()
 
 
 class Stage:
-    """Some replicas of one shard, and what is on its way between them."""
+    """Some replicas of one shard, and what is on its way between them. All that they know is entry 1, of term 0, which
+    says who they are, and it is applied; those that are blank know nothing."""
 
-    def __init__(self, engine: type[ShardRaft] = ShardRaft, replicas: str = "abc") -> None:
+    def __init__(self, engine: type[ShardRaft] = ShardRaft, replicas: str = "abc", *, blank: str = "") -> None:
         self._engine = engine
         self.now_s = 0.0
-        self.journals = {name: MemoryJournal() for name in replicas}
+        self._replicas = replicas
+        self.journals = {name: self._journal() for name in replicas}
+        self.journals |= {name: MemoryJournal() for name in blank}
         self.on_the_way: list[tuple[str, str, Message]] = []
-        self.engines = {name: self._make(name) for name in replicas}
+        self.engines = {name: self._make(name) for name in self.journals}
 
-    def _make(self, name: str) -> ShardRaft:
-        voters, journal = set(self.journals), self.journals[name]
-        return self._engine(name, voters, journal, now_s=self.now_s, timing=TIMING, draw=lambda: 0.5)
+    def _journal(self, rows: Iterable[Row] = (), term: int = 0) -> MemoryJournal:
+        founding = CONFIGURATION + encode_configuration(Configuration.of(1, self._replicas))
+        return MemoryJournal([(founding, 1, 0), *rows], term)
+
+    def _make(self, name: str, applied_index: int | None = None) -> ShardRaft:
+        journal = self.journals[name]
+        if applied_index is None and journal.base_index == 0:
+            applied_index = min(1, len(journal) - 1)
+        return self._engine(
+            name, journal, now_s=self.now_s, applied_index=applied_index, timing=TIMING, draw=lambda: 0.5
+        )
 
     def __getitem__(self, name: str) -> ShardRaft:
         return self.engines[name]
 
     def write_log(self, name: str, terms: str, *, term: int | None = None) -> None:
         """Gives a replica a log whose entries have these terms, from index 2 on, and starts it."""
-        rows: list[Row] = [(b"\x01", 1, 0)]
-        rows += [(b"\x00" + f"{index}.{number}".encode(), index, int(number)) for index, number in enumerate(terms, 2)]
-        self.journals[name] = MemoryJournal(rows, int(terms[-1]) if term is None else term)
+        rows = [(REGULAR + f"{index}.{number}".encode(), index, int(number)) for index, number in enumerate(terms, 2)]
+        self.journals[name] = self._journal(rows, int(terms[-1]) if term is None else term)
         self.engines[name] = self._make(name)
 
-    def restart(self, name: str) -> None:
+    def restart(self, name: str, applied_index: int | None = None) -> None:
         """After a crash: what was not synced is gone."""
         self.journals[name] = self.journals[name].after_crash()
-        self.engines[name] = self._make(name)
+        self.engines[name] = self._make(name, applied_index)
 
     def collect(self, name: str) -> list[Message]:
         """What a replica says now."""
@@ -80,3 +93,25 @@ class Stage:
         self.deliver(among)
         assert self.engines[name].role == LEADER
         return self.engines[name]
+
+    def serve(self, name: str, among: str = "") -> ShardRaft:
+        """Makes a replica the leader, with an entry of its own term applied everywhere."""
+        leader = self.elect(name, among)
+        self.settle(name, among)
+        assert leader.serves
+        return leader
+
+    def settle(self, leader: str, among: str = "") -> None:
+        """Until these replicas have what their leader has, and know what is committed."""
+        for _ in range(3):
+            self.engines[leader].replicate()
+            self.collect(leader)
+            self.sync(leader)
+            self.deliver(among)
+            self.now_s += TIMING.heartbeat_s
+            self.engines[leader].tick(self.now_s)
+            self.deliver(among)
+        for name, engine in self.engines.items():
+            if not among or name in among:
+                for entry in engine.committed(1_000):
+                    engine.applied(entry.index)

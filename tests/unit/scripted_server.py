@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
-from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.proto.v1 import shards_pb2, tasks_pb2
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,14 @@ class Hang:
             ended.wait()
 
 
+def not_leader(leader: str | None, epoch: int) -> Refusal:
+    """As a server does it that does not lead shard 0."""
+    metadata = {"shard": "0", "epoch": str(epoch)}
+    if leader is None:
+        return Refusal(grpc.StatusCode.UNAVAILABLE, "NOT_LEADER", "Nobody leads.", 100, metadata)
+    return Refusal(grpc.StatusCode.UNAVAILABLE, "NOT_LEADER", "Not here.", metadata={**metadata, "leader": leader})
+
+
 # A message, a refusal, raw bytes, silence, or a function of the request that returns one of these.
 Answer = Message | Refusal | bytes | Hang | Callable[[Any], Any]
 
@@ -70,7 +78,8 @@ class ScriptedServer(grpc.GenericRpcHandler):
         self._script: dict[str, deque[Answer]] = defaultdict(deque)
         self._types = {
             f"/{service.full_name}/{method.name}": (method.name, GetMessageClass(method.input_type))
-            for service in pb.DESCRIPTOR.services_by_name.values()
+            for module in (tasks_pb2, shards_pb2)
+            for service in module.DESCRIPTOR.services_by_name.values()
             for method in service.methods
         }
         self.port = 0

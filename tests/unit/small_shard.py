@@ -1,14 +1,15 @@
 """A shard whose rounds a test makes by hand, so that it decides what is on its way at which moment."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.log.node_log import Entry as LogEntry
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.refusals import RefusedError, disk_low
+from holdfast.broker.raft.messages import REGULAR
+from holdfast.broker.raft.messages import Entry as LogEntry
+from holdfast.broker.refusals import RefusedError, disk_low, not_leader
 from holdfast.broker.reserving import ReserveWanted
 from holdfast.broker.shard import Shard
 from holdfast.broker.state import StateFullError
@@ -40,33 +41,41 @@ class StillTime:
 
 
 class MemoryLog:
-    """A Replicator without a disk."""
+    """A Replicator without a disk, alone in its group, that leads until it is told otherwise."""
 
-    shard = 0
-    term = 1
+    is_alone = True
 
     def __init__(self) -> None:
-        self._next_index = 1
-        self._staged: list[LogEntry] = []
-        self._durable: list[LogEntry] = []
+        self.term = 1
+        self.serves = True
+        self.accepts = True
+        self.commit_index = 0
+        self._entries: list[LogEntry] = []
+        self._taken = 0  # a test may run a round while an earlier one is stuck
 
-    def stage(self, payloads: Sequence[bytes]) -> int:
-        first_index = self._next_index
-        self._staged += [LogEntry(0, first_index + at, 1, payload) for at, payload in enumerate(payloads)]
-        self._next_index += len(payloads)
-        return first_index
+    def propose(self, command: bytes) -> int:
+        self._entries.append(LogEntry(REGULAR + command, len(self._entries) + 1, self.term))
+        return len(self._entries)
 
     def flushed(self) -> None:
-        self._durable += self._staged
-        self._staged = []
+        self.commit_index = len(self._entries)
 
     def aborted(self) -> None:
-        self._next_index -= len(self._staged)
-        self._staged = []
+        del self._entries[self.commit_index :]
 
-    def take_committed(self) -> list[LogEntry]:
-        committed, self._durable = self._durable, []
-        return committed
+    def committed(self, entries_max: int) -> list[LogEntry]:
+        taken = self._entries[self._taken : min(self.commit_index, self._taken + entries_max)]
+        self._taken += len(taken)
+        return taken
+
+    def applied(self, index: int) -> None:
+        """Nobody asks."""
+
+    def begin_read(self) -> int:
+        return 1
+
+    def may_read(self, number: int) -> bool:
+        return self.serves
 
 
 class FillingKV(MemoryKV):
@@ -94,10 +103,21 @@ class SmallShard:
         self.time = StillTime()
         self.refuses = False  # as a full disk does
         self.machine = Machine(self.kv)
+        self.log = MemoryLog()
         self.shard = Shard(
-            self.kv, self.machine, MemoryLog(), ShardClock(self.time, 0), BrokerConfig().model_copy(update=settings),
-            Metrics(), wake_rounds=lambda: None, check_disk=self._check_disk, found_full=lambda: disk_low(0, 1),
+            self.kv, self.machine, self.log, BrokerConfig().model_copy(update=settings), Metrics(),
+            make_clock=lambda _applied_ms: ShardClock(self.time, 0), wake_rounds=lambda: None,
+            check_disk=self._check_disk, found_full=lambda: disk_low(0, 1),
+            redirect=lambda: not_leader(0, self.log.term, "elsewhere:1"),
         )  # fmt: skip
+        self.lead()
+
+    def lead(self) -> None:
+        """As if the first entry of the term had been applied; without housekeeping, which tests do by hand."""
+        self.shard.follow_role()
+        self.shard._proposals.drop_all()
+        assert self.shard._leading is not None
+        self.shard._leading.is_open = True
 
     def _check_disk(self, _entry: Entry) -> None:
         if self.refuses:
@@ -108,8 +128,9 @@ class SmallShard:
     async def round(self) -> None:
         """Everything that waits is written and applied, and its callers get their answers."""
         await settle()
+        self.shard.follow_role()
         self.shard.stage()
-        self.shard.flushed()
+        self.log.flushed()
         await self.shard.apply_committed()
         await settle()
         assert violations(self.kv) == []
@@ -117,6 +138,7 @@ class SmallShard:
     async def round_without_room(self) -> None:
         await settle()
         self.shard.stage()
+        self.log.aborted()
         self.shard.aborted(disk_low(0, 1))
         await settle()
 

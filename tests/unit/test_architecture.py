@@ -11,7 +11,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("proto", "client", "router", "broker")
-OTHER_ROOTS = ("tests", "tools", "benchmarks")
+OTHER_ROOTS = ("tests", "tools", "benchmarks", "jepsen-style")
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600

@@ -25,6 +25,9 @@ COMMANDS = [
     ["dlq", "show"],
     ["dlq", "retry"],
     ["dlq", "discard"],
+    ["shard", "ls"],
+    ["shard", "hash"],
+    ["shard", "transfer"],
     ["bench"],
     ["version"],
 ]
@@ -56,7 +59,7 @@ def test_every_command_has_help_with_an_example_and_exit_codes(
         assert f"{code:d} {meaning}" in codes
 
 
-@pytest.mark.parametrize("command", [[], ["task"], ["queue"], ["dlq"], ["enqueue"], ["bench"]], ids=" ".join)
+@pytest.mark.parametrize("command", [[], ["task"], ["queue"], ["dlq"], ["shard"], ["enqueue"], ["bench"]], ids=" ".join)
 def test_help_fits_a_narrow_terminal(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +118,10 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         (["worker", "tasks:app", "--log-level", "loud"], "--log-level: Expected one of debug"),
         (["task", "get", "x", "--address", "localhost"], "host:port"),
         (["task", "get", "x", "--address", "http://localhost:7400"], "host:port"),
+        (["queue", "ls", "--address", "h1:7401,h2"], "but got 'h2' in 'h1:7401,h2'"),
+        (["shard", "hash", "x"], "SHARD"),
+        (["shard", "hash", "--", "-1"], "SHARD"),
+        (["shard", "transfer", "0"], "Missing argument 'NODE'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
@@ -174,6 +181,22 @@ def test_a_server_command_passes_on_the_flags_that_were_given(
         ),
         (command, None, {"log_format": "json"}),
     ]
+
+
+def test_a_node_is_rebuilt_only_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, object]] = []
+
+    def run_broker(config: Path | None, overrides: dict[str, object], **more: object) -> int:
+        started.append(more)
+        return 0
+
+    server = ModuleType("holdfast.broker.main")
+    vars(server)["run_broker"] = run_broker
+    monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
+    assert main(["broker", "--config", "n2.toml"]) == 0
+    assert main(["broker", "--config", "n2.toml", "--rebuild"]) == 0
+    assert started == [{}, {"rebuild": True}]
+    assert main(["dev", "--rebuild"]) == ExitCode.USAGE, "nobody else has what is in a group of one"
 
 
 def test_a_missing_package_is_one_line_and_exit_code_3(

@@ -58,6 +58,9 @@ async def failure_of(server: ScriptedServer, *, timeout_s: float = 5.0) -> Holdf
         (Code.INVALID_ARGUMENT, "BATCH_TOO_LARGE", InvalidArgument),
         (Code.NOT_FOUND, "TASK_NOT_FOUND", NotFound),
         (Code.NOT_FOUND, "QUEUE_NOT_FOUND", NotFound),
+        (Code.NOT_FOUND, "SHARD_NOT_FOUND", NotFound),
+        (Code.NOT_FOUND, "PROBE_NOT_FOUND", NotFound),
+        (Code.FAILED_PRECONDITION, "CHANGE_REFUSED", Conflict),
         (Code.FAILED_PRECONDITION, "STALE_TOKEN", StaleToken),
         (Code.FAILED_PRECONDITION, "TASK_FINISHED", TaskFinished),
         (Code.FAILED_PRECONDITION, "NOT_DEAD", NotDead),
@@ -65,6 +68,7 @@ async def failure_of(server: ScriptedServer, *, timeout_s: float = 5.0) -> Holdf
         (Code.RESOURCE_EXHAUSTED, "WORKER_AT_LIMIT", WorkerAtLimit),
         (Code.RESOURCE_EXHAUSTED, "DISK_LOW", Unavailable),
         (Code.UNAVAILABLE, "SHUTTING_DOWN", Unavailable),
+        (Code.UNAVAILABLE, "NOT_LEADER", Unavailable),
         (Code.UNAVAILABLE, "OUTCOME_UNKNOWN", OutcomeUnknown),
         (Code.INTERNAL, "INTERNAL", ServerError),
         # Reasons of a newer server: the code still says what kind of refusal it is.
@@ -232,9 +236,12 @@ def test_addresses_that_are_fine(address: str) -> None:
     [
         StaleToken("Expected the token.", reason="STALE_TOKEN", field="items[0]", metadata={"shard": "1"}),
         ConnectionFailed("localhost:7400", "connection refused"),
+        ConnectionFailed("h1:7401, h2:7401", "h1:7401: connection refused; h2:7401: not the leader", sent=False),
         DeadlineExceeded("localhost:7400", 1.5),
+        DeadlineExceeded("h1:7401, h2:7401", 1.5, "h1:7401: connection refused; h2:7401: no answer within 1 s"),
         UnexpectedAnswer("a problem", "localhost:7400"),
         InvalidAddress("nope"),
+        InvalidAddress("h1:7401,nope", "nope"),
         ClientClosed(),
     ],
 )

@@ -8,12 +8,13 @@ from types import ModuleType
 import pytest
 
 import holdfast.client
-from holdfast.cli import times
+from holdfast.cli import output, times
 from holdfast.client import (
     AsyncClient,
     ClaimedTask,
     ClaimRef,
     NewTask,
+    ReplicaRole,
     TaskInfo,
     TaskState,
     _batches,
@@ -22,6 +23,7 @@ from holdfast.client import (
     errors,
     models,
 )
+from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import ScriptedServer
 
@@ -67,13 +69,22 @@ MODELS = [
     "Extension",
     "Failed",
     "Failure",
+    "Membership",
     "NewTask",
+    "NodeAddress",
+    "NodeInfo",
+    "NodeReport",
     "QueuePage",
     "QueueStats",
     "Released",
+    "ReplicaHash",
+    "ReplicaInfo",
+    "ReplicaRole",
+    "ShardHash",
     "TaskError",
     "TaskInfo",
     "TaskState",
+    "Transferred",
 ]
 APP = [
     "AsyncHandle",
@@ -93,6 +104,7 @@ CALLS = [
     "cancel",
     "cancel_many",
     "close",
+    "describe_nodes",
     "discard_dead_letter",
     "discard_dead_letters",
     "enqueue",
@@ -103,6 +115,7 @@ CALLS = [
     "fail_many",
     "get_dead_letter",
     "get_task",
+    "hash_shard",
     "list_dead_letters",
     "list_queues",
     "queue_stats",
@@ -112,6 +125,7 @@ CALLS = [
     "reserve",
     "retry_dead_letter",
     "retry_dead_letters",
+    "transfer",
     "wait_task",
     "wait_tasks",
 ]
@@ -134,7 +148,7 @@ def test_every_call_takes_a_deadline() -> None:
         assert "timeout_s" in inspect.signature(getattr(AsyncClient, name)).parameters, name
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("Claim", "TaskState")])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("Claim", "ReplicaRole", "TaskState")])
 def test_values_are_frozen_and_slotted(name: str) -> None:
     model = getattr(models, name)
     assert dataclasses.is_dataclass(model)
@@ -153,9 +167,11 @@ def test_secrets_stay_out_of_repr() -> None:
     assert "123456789" not in shown
 
 
-def test_states_of_the_wire_all_have_a_name() -> None:
+def test_states_and_roles_of_the_wire_all_have_a_name() -> None:
     wire = {name.removeprefix("TASK_STATE_") for name in pb.TaskState.keys()} - {"UNSPECIFIED"}  # noqa: SIM118
     assert wire == {state.value for state in TaskState} - {"UNKNOWN"}
+    roles = {name.removeprefix("REPLICA_ROLE_") for name in shards_pb2.ReplicaRole.keys()}  # noqa: SIM118
+    assert roles - {"UNSPECIFIED"} == {role.value for role in ReplicaRole} - {"UNKNOWN"}
 
 
 def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
@@ -180,7 +196,7 @@ def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
     assert set(reasons) == set(errors._BY_REASON)
 
 
-@pytest.mark.parametrize("module", [models, times, _batches, arguments], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [models, times, output, _batches, arguments], ids=lambda module: module.__name__)
 def test_examples_of_values_are_true(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

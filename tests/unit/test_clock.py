@@ -1,31 +1,11 @@
-"""Shard time: follows drift, ignores jumps, never goes back."""
+"""Shard time of a node alone: follows drift, ignores jumps, never goes back."""
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.broker.clock import SLEW_PERCENT, STEP_MS, ShardClock, SystemTime
-
-START_MS = 1_700_000_000_000
-DAY_MS = 24 * 60 * 60 * 1000
-MINUTE_MS = 60_000
-
-
-class FakeTime:
-    def __init__(self) -> None:
-        self.wall = float(START_MS)
-        self.monotonic = 5_000.0
-
-    def wall_ms(self) -> float:
-        return self.wall
-
-    def monotonic_ms(self) -> float:
-        return self.monotonic
-
-    def pass_ms(self, elapsed_ms: float, *, wall_ms: float | None = None) -> None:
-        """Real time passes; the wall clock shows it unless told otherwise."""
-        self.monotonic += elapsed_ms
-        self.wall += elapsed_ms if wall_ms is None else wall_ms
+from holdfast.broker.clock import SLEW_PERCENT, STEP_MS, ShardClock, SystemTime, carried_on_ms, slewed_ms
+from tests.unit.clock_fakes import DAY_MS, MINUTE_MS, START_MS, FakeTime
 
 
 @pytest.fixture
@@ -124,6 +104,39 @@ def test_a_monotonic_clock_that_fails_its_promise_does_not_take_time_back(source
     clock = ShardClock(source, 0)
     source.monotonic -= 1000
     assert clock.now_ms() == START_MS
+
+
+def test_a_suspended_machine_counts_the_time_it_slept(source: FakeTime) -> None:
+    clock = ShardClock(source, 0)
+    source.pass_ms(DAY_MS)
+    assert clock.now_ms() == START_MS + DAY_MS
+    assert not clock.jumped
+
+
+def test_time_is_not_before_what_was_applied(source: FakeTime) -> None:
+    clock = ShardClock(source, 0)
+    clock.not_before(START_MS + 400)
+    assert clock.now_ms() == START_MS + 400
+    clock.not_before(START_MS + 100)
+    assert clock.now_ms() == START_MS + 400
+
+
+def test_a_node_alone_never_steps_while_it_leads(source: FakeTime) -> None:
+    clock = ShardClock(source, 0)
+    source.wall += DAY_MS
+    for _ in range(60):
+        source.pass_ms(1000)
+        assert clock.step_wanted_ms() is None
+
+
+@pytest.mark.parametrize(("gap_ms", "moved_ms"), [(0, 1000), (30, 1030), (-30, 970), (5000, 1100), (-5000, 900)])
+def test_a_gap_is_closed_slowly(gap_ms: float, moved_ms: float) -> None:
+    assert slewed_ms(1000, gap_ms) == moved_ms
+
+
+def test_what_a_leader_said_is_carried_on_at_the_slowest_pace() -> None:
+    assert carried_on_ms(START_MS, 1000) == START_MS + 900
+    assert carried_on_ms(0, 1000) == 0, "never heard"
 
 
 def test_the_clocks_of_this_machine() -> None:

@@ -76,6 +76,8 @@ def test_other_variables_with_our_prefix_are_left_alone() -> None:
 @pytest.mark.parametrize("name", sorted(BrokerConfig.model_fields))
 def test_nonsense_is_refused_for_every_field(name: str) -> None:
     nonsense: list[object] = ["", "   ", True, [], {"a": 1}, 10**30, -1, float("nan"), float("-inf")]
+    if name == "nodes":
+        nonsense.remove([])  # a node alone
     for value in nonsense:
         (problem,) = problems({name: value})
         assert problem.startswith(f"{name}: got ")

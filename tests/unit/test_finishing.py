@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from holdfast.broker.finishing import ENDS
+from holdfast.broker.finishing import ENDS, Finishing
 from holdfast.broker.refusals import OVERLOADED, SHUTTING_DOWN, RefusedError
 from holdfast.machine import entries
 from holdfast.machine.outcomes import Claimed
@@ -21,6 +21,11 @@ Found = list[Execution | None]
 @pytest.fixture
 async def small() -> SmallShard:
     return SmallShard()
+
+
+def finishing_of(small: SmallShard) -> Finishing:
+    assert small.shard._leading is not None
+    return small.shard._leading.finishing
 
 
 def wait(small: SmallShard, *task_ids: bytes, wait_ms: int = WAIT_MS) -> asyncio.Task[Found]:
@@ -179,8 +184,8 @@ async def test_a_caller_that_goes_leaves_nothing_behind(small: SmallShard) -> No
     staying.cancel()
     await settle()
     assert small.shard.watched_tasks == 0
-    assert not small.shard._finishing._by_task
-    assert not small.shard._finishing._watchers
+    assert not finishing_of(small)._by_task
+    assert not finishing_of(small)._watchers
 
 
 async def test_tasks_that_are_waited_for_are_bounded() -> None:
@@ -251,7 +256,7 @@ async def test_whatever_happens_a_call_waits_exactly_while_something_is_unfinish
     small.shard.drain()
     await asyncio.gather(*calls)
     assert small.shard.watched_tasks == 0
-    assert not small.shard._finishing._by_task
+    assert not finishing_of(small)._by_task
 
 
 async def _something(small: SmallShard, rng: random.Random, tasks: list[bytes]) -> entries.Entry:

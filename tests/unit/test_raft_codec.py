@@ -4,10 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker.raft.codec import FrameError, decode, encode
+from holdfast.broker.raft.codec import (
+    MEMBER_BYTES_MAX,
+    MEMBERS_MAX,
+    FrameError,
+    decode,
+    decode_configuration,
+    encode,
+    encode_configuration,
+)
 from holdfast.broker.raft.messages import (
+    CONFIGURATION,
+    NO_OP,
+    PROBE,
+    REGULAR,
     Append,
     AppendReply,
+    Configuration,
     Entry,
     Message,
     PreVote,
@@ -18,20 +31,36 @@ from holdfast.broker.raft.messages import (
 )
 
 NUMBERS = st.integers(0, 2**62)
+MEMBERS = st.sets(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20), min_size=1, max_size=8)
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> Configuration:
+    members = sorted(draw(MEMBERS))
+    voters = draw(st.integers(1, len(members)))
+    return Configuration.of(draw(st.integers(1, 2**62)), members[:voters], members[voters:])
+
+
+COMMANDS = st.one_of(
+    st.binary(max_size=40).map(lambda body: REGULAR + body),
+    st.binary(max_size=8).map(lambda body: PROBE + body),
+    st.just(NO_OP),
+    configurations().map(lambda configuration: CONFIGURATION + encode_configuration(configuration)),
+)
 
 
 @st.composite
 def appends(draw: st.DrawFn) -> Append:
     terms = sorted(draw(st.lists(st.integers(0, 50), max_size=6)))
     previous_index = draw(NUMBERS)
-    commands = [draw(st.binary(min_size=1, max_size=40)) for _ in terms]
+    commands = [draw(COMMANDS) for _ in terms]
     entries = [
         Entry(command, previous_index + 1 + place, term)
         for place, (command, term) in enumerate(zip(commands, terms, strict=True))
     ]
     previous_term = draw(st.integers(0, terms[0])) if terms else draw(st.integers(0, 50))
     term = draw(st.integers(50, 2**62))
-    return Append(term, previous_index, previous_term, tuple(entries), draw(NUMBERS), draw(NUMBERS))
+    return Append(term, previous_index, previous_term, tuple(entries), draw(NUMBERS), draw(NUMBERS), draw(NUMBERS))
 
 
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
@@ -92,6 +121,87 @@ def test_a_count_without_entries_makes_nothing() -> None:
 @pytest.mark.parametrize("terms", [(2, 1), (9,), (0,)])
 def test_entries_that_no_leader_has_are_refused(terms: tuple[int, ...]) -> None:
     """Terms only grow, begin with that of the entry before, and end with the leader's own."""
-    entries = tuple(Entry(b"x", 5 + place, term) for place, term in enumerate(terms))
+    entries = tuple(Entry(REGULAR, 5 + place, term) for place, term in enumerate(terms))
     with pytest.raises(FrameError, match="no leader"):
         decode(encode(Append(5, 4, 1, entries, 1, 1)))
+
+
+@pytest.mark.parametrize("command", [b"\x02", b"\xff garbage", CONFIGURATION, CONFIGURATION + b"garbage"])
+def test_an_entry_that_nobody_could_read_later_is_refused(command: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode(encode(Append(1, 1, 0, (Entry(command, 2, 1),), 0, 1)))
+
+
+# --- configurations ---------------------------------------------------------------------------------------------------
+
+
+@given(configurations())
+def test_a_configuration_comes_back_as_it_was(configuration: Configuration) -> None:
+    assert decode_configuration(encode_configuration(configuration)) == configuration
+
+
+@given(configurations(), st.data())
+def test_a_changed_configuration_is_refused_or_is_another_one(
+    configuration: Configuration, data: st.DataObject
+) -> None:
+    whole = encode_configuration(configuration)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    place, change = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(1, 255))
+    changed = whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :]
+    with pytest.raises(FrameError):
+        decode_configuration(whole[:cut])
+    with pytest.raises(FrameError):
+        decode_configuration(whole + b"\x00")
+    try:
+        other = decode_configuration(changed)
+    except FrameError:
+        return
+    assert other != configuration
+    assert encode_configuration(other) == changed
+
+
+@given(st.binary(max_size=100))
+def test_garbage_is_refused_or_is_exactly_a_configuration(garbage: bytes) -> None:
+    try:
+        configuration = decode_configuration(garbage)
+    except FrameError:
+        return
+    assert encode_configuration(configuration) == garbage
+
+
+def head(version: int, voters: int, learners: int, *names: bytes) -> bytes:
+    members = b"".join(len(name).to_bytes(2, "big") + name for name in names)
+    return version.to_bytes(8, "big") + voters.to_bytes(2, "big") + learners.to_bytes(2, "big") + members
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        head(0, 1, 0, b"a"),  # version 0 is that of a blank replica
+        head(2**63, 1, 0, b"a"),
+        head(1, 0, 1, b"a"),  # nobody votes
+        head(1, 2, 0, b"a", b"a"),
+        head(1, 2, 0, b"b", b"a"),
+        head(1, 1, 1, b"a", b"a"),  # votes and learns
+        head(1, 1, 0, b""),
+        head(1, 1, 0, b"\xff"),  # no text
+        head(1, 1, 0, b"a" * (MEMBER_BYTES_MAX + 1)),
+        head(1, 65_535, 65_535, b"a"),  # many members in a few bytes
+    ],
+)
+def test_a_configuration_that_no_group_has_is_refused(encoded: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode_configuration(encoded)
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration.of(1, [f"r{number}" for number in range(MEMBERS_MAX + 1)]),
+        Configuration.of(1, ["x" * (MEMBER_BYTES_MAX + 1)]),
+        Configuration.of(1, []),
+    ],
+)
+def test_a_configuration_that_nobody_could_read_is_not_written(configuration: Configuration) -> None:
+    with pytest.raises(FrameError):
+        encode_configuration(configuration)

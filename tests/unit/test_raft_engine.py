@@ -5,11 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.library import CANDIDATE, FOLLOWER, LEADER, NO_OP
+from holdfast.broker.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, NO_OP, PROBE, REGULAR
 from holdfast.broker.raft.messages import (
     Append,
     AppendReply,
     Entry,
+    Message,
     PreVote,
     PreVoteReply,
     RequestVote,
@@ -181,6 +182,27 @@ def test_a_refusal_that_comes_twice_is_answered_once() -> None:
 # --- elections and hand-over ------------------------------------------------------------------------------------------
 
 
+def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again() -> None:
+    """Its last round was damaged, and taken for one that a crash had torn."""
+    stage = Stage()
+    leader = stage.serve("a")
+    for command in (b"x", b"y", b"z"):
+        leader.propose(command)
+    leader.replicate()
+    stage.sync("a")
+    stage.deliver()
+    acknowledged = leader.match_index("b")
+    assert acknowledged == leader.last_index
+    stage.journals["b"].deleteEntriesFrom(len(stage.journals["b"]) - 2)
+    stage.sync("b")
+    stage.restart("b")
+    stage.now_s += TIMING.heartbeat_s
+    leader.tick(stage.now_s)
+    stage.deliver()
+    assert stage["b"].last_index == acknowledged
+    assert leader.match_index("b") == acknowledged
+
+
 def test_a_replica_that_was_cut_off_disturbs_nobody() -> None:
     stage = Stage()
     a = stage.elect("a")
@@ -206,14 +228,16 @@ def test_a_leader_without_a_majority_steps_down_before_another_can_be_elected() 
     a.begin_read()  # a heartbeat for all
     stage.collect("a")
     stage.deliver()
-    stage.now_s = sent_s + TIMING.silence_s_max
+    stage.now_s = sent_s + TIMING.silence_s_max - 0.001
     a.tick(stage.now_s)
     assert a.role == LEADER
+    assert a.next_deadline_s() == sent_s + TIMING.silence_s_max, "it wakes up in time for that"
+    stage.now_s = sent_s + TIMING.silence_s_max
+    a.tick(stage.now_s)
+    assert a.role == FOLLOWER
     stage.now_s = sent_s + TIMING.election_s_min - 0.001
     stage.give("b", "c", RequestVote(a.term + 1, 9, 9))
     assert stage["b"].term == a.term, "b still owes its ear to the leader"
-    a.tick(stage.now_s)
-    assert a.role == FOLLOWER
 
 
 def test_a_restarted_replica_votes_only_when_the_leader_that_it_may_have_heard_has_stepped_down() -> None:
@@ -296,8 +320,173 @@ def test_a_group_of_one_leads_once_its_vote_is_durable() -> None:
     assert a.commit_index == index
 
 
-def test_strangers_are_not_heard() -> None:
+def test_what_never_became_durable_is_taken_back_by_a_leader_on_its_own() -> None:
+    stage = Stage(replicas="a")
+    a = stage.serve("a")
+    last_index = a.last_index
+    a.propose(b"there was no room for it")
+    a.go_back_to(stage.journals["a"].after_crash())
+    assert (a.role, a.last_index, a.durable_index) == (LEADER, last_index, last_index)
+    assert a.propose(b"something else") == last_index + 1
+
+
+def test_a_leader_that_was_not_alone_takes_nothing_back() -> None:
+    stage = Stage(replicas="a", blank="b")
+    a = stage.serve("a")
+    a.add_member("b", 1)  # and b may have been sent it
+    a.go_back_to(stage.journals["a"].after_crash())
+    assert a.role == FOLLOWER
+    assert a.is_alone
+
+
+class AppliesBeforeItIsDurable(ShardRaft):
+    def committed(self, entries_max: int) -> list[Entry]:
+        self.durable_index = self.last_index
+        return super().committed(entries_max)
+
+
+def no_state_is_ahead_of_its_log(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    b = stage["b"]
+    stage.give("b", "a", Append(1, 1, 0, (Entry(NO_OP, 2, 1), Entry(NO_OP, 3, 1)), 3, 1))
+    assert (b.commit_index, b.committed(10)) == (3, [])
+    stage.sync("b")
+    assert [entry.index for entry in b.committed(10)] == [2, 3]
+    assert [entry.index for entry in b.committed(1)] == [2]
+
+
+def test_no_state_is_ahead_of_its_log() -> None:
+    no_state_is_ahead_of_its_log(ShardRaft)
+    with pytest.raises(AssertionError):
+        no_state_is_ahead_of_its_log(AppliesBeforeItIsDurable)
+
+
+def test_an_entry_has_a_kind() -> None:
+    stage = Stage(replicas="a")
+    a = stage.serve("a")
+    stage.settle("a")
+    assert a.entry_at(a.propose(b"task") or 0).command == REGULAR + b"task"
+    assert a.entry_at(a.propose(b"hash", PROBE) or 0).command == PROBE + b"hash"
+    with pytest.raises(AssertionError, match="propose_configuration"):
+        a.propose(b"", CONFIGURATION)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_hears_the_leaders_time() -> None:
     stage = Stage()
-    stage.give("a", "stranger", RequestVote(99, 99, 99))
-    stage.give("a", "stranger", Append(99, 1, 0, (), 1, 1))
-    assert stage["a"].term == 0
+    a, b = stage.elect("a"), stage["b"]
+    a.shard_time_ms = lambda: 5_000
+    a.begin_read()
+    stage.settle("a")
+    assert b.leader_time_ms == 5_000
+    heard_s = b.leader_time_heard_s
+    stage.now_s += 1.0
+    stage.give("b", "a", Append(a.term, 2, a.term, (), 2, 1, now_ms=4_000))  # it was overtaken on its way
+    assert (b.leader_time_ms, b.leader_time_heard_s) == (5_000, heard_s)
+    stage.give("b", "a", Append(a.term, 2, a.term, (), 2, 1, now_ms=6_000))
+    assert (b.leader_time_ms, b.leader_time_heard_s) == (6_000, stage.now_s)
+
+
+def test_a_replica_whose_clock_is_off_neither_campaigns_nor_leads() -> None:
+    stage = Stage()
+    a, b = stage.elect("a"), stage["b"]
+    b.may_campaign = False
+    stage.give("b", "a", TimeoutNow(a.term))
+    assert b.role == FOLLOWER
+    stage.now_s += 10.0
+    b.tick(stage.now_s)
+    assert stage.collect("b") == []
+    assert b.next_deadline_s() > stage.now_s, "it is not asked again and again"
+    stage = Stage()
+    a = stage.elect("a")
+    a.may_campaign = False
+    a.tick(stage.now_s)
+    assert a.role == FOLLOWER
+
+
+def test_a_leader_whose_clock_is_off_may_hand_over_first() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    a.propose(b"it lacks this")
+    a.may_campaign = False
+    a.hand_over("b")
+    a.tick(stage.now_s)
+    assert a.role == LEADER
+    a.replicate()
+    stage.sync("a")
+    stage.deliver()
+    assert (a.role, stage["b"].role) == (FOLLOWER, LEADER)
+
+
+def test_a_hand_over_that_does_not_happen_ends_the_time_of_a_leader_whose_clock_is_off() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    a.propose(b"it never gets this")
+    a.may_campaign = False
+    a.hand_over("b")
+    a.tick(stage.now_s + 2 * TIMING.election_s_max)
+    assert a.role == FOLLOWER
+
+
+def test_a_group_of_one_is_due_at_once_and_others_when_they_have_waited() -> None:
+    assert Stage(replicas="a")["a"].next_deadline_s() == 0.0
+    assert Stage()["a"].next_deadline_s() == (TIMING.election_s_min + TIMING.election_s_max) / 2
+    stage = Stage()
+    a = stage.elect("a")
+    assert a.next_deadline_s() == stage.now_s + TIMING.heartbeat_s
+
+
+# --- strangers --------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_answered_for_everybody() -> None:
+    """This replica may not have heard yet that they belong to the group."""
+    stage = Stage()
+    stage.now_s = 10.0
+    stage.give("a", "stranger", PreVote(7, 9, 9))
+    assert stage.collect("a") == [PreVoteReply(7, True)]
+    stage.give("a", "stranger", RequestVote(7, 9, 9))
+    stage.give("a", "stranger", Append(7, 1, 0, (), 1, 1))
+    stage.sync("a")
+    replies = [message for sender, _, message in stage.on_the_way if sender == "a"]
+    assert replies[1:] == [VoteReply(7, True), AppendReply(7, True, 1, 1)]
+
+
+def replies_of_strangers_count_for_nothing(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    a = stage["a"]
+    stage.now_s = 10.0
+    a.tick(stage.now_s)
+    stage.give("a", "stranger", PreVoteReply(9, False))
+    assert a.term == 0, "nor does their term"
+    stage.give("a", "stranger", PreVoteReply(1, True))
+    assert a.role == FOLLOWER
+
+
+def strangers_make_no_leader(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    a = stage["a"]
+    stage.now_s = 10.0
+    a.tick(stage.now_s)
+    stage.give("a", "b", PreVoteReply(1, True))
+    stage.sync("a")
+    stage.give("a", "stranger", VoteReply(1, True))
+    assert a.role == CANDIDATE
+
+
+class HearsStrangers(ShardRaft):
+    """Whoever replies is taken for a voter."""
+
+    def receive(self, sender: str, message: Message, now_s: float) -> None:
+        self._others |= {sender}
+        self._voters |= {sender}
+        super().receive(sender, message, now_s)
+
+
+@pytest.mark.parametrize("scene", [replies_of_strangers_count_for_nothing, strangers_make_no_leader])
+def test_strangers(scene: Scene) -> None:
+    scene(ShardRaft)
+    with pytest.raises(AssertionError):
+        scene(HearsStrangers)

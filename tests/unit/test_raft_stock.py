@@ -40,9 +40,12 @@ class StockJournal(MemoryJournal):
     def __getitem__(self, item: Any) -> Any:  # its slices too
         return self._rows[item]
 
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        return 1
+
 
 def stock(others: str) -> tuple[Any, Deaf, MemoryJournal]:
-    transport, journal = Deaf(), StockJournal()
+    transport, journal = Deaf(), StockJournal([(NOOP, 1, 0)])
     settings = SyncObjConf(autoTick=False, journalFile=journal)
     return SyncObj(Node("a"), [Node(name) for name in others], settings, transport=transport), transport, journal
 

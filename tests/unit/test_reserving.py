@@ -197,7 +197,7 @@ async def test_a_caller_that_goes_as_it_is_refused_is_gone() -> None:
     enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
     await settle()
     small.shard.stage()
-    small.shard.flushed()
+    small.log.flushed()
     await small.shard.apply_committed()
     await gone(call)
     await enqueueing
@@ -241,7 +241,7 @@ async def test_a_caller_that_goes_after_the_claim_and_before_its_answer(small: S
     call = small.reserve()
     await settle()
     small.shard.stage()
-    small.shard.flushed()
+    small.log.flushed()
     await small.shard.apply_committed()
     await gone(call)
     await small.round()
@@ -254,7 +254,7 @@ async def test_a_waiting_caller_that_goes_as_it_is_served(small: SmallShard) -> 
     enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
     await settle()
     small.shard.stage()
-    small.shard.flushed()
+    small.log.flushed()
     await small.shard.apply_committed()
     await gone(call)
     await enqueueing
@@ -270,7 +270,7 @@ async def test_a_caller_that_gave_up_waiting_takes_nothing(small: SmallShard) ->
     enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
     await settle()
     small.shard.stage()
-    small.shard.flushed()
+    small.log.flushed()
     call.cancel()  # and has not had its turn when the task comes
     await small.shard.apply_committed()
     assert small.shard.proposals_waiting == 0

@@ -2,28 +2,27 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from holdfast.broker.checkpoints import Checkpointer
-from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.log.errors import DiskFailedError
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.recovery import RecoveryError, recover_shard
+from holdfast.broker.recovery import RecoveryError
 from holdfast.broker.refusals import DISK_LOW, RefusedError
-from holdfast.broker.replication import SoloReplicator
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.shard import Shard
 from holdfast.broker.state import StateError
 from holdfast.machine.entries import Enqueue
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Accepted
 from tests.simulation.fake_disk import FakeDisk
+from tests.simulation.lone_replica import lone_replica, replay
 from tests.unit.machine_shard import QUEUE, START_MS, new_task
 from tests.unit.small_shard import StillTime, settle
 
@@ -54,16 +53,19 @@ class Broker:
     def __init__(self, disk: FakeDisk, kv: MemoryKV) -> None:
         self.disk, self.kv, self.thread = disk, kv, Held()
         self.log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
-        self.machine = recover_shard(self.log, kv, 0).machine
         self.guard = DiskGuard(disk.free_bytes, 0)
         self.rounds = Rounds(self.log, Metrics(), run_blocking=self.thread.run, on_disk_full=self.guard.found_full)
-        self.shard = Shard(
-            kv, self.machine, SoloReplicator(self.log, 0, self.machine.meta.applied_index),
-            ShardClock(StillTime(), self.machine.meta.now_ms), BrokerConfig(), Metrics(),
-            wake_rounds=self.rounds.wake, check_disk=self.guard.check, found_full=self.guard.found_full,
+        self.replica = lone_replica(
+            self.log, kv, self.rounds, self.guard, StillTime(), BrokerConfig(), Metrics(),
+            monotonic=time.monotonic, draw=lambda: 0.5,
         )  # fmt: skip
-        self.rounds.attach([self.shard])
+        self.shard = self.replica.shard
         self.running = asyncio.ensure_future(self.rounds.run())
+
+    async def serving(self) -> "Broker":
+        while not self.shard.serves:
+            await self.replica.next_round()
+        return self
 
     def enqueue(self, size_bytes: int = 10) -> Awaitable[list[Accepted]]:
         entry = Enqueue(START_MS, [new_task(envelope=bytes(size_bytes))])
@@ -86,7 +88,7 @@ def disk() -> FakeDisk:
 
 @pytest.fixture
 async def broker(disk: FakeDisk) -> Broker:
-    return Broker(disk, MemoryKV())
+    return await Broker(disk, MemoryKV()).serving()
 
 
 async def test_what_waits_during_a_sync_shares_the_next(broker: Broker) -> None:
@@ -128,7 +130,7 @@ async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broke
     await broker.enqueue()
     await broker.stop()
     replayed = MemoryKV()
-    recover_shard(NodeLog.open(disk, segment_bytes=SEGMENT_BYTES), replayed, 0)
+    replay(NodeLog.open(disk, segment_bytes=SEGMENT_BYTES), replayed)
     assert state_hash(replayed) == state_hash(broker.kv)
     assert counted.enqueued_total == accepted + 1
 
@@ -157,11 +159,29 @@ async def test_a_stop_finishes_what_waits(broker: Broker) -> None:
 
 
 class State:
-    def __init__(self) -> None:
+    """The replica, as the checkpointer sees it, with a state that may refuse to be flushed."""
+
+    number = 0
+    is_alone = True
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self.flushes = 0
         self.fails = False
 
-    def flush(self) -> None:
+    @property
+    def applied_index(self) -> int:
+        return self._broker.shard.applied_index
+
+    @property
+    def durable_base_index(self) -> int:
+        return self._broker.replica.durable_base_index
+
+    def compact(self, index: int) -> None:
+        self._broker.replica.compact(index)
+        self._broker.rounds.wake(0)
+
+    def flush_state(self) -> None:
         if self.fails:
             raise StateError("no")
         self.flushes += 1
@@ -179,66 +199,76 @@ def checkpointer(
 ) -> Checkpointer:
     wanted = {"log_bytes_max": 1 << 30, "age_seconds_max": 1e9} | limits
     return Checkpointer(
-        broker.log, 0, state, lambda: broker.shard.applied_index,
-        run_blocking=(thread or broker.thread).run, monotonic=clock,
+        broker.log, lambda: [state], run_blocking=(thread or broker.thread).run, monotonic=clock, keep_bytes=0,
         log_bytes_max=int(wanted["log_bytes_max"]), age_seconds_max=wanted["age_seconds_max"],
     )  # fmt: skip
 
 
+async def flush_and_cut(one: Checkpointer, state: State, broker: Broker) -> None:
+    await one.flush(state)
+    await broker.enqueue()  # a round makes the new beginning of the log durable
+    await one.cut()
+
+
 async def test_a_checkpoint_is_due_by_age_and_only_if_something_changed(broker: Broker) -> None:
-    clock, state = Moments(), State()
+    clock, state = Moments(), State(broker)
     one = checkpointer(broker, state, clock, age_seconds_max=10)
+    await one.flush(state)
     clock.now = 10
-    assert not one.is_due()
+    assert not one.is_due(state)
     await broker.enqueue()
-    assert one.is_due()
-    await one.run_once()
-    assert (state.flushes, one.is_due()) == (1, False)
+    assert one.is_due(state)
+    await one.flush(state)
+    assert (state.flushes, one.is_due(state)) == (2, False)
     await broker.enqueue()
-    assert not one.is_due()
+    assert not one.is_due(state)
     clock.now = 20
-    assert one.is_due()
+    assert one.is_due(state)
     await broker.stop()
 
 
 async def test_a_checkpoint_is_due_by_size(broker: Broker) -> None:
-    one = checkpointer(broker, State(), Moments(), log_bytes_max=20_000)
+    state = State(broker)
+    one = checkpointer(broker, state, Moments(), log_bytes_max=20_000)
+    await one.flush(state)
     await broker.enqueue()
-    assert not one.is_due()
+    assert not one.is_due(state)
     for _ in range(5):
         await broker.enqueue(size_bytes=4000)
-    assert one.is_due()
+    assert one.is_due(state)
     await broker.stop()
 
 
 async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broker: Broker) -> None:
-    thread = Held()
-    one = checkpointer(broker, State(), Moments(), thread)
+    thread, state = Held(), State(broker)
+    one = checkpointer(broker, state, Moments(), thread)
     for _ in range(20):
         await broker.enqueue(size_bytes=4000)
     captured = broker.shard.applied_index
     thread.is_open = False
-    running = asyncio.ensure_future(one.run_once())
+    running = asyncio.ensure_future(one.flush(state))
     await settle()
     for _ in range(20):
         await broker.enqueue(size_bytes=4000)
     thread.open()
     await running
+    await broker.enqueue()
+    await one.cut()
     assert 1 < broker.log.first_index(0) <= captured + 1
     await broker.stop()
 
 
 async def test_a_flush_that_fails_cuts_nothing(broker: Broker) -> None:
-    state = State()
+    state = State(broker)
     one = checkpointer(broker, state, Moments(), log_bytes_max=1)
     for _ in range(20):
         await broker.enqueue(size_bytes=4000)
     state.fails = True
-    await one.run_once()
+    await flush_and_cut(one, state, broker)
     assert broker.log.first_index(0) == 1
-    assert one.is_due(), "it is tried again"
+    assert one.is_due(state), "it is tried again"
     state.fails = False
-    await one.run_once()
+    await flush_and_cut(one, state, broker)
     assert broker.log.first_index(0) > 1
     await broker.stop()
 
@@ -258,14 +288,15 @@ async def test_a_state_that_is_ahead_of_the_log_is_refused(broker: Broker, disk:
 async def test_a_state_without_its_log_is_refused(broker: Broker) -> None:
     await broker.enqueue()
     await broker.stop()
-    with pytest.raises(RecoveryError, match="belongs to another node"):
+    with pytest.raises(RecoveryError, match="synced entries were lost"):
         Broker(FakeDisk(random.Random(0)), broker.kv)
 
 
 async def test_a_log_whose_beginning_the_state_has_not_seen_is_refused(broker: Broker, disk: FakeDisk) -> None:
     for _ in range(20):
         await broker.enqueue(size_bytes=4000)
-    await checkpointer(broker, State(), Moments()).run_once()
+    state = State(broker)
+    await flush_and_cut(checkpointer(broker, state, Moments()), state, broker)
     await broker.stop()
     with pytest.raises(RecoveryError, match="older than the log"):
         Broker(disk, MemoryKV())

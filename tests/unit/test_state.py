@@ -1,10 +1,16 @@
 """The state on RocksDB: an OrderedKV, and honest about what it cannot read."""
 
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast.broker.state import RocksState, StateError
+from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory, read_row
+from holdfast.machine.hashing import state_hash
 
 ROWS = 2000
 
@@ -44,6 +50,7 @@ def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end(tmp_path: Path)
     state = open_state(tmp_path)
     state.write({key(number): bytes(100) for number in range(ROWS)})
     state.flush()
+    state.read_all()
     state.close()
     [table] = tmp_path.glob("*.sst")
     damaged = bytearray(table.read_bytes())
@@ -51,6 +58,172 @@ def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end(tmp_path: Path)
     damaged[middle : middle + 64] = b"\xff" * 64
     table.write_bytes(damaged)
     state = open_state(tmp_path)
-    with pytest.raises(StateError, match="could not be read"):
+    with pytest.raises(StateDamagedError, match="could not be read") as caught:
         state.scan(key(0), key(ROWS), ROWS + 1)
+    assert caught.value.file == table
+    with pytest.raises(StateDamagedError, match=table.name):
+        state.read_all()
+    with pytest.raises(StateDamagedError, match=table.name), state.view() as view:
+        view.scan(key(0), key(ROWS), ROWS + 1)
     state.close()
+
+
+def zeros_at_the_end(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-20] + bytes(20))
+
+
+DAMAGES: list[tuple[str, Callable[[Path], None]]] = [
+    ("*.sst", Path.unlink),
+    ("*.sst", lambda file: os.truncate(file, file.stat().st_size // 2)),
+    ("*.sst", zeros_at_the_end),
+    ("MANIFEST-*", zeros_at_the_end),
+    ("CURRENT", zeros_at_the_end),
+]
+
+
+@pytest.mark.parametrize(("which", "damage"), DAMAGES)
+def test_a_state_with_a_damaged_file_is_not_opened_and_the_file_is_named(
+    tmp_path: Path, which: str, damage: Callable[[Path], None]
+) -> None:
+    state = open_state(tmp_path)
+    state.write({key(number): bytes(100) for number in range(ROWS)})
+    state.flush()
+    state.close()
+    [file] = tmp_path.glob(which)
+    damage(file)
+    with pytest.raises(StateDamagedError, match=file.name) as caught:
+        open_state(tmp_path)
+    assert caught.value.file == file
+
+
+def test_a_view_keeps_its_moment_while_another_thread_reads_it(tmp_path: Path) -> None:
+    state = open_state(tmp_path)
+    state.write({key(number): b"old" for number in range(ROWS)})
+    before = state_hash(state)
+    hashes: list[str] = []
+    with state.view() as view:
+        for number in range(0, ROWS, 2):
+            state.write({key(number): None, key(number + 1): b"new", key(ROWS + number): b"more"})
+        state.flush()
+        reader = threading.Thread(target=lambda: hashes.append(state_hash(view)))
+        reader.start()
+        state.write({key(1): b"newest"})
+        reader.join()
+        assert view.get(key(0)) == b"old"
+        assert view.get(key(ROWS)) is None
+        assert view.get_many([key(1), b"none"]) == [b"old", None]
+        assert view.scan(key(5), key(7), 10) == [(key(5), b"old"), (key(6), b"old")]
+        with pytest.raises(StateError, match="reading only"):
+            view.write({key(0): b"x"})
+    assert hashes == [before]
+    assert state_hash(state) != before
+    with pytest.raises(StateError, match="is closed"):
+        view.get(key(0))
+    state.close()
+
+
+def test_a_view_that_somebody_forgot_does_not_keep_the_directory_locked(tmp_path: Path) -> None:
+    state = open_state(tmp_path)
+    state.write({key(0): b"row"})
+    view = state.view()
+    state.close()
+    again = open_state(tmp_path)
+    assert again.get(key(0)) == b"row"
+    again.close()
+    with pytest.raises(StateError, match="is closed"):
+        view.get(key(0))
+
+
+def test_a_checkpoint_has_what_was_never_flushed_and_nothing_that_came_later(tmp_path: Path) -> None:
+    state = open_state(tmp_path / "state")
+    state.write({key(number): bytes(100) for number in range(ROWS)})
+    before = state_hash(state)
+    state.checkpoint(tmp_path / "copy")
+    tables = {file.name: file for file in (tmp_path / "copy").glob("*.sst")}
+    assert tables
+    assert all(file.samefile(tmp_path / "state" / name) for name, file in tables.items()), "a copy of links"
+    state.write({key(1): b"later"})
+    state.flush()
+    state.close()
+    shutil.rmtree(tmp_path / "state")
+    names = sorted(os.listdir(tmp_path / "copy"))
+    assert read_row(tmp_path / "copy", key(1)) == bytes(100)
+    assert read_row(tmp_path / "copy", b"none") is None
+    assert sorted(os.listdir(tmp_path / "copy")) == names, "reading a row of it leaves no trace"
+    copy = open_state(tmp_path / "copy")
+    assert state_hash(copy) == before
+    copy.close()
+
+
+def test_a_checkpoint_under_writes_is_the_state_of_one_moment(tmp_path: Path) -> None:
+    """Each batch has the same number in all its rows, as each batch of a shard has its applied index."""
+    state = open_state(tmp_path / "state")
+    state.write({key(row): b"0" for row in range(5)})
+    copied = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not copied.is_set():
+            number += 1
+            state.write({key(row): b"%d" % number for row in range(5)} | {b"fill%06d" % number: bytes(2000)})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for number in range(5):
+        state.checkpoint(tmp_path / f"copy{number}")
+    copied.set()
+    writer.join()
+    state.close()
+    for number in range(5):
+        copy = open_state(tmp_path / f"copy{number}")
+        assert len(set(copy.get_many([key(row) for row in range(5)]))) == 1
+        copy.close()
+
+
+@pytest.mark.parametrize("work", ["flush", "checkpoint"])
+def test_closing_waits_for_what_another_thread_is_at(tmp_path: Path, work: str) -> None:
+    """The binding would refuse to close, and the directory would stay locked."""
+    state = RocksState(tmp_path / "state", memory=StateMemory(1 << 20, 128 << 20))
+    for batch in range(200):
+        state.write({key(100 * batch + row): bytes(1000) for row in range(100)})
+    thread = threading.Thread(target=state.flush if work == "flush" else lambda: state.checkpoint(tmp_path / "copy"))
+    thread.start()
+    while thread.is_alive() and not state._slow.locked():
+        time.sleep(0)
+    state.close()
+    assert state._slow.locked() is False
+    thread.join()
+    again = open_state(tmp_path / "state")
+    assert again.get(key(19_999)) == bytes(1000)
+    again.close()
+
+
+def test_a_checkpoint_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    state = open_state(tmp_path / "state")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(StateError, match="could not be copied"):
+        state.checkpoint(tmp_path / "there")
+    with pytest.raises(StateError, match="could not be read"):
+        read_row(tmp_path / "nowhere", b"key")
+    assert not (tmp_path / "nowhere").exists()
+    state.close()
+
+
+def test_many_states_share_one_cache_and_one_budget(tmp_path: Path) -> None:
+    budget_bytes = 4 << 20
+    memory = StateMemory(block_cache_bytes=2 << 20, write_buffer_bytes=budget_bytes)
+    states = [RocksState(tmp_path / str(number), memory=memory) for number in range(64)]
+    for state in states:
+        state.write({key(0): b"a little"})
+    assert memory.unflushed_bytes < budget_bytes / 4, "a shard that is hardly used takes hardly any of it"
+    for state in states:
+        state.write({key(number): bytes(100) for number in range(ROWS)})
+    while not list(tmp_path.glob("*/*.sst")):  # what all wrote together was too much: RocksDB flushes, in its threads
+        time.sleep(0.001)
+    for state in states:
+        state.flush()
+        assert len(state.scan(key(0), key(ROWS), ROWS)) == ROWS
+    assert 0 < memory.cached_bytes <= 3 << 20
+    for state in states:
+        state.close()

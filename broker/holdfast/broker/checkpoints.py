@@ -1,8 +1,9 @@
-"""Flushes the state and cuts the log behind it, so that neither grows without bound nor makes a start slow."""
+"""Flushes states and cuts the log behind them, so that neither grows without bound nor makes a start slow."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.broker.log.node_log import NodeLog
@@ -12,68 +13,133 @@ from holdfast.broker.state import StateError
 _log = get_logger(__name__)
 
 
-class Flushable(Protocol):
-    def flush(self) -> None: ...
+class Kept(Protocol):
+    """A replica, as far as its state and its part of the log are concerned."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def applied_index(self) -> int:
+        """The newest entry that is in the state."""
+        ...
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody who might need old entries."""
+        ...
+
+    @property
+    def durable_base_index(self) -> int:
+        """The log is known, for good, to begin after this entry."""
+        ...
+
+    def flush_state(self) -> None:
+        """Makes the state durable. Blocks."""
+        ...
+
+    def compact(self, index: int) -> None:
+        """Lets the log begin after this entry, with the next round."""
+        ...
+
+
+@dataclass(slots=True)
+class _Flushed:
+    index: int  # what is known to be durable in the state; at start nothing is
+    at_s: float
 
 
 class Checkpointer:
-    """The log is cut only below the applied index that was captured before a flush began."""
+    """The log is cut only below the applied index that was captured before a flush began, and, where others may lag,
+    only once enough of it follows to spare them a snapshot."""
 
     def __init__(
         self,
         log: NodeLog,
-        shard: int,
-        state: Flushable,
-        applied_index: Callable[[], int],
+        replicas: Callable[[], Iterable[Kept]],
         *,
         log_bytes_max: int,
         age_seconds_max: float,
+        keep_bytes: int,
         run_blocking: Callable[[Callable[[], None]], Awaitable[None]],
         may_flush: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
-        self._shard = shard
-        self._state = state
-        self._applied_index = applied_index
+        self._replicas = replicas
         self._log_bytes_max = log_bytes_max
         self._age_seconds_max = age_seconds_max
+        self._keep_bytes = keep_bytes
         self._run_blocking = run_blocking
         self._may_flush = may_flush  # a flush that finds no room stops all writes to the state for a while
         self._monotonic = monotonic
-        self._flushed_index = 0  # what is known to be durable in the state; at start nothing is
-        self._flushed_at = monotonic()
+        self._flushed: dict[int, _Flushed] = {}
+        self._cut_before: dict[int, int] = {}
 
-    def is_due(self) -> bool:
-        if self._applied_index() <= self._flushed_index:
+    def age_s(self, number: int) -> float | None:
+        """How long ago the state of a shard was last made durable; None if it has not been since the start."""
+        flushed = self._flushed.get(number)
+        return None if flushed is None or not flushed.index else self._monotonic() - flushed.at_s
+
+    def is_due(self, replica: Kept) -> bool:
+        flushed = self._of(replica)
+        if replica.applied_index <= flushed.index:
             return False
-        if self._log.bytes_after(self._shard, self._flushed_index) >= self._log_bytes_max:
+        if self._log.bytes_after(replica.number, flushed.index) >= self._log_bytes_max:
             return True
-        return self._monotonic() - self._flushed_at >= self._age_seconds_max
+        return self._monotonic() - flushed.at_s >= self._age_seconds_max
 
-    async def run_once(self) -> None:
-        """Flushes and cuts. A flush that fails costs nothing but log space: the log still has everything."""
-        captured = self._applied_index()
+    async def flush(self, replica: Kept) -> None:
+        """A flush that fails costs nothing but log space: the log still has everything."""
+        captured = replica.applied_index
+        flushed = self._of(replica)
         try:
-            await self._run_blocking(self._state.flush)
+            await self._run_blocking(replica.flush_state)
         except StateError as error:
-            _log.warning("state_flush_failed", error=str(error))
-            self._flushed_at = self._monotonic()
+            _log.warning("state_flush_failed", shard=replica.number, error=str(error))
+            flushed.at_s = self._monotonic()
             return
-        self._flushed_index = captured
-        self._flushed_at = self._monotonic()
+        flushed.index, flushed.at_s = captured, self._monotonic()
+        base_index = captured
+        if not replica.is_alone:
+            base_index = min(captured, self._log.index_with_bytes_after(replica.number, self._keep_bytes))
+        if base_index > replica.durable_base_index:
+            replica.compact(base_index)
+        _log.debug("state_flushed", shard=replica.number, applied_index=captured, log_begins=base_index + 1)
+
+    async def cut(self) -> None:
+        """Cuts what no replica needs any more."""
+        keep_from = {replica.number: replica.durable_base_index + 1 for replica in self._replicas()}
+        if keep_from == self._cut_before:
+            return
         freed = 0
 
         def cut() -> None:
             nonlocal freed
-            freed = self._log.cut({self._shard: captured + 1})
+            freed = self._log.cut(keep_from)
 
         await self._run_blocking(cut)
-        _log.debug("state_flushed", applied_index=captured, log_bytes_freed=freed)
+        self._cut_before = keep_from
+        if freed:
+            _log.debug("log_cut", bytes_freed=freed)
 
     async def run(self, interval_seconds: float) -> None:
         """Looks regularly until cancelled."""
         while True:
             await asyncio.sleep(interval_seconds)
-            if self.is_due() and self._may_flush():
-                await self.run_once()
+            for replica in list(self._replicas()):
+                if self.is_due(replica) and self._may_flush():
+                    await self.flush(replica)
+            await self.cut()
+
+    async def flush_all(self) -> None:
+        """At the end, so that the next start has nothing to replay."""
+        for replica in list(self._replicas()):
+            await self.flush(replica)
+
+    def forget(self, number: int) -> None:
+        """A snapshot took the place of a shard's state."""
+        self._flushed.pop(number, None)
+
+    def _of(self, replica: Kept) -> _Flushed:
+        return self._flushed.setdefault(replica.number, _Flushed(0, self._monotonic()))

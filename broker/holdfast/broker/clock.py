@@ -1,10 +1,13 @@
 """Shard time: never goes back, and follows a wall clock only as far as that clock can be believed."""
 
 import time
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-STEP_MS = 1000  # a wall clock that leaves the monotonic one by more than this has jumped
+STEP_MS = 1000  # a clock that is off by more than this has jumped: such a distance is not made up for silently
 SLEW_PERCENT = 10  # how much faster or slower than real time shard time may run
+STEP_PATIENCE_MS = 5000  # how long a majority must be that far ahead before a leader moves shard time to it
+AGREEMENT_MS = 500  # the median counts as known if it is known to within this
+LOOK_MS = 50  # how often the clocks of the group are looked at; in between they move with the monotonic clock
 
 
 class TimeSource(Protocol):
@@ -29,41 +32,176 @@ class SystemTime:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1_000_000
 
 
-class ShardClock:
-    """Shard time on the leader.
+class MedianRange(NamedTuple):
+    """Between which values the median of a group's wall clocks lies; both are clocks that were heard.
 
-    It starts at the wall clock, or at the last applied time if the wall clock is behind that. From then on it counts
-    monotonic time and is drawn towards the believed wall clock by at most SLEW_PERCENT. The wall clock is believed
-    while it moves with the monotonic clock; after a jump the clock as it was before is carried on instead, so that a
-    jump of a day fires, expires and purges nothing. A jump that turns out to be right is adopted at the next start.
+    Each is given as an *offset*: that wall clock minus this machine's monotonic clock. An offset stays true while time
+    passes, and while the wall clock of this machine jumps.
     """
 
-    def __init__(self, source: TimeSource, last_applied_ms: int) -> None:
+    low_ms: float
+    high_ms: float
+
+    @property
+    def agreed(self) -> bool:
+        """Whether that is as good as one value."""
+        return self.high_ms - self.low_ms <= AGREEMENT_MS
+
+
+class Witnesses(Protocol):
+    """What the wall clocks of a group say; see clock_evidence.py."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether this node is the whole group: then there is nobody to ask."""
+        ...
+
+    def median_range(self) -> MedianRange | None:
+        """None unless a majority was heard lately."""
+        ...
+
+
+def slewed_ms(elapsed_ms: float, gap_ms: float) -> float:
+    """How far shard time moves in `elapsed_ms`, if moving along with real time would leave it `gap_ms` behind."""
+    slew_ms = elapsed_ms * SLEW_PERCENT / 100
+    return elapsed_ms + min(max(gap_ms, -slew_ms), slew_ms)
+
+
+def carried_on_ms(heard_ms: int, elapsed_ms: float) -> int:
+    """The least that a leader's clock can show now that showed `heard_ms` some time ago; 0 stays "never heard"."""
+    return heard_ms + int(elapsed_ms * (100 - SLEW_PERCENT) / 100) if heard_ms else 0
+
+
+class BelievedWall:
+    """The wall clock that shard time is drawn to, kept as an offset (see MedianRange).
+
+    Carrying a belief on means leaving the offset as it is: the clock then moves with the monotonic clock.
+    """
+
+    def __init__(self, offset_ms: float, *, founded: bool = True) -> None:
+        self.offset_ms = offset_ms
+        self.founded = founded  # on some wall clock; otherwise shard time itself was taken for want of one
+        self.proven = False  # by a majority, this moment
+
+    def follow_own(self, own_offset_ms: float) -> None:
+        """A node alone believes its own clock as long as it moves with the monotonic clock."""
+        self.proven = False
+        if abs(own_offset_ms - self.offset_ms) <= STEP_MS:
+            self.offset_ms = own_offset_ms
+            self.founded = True
+
+    def follow_majority(self, majority: MedianRange | None) -> None:
+        """In a group only the median is believed, and carried on while it cannot be told.
+
+        Not even then is the own clock asked: it may be the wrong one, and a monotonic clock is good enough for the
+        moments that a leader keeps its office without hearing from a majority.
+        """
+        self.proven = majority is not None and majority.agreed
+        if majority is not None and majority.agreed:
+            # The low end: shard time that is late keeps every promise, shard time that is early breaks some.
+            self.offset_ms = majority.low_ms
+            self.founded = True
+
+
+class ShardClock:
+    """Shard time on the leader; each leadership has one of its own.
+
+    It starts at the newest time that is known of the shard: the last applied time, or `continued_ms`, what the former
+    leader said last, carried on to this moment. From then on it counts monotonic time and is drawn towards the believed
+    wall clock by at most SLEW_PERCENT. It moves faster only by a step, which is an entry of the log. At a start that is
+    the first entry of the term: `started_by_step` says so. Later it takes a majority that is ahead for a while:
+    `step_wanted_ms` says where to, and the leader calls `stepped` once its entry is applied.
+
+    A node alone in its group can only ask its own wall clock. It believes it at a start, and then while it moves with
+    the monotonic clock; after a jump the clock as it was before is carried on instead, so that a jump of a day fires,
+    expires and purges nothing. A jump that turns out to be right is adopted at the next start.
+    """
+
+    def __init__(
+        self,
+        source: TimeSource,
+        last_applied_ms: int,
+        *,
+        continued_ms: int = 0,
+        witnesses: Witnesses | None = None,
+    ) -> None:
         self._source = source
+        self._witnesses = witnesses
         self._monotonic_ms = source.monotonic_ms()
-        self._believed_wall_ms = source.wall_ms()
-        self._now_ms = max(float(last_applied_ms), self._believed_wall_ms)
-        self.started_by_step = 0 < last_applied_ms < self._believed_wall_ms - STEP_MS
-        self.wall_offset_ms = 0.0  # the wall clock minus the believed one; large after a jump
+        self._majority: MedianRange | None = None
+        self._alone = True
+        self._looked_ms = self._monotonic_ms - LOOK_MS
+        self._look()
+        known_ms = float(max(last_applied_ms, continued_ms))
+        own_offset_ms = source.wall_ms() - self._monotonic_ms
+        self._believed = self._first_belief(known_ms, own_offset_ms)
+        believed_ms = self._believed.offset_ms + self._monotonic_ms
+        self.started_by_step = 0 < known_ms < believed_ms - STEP_MS
+        # In a group the work went on a moment ago under another leader: a little is made up for slowly.
+        at_once = self._alone or known_ms == 0 or self.started_by_step
+        self._now_ms = max(known_ms, believed_ms) if at_once else known_ms
+        self._ahead_since_ms: float | None = None  # since when a majority has been ahead by more than a step
+        self.wall_offset_ms = own_offset_ms - self._believed.offset_ms  # this node's clock minus the believed one
 
     def now_ms(self) -> int:
         """The shard time of this moment."""
-        monotonic_ms = self._source.monotonic_ms()
-        elapsed_ms = max(0.0, monotonic_ms - self._monotonic_ms)
+        monotonic_ms = max(self._monotonic_ms, self._source.monotonic_ms())
+        elapsed_ms = monotonic_ms - self._monotonic_ms
         self._monotonic_ms = monotonic_ms
-        self._follow_wall(elapsed_ms)
-        gap_ms = self._believed_wall_ms - (self._now_ms + elapsed_ms)
-        slew_ms = elapsed_ms * SLEW_PERCENT / 100
-        self._now_ms += elapsed_ms + min(max(gap_ms, -slew_ms), slew_ms)
+        self._look()
+        own_offset_ms = self._source.wall_ms() - monotonic_ms
+        if self._alone:
+            self._believed.follow_own(own_offset_ms)
+        else:
+            self._believed.follow_majority(self._majority)
+        self.wall_offset_ms = own_offset_ms - self._believed.offset_ms
+        believed_ms = self._believed.offset_ms + monotonic_ms
+        self._now_ms += slewed_ms(elapsed_ms, believed_ms - (self._now_ms + elapsed_ms))
+        self._watch_gap(believed_ms - self._now_ms)
         return int(self._now_ms)
 
-    def _follow_wall(self, elapsed_ms: float) -> None:
-        wall_ms = self._source.wall_ms()
-        carried_ms = self._believed_wall_ms + elapsed_ms
-        self.wall_offset_ms = wall_ms - carried_ms
-        self._believed_wall_ms = wall_ms if abs(self.wall_offset_ms) <= STEP_MS else carried_ms
+    def step_wanted_ms(self) -> int | None:
+        """Where shard time should be moved by an entry of its own, if it should."""
+        self.now_ms()
+        if self._ahead_since_ms is None or self._monotonic_ms - self._ahead_since_ms < STEP_PATIENCE_MS:
+            return None
+        return int(self._believed.offset_ms + self._monotonic_ms)
+
+    def stepped(self, to_ms: int) -> None:
+        """The entry that moves shard time was applied."""
+        self.not_before(to_ms)
+        self._ahead_since_ms = None
+
+    def not_before(self, applied_ms: int) -> None:
+        """An entry was applied, perhaps an earlier leader's with a time that this one had not heard of."""
+        raise_ms = max(0.0, applied_ms - self._now_ms)
+        self._now_ms += raise_ms
+        if not self._believed.founded:
+            self._believed.offset_ms += raise_ms
 
     @property
     def jumped(self) -> bool:
         """Whether the wall clock disagrees with the time that shard time follows."""
         return abs(self.wall_offset_ms) > STEP_MS
+
+    def _first_belief(self, known_ms: float, own_offset_ms: float) -> BelievedWall:
+        if self._alone:
+            return BelievedWall(own_offset_ms)
+        if self._majority is not None and (self._majority.agreed or known_ms == 0):
+            return BelievedWall(self._majority.low_ms)
+        if known_ms == 0:
+            return BelievedWall(own_offset_ms)
+        # Nobody can tell the time: it goes on from where it was known last.
+        return BelievedWall(known_ms - self._monotonic_ms, founded=False)
+
+    def _look(self) -> None:
+        if self._witnesses is not None and self._monotonic_ms - self._looked_ms >= LOOK_MS:
+            self._looked_ms = self._monotonic_ms
+            self._alone = self._witnesses.alone
+            self._majority = self._witnesses.median_range()
+
+    def _watch_gap(self, ahead_ms: float) -> None:
+        if not self._believed.proven or ahead_ms <= STEP_MS:
+            self._ahead_since_ms = None
+        elif self._ahead_since_ms is None:
+            self._ahead_since_ms = self._monotonic_ms

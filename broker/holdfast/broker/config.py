@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -67,6 +67,20 @@ _ORDERED = (
 )
 
 
+_Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$")]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+
+
+class ClusterNode(BaseModel):
+    """One node of a static cluster, as all others know it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: _Name
+    address: _Address  # gRPC, for clients
+    peer_address: _Address  # for the other nodes
+
+
 class BrokerConfig(BaseSettings):
     """Everything a node can be told. Built by `load_config`; built directly it reads no file and no environment."""
 
@@ -81,9 +95,33 @@ class BrokerConfig(BaseSettings):
     log_format: Literal["auto", "json", "console"] = Field("auto", description="auto is console on a terminal")
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
 
+    # The cluster; without a list of nodes this one is alone
+    node_name: str = Field("n1", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="name of this node; never changes")
+    cluster_name: str = Field(
+        "holdfast", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="nodes of another cluster are refused"
+    )
+    shards: int = Field(1, ge=1, le=1024, description="number of shards; fixed when the cluster is founded")
+    nodes: tuple[ClusterNode, ...] = Field(
+        (), max_length=9, description="all nodes of the cluster, the same list on each: name, address, peer_address"
+    )
+    peer_port: _Port = Field(7402, description="port for the other nodes; 0 takes a free one")
+    peer_certificate: Path | None = Field(None, description="PEM file: TLS between nodes; needs the other two")
+    peer_key: Path | None = Field(None, description="PEM file with the key of peer_certificate")
+    peer_authority: Path | None = Field(None, description="PEM file with who signs the nodes' certificates")
+    heartbeat_ms: int = Field(100, ge=10, le=10_000, description="how often a leader is heard of")
+    election_ms: int = Field(
+        500, ge=50, le=60_000, description="silence of a leader before an election, and up to twice"
+    )
+    snapshot_bytes_per_second: int = Field(
+        32 * _MIB, ge=64 * _KIB, le=_TIB, description="most bytes of a snapshot sent to another node in a second"
+    )
+
     # Storage
     segment_bytes: int = Field(64 * _MIB, ge=_MIB, le=_GIB, description="size of one log file")
     state_flush_log_bytes: int = Field(64 * _MIB, ge=64 * _KIB, le=_TIB, description="log bytes that force a flush")
+    log_keep_bytes: int = Field(
+        64 * _MIB, ge=0, le=_TIB, description="log kept for replicas that lag, so that they need no snapshot"
+    )
     state_flush_age_seconds: float = Field(
         60.0, ge=0.1, le=86_400, description="age of unflushed state that forces one"
     )
@@ -159,15 +197,37 @@ class BrokerConfig(BaseSettings):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> "BrokerConfig":
         found = [(low, "must not exceed", high) for low, high in _ORDERED if getattr(self, low) > getattr(self, high)]
-        if self.port == self.ops_port != 0:
-            found.append(("ops_port", "must differ from", "port"))
+        ports = [name for name in ("port", "peer_port", "ops_port") if getattr(self, name)]
+        for at, name in enumerate(ports):
+            found += [(name, "must differ from", other) for other in ports[:at] if self._equal(name, other)]
+        if 5 * self.heartbeat_ms > self.election_ms:
+            found.append(("election_ms", "must be at least five times", "heartbeat_ms"))
+        found += self._cluster_contradictions()
         if found:
             raise _ContradictionError(found, self.describe())
         return self
 
+    def _equal(self, field: str, other: str) -> bool:
+        return bool(getattr(self, field) == getattr(self, other))
+
+    def _cluster_contradictions(self) -> list[tuple[str, str, str]]:
+        found: list[tuple[str, str, str]] = []
+        names = [node.name for node in self.nodes]
+        if names and self.node_name not in names:
+            found.append(("node_name", "must be one of the names in", "nodes"))
+        if len(set(names)) < len(names):
+            found.append(("nodes", "must have different names, and one is that of this node:", "node_name"))
+        tls = ("peer_certificate", "peer_key", "peer_authority")
+        given = [name for name in tls if getattr(self, name) is not None]
+        if given and len(given) < len(tls):
+            missing = next(name for name in tls if name not in given)
+            found.append((given[0], "must come together with", missing))
+        return found
+
     def describe(self) -> dict[str, str | int | float]:
         """Every setting as a printable value. No field holds a secret; one that does must be left out here."""
-        return self.model_dump(mode="json")
+        values = {name: "" if value is None else value for name, value in self.model_dump(mode="json").items()}
+        return values | {"nodes": ", ".join(f"{node.name}={node.address}" for node in self.nodes)}
 
 
 def load_config(
@@ -194,10 +254,22 @@ def load_config(
         origins |= layer_origins
         values |= layer_values
     try:
-        return BrokerConfig(**values)
+        config = BrokerConfig(**values)
+        return config.model_copy(update=_own_ports(config, origins))
     except ValidationError as refused:
         problems = [line for error in refused.errors() for line in _problem_lines(error, origins)]
         raise ConfigError(problems) from None
+
+
+def _own_ports(config: BrokerConfig, origins: Mapping[str, str]) -> dict[str, int]:
+    """A node listens where the others look for it, unless it is told another port."""
+    ports: dict[str, int] = {}
+    for node in config.nodes:
+        if node.name == config.node_name:
+            for field, address in (("port", node.address), ("peer_port", node.peer_address)):
+                if origins.get(field, "default") == "default":
+                    ports[field] = int(address.rpartition(":")[2])
+    return ports
 
 
 _Layer = tuple[dict[str, str], dict[str, Any]]
@@ -257,9 +329,16 @@ def _shown(value: object) -> str:
 def _allowed(name: str) -> str:
     """What a field takes, in words, from its type and bounds."""
     field = BrokerConfig.model_fields[name]
+    if name == "nodes":
+        return "at most 9 tables with name, address (host:port) and peer_address (host:port)"
     choices = get_args(field.annotation)
+    if type(None) in choices:
+        return "a path"
     if choices:
         return " or ".join(choices)
+    patterns = [item.pattern for item in field.metadata if getattr(item, "pattern", None)]
+    if patterns:
+        return "1 to 64 letters, digits, dots, dashes or underscores"
     bounds = {key: getattr(item, key) for item in field.metadata for key in ("ge", "le") if hasattr(item, key)}
     kinds: dict[object, str] = {int: "a whole number", float: "a number", Path: "a path", str: "a non-empty text"}
     kind = kinds[field.annotation]

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _LOCK = "LOCK"
 _FORMAT = "FORMAT"
@@ -93,6 +93,25 @@ class DataDir:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def set_aside(path: Path, stamp: str) -> Path | None:
+    """Moves a data directory out of the way, so that the node begins anew; returns where it is now, None if there was
+    none. Nothing is deleted, and a directory in use is refused."""
+    path = path.absolute()
+    if not path.exists():
+        return None
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    try:
+        lock_fd = _lock(path)
+        try:
+            os.rename(path, aside)
+            _fsync_dir(path.parent)
+        finally:
+            os.close(lock_fd)
+    except OSError as error:
+        raise DataDirError(f"Cannot set data directory {path} aside: {error.strerror}.") from error
+    return aside
 
 
 def _refuse_foreign(path: Path) -> None:

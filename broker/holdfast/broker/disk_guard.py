@@ -52,6 +52,10 @@ class DiskGuard:
         """Whether everything that writes is refused."""
         return self._found_full or self.free_bytes < self._free_bytes_min // 2
 
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether so much can be written and everything else goes on."""
+        return not self._found_full and self.free_bytes - size_bytes >= self._free_bytes_min
+
     def found_full(self) -> RefusedError:
         """A write found no room: refuse everything until there is some."""
         self._found_full = True

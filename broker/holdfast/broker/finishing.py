@@ -28,6 +28,10 @@ class _Watcher:
         if not self.future.done():
             self.future.set_result(None)
 
+    def refuse(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
 
 class Finishing:
     """The tasks of a shard that somebody waits for, and who does."""
@@ -109,6 +113,12 @@ class Finishing:
         self._draining = True
         for watcher in self._watchers:
             watcher.wake()
+
+    def dismiss(self, error: Exception) -> None:
+        """Somebody else knows how tasks end now: tells everyone who waits."""
+        self._draining = True
+        for watcher in self._watchers:
+            watcher.refuse(error)
 
 
 def _unfinished(task_ids: list[bytes], found: Sequence[Execution | None]) -> set[bytes]:

@@ -56,9 +56,12 @@ class Housekeeping:
         sweeps = (self._expiries, self._dues, self._purges, self._forgets)
         self._tasks = [asyncio.create_task(sweep.run()) for sweep in sweeps]
 
-    async def stop(self) -> None:
+    def cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+    async def stop(self) -> None:
+        self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def failed(self) -> BaseException | None:
@@ -67,6 +70,10 @@ class Housekeeping:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 return error
         return None
+
+    def time_was_moved(self) -> None:
+        for sweep in (self._expiries, self._dues, self._purges, self._forgets):
+            sweep.look_again()
 
     def arm(self, effects: Effects) -> None:
         """Wakes the sweeps in time for what was just written."""

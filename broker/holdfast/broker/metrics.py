@@ -96,6 +96,16 @@ class Metrics:
         self.watched_tasks = gauge("watched_tasks", "Tasks that WaitTasks calls wait for")
         self.log_bytes = gauge("log_bytes", "Size of the log on disk")
         self.applied_index = gauge("applied_index", "Index of the last applied log entry")
+        self.replicas = gauge("replicas", "Replicas of shards on this node")
+        self.shards_led = gauge("shards_led", "Shards that this node leads and serves")
+        self.replication_lag_entries = gauge(
+            "replication_lag_entries", "Committed entries that a replica of this node has not applied yet, at most"
+        )
+        self.peers_connected = gauge("peers_connected", "Other nodes that hear this one")
+        self.peer_bytes_sent = gauge("peer_bytes_sent", "Bytes sent to other nodes since the start")
+        self.peer_frames_dropped = gauge(
+            "peer_frames_dropped", "Frames for other nodes that were dropped since the start"
+        )
         self.free_bytes = gauge("free_bytes", "Free space of the data directory's file system")
         self.clock_offset_seconds = gauge("clock_offset_seconds", "Wall clock minus shard time")
         self.writes_refused = gauge("writes_refused", "1 while writes are refused for lack of disk space")

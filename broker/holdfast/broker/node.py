@@ -11,28 +11,29 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from holdfast.broker.admin import Admin
 from holdfast.broker.checkpoints import Checkpointer
-from holdfast.broker.clock import ShardClock, SystemTime
+from holdfast.broker.clock import SystemTime
+from holdfast.broker.cluster import Cluster
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.disk_guard import DiskGuard, free_bytes
+from holdfast.broker.hosting import Host
 from holdfast.broker.log.disk import RealDisk
 from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.logs import get_logger
 from holdfast.broker.metrics import QUEUES_MAX, Metrics
 from holdfast.broker.ops import OpsServer
-from holdfast.broker.recovery import recover_shard
 from holdfast.broker.refusals import shutting_down
-from holdfast.broker.replication import SoloReplicator
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.rpc import RpcServer
+from holdfast.broker.rpc import PortError, RpcServer
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
-from holdfast.broker.state import RocksState, StateError
+from holdfast.broker.shard_service import ShardService
+from holdfast.broker.validation import Validator
 from holdfast.broker.views import read_queue_names
 
-SHARD = 0
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
@@ -66,11 +67,16 @@ class Node:
             gc.set_threshold(*GC_THRESHOLDS)
             await asyncio.to_thread(self._open_storage)
             self._build()
+            await self._open_replicas()
             self._tasks.append(asyncio.create_task(self._rounds.run(), name="rounds"))
-            await self._first_entry()
+            if not self._config.nodes:
+                await self._lead_alone()
             self._tasks.append(asyncio.create_task(self._checkpointer.run(WATCH_SECONDS), name="checkpoints"))
             self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
+            if self._cluster is not None:
+                await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
+            self._admin.own_address = f"{self._config.host}:{self.port}"
             await self._ops.start()
             self.ops_port = self._ops.port
             self._ready = True
@@ -80,26 +86,9 @@ class Node:
 
     def _open_storage(self) -> None:
         config = self._config
-        started = time.perf_counter()
         self._data_dir = DataDir.open(config.data_dir)
         self._stack.callback(self._data_dir.close)
         self._node_log = NodeLog.open(RealDisk(self._data_dir.log_dir), segment_bytes=config.segment_bytes)
-        self._state = RocksState(
-            self._data_dir.state_dir / str(SHARD),
-            write_buffer_bytes=config.state_write_buffer_bytes,
-            block_cache_bytes=config.state_block_cache_bytes,
-        )
-        self._stack.callback(_close_state, self._state)
-        recovered = recover_shard(self._node_log, self._state, SHARD, on_progress=_log_progress)
-        self._machine = recovered.machine
-        _log.info(
-            "recovered",
-            applied_index=self._machine.meta.applied_index,
-            entries_replayed=recovered.entries_replayed,
-            log_bytes=self._node_log.size_bytes,
-            clean=self._node_log.was_closed,
-            seconds=round(time.perf_counter() - started, 3),
-        )
 
     def _build(self) -> None:
         config, metrics = self._config, self.metrics
@@ -109,45 +98,94 @@ class Node:
         self._rounds = Rounds(
             self._node_log, metrics, run_blocking=_runner(self._log_thread), on_disk_full=self._guard.found_full
         )
-        self._shard = Shard(
-            self._state,
-            self._machine,
-            SoloReplicator(self._node_log, SHARD, self._machine.meta.applied_index),
-            ShardClock(SystemTime(), self._machine.meta.now_ms),
+        self._host = Host(
             config,
+            self._data_dir,
+            self._node_log,
             metrics,
-            wake_rounds=self._rounds.wake,
-            check_disk=self._guard.check,
-            found_full=self._guard.found_full,
+            guard=self._guard,
+            rounds=self._rounds,
+            source=SystemTime(),
         )
-        self._rounds.attach([self._shard])
+        self._stack.callback(self._host.close)
+        self._cluster: Cluster | None = None
+        if config.nodes:
+            self._cluster = Cluster(config, self._data_dir.node_id, self._host, self._rounds, SystemTime())
+            self._host.on_step = self._cluster.care
+        self._host.on_state_replaced = lambda number: self._checkpointer.forget(number)
         self._checkpointer = Checkpointer(
             self._node_log,
-            SHARD,
-            self._state,
-            lambda: self._shard.applied_index,
+            self._host.kept,
             log_bytes_max=config.state_flush_log_bytes,
             age_seconds_max=config.state_flush_age_seconds,
+            keep_bytes=config.log_keep_bytes,
             run_blocking=_runner(flush_thread),
             may_flush=lambda: not self._guard.critical,
         )
-        service = Service(self._shard, self._state, config, metrics)
         # Only a last bound: within it, what is too much gets a typed refusal.
         calls_max = 2 * config.waiters_max + config.proposals_max + CALLS_SPARE
-        self._rpc = RpcServer(service, metrics, batch_bytes_max=config.batch_bytes_max, calls_max=calls_max)
+        self._services: dict[int, Service] = {}
+        self._admin = Admin(config, self._data_dir.node_id, self._host, self._node_log, self._checkpointer)
+        self._rpc = RpcServer(
+            self._find_service,
+            ShardService(self._admin),
+            Validator(config),
+            metrics,
+            batch_bytes_max=config.batch_bytes_max,
+            calls_max=calls_max,
+            on_damage=self._host.note_damage,
+        )
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
 
-    async def _first_entry(self) -> None:
-        """The first entry of the term; neither a disk that fails meanwhile nor a signal must leave this waiting."""
-        starting = asyncio.create_task(self._shard.start())
+    def _find_service(self, number: int) -> Service:
+        service = self._services.get(number)
+        if service is None:
+            shard = self._host.find_to_serve(number).shard
+            service = self._services[number] = Service(shard, self._config, self.metrics)
+        return service
+
+    async def _open_replicas(self) -> None:
+        started = time.perf_counter()
+        await asyncio.to_thread(self._host.open)
+        if self._host.is_blank and not self._config.nodes:
+            self._host.found([self._host.me])
+        self._host.attach_all()
+        _log.info(
+            "recovered",
+            shards=len(self._host.replicas),
+            entries_to_apply=sum(at.raft.last_index - at.applied_index for at in self._host.replicas.values()),
+            log_bytes=self._node_log.size_bytes,
+            clean=self._node_log.was_closed,
+            seconds=round(time.perf_counter() - started, 3),
+        )
+
+    async def _start_cluster(self, cluster: Cluster) -> None:
+        try:
+            await cluster.start()
+        except OSError as error:
+            raise PortError(
+                f"Expected to listen for the other nodes on {self._config.host}:{self._config.peer_port}, but it "
+                f"cannot be had: {error.strerror or error}."
+            ) from error
+        self._tasks.append(asyncio.create_task(cluster.run(), name="cluster"))
+
+    async def _lead_alone(self) -> None:
+        """A node alone serves from the start; neither a disk that fails meanwhile nor a signal must leave this waiting.
+
+        What is in the log is applied meanwhile: that can take a while.
+        """
         stop_asked = asyncio.create_task(self._stop_asked.wait())
-        await asyncio.wait([starting, stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        stop_asked.cancel()
-        if not starting.done():
-            starting.cancel()
-            raise self._failure() or shutting_down()
-        await starting
+        try:
+            while not self._host.all_served():
+                self._host.leaders_changed.clear()
+                changed = asyncio.create_task(self._host.leaders_changed.wait())
+                await asyncio.wait([changed, stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if self._stop_asked.is_set() or self._failure() is not None:
+                    raise self._failure() or shutting_down()
+        finally:
+            stop_asked.cancel()
 
     async def run(self) -> BaseException | None:
         """Serves until SIGTERM, SIGINT or `ask_to_stop`, then stops gracefully. Returns the failure that ended it."""
@@ -181,11 +219,17 @@ class Node:
         _log.info("stopping", grace_seconds=self._config.shutdown_grace_seconds)
         self._ready = False
         await self._rpc.drain()
-        self._shard.drain()
+        await self._host.hand_over_all()
+        for shard in self._host.shards:
+            shard.drain()
         await self._rpc.stop(self._config.shutdown_grace_seconds)
         await self._ops.stop()
-        await self._shard.stop()
+        for shard in self._host.shards:
+            await shard.stop()
         self._rounds.stop()
+        await self._host.stop()
+        if self._cluster is not None:
+            await self._cluster.stop()
         # On a full disk the state may take nothing for as long as one likes to wait; the log has everything.
         done, _ = await asyncio.wait([self._tasks[0]], timeout=max(1.0, self._config.shutdown_grace_seconds))
         failure = self._failure()
@@ -195,7 +239,7 @@ class Node:
         await self._cancel_tasks()
         try:
             if done and not self._guard.critical:
-                await self._checkpointer.run_once()
+                await self._checkpointer.flush_all()
             self._log_thread.shutdown()
             self._node_log.close(clean=bool(done))
         except LogError as error:
@@ -210,10 +254,15 @@ class Node:
         self._ready = False
         try:
             if hasattr(self, "_ops"):  # the last part that is built: then all are there
-                self._shard.give_up()
+                for shard in self._host.shards:
+                    shard.give_up()
                 await self._rpc.stop(0.2)
                 await self._ops.stop()
-                await self._shard.stop()
+                for shard in self._host.shards:
+                    await shard.stop()
+                await self._host.stop()
+                if self._cluster is not None:
+                    await self._cluster.stop()
             await self._cancel_tasks()
             if hasattr(self, "_log_thread"):
                 self._log_thread.shutdown()  # a sync may be under way still
@@ -231,62 +280,93 @@ class Node:
 
     async def _watch(self) -> None:
         """Looks at disk and clock, once a second, and keeps the gauges."""
-        jumped = False
+        jumped: set[int] = set()
         refusing = self._guard.refusing
         while True:
             if self._guard.look():
-                self._shard.serve_all_waiters()
+                for shard in self._host.shards:
+                    shard.serve_all_waiters()
             if self._guard.refusing != refusing:
                 refusing = self._guard.refusing
                 _log.warning(
                     "writes_refused" if refusing else "writes_resumed", free_bytes=self._guard.free_bytes,
                     free_bytes_min=self._config.free_bytes_min,
                 )  # fmt: skip
-            self._shard.now_ms()
-            clock = self._shard.clock
-            if clock.jumped and not jumped:
-                _log.warning(
-                    "wall_clock_jumped", offset_ms=round(clock.wall_offset_ms), followed="no, until the next start"
-                )
-            jumped = clock.jumped
+            for number, replica in list(self._host.replicas.items()):
+                self._watch_clock(number, replica.shard, jumped)
+                if await replica.shard.follow_clock():
+                    _log.warning("shard_time_moved", shard=number, evidence="a majority of the nodes' clocks")
+                failure = replica.shard.failed() or self._host.damage
+                if failure is not None:
+                    raise failure
             self._show()
-            failure = self._shard.failed()
-            if failure is not None:
-                raise failure
             await asyncio.sleep(WATCH_SECONDS)
+
+    def _watch_clock(self, number: int, shard: Shard, jumped: set[int]) -> None:
+        clock = shard.clock
+        if clock is None:
+            jumped.discard(number)
+            return
+        clock.now_ms()
+        if clock.jumped and number not in jumped:
+            _log.warning(
+                "wall_clock_jumped",
+                shard=number,
+                offset_ms=round(clock.wall_offset_ms),
+                followed="no: the majority's clock is" if self._config.nodes else "no, until the next start",
+            )
+            jumped.add(number)
+        if not clock.jumped:
+            jumped.discard(number)
 
     def _show(self) -> None:
         metrics = self.metrics
-        metrics.proposals_waiting.set(self._shard.proposals_waiting)
-        metrics.waiters.set(self._shard.waiters)
-        metrics.watched_tasks.set(self._shard.watched_tasks)
+        shards = list(self._host.shards)
+        clocks = [shard.clock for shard in shards if shard.clock is not None]
+        metrics.proposals_waiting.set(sum(shard.proposals_waiting for shard in shards))
+        metrics.waiters.set(sum(shard.waiters for shard in shards))
+        metrics.watched_tasks.set(sum(shard.watched_tasks for shard in shards))
         metrics.log_bytes.set(self._node_log.size_bytes)
-        metrics.applied_index.set(self._shard.applied_index)
+        metrics.applied_index.set(sum(shard.applied_index for shard in shards))
         metrics.free_bytes.set(self._guard.free_bytes)
         metrics.writes_refused.set(self._guard.refusing)
-        metrics.clock_offset_seconds.set(self._shard.clock.wall_offset_ms / 1000)
+        metrics.replicas.set(len(shards))
+        metrics.shards_led.set(sum(shard.serves for shard in shards))
+        metrics.replication_lag_entries.set(max((at.lag for at in self._host.replicas.values()), default=0))
+        if self._cluster is not None:
+            counters = self._cluster.peers.counters
+            metrics.peers_connected.set(len(self._cluster.peers.connected()))
+            metrics.peer_bytes_sent.set(counters.bytes_sent)
+            metrics.peer_frames_dropped.set(counters.frames_dropped_full + counters.frames_dropped_unconnected)
+        metrics.clock_offset_seconds.set(max((clock.wall_offset_ms for clock in clocks), key=abs, default=0.0) / 1000)
 
     def _readiness(self) -> tuple[bool, str]:
         if not self._ready:
             return False, "starting or stopping"
+        if not self._host.all_served():
+            return False, "there is a shard of which no leader is known"
         if self._guard.refusing:
             return False, f"new tasks are refused: {self._guard.free_bytes} bytes of disk are free"
         return True, "serving"
 
     def _queue_counts(self) -> Iterator[tuple[str, dict[str, int]]]:
-        for name in read_queue_names(self._state, QUEUES_MAX):
-            queue = self._shard.queue(name)
-            if queue is not None:
-                yield (
-                    name.decode(),
-                    {
-                        "ready": queue.ready,
-                        "claimed": queue.claimed,
-                        "delayed": queue.delayed,
-                        "retrying": queue.retrying,
-                        "dead": queue.dead,
-                    },
-                )
+        """Of the shards that this node leads: a follower's would count everything twice."""
+        for shard in self._host.shards:
+            if not shard.serves:
+                continue
+            for name in read_queue_names(shard.kv, QUEUES_MAX):
+                queue = shard.queue(name)
+                if queue is not None:
+                    yield (
+                        name.decode(),
+                        {
+                            "ready": queue.ready,
+                            "claimed": queue.claimed,
+                            "delayed": queue.delayed,
+                            "retrying": queue.retrying,
+                            "dead": queue.dead,
+                        },
+                    )
 
 
 def _runner(executor: ThreadPoolExecutor) -> Callable[[Callable[[], None]], "asyncio.Future[None]"]:
@@ -294,14 +374,3 @@ def _runner(executor: ThreadPoolExecutor) -> Callable[[Callable[[], None]], "asy
         return asyncio.get_running_loop().run_in_executor(executor, function)
 
     return run
-
-
-def _close_state(state: RocksState) -> None:
-    try:
-        state.close()
-    except StateError as error:
-        _log.warning("state_not_flushed", error=str(error))
-
-
-def _log_progress(index: int, last: int) -> None:
-    _log.info("replaying", index=index, last=last)

@@ -5,6 +5,7 @@ OutcomeUnknownError     the write was handed to the log, but its fate is not kno
 """
 
 from dataclasses import dataclass, replace
+from dataclasses import field as extra  # `field` is a name of this file
 
 # Reasons. They are part of the wire API (ErrorInfo.reason, Rejection.reason) and never change their meaning.
 MALFORMED_REQUEST = "MALFORMED_REQUEST"
@@ -14,9 +15,13 @@ OUT_OF_RANGE = "OUT_OF_RANGE"
 TOO_LARGE = "TOO_LARGE"
 BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
 QUEUE_NOT_FOUND = "QUEUE_NOT_FOUND"
+SHARD_NOT_FOUND = "SHARD_NOT_FOUND"
+PROBE_NOT_FOUND = "PROBE_NOT_FOUND"
+CHANGE_REFUSED = "CHANGE_REFUSED"
 OVERLOADED = "OVERLOADED"
 DISK_LOW = "DISK_LOW"
 WORKER_AT_LIMIT = "WORKER_AT_LIMIT"
+NOT_LEADER = "NOT_LEADER"
 SHUTTING_DOWN = "SHUTTING_DOWN"
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 INTERNAL = "INTERNAL"
@@ -35,6 +40,7 @@ class RefusedError(Exception):
     field: str = ""
     limit: str = ""
     retry_after_ms: int = 0
+    metadata: dict[str, str] = extra(default_factory=dict)  # what else programs should know, e.g. who leads
 
     @property
     def message(self) -> str:
@@ -81,6 +87,40 @@ def worker_at_limit(limit: int) -> RefusedError:
     )
 
 
+def not_leader(shard: int, epoch: int, leader_address: str | None) -> RefusedError:
+    """Nothing was done, so every call may be repeated where the leader is."""
+    metadata = {"shard": str(shard), "epoch": str(epoch)}
+    if leader_address is None:
+        return RefusedError(
+            NOT_LEADER,
+            f"Expected to lead shard {shard}, but this node does not, and nobody is known to; try again in a moment.",
+            retry_after_ms=100,
+            metadata=metadata,
+        )
+    return RefusedError(
+        NOT_LEADER,
+        f"Expected to lead shard {shard}, but the leader is at {leader_address}.",
+        metadata={**metadata, "leader": leader_address},
+    )
+
+
+def shard_not_found(shard: int) -> RefusedError:
+    return RefusedError(SHARD_NOT_FOUND, f"Expected a replica of shard {shard}, but this node has none.", field="shard")
+
+
+def probe_not_found(shard: int, index: int) -> RefusedError:
+    return RefusedError(
+        PROBE_NOT_FOUND,
+        f"Expected the hash of shard {shard} at index {index}, but this replica does not have it; probe again.",
+        field="index",
+    )
+
+
+def change_refused(why: str, sentence: str) -> RefusedError:
+    """Membership or leadership cannot change like this, or not now; `why` is a word for programs."""
+    return RefusedError(CHANGE_REFUSED, sentence, metadata={"why": why})
+
+
 def shutting_down() -> RefusedError:
     return RefusedError(SHUTTING_DOWN, "This broker is shutting down; try again in a moment.", retry_after_ms=1000)
 
@@ -88,8 +128,8 @@ def shutting_down() -> RefusedError:
 def outcome_unknown() -> RefusedError:
     return RefusedError(
         OUTCOME_UNKNOWN,
-        "The write was on its way when this broker stopped, so it may or may not have happened; repeat it with the "
-        "same request id.",
+        "The write was on its way when this broker stopped or ceased to lead, so it may or may not have happened; "
+        "repeat it with the same request id.",
         retry_after_ms=1000,
     )
 

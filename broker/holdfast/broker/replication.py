@@ -1,84 +1,60 @@
-"""How a shard's replicas agree on the order of its entries.
+"""How a shard's replicas agree on the order of its entries, as the shard sees it.
 
-A node works in rounds (rounds.py): it stages what its shards want to append, makes all of it durable with one sync,
-and then asks each replicator what is committed. Nothing that was staged after the sync began counts as durable.
+A node works in rounds (rounds.py): what arrived is delivered, proposals are taken, all of it is made durable with one
+sync, and then each replicator tells what is committed. Nothing enters a replicator while a sync runs, so nothing that
+was staged after the sync began can count as durable.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.broker.log.node_log import Entry as LogEntry
-from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.raft.messages import Entry
 
 
 class Replicator(Protocol):
-    """One shard's agreement."""
-
-    @property
-    def shard(self) -> int: ...
+    """One shard's agreement. `raft.engine.ShardRaft` is the real one."""
 
     @property
     def term(self) -> int:
-        """The epoch in which this node leads or follows."""
+        """The epoch in which this replica leads or follows."""
         ...
-
-    def stage(self, payloads: Sequence[bytes]) -> int:
-        """Appends to the log, in memory only, and returns the index of the first."""
-        ...
-
-    def flushed(self) -> None:
-        """All that was staged before the sync that just ended is durable on this node."""
-        ...
-
-    def aborted(self) -> None:
-        """The sync could not begin for lack of space: all that was staged for it is gone."""
-        ...
-
-    def take_committed(self) -> list[LogEntry]:
-        """The entries that are newly durable on a majority, in order, each exactly once."""
-        ...
-
-
-class SoloReplicator:
-    """A group of one: durable here is durable on the majority. Each start is a new term."""
-
-    def __init__(self, log: NodeLog, shard: int, applied_index: int) -> None:
-        self._log = log
-        self._shard = shard
-        self._next_index = max(applied_index, log.last_index(shard)) + 1
-        known = log.hard_states.get(shard)
-        self._term = (int.from_bytes(known, "big") if known else 0) + 1
-        self._staged: list[LogEntry] = []
-        self._durable: list[LogEntry] = []
-        self._hard_state = self._term.to_bytes(8, "big")
-        log.stage_hard_state(shard, self._hard_state)
 
     @property
-    def shard(self) -> int:
-        return self._shard
+    def serves(self) -> bool:
+        """Whether this replica leads and has applied an entry of its own term."""
+        ...
 
     @property
-    def term(self) -> int:
-        return self._term
+    def accepts(self) -> bool:
+        """Whether proposals are taken: it leads, and is not handing over."""
+        ...
 
-    def stage(self, payloads: Sequence[bytes]) -> int:
-        first_index = self._next_index
-        for payload in payloads:
-            self._log.stage_entry(self._shard, self._next_index, self._term, payload)
-            self._staged.append(LogEntry(self._shard, self._next_index, self._term, payload))
-            self._next_index += 1
-        return first_index
+    @property
+    def is_alone(self) -> bool:
+        """Whether this replica is the only voter."""
+        ...
 
-    def flushed(self) -> None:
-        self._durable += self._staged
-        self._staged = []
+    @property
+    def commit_index(self) -> int:
+        """The newest entry that is durable on a majority."""
+        ...
 
-    def aborted(self) -> None:
-        self._next_index -= len(self._staged)
-        self._staged = []
-        if self._log.hard_states.get(self._shard) != self._hard_state:
-            self._log.stage_hard_state(self._shard, self._hard_state)
+    def propose(self, command: bytes) -> int | None:
+        """Appends to the log, in memory only; the index, or None if proposals are not taken."""
+        ...
 
-    def take_committed(self) -> list[LogEntry]:
-        committed, self._durable = self._durable, []
-        return committed
+    def committed(self, entries_max: int) -> Sequence[Entry]:
+        """The next committed entries to apply, in order."""
+        ...
+
+    def applied(self, index: int) -> None:
+        """The state has everything up to here."""
+        ...
+
+    def begin_read(self) -> int | None:
+        """A number to ask `may_read` about; None if this replica does not serve."""
+        ...
+
+    def may_read(self, number: int) -> bool:
+        """Whether nobody else can have led when that read began."""
+        ...

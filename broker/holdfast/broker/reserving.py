@@ -319,6 +319,13 @@ class Reserver:
         for waiter in self._waiters.everyone():
             waiter.give_up()
 
+    def dismiss(self, error: Exception) -> None:
+        """Somebody else hands out the tasks now: tells everyone who waits."""
+        self._draining = True
+        for waiter in self._waiters.everyone():
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+
     @property
     def waiting(self) -> int:
         return len(self._waiters)

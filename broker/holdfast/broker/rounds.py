@@ -1,25 +1,57 @@
-"""The node's rounds: one shared write and sync for everything that its shards want to append.
+"""The node's rounds: everything that arrived or waits is dealt with, with one shared write and sync for all shards.
 
-While the sync of a round runs in a thread, new proposals queue up for the next one; what the round counts as durable
-was frozen before its sync began. Then its entries are applied and answered. Starting the next sync before that would
-hide its latency, but was measured to cost more than it saves: rounds get smaller, and every round has its price.
+    deliver → tick → take proposals → send entries → write and sync, in a thread → send promises → apply → answer
+
+While the sync of a round runs nothing enters an engine: frames and proposals queue up for the next round, so nothing
+that was staged after the sync began can be counted as durable. What earlier rounds have committed is applied meanwhile.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
 
 from holdfast.broker.log.errors import DiskFullError
 from holdfast.broker.log.node_log import Flush, NodeLog
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.refusals import RefusedError
-from holdfast.broker.shard import Shard
+from holdfast.broker.replica import Replica
 
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
+Message = tuple[int, int, bytes]  # shard, group, bytes
+
+ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
+INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
+INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
+
+
+class Wire(Protocol):
+    """The way to the other nodes."""
+
+    def send(self, identity: str, messages: list[Message]) -> None:
+        """In one frame; whatever cannot be sent is lost."""
+        ...
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class NoWire:
+    """A node alone."""
+
+    def send(self, identity: str, messages: list[Message]) -> None:
+        """Nobody is there."""
+
+    def pause_reading(self) -> None:
+        """Nobody says anything."""
+
+    def resume_reading(self) -> None:
+        """Nobody says anything."""
 
 
 class Rounds:
-    """Drives all shards of a node over its one log."""
+    """Drives all replicas of a node over its one log."""
 
     def __init__(
         self,
@@ -28,54 +60,148 @@ class Rounds:
         *,
         run_blocking: RunBlocking,
         on_disk_full: Callable[[], RefusedError],
+        wire: Wire | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._metrics = metrics
         self._run_blocking = run_blocking  # runs a blocking function off the event loop
         self._on_disk_full = on_disk_full
-        self._shards: list[Shard] = []
+        self.wire: Wire = wire or NoWire()
+        self._monotonic = monotonic
+        self._replicas: dict[int, Replica] = {}
+        self._deadlines_s: dict[int, float] = {}
+        self._active: dict[int, Replica] = {}  # those with something to do in the next round
+        self._inbox: deque[tuple[str, Message]] = deque()
+        self._inbox_bytes = 0
+        self._is_paused = False
         self._wanted = asyncio.Event()
         self._stopping = False
+        self.on_other_group: Callable[[str, int], None] = lambda _sender, _number: None
+        self.on_stranger: Callable[[str, Message], Replica | None] = lambda _sender, _message: None
 
-    def attach(self, shards: Sequence[Shard]) -> None:
-        self._shards = list(shards)
+    def attach(self, replica: Replica) -> None:
+        self._replicas[replica.number] = replica
+        self.wake(replica.number)
 
-    def wake(self) -> None:
-        """Something waits for a round."""
+    @property
+    def replicas(self) -> Iterable[Replica]:
+        return self._replicas.values()
+
+    def wake(self, number: int) -> None:
+        """A replica has something for a round."""
+        self._active[number] = self._replicas[number]
+        self._wanted.set()
+
+    def receive(self, sender: str, messages: list[Message]) -> None:
+        """What another node says; it is dealt with in the next round."""
+        for message in messages:
+            self._inbox.append((sender, message))
+            self._inbox_bytes += len(message[2])
+        if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
+            self._is_paused = True
+            self.wire.pause_reading()
         self._wanted.set()
 
     async def run(self) -> None:
         """Works until stopped and nothing waits. Raises DiskFailedError when the disk fails: that must end the node."""
         while True:
-            entries = sum(shard.stage() for shard in self._shards)
+            now_s = self._monotonic()
+            self._deliver(now_s)
+            active = self._take_active(now_s)
+            entries = sum(replica.step(now_s) for replica in active)
+            self._send(active)
             flush = self._log.begin_flush()
             if flush is not None:
-                if await self._sync(flush):
-                    for shard in self._shards:
-                        await shard.apply_committed()
+                await self._sync(flush, active)
                 self._metrics.round_entries.observe(entries)
-            elif self._stopping:
-                return
             else:
-                await self._wanted.wait()
-                self._wanted.clear()
+                self._finish(active)
+            await self._apply(active)
+            for replica in active:
+                self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
+                if replica.is_unfinished:
+                    self._active[replica.number] = replica
+            if self._stopping and flush is None and not self._active:
+                return
+            await self._wait()
 
-    async def _sync(self, flush: Flush) -> bool:
-        """Makes a round durable; False if there was no room for it and it was dropped."""
+    def _take_active(self, now_s: float) -> list[Replica]:
+        for number, deadline_s in self._deadlines_s.items():
+            if deadline_s <= now_s:
+                self._active[number] = self._replicas[number]
+        active, self._active = list(self._active.values()), {}
+        return active
+
+    def _deliver(self, now_s: float) -> None:
+        for _ in range(min(len(self._inbox), ROUND_MESSAGES_MAX)):
+            sender, message = self._inbox.popleft()
+            number, group, data = message
+            self._inbox_bytes -= len(data)
+            replica = self._replicas.get(number) or self.on_stranger(sender, message)
+            if replica is None:
+                continue
+            if replica.group != group:
+                self.on_other_group(sender, number)
+                continue
+            replica.deliver(sender, data, now_s)
+            self._active[number] = replica
+        if self._is_paused and self._inbox_bytes < INBOX_BYTES_LOW:
+            self._is_paused = False
+            self.wire.resume_reading()
+
+    def _send(self, active: list[Replica]) -> None:
+        """One frame for each node, with what all shards have to say to it."""
+        outgoing: dict[str, list[Message]] = {}
+        for replica in active:
+            for to, data in replica.take_outgoing():
+                outgoing.setdefault(to, []).append((replica.number, replica.group, data))
+        for to, messages in outgoing.items():
+            self.wire.send(to, messages)
+
+    async def _sync(self, flush: Flush, active: list[Replica]) -> None:
+        """Makes a round durable, or drops it if there is no room for it."""
         started = time.perf_counter()
+        syncing = asyncio.ensure_future(self._run_blocking(flush.run))
         try:
-            await self._run_blocking(flush.run)
+            await self._apply(active)  # what earlier rounds have committed
+            await syncing
         except DiskFullError:
             flush.abort()
             refused = self._on_disk_full()
-            for shard in self._shards:
-                shard.aborted(refused)
-            return False
+            for replica in active:
+                replica.dropped(refused)
+            return
+        finally:
+            syncing.cancel()  # of a node that ends; otherwise it is done
         self._metrics.fsync_seconds.observe(time.perf_counter() - started)
         flush.done()
-        for shard in self._shards:
-            shard.flushed()
-        return True
+        self._finish(active)
+
+    def _finish(self, active: list[Replica]) -> None:
+        """What was staged is durable: promises may leave."""
+        for replica in active:
+            replica.synced()
+        self._send(active)
+
+    async def _apply(self, active: list[Replica]) -> None:
+        for replica in active:
+            await replica.apply()
+
+    async def _wait(self) -> None:
+        """Until something is to be done, or a deadline has come."""
+        if self._active or self._inbox:
+            await asyncio.sleep(0)  # the network and the callers get their turn
+            return
+        if not self._wanted.is_set():
+            due_s = min(self._deadlines_s.values(), default=None) if self._deadlines_s else None
+            delay_s = 1.0 if due_s is None else max(0.0, due_s - self._monotonic())
+            timer = asyncio.get_running_loop().call_later(delay_s, self._wanted.set)
+            try:
+                await self._wanted.wait()
+            finally:
+                timer.cancel()
+        self._wanted.clear()
 
     def stop(self) -> None:
         """Ends `run` once nothing waits any more."""

@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -14,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from holdfast.broker.logs import get_logger
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.refusals import (
+    INVALID_FIELD,
     MALFORMED_REQUEST,
     OutcomeUnknownError,
     RefusedError,
@@ -21,9 +23,13 @@ from holdfast.broker.refusals import (
     outcome_unknown,
 )
 from holdfast.broker.service import Service
+from holdfast.broker.state import StateDamagedError
 from holdfast.broker.statuses import DETAILS_KEY, status_of
+from holdfast.broker.validation import Validator
+from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 
+SHARD_KEY = "holdfast-shard"
 RECEIVE_FACTOR = 4  # how far beyond the largest batch a call is still read, to refuse it by name
 OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the port must be refused, not share it
@@ -44,13 +50,29 @@ class PortError(RuntimeError):
 class RpcServer:
     """Serves the wire API, health checking and reflection on one port."""
 
-    def __init__(self, service: Service, metrics: Metrics, *, batch_bytes_max: int, calls_max: int) -> None:
-        self._service = service
+    def __init__(
+        self,
+        find_service: Callable[[int], Service],
+        admin: object,
+        validator: Validator,
+        metrics: Metrics,
+        *,
+        batch_bytes_max: int,
+        calls_max: int,
+        on_damage: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
+        self._on_damage = on_damage
+        self._find_service = find_service  # of a shard's number
+        self._admin = admin
+        self._validator = validator
         self._metrics = metrics
         limit = batch_bytes_max * RECEIVE_FACTOR
         limits = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
         self._server = grpc.aio.server(options=OPTIONS + limits, maximum_concurrent_rpcs=calls_max)
-        self._names = [self._register(descriptor) for descriptor in pb.DESCRIPTOR.services_by_name.values()]
+        self._names = [self._register(pb, descriptor) for descriptor in pb.DESCRIPTOR.services_by_name.values()]
+        self._names += [
+            self._register(shards_pb, descriptor) for descriptor in shards_pb.DESCRIPTOR.services_by_name.values()
+        ]
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflected = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -77,29 +99,43 @@ class RpcServer:
     async def stop(self, grace_seconds: float) -> None:
         await self._server.stop(grace_seconds)
 
-    def _register(self, descriptor: Any) -> str:
+    def _register(self, messages: Any, descriptor: Any) -> str:
         handlers: dict[str, Any] = {}
         for method in descriptor.methods:
-            request_type = getattr(pb, method.input_type.name)
-            handler: _Handler = getattr(self._service, _snake_case(method.name))
-            handlers[method.name] = grpc.unary_unary_rpc_method_handler(self._wrap(method.name, request_type, handler))
+            request_type = getattr(messages, method.input_type.name)
+            find = self._find_admin if messages is shards_pb else self._find_handler
+            call = self._wrap(method.name, request_type, partial(find, _snake_case(method.name)))
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(call)
         generic = grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
         self._server.add_generic_rpc_handlers((generic,))
         return str(descriptor.full_name)
 
-    def _wrap(self, method: str, request_type: type[Message], handler: _Handler) -> Callable[..., Awaitable[bytes]]:
+    def _find_handler(self, name: str, context: Any) -> _Handler:
+        """The method of the service of the shard that the call is about."""
+        handler: _Handler = getattr(self._find_service(_shard_of(context.invocation_metadata())), name)
+        return handler
+
+    def _find_admin(self, name: str, _context: Any) -> _Handler:
+        handler: _Handler = getattr(self._admin, name)
+        return handler
+
+    def _wrap(
+        self, method: str, request_type: type[Message], find: Callable[[Any], _Handler]
+    ) -> Callable[..., Awaitable[bytes]]:
         observed = self._metrics.rpc(method)
 
         async def call(data: bytes, context: Any) -> bytes:
             started = time.perf_counter()
             code = "OK"
             try:
-                response = await handler(self._parse(request_type, data))
+                response = await find(context)(self._parse(request_type, data))
                 return response.SerializeToString()
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
             except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
+                if isinstance(error, StateDamagedError):
+                    self._on_damage(error)
                 refused = _as_refusal(method, error)
                 self._metrics.rejected(refused.reason).inc()
                 code, details = status_of(refused)
@@ -110,7 +146,7 @@ class RpcServer:
         return call
 
     def _parse(self, request_type: type[Message], data: bytes) -> Message:
-        self._service.validator.batch_bytes(len(data))
+        self._validator.batch_bytes(len(data))
         try:
             return request_type.FromString(data)
         except DecodeError as error:
@@ -120,11 +156,23 @@ class RpcServer:
             ) from error
 
 
+def _shard_of(metadata: Any) -> int:
+    """The number of the shard that a call names; 0 if it names none."""
+    for key, value in metadata or ():
+        if key == SHARD_KEY:
+            if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5):
+                raise RefusedError(
+                    INVALID_FIELD, f"Expected the number of a shard in the metadata {SHARD_KEY}.", field=SHARD_KEY
+                )
+            return int(value)
+    return 0
+
+
 def _as_refusal(method: str, error: Exception) -> RefusedError:
     if isinstance(error, RefusedError):
         return error
-    if isinstance(error, OutcomeUnknownError):
-        return outcome_unknown()
+    if isinstance(error, OutcomeUnknownError | StateDamagedError):
+        return outcome_unknown()  # of damage too: this broker stops, and another may have it whole
     _log.error("call_failed", method=method, error=type(error).__name__, exc_info=error)
     return internal_error()
 

@@ -31,7 +31,6 @@ from holdfast.machine.entries import (
     RetryDead,
 )
 from holdfast.machine.ids import format_task_id
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import DEAD, NOT_DEAD, Queue
@@ -58,14 +57,12 @@ class Service:
     def __init__(
         self,
         shard: Shard,
-        kv: OrderedKV,
         config: BrokerConfig,
         metrics: Metrics,
         *,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._shard = shard
-        self._kv = kv
         self._config = config
         self._metrics = metrics
         self._validator = Validator(config)
@@ -113,13 +110,13 @@ class Service:
         return response
 
     async def get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskResponse:
-        return pb.GetTaskResponse(task=task_message(self._read_task(request.task_id)))
+        return pb.GetTaskResponse(task=task_message(await self._read_task(request.task_id)))
 
     async def wait_tasks(self, request: pb.WaitTasksRequest) -> pb.WaitTasksResponse:
         task_ids, refused = self._validate_ids(request.task_ids)
         wait_ms = self._validator.wait_ms(request.wait_ms)
         found = iter(zip(task_ids, await self._shard.wait_finished(task_ids, wait_ms), strict=True))
-        reports = views.ReportReader(self._kv, self._config.batch_bytes_max)
+        reports = views.ReportReader(self._shard.kv, self._config.batch_bytes_max)
         response = pb.WaitTasksResponse()
         for at in range(len(request.task_ids)):
             answer = response.outcomes.add()
@@ -134,6 +131,7 @@ class Service:
 
     async def queue_stats(self, request: pb.QueueStatsRequest) -> pb.QueueStatsResponse:
         self._validator.queues(len(request.queues))
+        await self._shard.be_current()
         response = pb.QueueStatsResponse()
         for at, name in enumerate(request.queues):
             item = response.outcomes.add()
@@ -151,7 +149,8 @@ class Service:
     async def list_queues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.queue_page_token(request.page_token)
-        queues, more = views.read_queues(self._kv, after, limit)
+        await self._shard.be_current()
+        queues, more = views.read_queues(self._shard.kv, after, limit)
         response = pb.ListQueuesResponse(next_page_token=queues[-1][0].decode() if more else "")
         for at, (name, counters) in enumerate(queues):
             if at and at % QUEUES_PER_SLICE == 0:
@@ -170,7 +169,7 @@ class Service:
         wanted = self._validator.reserve(request)
         now_ms = self._shard.now_ms()  # the worker counts its lease from when it asked, however long it waited
         claims = await self._shard.reserve(wanted)
-        envelopes = views.read_envelopes(self._kv, [claim.task_id for claim in claims])
+        envelopes = views.read_envelopes(self._shard.kv, [claim.task_id for claim in claims])
         response = pb.ReserveResponse()
         for claim, envelope in zip(claims, envelopes, strict=True):
             if envelope is not None:
@@ -247,7 +246,7 @@ class Service:
             if isinstance(outcome, Extended):
                 answer.extended.lease_ms = max(0, outcome.expiry_ms - now_ms)
                 answer.extended.cancel_requested = outcome.cancel_requested
-                answer.extended.draining = self._shard.draining
+                answer.extended.draining = self._shard.is_draining
             else:
                 self._reject(answer, outcome, refused.get(at))
         return response
@@ -275,11 +274,12 @@ class Service:
         queue = self._validator.queue(request.queue)
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.page_token(request.page_token)
-        places, more = views.read_dead(self._kv, queue, after, limit)
+        await self._shard.be_current()
+        places, more = views.read_dead(self._shard.kv, queue, after, limit)
         response = pb.ListDeadLettersResponse()
         size = 0
         for at, place in enumerate(places):
-            task = views.read_task(self._kv, place[8:])
+            task = views.read_task(self._shard.kv, place[8:])
             if task is None:
                 continue
             message = task_message(task, with_payload=False)
@@ -292,7 +292,7 @@ class Service:
         return response
 
     async def get_dead_letter(self, request: pb.GetDeadLetterRequest) -> pb.GetDeadLetterResponse:
-        task = self._read_task(request.task_id)
+        task = await self._read_task(request.task_id)
         if task.execution.state != DEAD:
             raise RefusedError(*rejections.not_dead(task.execution.state_name), field="task_id")
         return pb.GetDeadLetterResponse(task=task_message(task))
@@ -350,8 +350,10 @@ class Service:
     async def _submit(self, entry: Entry, items: Sequence[object]) -> list[Outcome]:
         return await self._shard.submit(entry) if items else []
 
-    def _read_task(self, text: str) -> views.TaskView:
-        task = views.read_task(self._kv, self._validator.task_id(text))
+    async def _read_task(self, text: str) -> views.TaskView:
+        task_id = self._validator.task_id(text)
+        await self._shard.be_current()
+        task = views.read_task(self._shard.kv, task_id)
         if task is None:
             raise RefusedError(*rejections.task_not_found(), field="task_id")
         return task

@@ -1,24 +1,25 @@
-"""A shard on its leader: takes entries into the log, applies them, answers.
+"""A shard on this node: applies its log, and while this node leads it, takes entries into the log and answers.
 
-    propose -> (rounds.py: stage, sync) -> apply -> commit -> effects -> answer
+    propose -> (rounds.py: stage, sync, majority) -> apply -> commit -> effects -> answer
 
 Between a commit and the end of its effects nothing else runs, so a reader never sees one without the other.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.finishing import Finishing
-from holdfast.broker.housekeeping import Housekeeping
-from holdfast.broker.log.node_log import Entry as LogEntry
+from holdfast.broker.leading import Leadership
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.proposals import Proposal, ProposalQueue
+from holdfast.broker.raft.messages import PROBE, REGULAR
+from holdfast.broker.raft.messages import Entry as LogEntry
+from holdfast.broker.reads import Reads
 from holdfast.broker.refusals import OutcomeUnknownError, RefusedError, shutting_down
 from holdfast.broker.replication import Replicator
-from holdfast.broker.reserving import Applied, Reserver, ReserveWanted
+from holdfast.broker.reserving import Applied, ReserveWanted
 from holdfast.broker.state import StateFullError
 from holdfast.broker.views import read_executions, read_oldest_ready
 from holdfast.machine.effects import Effects
@@ -29,6 +30,8 @@ from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import Execution, Queue
 
 SLICE_SECONDS = 0.002  # how long entries are applied before other work of the loop gets a turn
+APPLY_SECONDS_MAX = 0.02  # how long before the round goes on: heartbeats must not wait for a long backlog
+APPLY_ENTRIES_MAX = 64  # taken from the log at once
 STATE_FULL_SECONDS = 0.2  # between attempts to write the state when the disk has no room for it
 
 
@@ -40,75 +43,145 @@ class Shard:
         kv: OrderedKV,
         machine: Machine,
         replicator: Replicator,
-        clock: ShardClock,
         config: BrokerConfig,
         metrics: Metrics,
         *,
+        make_clock: Callable[[int], ShardClock],
         wake_rounds: Callable[[], None],
         check_disk: Callable[[Entry], None],
         found_full: Callable[[], RefusedError],
+        redirect: Callable[[], RefusedError],
+        on_leading: Callable[[bool], None] = lambda _leads: None,
+        on_probe: Callable[[int], None] = lambda _index: None,
     ) -> None:
-        self._kv = kv
-        self._machine = machine
-        self._replicator = replicator
-        self._clock = clock
+        self.kv = kv
+        self.machine = machine
+        self.replicator = replicator
+        self._config = config
         self._metrics = metrics
+        self._make_clock = make_clock  # of the last applied time
         self._wake_rounds = wake_rounds
         self._check_disk = check_disk
         self._found_full = found_full
+        self._redirect = redirect  # says who leads instead
+        self._on_leading = on_leading
+        self._on_probe = on_probe
         self._draining = False
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
         self._state_lags = False  # something is applied and, for lack of room, not yet written
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._staged: dict[int, Proposal] = {}  # by index: in the log or on the way there, not yet applied
-        self._reserver = Reserver(
-            kv,
-            machine,
-            clock,
-            config,
-            propose=self._propose,
-            check=self._check_open,
-            check_disk=self._check_room,
-            check_written=self._check_written,
-        )
-        self._finishing = Finishing(
-            self.executions, watched_tasks_max=config.watched_tasks_max, calls_max=config.waiters_max
-        )
-        self._housekeeping = Housekeeping(
-            kv, machine, config, metrics, now_ms=self.now_ms, submit=self._submit_housekeeping
-        )
+        self._reads = Reads(config.proposals_max)
+        self._leading: Leadership | None = None
 
     # --- life -------------------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Writes the first entry of the term and begins to serve once it is applied."""
-        # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
-        proposal = Proposal(LeaderStarted(self._clock.now_ms(), self._clock.started_by_step))
-        self._propose(proposal)
-        await proposal.future
-        self._housekeeping.start()
 
     def drain(self) -> None:
         """Refuses new work and sends everyone who waits home; what is on its way is finished."""
         self._draining = True
-        self._reserver.drain()
-        self._finishing.drain()
+        if self._leading is not None:
+            self._leading.drain()
 
     async def stop(self) -> None:
-        await self._housekeeping.stop()
+        if self._leading is not None:
+            await self._leading.housekeeping.stop()
 
     def failed(self) -> BaseException | None:
         """The error that ended a part of this shard, if one did: a bug that must stop the node."""
-        return self._housekeeping.failed()
+        return None if self._leading is None else self._leading.housekeeping.failed()
+
+    def replace_state(self, kv: OrderedKV, machine: Machine) -> None:
+        """A snapshot took the place of the state. Only followers get one."""
+        assert self._leading is None, "a leader needs no snapshot"
+        self.kv, self.machine = kv, machine
+        self._committed_index = machine.meta.applied_index
+
+    # --- leading ----------------------------------------------------------------------------------------------
+
+    def follow_role(self) -> None:
+        """Takes note of leadership won or lost. Once in each round, before anything is staged or applied."""
+        term = self.replicator.term if self.replicator.serves else 0
+        if self._leading is not None and self._leading.term != term:
+            self._stop_leading(self._leading)
+        if self._leading is None and term and not self._draining:
+            self._start_leading(term)
+
+    def _start_leading(self, term: int) -> None:
+        clock = self._make_clock(self.machine.meta.now_ms)
+        leading = Leadership(
+            term,
+            self.kv,
+            self.machine,
+            clock,
+            self._config,
+            self._metrics,
+            propose=self._propose,
+            submit_housekeeping=self._submit_housekeeping,
+            check_open=self._check_open,
+            check_room=self._check_room,
+            check_written=self._check_written,
+        )
+        self._leading = leading
+        # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
+        proposal = Proposal(LeaderStarted(clock.now_ms(), clock.started_by_step))
+        proposal.future.add_done_callback(lambda done: self._open(leading) if not done.exception() else None)
+        self._proposals.add(proposal)
+
+    def _open(self, leading: Leadership) -> None:
+        if leading is self._leading and not self._draining:
+            leading.open()
+            self._on_leading(True)
+
+    def _stop_leading(self, leading: Leadership) -> None:
+        """Of what is in the log nobody here can know whether it will be committed; the rest was not begun."""
+        self._leading = None
+        staged, self._staged = list(self._staged.values()), {}
+        for proposal in staged:
+            proposal.reject(OutcomeUnknownError())
+        for proposal in self._proposals.drop_all():
+            proposal.reject(self._redirect())
+        leading.end(self._redirect())
+        self._reads.end(self._redirect())
+        if leading.is_open:
+            self._on_leading(False)
+
+    async def follow_clock(self) -> bool:
+        """Moves shard time by an entry of its own, if a majority has been far ahead for a while. To be called often."""
+        leading = self._leading
+        to_ms = leading.clock.step_wanted_ms() if leading is not None and leading.is_open else None
+        if leading is None or to_ms is None:
+            return False
+        try:
+            await self._submit_housekeeping(LeaderStarted(to_ms, stepped=True))
+        except (RefusedError, OutcomeUnknownError):
+            return False
+        leading.clock.stepped(to_ms)
+        leading.housekeeping.time_was_moved()
+        return True
+
+    def time_ms(self) -> int:
+        """Shard time for the other replicas to hear; 0 unless this node leads."""
+        return self._leading.clock.now_ms() if self._leading is not None and self._leading.is_open else 0
 
     @property
-    def draining(self) -> bool:
+    def is_draining(self) -> bool:
         return self._draining
+
+    @property
+    def serves(self) -> bool:
+        """Whether calls are answered here."""
+        return self._leading is not None and self._leading.is_open
+
+    def _leads(self) -> Leadership:
+        if self._leading is None or not self._leading.is_open:
+            raise self._redirect()
+        return self._leading
 
     # --- writes -----------------------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        return self._clock.now_ms()
+        """Shard time; only the leader knows it."""
+        return self._leads().clock.now_ms()
 
     async def submit(self, entry: Entry) -> list[Outcome]:
         """Proposes an entry and waits for its outcomes: they come once it is durable on a majority and applied."""
@@ -119,15 +192,28 @@ class Shard:
 
     async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
-        return await self._reserver.reserve(wanted)
+        leading = self._leads()
+        if wanted.request_id:
+            await self.be_current()  # it may be told of claims that are in the state already
+        return await leading.reserver.reserve(wanted)
 
     async def wait_finished(self, task_ids: list[bytes], wait_ms: int) -> list[Execution | None]:
         """Waits until all are finished or unknown, or the time is over; returns what each is then."""
-        return await self._finishing.wait(task_ids, wait_ms)
+        leading = self._leads()
+        await self.be_current()
+        return await leading.finishing.wait(task_ids, wait_ms)
+
+    async def be_current(self) -> None:
+        """Returns once the state is known to have everything that was acknowledged before the call."""
+        self._leads()
+        if not self.replicator.is_alone:
+            self._wake_rounds()
+            await self._reads.wait()
 
     def _check_open(self, entry: Entry) -> None:
         if self._draining:
             raise shutting_down()
+        self._leads()
         self._check_room(entry)
         self._proposals.check_room()
 
@@ -142,11 +228,16 @@ class Shard:
             raise self._found_full()
 
     def _propose(self, proposal: Proposal) -> None:
+        if self._leading is None:  # lost since the proposal was decided
+            proposal.reject(self._redirect())
+            return
         self._proposals.add(proposal)
         self._wake_rounds()
 
     async def _submit_housekeeping(self, entry: Entry) -> list[Outcome]:
         self._check_room(entry)
+        if self._leading is None:
+            raise self._redirect()
         proposal = Proposal(entry)
         self._proposals.add_housekeeping(proposal)
         self._wake_rounds()
@@ -156,15 +247,15 @@ class Shard:
 
     def stage(self) -> int:
         """Hands waiting proposals to the replicator; returns how many."""
+        self._reads.step(self.replicator, self._committed_index)
+        if self._leading is None or not self.replicator.accepts:
+            return 0
         taken = self._proposals.take_round()
-        if taken:
-            first_index = self._replicator.stage([proposal.payload for proposal in taken])
-            for offset, proposal in enumerate(taken):
-                self._staged[first_index + offset] = proposal
+        for proposal in taken:
+            index = self.replicator.propose(proposal.payload)
+            assert index is not None
+            self._staged[index] = proposal
         return len(taken)
-
-    def flushed(self) -> None:
-        self._replicator.flushed()
 
     def aborted(self, error: Exception) -> None:
         """The disk had no room for the round: nothing of it was written, and what waits behind it must not be either.
@@ -172,10 +263,10 @@ class Shard:
         Entries that wait were decided as if those before them would be applied (low-water marks), so all are refused
         and the scheduler starts afresh. What is durable has been applied by now.
         """
-        self._replicator.aborted()
         dropped = [*self._staged.values(), *self._proposals.drop_all()]
         self._staged.clear()
-        self._reserver.reset()
+        if self._leading is not None:
+            self._leading.reserver.reset()
         for proposal in dropped:
             proposal.reject(error)
 
@@ -184,41 +275,54 @@ class Shard:
         for proposal in [*self._staged.values(), *self._proposals.drop_all()]:
             proposal.reject(OutcomeUnknownError())
         self._staged.clear()
+        self._reads.end(shutting_down())
         self.drain()
 
-    async def apply_committed(self) -> None:
-        """Applies what is committed, in slices short enough for other work to get its turn."""
-        committed = self._replicator.take_committed()
-        at = 0
-        while at < len(committed):
-            started = time.perf_counter()
-            at, applied = self._apply_slice(committed, at, started)
-            self._follow(await self._commit(), applied)
-            self._metrics.apply_seconds.observe(time.perf_counter() - started)
-            if at < len(committed):
-                await asyncio.sleep(0)
+    async def apply_committed(self) -> bool:
+        """Applies what is committed, in slices short enough for other work to get its turn. False if more is left."""
+        began = time.perf_counter()
+        while committed := self.replicator.committed(APPLY_ENTRIES_MAX):
+            at = 0
+            while at < len(committed):
+                started = time.perf_counter()
+                at, applied = self._apply_slice(committed, at, started)
+                self._follow(await self._commit(), applied)
+                self.replicator.applied(self._committed_index)
+                if committed[at - 1].command[:1] == PROBE:
+                    self._on_probe(self._committed_index)
+                self._metrics.apply_seconds.observe(time.perf_counter() - started)
+                if at < len(committed):
+                    await asyncio.sleep(0)
+                if time.perf_counter() - began > APPLY_SECONDS_MAX:
+                    return False
+        self._reads.step(self.replicator, self._committed_index)
+        return True
 
-    def _apply_slice(self, committed: list[LogEntry], at: int, started: float) -> tuple[int, Applied]:
+    def _apply_slice(self, committed: Sequence[LogEntry], at: int, started: float) -> tuple[int, Applied]:
         applied: Applied = []
         while at < len(committed):
             record = committed[at]
             proposal = self._staged.get(record.index)
-            entry = proposal.entry if proposal is not None else decode(record.payload)
-            outcomes = self._machine.apply(record.index, record.term, entry)
-            if proposal is not None:
-                applied.append((proposal, outcomes))
+            kind = record.command[:1]
+            if kind == REGULAR:
+                entry = proposal.entry if proposal is not None else decode(record.command[1:])
+                outcomes = self.machine.apply(record.index, record.term, entry)
+                if proposal is not None:
+                    applied.append((proposal, outcomes))
+            else:
+                self.machine.pass_over(record.index, record.term)
             at += 1
-            if time.perf_counter() - started > SLICE_SECONDS:
-                break
+            if kind == PROBE or time.perf_counter() - started > SLICE_SECONDS:
+                break  # a probe asks for the state as it is after it
         return at, applied
 
     async def _commit(self) -> Effects:
         """Writes what was applied. It is durable in the log, so a full disk only delays this."""
         while True:
             try:
-                effects = self._machine.commit()
+                effects = self.machine.commit()
                 self._state_lags = False
-                self._committed_index = self._machine.meta.applied_index
+                self._committed_index = self.machine.meta.applied_index
                 return effects
             except StateFullError:
                 self._state_lags = True
@@ -228,45 +332,50 @@ class Shard:
     def _follow(self, effects: Effects, applied: Applied) -> None:
         for index in [index for index in self._staged if index <= self._committed_index]:
             del self._staged[index]
-        self._reserver.follow(effects, applied)
-        self._housekeeping.arm(effects)
-        self._finishing.follow(effects.finished)
-        for proposal, outcomes in applied:
-            proposal.resolve(self._reserver.answer(proposal, outcomes) if proposal.picks else outcomes)
+        if self._leading is not None:
+            self._leading.clock.not_before(self.machine.meta.now_ms)
+            self._leading.follow(effects, applied)
 
     def serve_all_waiters(self) -> None:
         """Looks for tasks for everyone who waits, after writes were refused for a while."""
-        self._reserver.serve_all_waiters()
+        if self._leading is not None:
+            self._leading.reserver.serve_all_waiters()
 
     # --- reads ------------------------------------------------------------------------------------------------
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
-        return read_executions(self._kv, task_ids)
+        return read_executions(self.kv, task_ids)
 
     def queue(self, name: bytes) -> Queue | None:
         """A queue's counters; None if nothing was ever enqueued to it."""
-        return self._machine.queue(name)
+        return self.machine.queue(name)
 
     def waiting_for(self, queue: bytes) -> int:
-        return self._reserver.waiting_for(queue)
+        return 0 if self._leading is None else self._leading.reserver.waiting_for(queue)
 
     def oldest_ready_age_ms(self, name: bytes, queue: Queue) -> int:
         """How long the oldest ready task has been ready; 0 if there is none."""
-        task_id = read_oldest_ready(self._kv, name, queue) if queue.ready else None
+        task_id = read_oldest_ready(self.kv, name, queue) if queue.ready else None
         (task,) = self.executions([task_id]) if task_id is not None else (None,)
         return max(0, self.now_ms() - task.changed_ms) if task is not None else 0
 
     @property
     def waiters(self) -> int:
-        return self._reserver.waiting
+        return 0 if self._leading is None else self._leading.reserver.waiting
 
     @property
     def watched_tasks(self) -> int:
-        return self._finishing.watched
+        return 0 if self._leading is None else self._leading.finishing.watched
 
     @property
     def proposals_waiting(self) -> int:
         return len(self._proposals) + len(self._staged)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits for a round."""
+        proposes = self._leading is not None and len(self._proposals) > 0 and self.replicator.accepts
+        return proposes or self._reads.want_a_question
 
     @property
     def applied_index(self) -> int:
@@ -274,5 +383,6 @@ class Shard:
         return self._committed_index
 
     @property
-    def clock(self) -> ShardClock:
-        return self._clock
+    def clock(self) -> ShardClock | None:
+        """None unless this node leads."""
+        return None if self._leading is None else self._leading.clock

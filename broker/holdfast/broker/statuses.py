@@ -17,9 +17,13 @@ _CODES = {
     refusals.TOO_LARGE: "INVALID_ARGUMENT",
     refusals.BATCH_TOO_LARGE: "INVALID_ARGUMENT",
     refusals.QUEUE_NOT_FOUND: "NOT_FOUND",
+    refusals.SHARD_NOT_FOUND: "NOT_FOUND",
+    refusals.PROBE_NOT_FOUND: "NOT_FOUND",
+    refusals.CHANGE_REFUSED: "FAILED_PRECONDITION",
     refusals.OVERLOADED: "RESOURCE_EXHAUSTED",
     refusals.DISK_LOW: "RESOURCE_EXHAUSTED",
     refusals.WORKER_AT_LIMIT: "RESOURCE_EXHAUSTED",
+    refusals.NOT_LEADER: "UNAVAILABLE",
     refusals.SHUTTING_DOWN: "UNAVAILABLE",
     refusals.OUTCOME_UNKNOWN: "UNAVAILABLE",
     refusals.INTERNAL: "INTERNAL",
@@ -32,7 +36,7 @@ def status_of(refused: RefusedError) -> tuple[str, bytes]:
     """The name of a refusal's gRPC code, and its details as they travel in the trailing metadata."""
     code = _CODES[refused.reason]
     status = status_pb2.Status(code=code_pb2.Code.Value(code), message=refused.message)
-    metadata = {"field": refused.field, "limit": refused.limit}
+    metadata = {**refused.metadata, "field": refused.field, "limit": refused.limit}
     info = error_details_pb2.ErrorInfo(
         reason=refused.reason, domain=DOMAIN, metadata={name: value for name, value in metadata.items() if value}
     )

@@ -45,6 +45,10 @@ class Sweep:
             self._next_ms = when_ms
             self._armed.set()
 
+    def look_again(self) -> None:
+        """Shard time was moved: what was far away may be due."""
+        self._armed.set()
+
     async def run(self) -> None:
         """Sweeps until cancelled."""
         while True:

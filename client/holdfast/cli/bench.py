@@ -100,7 +100,8 @@ class _Bench:
 
     async def run(self) -> Report:
         # Says at once if there is no server, and has the connection's set-up out of the way.
-        async with AsyncClient(self._address, timeout_s=self._timeout_s, retry=False) as client:
+        retry = calls.is_cluster(self._address)
+        async with AsyncClient(self._address, timeout_s=self._timeout_s, retry=retry) as client:
             await client.reserve([self._plan.queue])
         with self._signals_end_it():
             return await self._measure()

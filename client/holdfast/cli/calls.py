@@ -15,12 +15,16 @@ from holdfast.client import (
     Accepted,
     AsyncClient,
     Cancelled,
+    ConnectionFailed,
     HoldfastError,
     NewTask,
+    NodeReport,
     QueueStats,
     Rejected,
     ResultTimeout,
+    ShardHash,
     TaskInfo,
+    Transferred,
 )
 
 T = TypeVar("T")
@@ -137,15 +141,51 @@ def get_dead_letter(address: str, timeout_s: float, task_id: str) -> TaskInfo:
     return ask(address, timeout_s, lambda client: client.get_dead_letter(task_id))
 
 
+def describe_nodes(address: str, timeout_s: float) -> list[NodeReport]:
+    """What every node of the cluster says; raises if not one of them answers."""
+    reports = ask(address, timeout_s, lambda client: client.describe_nodes())
+    if all(report.node is None for report in reports):
+        raise _nobody(reports)
+    return reports
+
+
+def _nobody(reports: Sequence[NodeReport]) -> HoldfastError:
+    errors = [(report.address, report.error) for report in reports if report.error is not None]
+    if len(errors) == 1:
+        return errors[0][1]
+    causes = [f"{at}: {error.cause if isinstance(error, ConnectionFailed) else error}" for at, error in errors]
+    return ConnectionFailed(", ".join(at for at, _ in errors), "; ".join(causes))
+
+
+def shards_of(reports: Sequence[NodeReport]) -> list[int]:
+    """The numbers of all shards that some node has a replica of."""
+    replicas = (replica for report in reports if report.node is not None for replica in report.node.replicas)
+    return sorted({replica.shard for replica in replicas})
+
+
+def hash_shard(address: str, timeout_s: float, shard: int) -> ShardHash:
+    """Waits for a leader, if there is none at the moment; call it only when it is known that nodes answer."""
+    return ask(address, timeout_s, lambda client: client.hash_shard(shard), retry=True)
+
+
+def transfer(address: str, timeout_s: float, shard: int, to: str) -> Transferred:
+    return ask(address, timeout_s, lambda client: client.transfer(shard, to))
+
+
+def is_cluster(address: str) -> bool:
+    return "," in address
+
+
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def ask(address: str, timeout_s: float, question: Callable[[AsyncClient], Awaitable[T]], *, retry: bool = False) -> T:
-    """Unless told otherwise it says at once that nobody answers, because a person is waiting."""
+    """Unless told otherwise it says at once that nobody answers, because a person is waiting. A cluster gets the time
+    that an election takes."""
 
     async def with_client() -> T:
-        async with AsyncClient(address, timeout_s=timeout_s, retry=retry) as client:
+        async with AsyncClient(address, timeout_s=timeout_s, retry=retry or is_cluster(address)) as client:
             return await question(client)
 
     return run_async(with_client)

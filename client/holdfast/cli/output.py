@@ -17,7 +17,18 @@ from rich.text import Text
 
 from holdfast.cli.problems import Problem
 from holdfast.cli.times import shown_duration, shown_instant
-from holdfast.client import Accepted, Cancelled, NewTask, QueueStats, TaskInfo, TaskState
+from holdfast.client import (
+    Accepted,
+    Cancelled,
+    NewTask,
+    NodeReport,
+    QueueStats,
+    ReplicaHash,
+    ReplicaInfo,
+    ShardHash,
+    TaskInfo,
+    TaskState,
+)
 
 _SHOWN_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 120
@@ -118,6 +129,70 @@ def print_dead_letters(letters: Sequence[TaskInfo]) -> None:
     _print_table(("task", "type", "died", "because", "last error"), rows, numbers=False)
 
 
+def print_replicas(reports: Sequence[NodeReport]) -> None:
+    """A row per replica, by shard and node; nodes that did not answer at the end."""
+    rows = [
+        (replica.shard, report.name, replica)
+        for report in reports
+        if report.node is not None
+        for replica in report.node.replicas
+    ]
+    rows.sort(key=lambda row: row[:2])
+    cells = [_replica_cells(node, replica) for _, node, replica in rows]
+    silent = [report for report in reports if report.node is None]
+    cells += [("-", report.name or report.address, "unreachable", *("-" * 6)) for report in silent]
+    names = ("shard", "node", "role", "term", "commit", "applied", "lag", "log", "snapshot")
+    _print_table(names, cells, left=3)
+    for _, node, replica in rows:
+        if replica.problem:
+            print_line(f"Shard {replica.shard} on {node} does not serve: {replica.problem}")
+
+
+def _replica_cells(node: str, replica: ReplicaInfo) -> tuple[str, ...]:
+    numbers = (replica.term, replica.commit_index, replica.applied_index, replica.lag)
+    age = "never" if replica.snapshot_age_ms is None else shown_duration(max(1, replica.snapshot_age_ms))
+    role = f"{replica.role.lower()}{' (!)' if replica.problem else ''}"
+    return (str(replica.shard), node, role, *(f"{n:,}" for n in numbers), _shown_size(replica.log_bytes), age)
+
+
+def print_hashes(hashes: Sequence[ShardHash]) -> None:
+    rows = [
+        (str(each.shard), f"{each.index:,}", replica.node, _hash_cell(replica))
+        for each in hashes
+        for replica in each.replicas
+    ]
+    _print_table(("shard", "index", "node", "state hash"), rows, left=4)
+    for each in hashes:
+        if each.different:
+            verdict = "the replicas are DIFFERENT"
+        elif not each.complete:
+            told = sum(replica.state_hash is not None for replica in each.replicas)
+            verdict = f"{told} of {len(each.replicas)} replicas have told, and those are equal"
+        else:
+            verdict = f"all {len(each.replicas)} replicas are equal" if len(each.replicas) > 1 else "there is 1 replica"
+        print_line(f"Shard {each.shard}: {verdict} at index {each.index:,}.")
+
+
+def _hash_cell(replica: ReplicaHash) -> str:
+    if replica.state_hash is not None:
+        return replica.state_hash
+    return "missing" if replica.error is not None else f"missing: it is at index {replica.applied_index:,} only"
+
+
+def _shown_size(size_bytes: int) -> str:
+    """A number of bytes for people.
+
+    >>> _shown_size(0), _shown_size(1_536), _shown_size(300 * 1024 * 1024)
+    ('0 B', '1.5 KiB', '300.0 MiB')
+    """
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
 def print_bench(rows: Sequence[tuple[str, str]]) -> None:
     _print_grid(rows)
 
@@ -201,8 +276,9 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
 
 
-def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
-    """A table; on a terminal too narrow for it, a line per row that wraps between words."""
+def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True, left: int = 1) -> None:
+    """A table; on a terminal too narrow for it, a line per row that wraps between words. The first `left` columns are
+    words, the others numbers."""
     shown = [tuple(printable(cell) for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
     console = _console()
@@ -212,7 +288,7 @@ def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for at, name in enumerate(names):
-        table.add_column(name, justify="right" if numbers and at else "left", no_wrap=True)
+        table.add_column(name, justify="right" if numbers and at >= left else "left", no_wrap=True)
     for row in shown:
         table.add_row(*row)
     console.print(table)

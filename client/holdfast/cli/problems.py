@@ -1,6 +1,6 @@
 """What can go wrong, told to people in a line and what to do, to programs by a reason and an exit code."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from holdfast.client import (
@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     USAGE = 2  # the command line is wrong
     MISSING_EXTRA = 3  # a server command without holdfast[server]
     UNREACHABLE = 4  # no server there, or no answer in time
-    NOT_FOUND = 5  # no such task or queue
+    NOT_FOUND = 5  # no such task, queue or shard
     NO_RESULT = 6  # the task waited for is dead or was cancelled
     UNFINISHED = 7  # the task waited for did not finish in time
     INTERRUPTED = 130  # Ctrl-C
@@ -39,7 +39,7 @@ EXIT_CODE_MEANINGS = {
     ExitCode.USAGE: "wrong usage",
     ExitCode.MISSING_EXTRA: "the server extra is missing",
     ExitCode.UNREACHABLE: "the server cannot be reached",
-    ExitCode.NOT_FOUND: "no such task or queue",
+    ExitCode.NOT_FOUND: "no such task, queue or shard",
     ExitCode.NO_RESULT: "the task is dead or was cancelled",
     ExitCode.UNFINISHED: "not finished in time",
     ExitCode.INTERRUPTED: "interrupted",
@@ -73,6 +73,8 @@ def usage(message: str, hint: str = "") -> CommandFailed:
 _HINTS = {
     "TASK_NOT_FOUND": "Check the id: `holdfast enqueue` prints it. A finished task is forgotten after a while.",
     "QUEUE_NOT_FOUND": "Check the name with `holdfast queue ls`: a queue exists from its first task on.",
+    "SHARD_NOT_FOUND": "`holdfast shard ls` shows which shards there are, and where their replicas are.",
+    "NOT_LEADER": "A leader is elected within seconds if a majority of the nodes runs: `holdfast shard ls` shows them.",
     "NOT_DEAD": "Only dead letters can be shown, retried or discarded here; `holdfast task get` shows any task.",
     "TASK_FINISHED": "There is nothing left to do; `holdfast task get` shows how it ended.",
 }
@@ -80,21 +82,28 @@ _HINTS = {
 
 def problem_of(error: HoldfastError, subject: str = "") -> Problem:
     """How an error of the client is told at the command line; `subject` says which of several things it is about."""
-    if isinstance(error, Rejected):
-        missing = isinstance(error, NotFound)
-        hint = _HINTS.get(error.reason, "")
-        if error.reason == "INVALID_FIELD" and error.field.startswith("task_id"):
-            hint = "An id looks like 01984f6e-0000-8000-8000-000000000001: `holdfast enqueue` prints it."
-        if not hint and error.retry_after_ms:
-            hint = f"Try again in {error.retry_after_ms / 1000:g} s."
-        return Problem(
-            ExitCode.NOT_FOUND if missing else ExitCode.REFUSED,
-            error.reason,
-            f"{subject}: {error}" if subject else str(error),
-            hint,
-            error.field,
-            error.retry_after_ms,
-        )
+    problem = _refusal(error) if isinstance(error, Rejected) else _failure(error)
+    return replace(problem, message=f"{subject}: {problem.message}") if subject else problem
+
+
+def _refusal(error: Rejected) -> Problem:
+    missing = isinstance(error, NotFound)
+    hint = _HINTS.get(error.reason, "")
+    if error.reason == "INVALID_FIELD" and error.field.startswith("task_id"):
+        hint = "An id looks like 01984f6e-0000-8000-8000-000000000001: `holdfast enqueue` prints it."
+    if not hint and error.retry_after_ms:
+        hint = f"Try again in {error.retry_after_ms / 1000:g} s."
+    return Problem(
+        ExitCode.NOT_FOUND if missing else ExitCode.REFUSED,
+        error.reason,
+        str(error),
+        hint,
+        error.field,
+        error.retry_after_ms,
+    )
+
+
+def _failure(error: HoldfastError) -> Problem:
     if isinstance(error, InvalidAddress):
         return Problem(ExitCode.USAGE, "INVALID_ADDRESS", str(error), "Set it with --address or HOLDFAST_ADDRESS.")
     if isinstance(error, ResultTimeout):
@@ -104,12 +113,15 @@ def problem_of(error: HoldfastError, subject: str = "") -> Problem:
     if isinstance(error, ConnectionFailed):
         cause = f" ({error.cause})" if error.cause else ""
         hint = "Start one with `holdfast dev`, or set the right address with --address or HOLDFAST_ADDRESS."
+        if "," in error.address:
+            hint = "Check that most nodes of the cluster are running: `holdfast shard ls` shows those that answer."
         if "something else" in error.cause:
             hint = "Check the port: a server has one for gRPC (7400 unless set) and another for HTTP (7403 unless set)."
         message = f"No Holdfast server answers at {error.address}{cause}."
         return Problem(ExitCode.UNREACHABLE, "CONNECTION_FAILED", message, hint)
     if isinstance(error, DeadlineExceeded):
-        message = f"The server at {error.address} did not answer within {error.timeout_s:g} s."
+        cause = f" ({error.cause})" if error.cause else ""
+        message = f"The server at {error.address} did not answer within {error.timeout_s:g} s{cause}."
         return Problem(ExitCode.UNREACHABLE, "DEADLINE_EXCEEDED", message, "Try again, or allow more with --timeout.")
     if isinstance(error, UnexpectedAnswer):
         where = f" at {error.address}" if error.address else ""

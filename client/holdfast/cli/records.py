@@ -11,7 +11,18 @@ from dataclasses import asdict
 
 from holdfast.cli.dead_letters import Report
 from holdfast.cli.problems import Problem
-from holdfast.client import Accepted, Cancelled, NewTask, QueueStats, TaskInfo, TaskState, WorkerReport
+from holdfast.client import (
+    Accepted,
+    Cancelled,
+    NewTask,
+    NodeReport,
+    QueueStats,
+    ShardHash,
+    TaskInfo,
+    TaskState,
+    Transferred,
+    WorkerReport,
+)
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -126,6 +137,54 @@ def dead_letter_report_json(done_word: str, queue: str | None, report: Report) -
             for task_id, refusal in report.failures
         ],
     }
+
+
+def nodes_json(reports: Sequence[NodeReport]) -> dict[str, object]:
+    """Each node with its replicas; one that did not answer has an error instead."""
+    return {"nodes": [_node_json(report) for report in reports]}
+
+
+def _node_json(report: NodeReport) -> dict[str, object]:
+    node = report.node
+    return {
+        "node": report.name or None,
+        "address": report.address,
+        "node_id": node.node_id if node else None,
+        "version": node.version if node else None,
+        "error": str(report.error) if report.error else None,
+        "replicas": [
+            {**asdict(replica), "role": str(replica.role), "leader": replica.leader or None}
+            for replica in (node.replicas if node else ())
+        ],
+    }
+
+
+def hashes_json(hashes: Sequence[ShardHash]) -> dict[str, object]:
+    return {"shards": [_hash_json(each) for each in hashes]}
+
+
+def _hash_json(each: ShardHash) -> dict[str, object]:
+    return {
+        "shard": each.shard,
+        "index": each.index,
+        "equal": each.complete and not each.different,
+        "complete": each.complete,
+        "different": each.different,
+        "replicas": [
+            {
+                "node": replica.node,
+                "address": replica.address or None,
+                "state_hash": replica.state_hash,
+                "applied_index": replica.applied_index or None,
+                "error": str(replica.error) if replica.error else None,
+            }
+            for replica in each.replicas
+        ],
+    }
+
+
+def transferred_json(shard: int, transferred: Transferred) -> dict[str, object]:
+    return {"shard": shard, "leader": transferred.leader, "epoch": transferred.epoch}
 
 
 def worker_json(report: WorkerReport) -> dict[str, object]:

@@ -9,22 +9,23 @@ from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 
 _MODULE = "holdfast.broker.main"
 
-Run = Callable[[Path | None, dict[str, object]], int]
+Run = Callable[..., int]
 
 
 def run_dev(config: Path | None, overrides: dict[str, object]) -> int:
     return _run("dev", "run_dev", config, overrides)
 
 
-def run_broker(config: Path | None, overrides: dict[str, object]) -> int:
-    return _run("broker", "run_broker", config, overrides)
+def run_broker(config: Path | None, overrides: dict[str, object], *, rebuild: bool) -> int:
+    """`rebuild`: what is in the data directory is moved aside, and comes anew from the other nodes."""
+    return _run("broker", "run_broker", config, overrides, **({"rebuild": True} if rebuild else {}))
 
 
-def _run(command: str, function: str, config: Path | None, overrides: dict[str, object]) -> int:
+def _run(command: str, function: str, config: Path | None, overrides: dict[str, object], **more: object) -> int:
     try:
-        # Typed as its contract says: the function takes the configuration file and the flags, and returns an exit code.
+        # As its contract says: the function takes the configuration file and the flags, and returns an exit code.
         run = cast(Run, getattr(importlib.import_module(_MODULE), function))
-        return run(config, overrides)
+        return run(config, overrides, **more)
     except ImportError as error:
         missing = error.name or ""
         package = missing.partition(".")[0]

@@ -1,18 +1,20 @@
-"""The way to the server: the only file of the client that knows gRPC.
+"""The way to the servers: the only file of the client that knows gRPC.
 
-One `Connection` is one channel. It sends bytes, waits no longer than the deadline, repeats what is safe to repeat,
-and turns every way a call can go wrong into one error of the tree in `errors`.
+A `Connection` keeps a channel to each server that it needs. It sends bytes to the one that leads, waits no longer than
+the deadline, repeats what is safe to repeat, and turns every way a call can go wrong into one error of the tree in
+`errors`. Where a call goes is decided in `_leaders`; calls that stay unanswered are looked after by `_silence`.
 
 What is repeated, with growing pauses and jitter, until the deadline:
-  * a refusal that says that nothing was done and that trying again can help (OVERLOADED, SHUTTING_DOWN): every call
-  * a lost or refused connection, and OUTCOME_UNKNOWN: only calls that may be carried out twice without harm
+  * a refusal that says that nothing was done and that trying again can help (OVERLOADED, SHUTTING_DOWN, NOT_LEADER),
+    and with several servers a connection that could not be made: every call
+  * a lost connection, silence while another server leads, and OUTCOME_UNKNOWN: only calls that may be carried out twice
+    without harm
+With `retry` off, a call asks each server at most once and pauses for nothing.
 
 A long poll is such a call whose request is made anew for each attempt, because its wait gets shorter.
 """
 
 import asyncio
-import random
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,20 +27,21 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from holdfast.client import _forks
+from holdfast.client._leaders import Course, Leaders, split_addresses
+from holdfast.client._silence import Flight, Leader, SilenceWatch
 from holdfast.client.errors import (
     ClientClosed,
     ConnectionFailed,
     DeadlineExceeded,
     HoldfastError,
-    InvalidAddress,
     InvalidArgument,
-    OutcomeUnknown,
     Overloaded,
     Rejected,
     ServerError,
     UnexpectedAnswer,
     rejected,
 )
+from holdfast.proto.v1 import shards_pb2
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 POLL_S_MAX = 30.0  # short enough for whatever sits between client and server and cuts silent connections
@@ -46,9 +49,8 @@ POLL_S_MAX = 30.0  # short enough for whatever sits between client and server an
 _ERROR_DOMAIN = "holdfast"
 _DETAILS_KEY = "grpc-status-details-bin"
 
-_PAUSE_FIRST_S = 0.05
-_PAUSE_MAX_S = 1.0
-_REASONS_DONE_NOTHING = frozenset({"OVERLOADED", "SHUTTING_DOWN"})
+# What gRPC itself says, not the server, when a call never left because there is no connection.
+_NEVER_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 # What a fault in a server or in something between becomes: nothing is known of the call, and it may pass.
 _FAULTS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS)
@@ -69,9 +71,6 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # Brokers are inside the network: a proxy meant for the web must not swallow calls to them.
     ("grpc.enable_http_proxy", 0),
 )
-
-_PORT = r":(?P<port>\d{1,5})"
-_ADDRESS = re.compile(rf"(?:dns:///)?(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]){_PORT}|unix:.+")
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -109,16 +108,28 @@ def method(
     return Method(f"/{descriptor.full_name}/{name}", request, response)
 
 
-def check_address(address: str) -> str:
-    """gRPC would take an address without a port for one with port 443, and fail much later."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or not 0 < int(match["port"] or 1) < 65_536:
-        raise InvalidAddress(address)
-    return address
+_FIND_LEADER = method(shards_pb2, "Shards", "FindLeader", shards_pb2.FindLeaderRequest, shards_pb2.FindLeaderResponse)
+
+
+class _Attempts(Protocol):
+    """The attempts of a call: what to send each time, and how long there is for it."""
+
+    timeout_s: float  # of the whole call; of a poll: of the attempt under way
+    wait_s: float  # how long the server is asked to wait in the attempt under way
+
+    def next(self, now_s: float) -> tuple[bytes, float]:
+        """What to send, and how long to wait for the answer."""
+        ...
+
+    def pause_s(self, wished_s: float) -> float | None:
+        """How long to pause before the next attempt; None if there is none."""
+        ...
 
 
 class _OneRequest:
-    """The attempts of a call: the same bytes, all within one deadline."""
+    """The same bytes, all within one deadline."""
+
+    wait_s = 0.0
 
     def __init__(self, data: bytes, timeout_s: float) -> None:
         self._data = data
@@ -126,41 +137,109 @@ class _OneRequest:
         self.timeout_s = timeout_s
 
     def next(self, now_s: float) -> tuple[bytes, float]:
-        """What to send, and how long to wait for the answer."""
         return self._data, self._deadline_s - now_s
 
     def pause_s(self, wished_s: float) -> float | None:
-        """How long to pause before the next attempt; None if there is none."""
+        return wished_s if time.monotonic() + wished_s < self._deadline_s else None
+
+
+class _OneWait:
+    """A request that asks the server to wait: what is left of the wait, all within one deadline."""
+
+    def __init__(self, make: Callable[[int], Message], wait_ms: int, timeout_s: float) -> None:
+        self._make = make
+        self._wait_ms = wait_ms
+        now_s = time.monotonic()
+        self._ends_s = now_s + wait_ms / 1000
+        self._deadline_s = now_s + max(0, wait_ms) / 1000 + timeout_s
+        self.timeout_s = self._deadline_s - now_s
+        self.wait_s = 0.0
+        self._first = True
+
+    def next(self, now_s: float) -> tuple[bytes, float]:
+        left_ms = self._wait_ms if self._first else max(0, int((self._ends_s - now_s) * 1000))
+        self._first = False
+        self.wait_s = max(0, left_ms) / 1000
+        return _checked(self._make(left_ms).SerializeToString()), self._deadline_s - now_s
+
+    def pause_s(self, wished_s: float) -> float | None:
         return wished_s if time.monotonic() + wished_s < self._deadline_s else None
 
 
 class _Poll:
-    """The attempts of a long poll: each waits for as long as is left, and the last one begins when nothing is."""
+    """A long poll: each attempt waits for as long as is left, and the last one begins when nothing is."""
 
     def __init__(self, make: Callable[[int], Message], ends_s: float, answer_s: float) -> None:
         self._make = make
         self._ends_s = ends_s
         self._answer_s = answer_s
-        self.timeout_s = answer_s  # of the attempt under way
+        self.timeout_s = answer_s
+        self.wait_s = 0.0
 
     def next(self, now_s: float) -> tuple[bytes, float]:
-        wait_s = min(POLL_S_MAX, max(0.0, self._ends_s - now_s))
-        self.timeout_s = wait_s + self._answer_s
-        return self._make(int(wait_s * 1000)).SerializeToString(), self.timeout_s
+        self.wait_s = min(POLL_S_MAX, max(0.0, self._ends_s - now_s))
+        self.timeout_s = self.wait_s + self._answer_s
+        return self._make(int(self.wait_s * 1000)).SerializeToString(), self.timeout_s
 
     def pause_s(self, wished_s: float) -> float | None:
+        if not wished_s:
+            return 0.0  # a redirect: still the same attempt
         left_s = self._ends_s - time.monotonic()
         return min(wished_s, left_s) if left_s > 0 else None
 
 
-class Connection:
+def _checked(data: bytes) -> bytes:
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise InvalidArgument(
+            f"Expected a request of at most {MESSAGE_BYTES_MAX} bytes, but it has {len(data)}.",
+            reason="BATCH_TOO_LARGE",
+        )
+    return data
+
+
+class _Server:
     """A channel to one address, opened by the first call."""
 
-    def __init__(self, address: str, *, retry: bool) -> None:
-        self.address = check_address(address)
-        self._retry = retry
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.calls_under_way = 0
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+
+    def call(self, path: str, data: bytes, timeout_s: float) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":
+        call = self._calls.get(path)
+        if call is None:
+            call = self._calls[path] = self._open().unary_unary(path)
+        return call(data, timeout=timeout_s)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.READY
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        self._calls.clear()
+        if channel is not None:
+            await channel.close()
+
+    def _open(self) -> grpc.aio.Channel:
+        # Not in __init__: a channel belongs to the event loop that is running when it is made.
+        if self._channel is None:
+            _forks.check()
+            self._channel = grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+        return self._channel
+
+
+class Connection:
+    """Channels to the servers of a list, and to the leaders that these name."""
+
+    def __init__(self, address: str, *, retry: bool) -> None:
+        self.addresses = split_addresses(address)
+        self.address = ",".join(self.addresses)
+        self._retry = retry
+        self._leaders: dict[int, Leaders] = {}  # by shard
+        self._servers: dict[str, _Server] = {}  # by address
+        self._watch = SilenceWatch(self._who_leads)
         self._closed = False
 
     @property
@@ -169,22 +248,37 @@ class Connection:
 
     async def close(self) -> None:
         self._closed = True
-        channel, self._channel = self._channel, None
-        self._calls.clear()
-        if channel is not None:
-            await channel.close()
+        servers = list(self._servers.values())
+        self._servers.clear()
+        await self._watch.close()
+        for server in servers:
+            await server.close()
 
     async def call(
-        self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
+        self,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        timeout_s: float,
+        repeatable: bool,
+        shard: int = 0,
     ) -> Reply[ResponseT]:
-        """Sends the request and returns the answer, or raises one of the errors of this library."""
-        data = request.SerializeToString()
-        if len(data) > MESSAGE_BYTES_MAX:
-            raise InvalidArgument(
-                f"Expected a request of at most {MESSAGE_BYTES_MAX} bytes, but it has {len(data)}.",
-                reason="BATCH_TOO_LARGE",
-            )
-        return await self._send_until_answered(method, _OneRequest(data, timeout_s), repeatable=repeatable)
+        """Sends the request to the leader and returns the answer, or raises one of the errors of this library."""
+        attempts = _OneRequest(_checked(request.SerializeToString()), timeout_s)
+        return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard)
+
+    async def wait(
+        self,
+        method: Method[RequestT, ResponseT],
+        make: Callable[[int], RequestT],
+        *,
+        wait_ms: int,
+        timeout_s: float,
+        repeatable: bool,
+    ) -> Reply[ResponseT]:
+        """The same for a call that lets the server wait. `make` makes the request of the wait in milliseconds: all of
+        it at first, what is left of it when it is repeated. Ends `timeout_s` after the wait."""
+        return await self._send_until_answered(method, _OneWait(make, wait_ms, timeout_s), repeatable=repeatable)
 
     async def poll(
         self,
@@ -201,75 +295,167 @@ class Connection:
         """
         return await self._send_until_answered(method, _Poll(make, ends_s, answer_s), repeatable=True)
 
+    async def call_at(
+        self, address: str, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float
+    ) -> ResponseT:
+        """Asks this one server, once."""
+        server = self._server(address)
+        try:
+            return self._read(
+                method, await self._send(server, method.path, request.SerializeToString(), timeout_s), server
+            )
+        except grpc.aio.AioRpcError as status:
+            raise _error_of(status, server, timeout_s) from status.with_traceback(None)
+        finally:
+            await self._close_unneeded()
+
     async def _send_until_answered(
-        self, method: Method[RequestT, ResponseT], attempts: _OneRequest | _Poll, *, repeatable: bool
+        self, method: Method[RequestT, ResponseT], attempts: _Attempts, *, repeatable: bool, shard: int = 0
     ) -> Reply[ResponseT]:
-        failed = 0
+        leaders = self._leaders.get(shard)
+        if leaders is None:
+            leaders = self._leaders[shard] = Leaders(self.addresses)
+        course = Course(leaders, retry=self._retry, repeatable=repeatable)
         while True:
             sent_s = time.monotonic()
+            data, timeout_s = attempts.next(sent_s)
+            server = self._server(course.address)
+            cause: grpc.aio.AioRpcError | None = None
             try:
-                answer = await self._send(method.path, *attempts.next(sent_s))
-                return Reply(method.response.FromString(answer), sent_s)
-            except DecodeError:
-                raise UnexpectedAnswer("its message cannot be read", self.address) from None
+                if leaders.several:
+                    answer = await self._send_watched(
+                        server, method.path, data, timeout_s, attempts.wait_s, leaders, shard, repeatable=repeatable
+                    )
+                else:
+                    answer = await self._send(server, method.path, data, timeout_s)
+                if leaders.named != server.address:
+                    leaders.answered(server.address)
+                return Reply(self._read(method, answer, server), sent_s)
             except grpc.aio.AioRpcError as status:
-                error = self._error_of(status, attempts.timeout_s)
-                if not (self._retry and _may_repeat(error, repeatable=repeatable)):
-                    # Its traceback would keep the channel for as long as somebody keeps the error.
-                    raise error from status.with_traceback(None)
-                pause_s = attempts.pause_s(wished_pause_s(failed, error))
-                if pause_s is None:
-                    raise error from status.with_traceback(None)
-            failed += 1
-            await asyncio.sleep(pause_s)
+                # Its traceback would keep the channel for as long as somebody keeps the error.
+                cause = status.with_traceback(None)
+                error = _error_of(status, server, attempts.timeout_s)
+            except _GaveUpError:
+                error = ConnectionFailed(server.address, "no answer")
+            pause_s = course.after(error, time.monotonic())
+            if pause_s is not None:
+                pause_s = attempts.pause_s(pause_s)
+            if pause_s is None:
+                raise course.last_word(error) from cause
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            await self._close_unneeded()
 
-    async def _send(self, path: str, data: bytes, timeout_s: float) -> bytes:
+    async def _send_watched(
+        self, server: _Server, path: str, data: bytes, timeout_s: float, wait_s: float, leaders: Leaders, shard: int, *,
+        repeatable: bool,
+    ) -> bytes:  # fmt: skip
+        """The same, and other servers are asked who leads while this one is silent."""
         if self._is_closed():
             raise ClientClosed
-        call = self._calls.get(path)
-        if call is None:
-            call = self._calls[path] = self._open().unary_unary(path)
+        call = server.call(path, data, timeout_s)
+        flight = Flight(
+            leaders, shard, server.address, call, wait_s=wait_s, timeout_s=timeout_s, repeatable=repeatable,
+            now_s=time.monotonic(),
+        )  # fmt: skip
+        self._watch.begin(flight)
         try:
-            return await call(data, timeout=timeout_s)
+            return await self._answer(server, call)
+        except asyncio.CancelledError:
+            if flight.gave_up and not _is_cancelled():
+                raise _GaveUpError from None
+            raise
+        finally:
+            self._watch.end(flight)
+            del call, flight  # an error holds this frame, which would hold the channel
+
+    async def _send(self, server: _Server, path: str, data: bytes, timeout_s: float) -> bytes:
+        if self._is_closed():
+            raise ClientClosed
+        return await self._answer(server, server.call(path, data, timeout_s))
+
+    async def _answer(self, server: _Server, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]") -> bytes:
+        server.calls_under_way += 1
+        try:
+            return await call
         except asyncio.CancelledError:
             # Closing the channel cancels its calls; a task that nobody cancelled must not see a cancellation.
-            task = asyncio.current_task()
-            if self._is_closed() and task is not None and not task.cancelling():
+            if self._is_closed() and not _is_cancelled():
                 raise ClientClosed from None
             raise
+        finally:
+            server.calls_under_way -= 1
+            del call
 
     def _is_closed(self) -> bool:
         return self._closed  # a call of its own, because it can change while a caller waits
 
-    def _open(self) -> grpc.aio.Channel:
-        # Not in __init__: a channel belongs to the event loop that is running when it is made.
-        if self._channel is None:
-            _forks.check()
-            self._channel = grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
-        return self._channel
+    def _server(self, address: str) -> _Server:
+        server = self._servers.get(address)
+        if server is None:
+            server = _Server(address)
+            if not self._closed:
+                self._servers[address] = server
+        return server
 
-    def _error_of(self, status: grpc.aio.AioRpcError, timeout_s: float) -> HoldfastError:
-        refusal = _refusal(status)
-        if refusal is not None:
-            return refusal
-        code, details = status.code(), status.details() or ""
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            if self._channel is not None and self._channel.get_state() is not grpc.ChannelConnectivity.READY:
-                return ConnectionFailed(self.address, f"no connection within {timeout_s:g} s")
-            return DeadlineExceeded(self.address, timeout_s)
-        # A server that goes down cancels the calls it still has.
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return ConnectionFailed(self.address, _cause(details))
-        if code is grpc.StatusCode.UNIMPLEMENTED:
-            return UnexpectedAnswer("it does not know the call", self.address)
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            if "larger than max" in details:
-                return UnexpectedAnswer(f"its answer is larger than {MESSAGE_BYTES_MAX} bytes", self.address)
-            # Its last bound, which knows no reasons: more calls at once than it takes.
-            return Overloaded("The server has too many calls at once.", reason="OVERLOADED", retry_after_ms=200)
-        if code in _FAULTS:
-            return ServerError(f"The server failed with {code.name} and gave no reason.", reason="INTERNAL")
-        return UnexpectedAnswer(f"status {code.name} without a reason", self.address)
+    async def _close_unneeded(self) -> None:
+        """Channels to servers that are neither in the list nor among the leaders that were named lately."""
+        if len(self._servers) <= len(self.addresses):
+            return
+        needed = {address for leaders in self._leaders.values() for address in leaders.known} | set(self.addresses)
+        for server in [
+            each for each in self._servers.values() if each.address not in needed and not each.calls_under_way
+        ]:
+            del self._servers[server.address]
+            await server.close()
+
+    def _read(self, method: Method[RequestT, ResponseT], answer: bytes, server: _Server) -> ResponseT:
+        try:
+            return method.response.FromString(answer)
+        except DecodeError:
+            raise UnexpectedAnswer("its message cannot be read", server.address) from None
+
+    async def _who_leads(self, address: str, shard: int, timeout_s: float) -> Leader | None:
+        try:
+            found = await self.call_at(
+                address, _FIND_LEADER, shards_pb2.FindLeaderRequest(shard=shard), timeout_s=timeout_s
+            )
+        except HoldfastError:
+            return None
+        return Leader(found.address, found.epoch) if found.address else None
+
+
+class _GaveUpError(Exception):
+    """The call was cancelled here because its server was silent and another one leads, or may lead."""
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _error_of(status: grpc.aio.AioRpcError, server: _Server, timeout_s: float) -> HoldfastError:
+    refusal = _refusal(status)
+    if refusal is not None:
+        return refusal
+    address, code, details = server.address, status.code(), status.details() or ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        if not server.is_connected:
+            return ConnectionFailed(address, f"no connection within {timeout_s:g} s")
+        return DeadlineExceeded(address, timeout_s)
+    # A server that goes down cancels the calls it still has.
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return ConnectionFailed(address, _cause(details), sent=not details.startswith(_NEVER_SENT))
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return UnexpectedAnswer("it does not know the call", address)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if "larger than max" in details:
+            return UnexpectedAnswer(f"its answer is larger than {MESSAGE_BYTES_MAX} bytes", address)
+        # Its last bound, which knows no reasons: more calls at once than it takes.
+        return Overloaded("The server has too many calls at once.", reason="OVERLOADED", retry_after_ms=200)
+    if code in _FAULTS:
+        return ServerError(f"The server failed with {code.name} and gave no reason.", reason="INTERNAL")
+    return UnexpectedAnswer(f"status {code.name} without a reason", address)
 
 
 def _refusal(status: grpc.aio.AioRpcError) -> Rejected | None:
@@ -319,18 +505,3 @@ def _cause(details: str) -> str:
         if sign in details:
             return words
     return "the connection was lost"
-
-
-def _may_repeat(error: HoldfastError, *, repeatable: bool) -> bool:
-    if isinstance(error, ConnectionFailed | DeadlineExceeded | OutcomeUnknown):
-        return repeatable  # for a call, the deadline leaves no time to repeat it; for a poll, its end counts
-    return isinstance(error, Rejected) and error.reason in _REASONS_DONE_NOTHING
-
-
-def wished_pause_s(attempt: int, error: HoldfastError) -> float:
-    """Grows with each attempt, never undercuts what the server asked for, and spreads clients that failed together."""
-    doublings = min(attempt, 10)
-    pause_s = min(_PAUSE_MAX_S, _PAUSE_FIRST_S * (1 << doublings)) * random.uniform(0.5, 1.0)
-    if isinstance(error, Rejected):
-        pause_s = max(pause_s, error.retry_after_ms / 1000 * random.uniform(1.0, 1.25))
-    return pause_s

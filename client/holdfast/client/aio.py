@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from holdfast.client import _wire
+from holdfast.client import _shards, _wire
 from holdfast.client._coalescing import Coalescer
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
 from holdfast.client.errors import (
@@ -38,11 +38,14 @@ from holdfast.client.models import (
     Failed,
     Failure,
     NewTask,
+    NodeReport,
     QueuePage,
     QueueStats,
     Released,
+    ShardHash,
     TaskError,
     TaskInfo,
+    Transferred,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 
@@ -80,13 +83,16 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A client of one server, for producers, workers and operators. Any number of calls may run at the same time.
+    """A client of one server or one cluster, for producers, workers and operators. Any number of calls may run at once.
+
+    The address is host:port, or several with commas between them: "h1:7401,h2:7401,h3:7401". Calls go to the server
+    that leads; the others say where it is, and when it fails or falls silent the next leader is found by itself.
 
     Every call ends within `timeout_s` (a reserve or a wait: within its wait plus that), whatever the network does.
     Until then, a call that does no harm when carried out twice is repeated if the connection fails: all but
     dead-letter retry and discard, and an enqueue in which a task has an empty `request_id`. What a server refused
-    because it is overloaded or shutting down is repeated too, after the time it asks for. `retry=False` switches both
-    off.
+    because it is overloaded, shutting down or not the leader is repeated too. With `retry=False` nothing is waited
+    for: each server is asked at most once.
 
     >>> import asyncio
     >>> async def main() -> None:
@@ -102,7 +108,7 @@ class AsyncClient:
     def __init__(
         self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = DEFAULT_TIMEOUT_S, retry: bool = True
     ) -> None:
-        """Raises `InvalidAddress` if the address is not host:port. Nothing is sent before the first call."""
+        """Raises `InvalidAddress` if an address is not host:port. Nothing is sent before the first call."""
         self._timeout_s = timeout_s
         self._connection = Connection(address, retry=retry)
         self._single_enqueues = Coalescer(self._enqueue_together, _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
@@ -198,9 +204,17 @@ class AsyncClient:
             claim_request_id=uuid.uuid4().hex if claim_request_id is None else claim_request_id,
             worker=worker,
         )
-        timeout_s = max(0, wait_ms) / 1000 + (self._timeout_s if timeout_s is None else timeout_s)
-        reply = await self._connection.call(
-            _RESERVE, request, timeout_s=timeout_s, repeatable=bool(request.claim_request_id)
+
+        def make(left_ms: int) -> pb.ReserveRequest:
+            request.wait_ms = left_ms
+            return request
+
+        reply = await self._connection.wait(
+            _RESERVE,
+            make,
+            wait_ms=request.wait_ms,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            repeatable=bool(request.claim_request_id),
         )
         return _wire.claimed_tasks(reply.message, reply.sent_s)
 
@@ -420,6 +434,29 @@ class AsyncClient:
         request = _wire.discard_dead_letters_request(task_ids)
         response = await self._call(_DISCARD_DEAD, request, timeout_s, repeatable=False)
         return _wire.dead_letter_outcomes(response, len(task_ids))
+
+    # --------------------------------------------------------------------------------------- nodes and shards
+
+    async def describe_nodes(self, *, timeout_s: float | None = None) -> list[NodeReport]:
+        """Asks every node of the cluster, those in the address and those that they name, what it is and has.
+
+        One report per node, by name, with what it said or why it did not answer. Nothing is repeated: it shows how
+        things are.
+        """
+        return await _shards.describe_nodes(self._connection, self._timeout_s if timeout_s is None else timeout_s)
+
+    async def hash_shard(self, shard: int, *, timeout_s: float | None = None) -> ShardHash:
+        """The hashes of the states of all replicas at one index: they must be equal.
+
+        Writes a probe into the shard's log and waits for each replica to get there.
+        """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return await _shards.hash_shard(self._connection, shard, timeout_s)
+
+    async def transfer(self, shard: int, to: str, *, timeout_s: float | None = None) -> Transferred:
+        """Makes the node named `to` the leader of a shard, and returns when it is. Nothing is lost or done twice."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return await _shards.transfer(self._connection, shard, to, timeout_s)
 
     async def _call(
         self,

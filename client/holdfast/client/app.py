@@ -266,9 +266,9 @@ class _Decorator:
 class Holdfast:
     """An app: the server it talks to and the tasks it knows.
 
-    `address` is that of the server, by default the environment's HOLDFAST_ADDRESS or else localhost:7400; `timeout` is
-    how long a call may take, in seconds. Nothing is sent before the first call. Any number of threads and event loops
-    may use one app.
+    `address` is that of the server, or several of a cluster with commas between them; by default the environment's
+    HOLDFAST_ADDRESS or else localhost:7400. `timeout` is how long a call may take, in seconds. Nothing is sent before
+    the first call. Any number of threads and event loops may use one app.
 
     >>> app = Holdfast("localhost:7400")
     >>> @app.task(queue="mail", max_attempts=5)

@@ -1,10 +1,10 @@
 """Everything this library raises on purpose.
 
 HoldfastError
-├── InvalidAddress       the address is not host:port
+├── InvalidAddress       the address is not host:port, nor several of that kind
 ├── ClientClosed         the client was closed before or during the call
 ├── ClientForked         the process was forked while a client was in use
-├── ConnectionFailed     no connection to the server, or it broke during the call
+├── ConnectionFailed     no connection to a server, or it broke during the call
 ├── DeadlineExceeded     the server did not answer in time
 ├── UnexpectedAnswer     whatever answered does not speak this API
 ├── NotJson              arguments or a result that JSON cannot hold
@@ -13,14 +13,14 @@ HoldfastError
 ├── TaskCancelled        the result of a task that was cancelled
 └── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
     ├── InvalidArgument  MALFORMED_REQUEST MISSING_FIELD INVALID_FIELD OUT_OF_RANGE TOO_LARGE BATCH_TOO_LARGE
-    ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND
-    ├── Conflict         the task is not in a state that allows it
+    ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND SHARD_NOT_FOUND PROBE_NOT_FOUND
+    ├── Conflict         what it is about is not in a state that allows it: CHANGE_REFUSED
     │   ├── StaleToken       STALE_TOKEN
     │   ├── TaskFinished     TASK_FINISHED
     │   └── NotDead          NOT_DEAD
     ├── Overloaded       OVERLOADED
     ├── WorkerAtLimit    WORKER_AT_LIMIT
-    ├── Unavailable      DISK_LOW SHUTTING_DOWN
+    ├── Unavailable      DISK_LOW SHUTTING_DOWN NOT_LEADER
     ├── OutcomeUnknown   OUTCOME_UNKNOWN
     └── ServerError      INTERNAL
 
@@ -45,14 +45,19 @@ class HoldfastError(Exception):
 
 
 class InvalidAddress(HoldfastError, ValueError):
-    """The address of the server cannot be used."""
+    """The address of the server cannot be used, or one of several."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
+    def __init__(self, address: str, part: str | None = None) -> None:
+        super().__init__(address, part)
         self.address = address
+        self.part = address if part is None else part  # the one of several that is wrong
 
     def __str__(self) -> str:
-        return f"Expected an address of the form host:port, e.g. localhost:7400, but got {self.address!r}."
+        where = "" if self.part == self.address else f" in {self.address!r}"
+        return (
+            "Expected an address of the form host:port, e.g. localhost:7400, or several with commas between them, "
+            f"but got {self.part!r}{where}."
+        )
 
 
 class ClientClosed(HoldfastError):
@@ -73,13 +78,14 @@ class ClientForked(HoldfastError):
 
 
 class ConnectionFailed(HoldfastError):
-    """No connection to the server, or it broke during the call: then its effect is unknown."""
+    """No connection to a server, or it broke during the call: then its effect is unknown."""
 
-    def __init__(self, address: str, cause: str = "") -> None:
+    def __init__(self, address: str, cause: str = "", *, sent: bool = True) -> None:
         super().__init__(address, cause)
-        self.address = address
-        # A few words, e.g. "connection refused".
+        self.address = address  # or all that were tried
+        # A few words, e.g. "connection refused"; of several servers what happened at each.
         self.cause = cause
+        self.sent = sent  # False if it is certain that the server did not get the call
 
     def __str__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""
@@ -92,14 +98,16 @@ class ConnectionFailed(HoldfastError):
 class DeadlineExceeded(HoldfastError):
     """The server did not answer in time; the call may still take effect."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
-        super().__init__(address, timeout_s)
-        self.address = address
+    def __init__(self, address: str, timeout_s: float, cause: str = "") -> None:
+        super().__init__(address, timeout_s, cause)
+        self.address = address  # or all that were tried
         self.timeout_s = timeout_s
+        self.cause = cause  # of several servers what happened at each
 
     def __str__(self) -> str:
+        cause = f" ({self.cause})" if self.cause else ""
         return (
-            f"The server at {self.address} did not answer within {self.timeout_s:g} s: "
+            f"The server at {self.address} did not answer within {self.timeout_s:g} s{cause}: "
             "try again, or allow more time with a longer timeout."
         )
 
@@ -228,11 +236,11 @@ class InvalidArgument(Rejected, ValueError):
 
 
 class NotFound(Rejected):
-    """There is no such task or queue, or no longer."""
+    """There is no such task, queue or shard, or no longer."""
 
 
 class Conflict(Rejected):
-    """The task is not in a state that allows this."""
+    """The task, or the shard, is not in a state that allows this."""
 
 
 class StaleToken(Conflict):
@@ -256,7 +264,8 @@ class WorkerAtLimit(Rejected):
 
 
 class Unavailable(Rejected):
-    """The server takes no such calls at the moment: it is shutting down, or its disk is nearly full."""
+    """The server takes no such calls at the moment: it is shutting down, its disk is nearly full, or it does not lead
+    and nobody who was asked knows who does."""
 
 
 class OutcomeUnknown(Rejected):
@@ -276,6 +285,9 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "BATCH_TOO_LARGE": InvalidArgument,
     "TASK_NOT_FOUND": NotFound,
     "QUEUE_NOT_FOUND": NotFound,
+    "SHARD_NOT_FOUND": NotFound,
+    "PROBE_NOT_FOUND": NotFound,
+    "CHANGE_REFUSED": Conflict,
     "STALE_TOKEN": StaleToken,
     "TASK_FINISHED": TaskFinished,
     "NOT_DEAD": NotDead,
@@ -283,6 +295,7 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "WORKER_AT_LIMIT": WorkerAtLimit,
     "DISK_LOW": Unavailable,
     "SHUTTING_DOWN": Unavailable,
+    "NOT_LEADER": Unavailable,
     "OUTCOME_UNKNOWN": OutcomeUnknown,
     "INTERNAL": ServerError,
 }

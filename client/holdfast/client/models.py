@@ -9,6 +9,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from holdfast.client.errors import HoldfastError
+
 
 class TaskState(StrEnum):
     """Where a task is in its life."""
@@ -244,3 +246,108 @@ class DeadLetterPage:
 
     tasks: tuple[TaskInfo, ...]  # without their payloads: get_dead_letter has them
     next_page_token: str = ""  # empty on the last page
+
+
+class ReplicaRole(StrEnum):
+    """What a replica of a shard is at the moment."""
+
+    LEADER = "LEADER"
+    FOLLOWER = "FOLLOWER"  # a voter that follows
+    LEARNER = "LEARNER"  # follows, but does not count yet
+    CANDIDATE = "CANDIDATE"  # asks for votes
+    BLANK = "BLANK"  # has no log yet
+    UNKNOWN = "UNKNOWN"  # a role that only a newer client knows
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who the members of a shard are. A replica is named by its node's name, a slash and the node's id."""
+
+    version: int = 0  # grows by one with each change
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaInfo:
+    """One replica, as its own node sees it."""
+
+    shard: int
+    role: ReplicaRole
+    term: int = 0  # the epoch it is in
+    leader: str = ""  # the name of the node that leads in this term; empty if not known
+    commit_index: int = 0  # the last entry known to be on a majority
+    applied_index: int = 0  # the last entry in its state
+    last_index: int = 0  # the last entry in its log
+    lag: int = 0  # entries that it has not applied of those that the leader has committed
+    log_bytes: int = 0  # what its entries take in the node's log
+    snapshot_age_ms: int | None = None  # since its state was last made durable by itself; None if never
+    membership: Membership = Membership()
+    problem: str = ""  # why it refuses to serve
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """A node of a cluster."""
+
+    name: str
+    address: str  # host:port
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What a node says of itself."""
+
+    name: str
+    node_id: str  # another one after its disk was lost
+    version: str  # of Holdfast
+    nodes: tuple[NodeAddress, ...]  # all of the cluster
+    replicas: tuple[ReplicaInfo, ...]  # by shard
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What came of asking one node: what it said, or why it said nothing."""
+
+    name: str  # empty if nobody knows the name of what did not answer
+    address: str  # where it was asked
+    node: NodeInfo | None = None
+    error: HoldfastError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaHash:
+    """The hash of one replica's state at a probe."""
+
+    node: str  # its name
+    address: str
+    state_hash: str | None = None  # in hex; None if it is not to be had
+    applied_index: int = 0  # how far a replica is that did not get to the probe in time
+    error: HoldfastError | None = None  # what else kept it from answering
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHash:
+    """The hashes of all replicas of a shard at one index."""
+
+    shard: int
+    index: int
+    replicas: tuple[ReplicaHash, ...]  # every member, voters and learners
+
+    @property
+    def complete(self) -> bool:
+        """Whether every replica has told its hash."""
+        return all(replica.state_hash is not None for replica in self.replicas)
+
+    @property
+    def different(self) -> bool:
+        """Whether two replicas differ, of those that have told."""
+        return len({replica.state_hash for replica in self.replicas if replica.state_hash is not None}) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """The node leads the shard."""
+
+    leader: str  # the node's name
+    epoch: int  # in which it leads

@@ -25,11 +25,14 @@ from holdfast.client.models import (
     Failed,
     Failure,
     NewTask,
+    NodeReport,
     QueuePage,
     QueueStats,
     Released,
+    ShardHash,
     TaskError,
     TaskInfo,
+    Transferred,
 )
 
 
@@ -53,7 +56,7 @@ class Client:
     def __init__(
         self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = DEFAULT_TIMEOUT_S, retry: bool = True
     ) -> None:
-        """Raises `InvalidAddress` if the address is not host:port. Nothing is sent or started before the first call."""
+        """Raises `InvalidAddress` if an address is not host:port. Nothing is sent or started before the first call."""
         make = partial(AsyncClient, address, timeout_s=timeout_s, retry=retry)
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)
@@ -234,3 +237,17 @@ class Client:
     ) -> list[DeadLetterDone | Rejected]:
         """Deletes many dead tasks for good."""
         return self._thread.run(lambda calls: calls.discard_dead_letters(task_ids, timeout_s=timeout_s))
+
+    # --------------------------------------------------------------------------------------- nodes and shards
+
+    def describe_nodes(self, *, timeout_s: float | None = None) -> list[NodeReport]:
+        """Asks every node of the cluster what it is and has; see `AsyncClient.describe_nodes`."""
+        return self._thread.run(lambda calls: calls.describe_nodes(timeout_s=timeout_s))
+
+    def hash_shard(self, shard: int, *, timeout_s: float | None = None) -> ShardHash:
+        """The hashes of the states of all replicas at one index: they must be equal."""
+        return self._thread.run(lambda calls: calls.hash_shard(shard, timeout_s=timeout_s))
+
+    def transfer(self, shard: int, to: str, *, timeout_s: float | None = None) -> Transferred:
+        """Makes the node named `to` the leader of a shard, and returns when it is."""
+        return self._thread.run(lambda calls: calls.transfer(shard, to, timeout_s=timeout_s))

@@ -34,8 +34,8 @@ class LogDamagedError(LogError):
     def __init__(self, file: str, offset: int, reason: str) -> None:
         super().__init__(
             f"Expected to read the log to its end, but {file} is damaged at byte {offset}: {reason}. Nothing was "
-            "changed on disk. Keep a copy of the log directory, check the disk, and restore this node's data "
-            "directory from a backup, or rejoin the node with an empty one where other replicas hold the data."
+            "changed on disk. Check the disk. A node of a cluster gets everything from its peers again: start it with "
+            "--rebuild, which keeps the damaged data aside. A node alone needs a backup of its data directory."
         )
         self.file = file
         self.offset = offset

@@ -41,13 +41,13 @@ class Entry:
 
 
 class _Staged:
-    """What one round will hold. A mark is (kind, shard, index, position among the records, payload)."""
+    """What one round will hold. A mark is (kind, shard, index, term, position among the records, payload)."""
 
     __slots__ = ("buffers", "marks", "size_bytes")
 
     def __init__(self) -> None:
         self.buffers: list[bytes] = []
-        self.marks: list[tuple[int, int, int, int, bytes]] = []
+        self.marks: list[tuple[int, int, int, int, int, bytes]] = []
         self.size_bytes = 0
 
 
@@ -101,6 +101,14 @@ class NodeLog:
     def bytes_after(self, shard: int, index: int) -> int:
         """Bytes of the log, of all shards, from the shard's first entry after `index` to the end: what it pins."""
         return self._index.bytes_after(shard, index)
+
+    def index_with_bytes_after(self, shard: int, wanted_bytes: int) -> int:
+        """The newest entry of the shard, at the end of a segment, that this many bytes of the log follow."""
+        return self._index.index_with_bytes_after(shard, wanted_bytes)
+
+    def terms(self, shard: int) -> list[tuple[int, int]]:
+        """Where the terms of the shard's durable entries begin, as (index, term), oldest first."""
+        return list(self._index.terms.get(shard, ()))
 
     @property
     def size_bytes(self) -> int:
@@ -187,7 +195,7 @@ class NodeLog:
         except struct.error as error:
             raise ValueError(f"Expected shard {shard}, index {index} and term {term} in range: {error}.") from error
         staged.buffers += (header, payload)
-        staged.marks.append((kind, shard, index, position, payload))
+        staged.marks.append((kind, shard, index, term, position, payload))
         staged.size_bytes = size_bytes
 
     # Writing.
@@ -246,9 +254,9 @@ class NodeLog:
         with index.lock:
             if not index.segments or index.segments[-1] is not segment:
                 index.add_segment(segment)
-            for kind, shard, entry_index, position, payload in staged.marks:
+            for kind, shard, entry_index, term, position, payload in staged.marks:
                 if kind == frames.ENTRY:
-                    index.add_entry(segment, shard, entry_index, placed.records_start + position)
+                    index.add_entry(segment, shard, entry_index, term, placed.records_start + position)
                 elif kind == frames.HARD_STATE:
                     index.hard_states[shard] = payload
                 else:

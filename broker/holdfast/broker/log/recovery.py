@@ -124,12 +124,12 @@ class _Scan:
         base = segment.end + frames.FRAME_HEADER_BYTES
         self.closed = False
         try:
-            for kind, shard, entry_index, _term, position, length in frames.records(body):
+            for kind, shard, entry_index, term, position, length in frames.records(body):
                 if kind == frames.ENTRY:
                     if next_index.get(shard, entry_index) != entry_index:
                         reason = f"entry {entry_index} of shard {shard} follows entry {next_index[shard] - 1}"
                         raise LogDamagedError(segment.name, base + position, reason)
-                    index.add_entry(segment, shard, entry_index, base + position)
+                    index.add_entry(segment, shard, entry_index, term, base + position)
                 elif kind == frames.HARD_STATE:
                     start = position + frames.RECORD_HEADER_BYTES
                     index.hard_states[shard] = bytes(body[start : start + length])

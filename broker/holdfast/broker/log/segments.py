@@ -77,17 +77,22 @@ class LogIndex:
         self.hard_states: dict[int, bytes] = {}
         # The index that the next entry must have; a shard that is not in here may begin anywhere.
         self.next_index: dict[int, int] = {}
+        # Where a shard's terms begin, as (index, term): few, however long the log is.
+        self.terms: dict[int, list[tuple[int, int]]] = {}
         self.lock = threading.Lock()
 
     def add_segment(self, segment: Segment) -> None:
         self.segments = (*self.segments, segment)
 
-    def add_entry(self, segment: Segment, shard: int, index: int, position: int) -> None:
+    def add_entry(self, segment: Segment, shard: int, index: int, term: int, position: int) -> None:
         run = segment.runs.get(shard)
         if run is None:
             run = segment.runs[shard] = Run(index)
         run.positions.append(position)
         self.next_index[shard] = index + 1
+        terms = self.terms.setdefault(shard, [])
+        if not terms or terms[-1][1] != term:
+            terms.append((index, term))
 
     def truncate(self, shard: int, from_index: int) -> None:
         """Entries from this one on are void. From 0: all are, and the shard may begin anew anywhere."""
@@ -99,6 +104,9 @@ class LogIndex:
                 del run.positions[from_index - run.first :]
                 break
             del segment.runs[shard]
+        terms = self.terms.get(shard, [])
+        while terms and terms[-1][0] >= from_index:
+            terms.pop()
         if from_index:
             self.next_index[shard] = from_index
         else:
@@ -131,6 +139,16 @@ class LogIndex:
                 found = count + segment.end - run.positions[within]
             count += segment.end
         return found
+
+    def index_with_bytes_after(self, shard: int, wanted_bytes: int) -> int:
+        """The newest entry of the shard, at the end of a segment, that this many bytes of the log follow."""
+        count = 0
+        for segment in reversed(self.segments):
+            run = segment.runs.get(shard)
+            if run is not None and count >= wanted_bytes:
+                return run.last
+            count += segment.end
+        return 0
 
     def take_unneeded(self, keep_from: Mapping[int, int]) -> list[Segment]:
         """Removes and returns the leading segments that hold only entries below `keep_from`, never the last one."""

@@ -6,14 +6,21 @@ size, and anything that does not fit exactly is refused.
     flag         1 byte, 0 or 1
     entries      count (4 bytes), then per entry: term, size of the command (4 bytes), the command; their indexes follow
                  from the place of the first
+    command      kind (1 byte), then what is the kind's own
+    configuration version, counts of voters and learners (2 bytes each), then per member: size (2 bytes), its name
 """
 
 import struct
 from collections.abc import Callable
 
 from holdfast.broker.raft.messages import (
+    CONFIGURATION,
+    NO_OP,
+    PROBE,
+    REGULAR,
     Append,
     AppendReply,
+    Configuration,
     Entry,
     Message,
     PreVote,
@@ -24,6 +31,8 @@ from holdfast.broker.raft.messages import (
 )
 
 ENTRIES_MAX = 100_000
+MEMBERS_MAX = 100
+MEMBER_BYTES_MAX = 300  # of a replica's name
 NUMBER_MAX = 2**63 - 1  # what fits a signed column, with room for counting on
 
 _PRE_VOTE, _PRE_VOTE_REPLY, _REQUEST_VOTE, _VOTE_REPLY, _APPEND, _APPEND_REPLY, _TIMEOUT_NOW = range(1, 8)
@@ -32,8 +41,12 @@ _THREE = struct.Struct(">BQQQ")
 _THREE_AND_FLAG = struct.Struct(">BQQQB")
 _ONE_AND_FLAG = struct.Struct(">BQB")
 _ONE = struct.Struct(">BQ")
-_APPEND_HEAD = struct.Struct(">BQQQQQI")
+_APPEND_HEAD = struct.Struct(">BQQQQQQI")
 _ENTRY_HEAD = struct.Struct(">QI")
+_CONFIGURATION_HEAD = struct.Struct(">QHH")
+_MEMBER_HEAD = struct.Struct(">H")
+
+_KINDS = frozenset(REGULAR + NO_OP + CONFIGURATION + PROBE)
 
 
 class FrameError(ValueError):
@@ -66,8 +79,11 @@ def _encode_append(message: Append) -> bytes:
         message.previous_term,
         message.commit_index,
         message.round,
+        message.now_ms,
         len(message.entries),
     )
+    if not message.entries:
+        return head
     parts = [head]
     for entry in message.entries:
         parts += (_ENTRY_HEAD.pack(entry.term, len(entry.command)), entry.command)
@@ -132,26 +148,91 @@ def _read_timeout_now(data: bytes) -> Message:
 def _read_append(data: bytes) -> Message:
     if len(data) < _APPEND_HEAD.size:
         raise FrameError("entries without their beginning")
-    _, term, previous_index, previous_term, commit_index, number, count = _checked(_APPEND_HEAD.unpack_from(data))
+    _, term, previous_index, previous_term, commit_index, number, now_ms, count = _checked(
+        _APPEND_HEAD.unpack_from(data)
+    )
+    entries = _read_entries(data, count, previous_index, previous_term, term)
+    return Append(term, previous_index, previous_term, entries, commit_index, number, now_ms)
+
+
+def _read_entries(data: bytes, count: int, index: int, least_term: int, term: int) -> tuple[Entry, ...]:
+    """The entries after this index, whose terms grow from the least to the leader's own."""
     # Each entry has at least its head, so the size bounds the count before anything is made for it.
     if count > ENTRIES_MAX or count * _ENTRY_HEAD.size > len(data):
         raise FrameError("more entries than there can be")
     entries: list[Entry] = []
     place = _APPEND_HEAD.size
-    for index in range(previous_index + 1, previous_index + 1 + count):
+    for _ in range(count):
         if len(data) - place < _ENTRY_HEAD.size:
             raise FrameError("an entry without its beginning")
-        entry_term, size = _checked(_ENTRY_HEAD.unpack_from(data, place))
+        entry_term, size = _ENTRY_HEAD.unpack_from(data, place)
         place += _ENTRY_HEAD.size
         if len(data) - place < size:
             raise FrameError("an entry without its end")
-        if size == 0 or not (entries[-1].term if entries else previous_term) <= entry_term <= term:
+        if size == 0 or not least_term <= entry_term <= term:
             raise FrameError("entries that no leader has")
-        entries.append(Entry(data[place : place + size], index, entry_term))
+        command = data[place : place + size]
+        _check_command(command)
+        index, least_term = index + 1, entry_term
+        entries.append(Entry(command, index, entry_term))
         place += size
     if place != len(data):
         raise FrameError("bytes behind the last entry")
-    return Append(term, previous_index, previous_term, tuple(entries), commit_index, number)
+    return tuple(entries)
+
+
+def _check_command(command: bytes) -> None:
+    """An entry stays for ever: what cannot be read later is refused now."""
+    if command[0] not in _KINDS:
+        raise FrameError("an entry of an unknown kind")
+    if command[:1] == CONFIGURATION:
+        decode_configuration(command[1:])
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """What follows the kind of a `CONFIGURATION` entry; raises `FrameError` if nobody could read it."""
+    voters, learners = configuration.voters, configuration.learners
+    names = [member.encode() for member in (*voters, *learners)]
+    if len(names) > MEMBERS_MAX or any(len(name) > MEMBER_BYTES_MAX for name in names):
+        raise FrameError("a configuration that is too large")
+    parts = [_CONFIGURATION_HEAD.pack(configuration.version, len(voters), len(learners))]
+    for name in names:
+        parts += (_MEMBER_HEAD.pack(len(name)), name)
+    encoded = b"".join(parts)
+    decode_configuration(encoded)
+    return encoded
+
+
+def decode_configuration(data: bytes) -> Configuration:
+    """The configuration in these bytes; raises `FrameError` for anything else."""
+    if len(data) < _CONFIGURATION_HEAD.size:
+        raise FrameError("a configuration without its beginning")
+    version, voters, learners = _checked(_CONFIGURATION_HEAD.unpack_from(data))
+    if not version or not voters or voters + learners > MEMBERS_MAX:
+        raise FrameError("a configuration that no group has")
+    names: list[bytes] = []
+    place = _CONFIGURATION_HEAD.size
+    for _ in range(voters + learners):
+        size = _member_bytes(data, place)
+        place += _MEMBER_HEAD.size
+        names.append(data[place : place + size])
+        place += size
+    if place != len(data):
+        raise FrameError("bytes behind the last member")
+    try:
+        members = tuple(name.decode() for name in names)
+        return Configuration(version, members[:voters], members[voters:])
+    except ValueError as error:  # a name that is no text, or members out of order
+        raise FrameError(f"a configuration that no group has: {error}") from None
+
+
+def _member_bytes(data: bytes, place: int) -> int:
+    if len(data) - place < _MEMBER_HEAD.size:
+        raise FrameError("a member without its beginning")
+    size = int.from_bytes(data[place : place + _MEMBER_HEAD.size], "big")
+    if not 0 < size <= MEMBER_BYTES_MAX or len(data) - place - _MEMBER_HEAD.size < size:
+        raise FrameError("a member without a name")
+    return size
 
 
 _READERS: dict[int, Callable[[bytes], Message]] = {

@@ -8,16 +8,20 @@ What is different from the library, each because it was shown to lose or invent 
   * what is committed is never more than what was compared with the leader's log
   * nobody is disturbed by a replica that was cut off (pre-vote), and a leader that hears no majority steps down before
     another can be elected
+  * members change one at a time, through the log alone: a configuration counts from when it is appended, and no longer
+    when its entry is cut (membership.py)
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from holdfast.broker.raft.group import GroupRaft
 from holdfast.broker.raft.journal import Journal
-from holdfast.broker.raft.library import CANDIDATE, FOLLOWER, LEADER, REGULAR, LibraryRaft, Timing
+from holdfast.broker.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, REGULAR, Timing
 from holdfast.broker.raft.messages import (
     Append,
     AppendReply,
+    Configuration,
     Entry,
     Message,
     PreVote,
@@ -26,34 +30,15 @@ from holdfast.broker.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
+from holdfast.broker.raft.peer import Peer
 
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
-_SENDINGS_KEPT = 1_000  # without an answer, per replica
+APPEND_ENTRIES_MAX = 4_096  # in one message
 _HAND_OVER_ELECTIONS = 2  # how many election times a hand-over may take before the leader serves again
+_REPLIES = (AppendReply, VoteReply, PreVoteReply)
 
 
-@dataclass(slots=True)
-class _Peer:
-    """What a leader knows of another replica, beside its indexes."""
-
-    echoed_round: int = 0  # the newest of this leader's sendings that it has answered
-    echoed_sent_s: float = 0.0  # when that was sent
-    refused_round: int = 0  # refusals of sendings up to this one have been dealt with
-    sent_s: dict[int, float] = field(default_factory=dict)  # of the last sendings without an answer yet
-
-    def note_sent(self, number: int, now_s: float) -> None:
-        self.sent_s[number] = now_s
-        if len(self.sent_s) > _SENDINGS_KEPT:
-            del self.sent_s[next(iter(self.sent_s))]
-
-    def note_echo(self, number: int) -> None:
-        sent_s = self.sent_s.get(number)
-        if sent_s is not None and number > self.echoed_round:
-            self.echoed_round, self.echoed_sent_s = number, max(self.echoed_sent_s, sent_s)
-            self.sent_s = {later: at for later, at in self.sent_s.items() if later > number}
-
-
-class ShardRaft(LibraryRaft):
+class ShardRaft(GroupRaft):
     """A driver calls `receive`, `propose`, `tick`, makes the journal durable and calls `synced`, in rounds.
 
     After each call it sends what is in `outbox` at once, and what is in `held` after the next `synced`: those messages
@@ -63,45 +48,61 @@ class ShardRaft(LibraryRaft):
     def __init__(
         self,
         replica: str,
-        voters: set[str],
         journal: Journal,
         *,
         now_s: float,
-        applied_index: int = 1,
+        applied_index: int | None = None,
         timing: Timing,
         append_bytes_max: int = APPEND_BYTES_MAX,
         draw: Callable[[], float],
     ) -> None:
-        super().__init__(replica, voters, journal, timing, draw)
+        """`applied_index` is what the state has; without one it is as old as the start of the log."""
+        super().__init__(replica, journal, timing, draw, now_s)
         self.outbox: list[tuple[str, Message]] = []
         self.held: list[tuple[str, Message]] = []
-        self.durable_index = self.last_index
+        self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
+        self.shard_time_ms: Callable[[], int] = lambda: 0  # for the driver to set: what a leader tells the others
+        self.leader_time_ms = 0  # the newest that a leader has told
+        self.leader_time_heard_s = now_s
+        self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not
         self._append_bytes_max = append_bytes_max
-        self._now_s = now_s
         self._votes: set[str] = set()
         self._pre_votes: set[str] | None = None  # None unless asking for them
         # As if it had just heard one: before a restart it may have, and that leader still counts on it.
         self._heard_leader_s = now_s
-        self._peers: dict[str, _Peer] = {}
         self._round = 0
         self._heartbeat_due_s = now_s
-        self._handing_over_to: str | None = None
         self._hand_over_ends_s = 0.0
-        self.applied_index = self.commit_index = max(applied_index, self.first_index)
+        self._begin_at(self.base_index if applied_index is None else applied_index)
         self._put_off_election()
+        if self.configuration.voters == (replica,):
+            self.election_deadline_s = now_s  # there is nobody to wait for
+
+    def _begin_at(self, applied_index: int) -> None:
+        if not self.base_index <= applied_index <= self.last_index:
+            raise ValueError(
+                f"Expected a state that goes with a log of the entries after {self.base_index} up to "
+                f"{self.last_index}, but it ends with entry {applied_index}."
+            )
+        self.applied_index = self.commit_index = applied_index
 
     # --- what the driver calls --------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Message, now_s: float) -> None:
-        """One message of a voter; whatever else comes is dropped."""
+        """One message. Requests are answered for everybody, because this replica's own configuration may be old;
+        replies count only from members."""
         self._now_s = now_s
-        if sender not in self.others:
+        if sender == self.replica or (isinstance(message, _REPLIES) and sender not in self._others):
             return
         if isinstance(message, RequestVote) and not message.transfer and self._hears_a_leader():
             return  # nor is its term adopted: that alone would unseat the leader
         if message.term > self.term and not isinstance(message, PreVote) and not _is_promise(message):
             self._adopt_term(message.term)
         match message:
+            case Append():
+                self._on_append(sender, message)
+            case AppendReply():
+                self._on_append_reply(sender, message)
             case PreVote():
                 self._on_pre_vote(sender, message)
             case PreVoteReply():
@@ -110,18 +111,15 @@ class ShardRaft(LibraryRaft):
                 self._on_request_vote(sender, message)
             case VoteReply():
                 self._on_vote_reply(sender, message)
-            case Append():
-                self._on_append(sender, message)
-            case AppendReply():
-                self._on_append_reply(sender, message)
             case TimeoutNow():
                 self._on_timeout_now(sender, message)
 
-    def propose(self, command: bytes) -> int | None:
+    def propose(self, command: bytes, kind: bytes = REGULAR) -> int | None:
         """The index of the new entry; None if this replica does not lead, or is handing over."""
-        if self.role != LEADER or self._handing_over_to is not None:
+        assert kind != CONFIGURATION, "members change through propose_configuration"
+        if not self.accepts:
             return None
-        entry = Entry(REGULAR + command, self.last_index + 1, self.term)
+        entry = Entry(kind + command, self.last_index + 1, self.term)
         self.append(entry)
         return entry.index
 
@@ -131,14 +129,25 @@ class ShardRaft(LibraryRaft):
         if self.role == LEADER:
             self._tick_as_leader()
         elif now_s >= self.election_deadline_s:
-            self._ask_for_pre_votes()
+            if self._may_stand():
+                self._ask_for_pre_votes()
+            else:
+                self._put_off_election()
+                self._become_follower(self.leader)
+
+    def next_deadline_s(self) -> float:
+        """When `tick` has something to do next, if nothing comes before that."""
+        if self.role != LEADER:
+            return self.election_deadline_s
+        ends_s = math.inf if self._handing_over_to is None else self._hand_over_ends_s
+        return min(self._heartbeat_due_s, self._silence_ends_s(), ends_s)
 
     def replicate(self) -> None:
         """Sends entries that the others do not have yet. For the leader, after proposals were taken."""
         if self.role == LEADER:
             for peer in self.others:
-                while self.next_index(peer) <= self.last_index and self._send_append(peer):
-                    pass
+                while self._takes_entries(peer):
+                    self._send_append(peer)
 
     def synced(self) -> None:
         """Everything in the journal is durable; nothing has entered the engine since that sync began."""
@@ -151,22 +160,31 @@ class ShardRaft(LibraryRaft):
         elif self.role == LEADER:
             self._advance_commit()
 
+    def go_back_to(self, journal: Journal) -> None:
+        """The last round never became durable and never will: the log is as it was before, and so is the term. For a
+        leader on its own; what others may have been sent cannot be taken back, and another must lead."""
+        assert self.role == LEADER
+        assert journal.getCurrentTerm() == self.term
+        self.use_journal(journal)
+        self.durable_index = self.last_index
+        self.outbox.clear()
+        self.held.clear()
+        was_alone = self.is_alone
+        self._configuration_changed()
+        if not (was_alone and self.is_alone):
+            self._become_follower(None)
+
     def committed(self, entries_max: int) -> list[Entry]:
-        """The next entries to apply, in order."""
-        stop = min(self.commit_index, self.applied_index + entries_max)
+        """The next entries to apply, in order; only what is durable here, so that no state is ever ahead of its log."""
+        stop = min(self.commit_index, self.durable_index, self.applied_index + entries_max)
         return [self.entry_at(index) for index in range(self.applied_index + 1, stop + 1)]
 
     def applied(self, index: int) -> None:
         self.applied_index = index
 
-    @property
-    def serves(self) -> bool:
-        """Whether this replica leads and has applied an entry of its own term: only then its term may be used."""
-        return self.role == LEADER and self.applied_index >= self.first_own_index
-
     def hand_over(self, to: str) -> bool:
-        """Begins to make another replica the leader; nothing is accepted meanwhile."""
-        if self.role != LEADER or to not in self.others:
+        """Begins to make another voter the leader; nothing is accepted meanwhile."""
+        if self.role != LEADER or to not in self._other_voters:
             return False
         self._handing_over_to = to
         self._hand_over_ends_s = self._now_s + _HAND_OVER_ELECTIONS * self.timing.election_s_max
@@ -183,15 +201,54 @@ class ShardRaft(LibraryRaft):
 
     def may_read(self, number: int) -> bool:
         """Whether a majority has answered since: then nobody else led when the read began."""
-        echoed = sorted((self._peers[peer].echoed_round for peer in self.others), reverse=True)
-        others_needed = self._majority - 1
-        return self.serves and (others_needed == 0 or echoed[others_needed - 1] >= number)
+        if not self.serves or self._others_needed == 0:
+            return self.serves
+        echoed = sorted([self._peers[peer].echoed_round for peer in self._other_voters])
+        return echoed[-self._others_needed] >= number
+
+    # --- snapshots --------------------------------------------------------------------------------------------
+
+    def wants_snapshot(self) -> list[str]:
+        """Who needs entries that this leader's log no longer has."""
+        if self.role != LEADER:
+            return []
+        return [peer for peer in self.others if self.next_index(peer) <= self.base_index]
+
+    def compact(self, index: int) -> None:
+        """Entries up to this one are no longer needed here: the state has them."""
+        assert index <= self.applied_index, "what is not applied would be lost"
+        if index > self.base_index:
+            self.journal.compact(index)
+
+    def install_snapshot(
+        self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
+    ) -> bool:
+        """Begins anew with a state that has everything up to `index`. False if the log is as good as that.
+
+        `term` is the sender's when it sent the snapshot. What a snapshot has is committed and stays so, therefore one
+        that took longer than its sender led is still good; but then it is no sign of a leader.
+        """
+        if term > self.term:
+            self._adopt_term(term)
+        if term == self.term and self.role != LEADER:
+            self._hear_leader(sender)
+        if self.role == LEADER or index <= self.commit_index or self.term_at(index) == index_term:
+            return False
+        self._become_follower(self.leader)
+        # Until the next sync a crash brings back the old log, of which only what was committed is sure to stay.
+        self.durable_index = min(self.durable_index, self.commit_index)
+        self.held.clear()  # what was promised of the old log has nothing to rest on any more
+        self.journal.reset(index, index_term, configuration)
+        self.commit_index = self.applied_index = index
+        self._configuration_changed()
+        if term == self.term:
+            self.held.append((sender, AppendReply(self.term, True, index, 0)))
+        return True
 
     # --- elections --------------------------------------------------------------------------------------------
 
-    @property
-    def _majority(self) -> int:
-        return (len(self.others) + 1) // 2 + 1
+    def _may_stand(self) -> bool:
+        return self.may_campaign and self.replica in self._voters
 
     def _adopt_term(self, term: int) -> None:
         self._enter_term(term, None)
@@ -224,7 +281,7 @@ class ShardRaft(LibraryRaft):
         self._put_off_election()
         self._become_follower(None)
         self._pre_votes = {self.replica}
-        for peer in self.others:
+        for peer in self._other_voters:
             self.outbox.append((peer, PreVote(self.term + 1, self.last_index, self.last_term)))
         self._stand_if_promised()
 
@@ -237,12 +294,14 @@ class ShardRaft(LibraryRaft):
         self.outbox.append((sender, PreVoteReply(asked.term if granted else self.term, granted)))
 
     def _on_pre_vote_reply(self, sender: str, reply: PreVoteReply) -> None:
-        if self._pre_votes is not None and reply.granted and reply.term == self.term + 1:
+        if self._pre_votes is None or sender not in self._voters:
+            return
+        if reply.granted and reply.term == self.term + 1:
             self._pre_votes.add(sender)
             self._stand_if_promised()
 
     def _stand_if_promised(self) -> None:
-        if self._pre_votes is not None and len(self._pre_votes) >= self._majority:
+        if self._may_stand() and self._pre_votes is not None and len(self._pre_votes) >= self._majority:
             self._stand_for_election(transfer=False)
 
     def _stand_for_election(self, *, transfer: bool) -> None:
@@ -250,7 +309,7 @@ class ShardRaft(LibraryRaft):
         self._put_off_election()
         self.stand()
         self._enter_term(self.term + 1, self.replica)
-        for peer in self.others:
+        for peer in self._other_voters:
             self.held.append((peer, RequestVote(self.term, self.last_index, self.last_term, transfer)))
 
     def _on_request_vote(self, sender: str, asked: RequestVote) -> None:
@@ -267,7 +326,8 @@ class ShardRaft(LibraryRaft):
         self.held.append((sender, VoteReply(self.term, granted)))
 
     def _on_vote_reply(self, sender: str, reply: VoteReply) -> None:
-        if self.role == CANDIDATE and reply.granted and reply.term == self.term:
+        # A configuration that comes while it stands ends that: these are the voters of the one it stood with.
+        if self.role == CANDIDATE and reply.granted and reply.term == self.term and sender in self._voters:
             self._votes.add(sender)
             self._lead_if_elected()
 
@@ -275,20 +335,25 @@ class ShardRaft(LibraryRaft):
         # Its own vote must be among them: it is only counted once it is durable.
         if self.replica in self._votes and len(self._votes) >= self._majority:
             self.lead()
-            self._peers = {peer: _Peer(echoed_sent_s=self._now_s) for peer in self.others}
+            self._peers = {peer: Peer(self._now_s) for peer in self.others}
             self._heartbeat()
 
     # --- the leader -------------------------------------------------------------------------------------------
 
+    def _silence_ends_s(self) -> float:
+        """When this leader has heard no majority for too long."""
+        if self._others_needed == 0:
+            return math.inf
+        echoed_s = sorted([self._peers[peer].echoed_sent_s for peer in self._other_voters])
+        return echoed_s[-self._others_needed] + self.timing.silence_s_max
+
     def _tick_as_leader(self) -> None:
-        echoed_s = sorted((peer.echoed_sent_s for peer in self._peers.values()), reverse=True)
-        others_needed = self._majority - 1
-        if others_needed and self._now_s > echoed_s[others_needed - 1] + self.timing.silence_s_max:
-            self._become_follower(None)
-            return
         if self._handing_over_to is not None and self._now_s >= self._hand_over_ends_s:
             self._handing_over_to = None  # it did not come to an election: serve again
-        if self._now_s >= self._heartbeat_due_s:
+        gives_up = not self.may_campaign and self._handing_over_to is None
+        if gives_up or self._now_s >= self._silence_ends_s():
+            self._become_follower(None)
+        elif self._now_s >= self._heartbeat_due_s:
             self._heartbeat()
 
     def _heartbeat(self) -> None:
@@ -296,38 +361,55 @@ class ShardRaft(LibraryRaft):
         for peer in self.others:
             self._send_append(peer)
 
-    def _send_append(self, peer: str) -> bool:
-        """The next entries for a replica, or none of them. False if it needs entries that the log no longer has."""
-        first = self.next_index(peer)
-        previous_term = self.term_at(first - 1)
-        if previous_term is None:
-            return False  # behind the start of the log: it needs a snapshot
+    def _takes_entries(self, peer: str) -> bool:
+        """Whether there are entries for a replica, and it has answered enough of those before."""
+        return self.base_index < self.next_index(peer) <= self.last_index and self._peers[peer].takes_entries
+
+    def _send_append(self, peer: str) -> None:
+        """The next entries for a replica, or none of them: a heartbeat."""
+        known, first, base_index = self._peers[peer], self.next_index(peer), self.base_index
+        entries: tuple[Entry, ...] = ()
+        size_bytes = 0
+        if base_index < first <= self.last_index and known.takes_entries:
+            entries, size_bytes = self._entries_from(first)
+            # In the hope that it arrives; a refusal sets it back.
+            self.set_next_index(peer, first + len(entries))
+        # One that is behind the start of the log needs a snapshot. It is asked about that start, so that it hears the
+        # leader and the leader hears when it is there.
+        previous_index = first - 1 if first > base_index else base_index
+        previous_term = self.term_at(previous_index)
+        assert previous_term is not None
+        number = self._round = self._round + 1
+        known.note_sent(number, self._now_s, size_bytes)
+        now_ms, commit_index = self.shard_time_ms(), self.commit_index
+        message = Append(self.term, previous_index, previous_term, entries, commit_index, number, now_ms)
+        self.outbox.append((peer, message))
+
+    def _entries_from(self, first: int) -> tuple[tuple[Entry, ...], int]:
+        """What fits a message, and its size."""
         entries: list[Entry] = []
         size_bytes = 0
-        for index in range(first, self.last_index + 1):
+        for index in range(first, min(self.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
             entry = self.entry_at(index)
-            size_bytes += len(entry.command)
-            if entries and size_bytes > self._append_bytes_max:
+            if entries and size_bytes + len(entry.command) > self._append_bytes_max:
                 break
+            size_bytes += len(entry.command)
             entries.append(entry)
-        self._round += 1
-        self._peers[peer].note_sent(self._round, self._now_s)
-        message = Append(self.term, first - 1, previous_term, tuple(entries), self.commit_index, self._round)
-        self.outbox.append((peer, message))
-        # In the hope that it arrives; a refusal sets it back.
-        self.set_next_index(peer, first + len(entries))
-        return bool(entries)
+        return tuple(entries), size_bytes
 
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
         if self.role != LEADER or reply.term != self.term:
             return
-        self._peers[sender].note_echo(reply.round)
+        peer = self._peers[sender]
+        peer.note_echo(reply.round)
         if not reply.success:
             self._try_from(sender, reply)
             return
-        if reply.index > self.match_index(sender):
-            self.set_match_index(sender, reply.index)
-            self.set_next_index(sender, max(self.next_index(sender), reply.index + 1))
+        peer.probing = False
+        index = min(reply.index, self.last_index)
+        if index > self.match_index(sender):
+            self.set_match_index(sender, index)
+            self.set_next_index(sender, max(self.next_index(sender), index + 1))
             self._advance_commit()
         self._finish_hand_over()
 
@@ -336,17 +418,25 @@ class ShardRaft(LibraryRaft):
         of those refusals will do, or a network that doubles messages would double them without end."""
         peer = self._peers[sender]
         if refusal.round > peer.refused_round:
-            peer.refused_round = self._round
+            peer.note_refusal(self._round)
+            if refusal.round == peer.echoed_round:
+                # Its newest word: who lost what it had acknowledged gets it again, and counts for less meanwhile.
+                self.set_match_index(sender, min(self.match_index(sender), refusal.index))
             first = min(refusal.index + 1, self.last_index + 1)
             self.set_next_index(sender, max(self.match_index(sender) + 1, first))
-            self._send_append(sender)
+            if self.next_index(sender) > self.base_index:
+                self._send_append(sender)
 
     def _advance_commit(self) -> None:
         """What a majority has on disk is committed, if it is of this leader's own term."""
-        durable = sorted([self.durable_index, *(self.match_index(peer) for peer in self.others)], reverse=True)
-        index = min(durable[self._majority - 1], self.last_index)
+        durable = [self.match_index(peer) for peer in self._other_voters]
+        if self.replica in self._voters:
+            durable.append(self.durable_index)
+        index = sorted(durable)[-self._majority]
         if index > self.commit_index and self.term_at(index) == self.term:
             self.commit_index = index
+            if self.configuration_index <= index and self.replica not in self._voters:
+                self._become_follower(None)  # its group goes on without it
 
     def _finish_hand_over(self) -> None:
         to = self._handing_over_to
@@ -359,12 +449,13 @@ class ShardRaft(LibraryRaft):
         if message.term < self.term:
             self.outbox.append((sender, AppendReply(self.term, False, self.last_index, message.round)))
             return
-        self._heard_leader_s = self._now_s
-        self._put_off_election()
-        if self.role != FOLLOWER or self.leader != sender:
-            assert self.role != LEADER, "two leaders of one term"
-            self._become_follower(sender)
-        if self.term_at(message.previous_index) != message.previous_term:
+        self._hear_leader(sender)
+        self.leader_commit_index = message.commit_index
+        if message.now_ms > self.leader_time_ms:
+            self.leader_time_ms, self.leader_time_heard_s = message.now_ms, self._now_s
+        previous_index = message.previous_index
+        # What is before the base is committed, so the leader has the same.
+        if previous_index >= self.base_index and self.term_at(previous_index) != message.previous_term:
             self._refuse(sender, message)
             return
         agreed = self._take(message)
@@ -372,31 +463,41 @@ class ShardRaft(LibraryRaft):
             self.commit_index = max(self.commit_index, min(message.commit_index, agreed))
         self.held.append((sender, AppendReply(self.term, True, agreed, message.round)))
 
+    def _hear_leader(self, leader: str) -> None:
+        self._heard_leader_s = self._now_s
+        self._put_off_election()
+        if self.role != FOLLOWER or self.leader != leader:
+            assert self.role != LEADER, "two leaders of one term"
+            self._become_follower(leader)
+
     def _refuse(self, sender: str, message: Append) -> None:
-        """Tells where to try next: before all of the term that does not fit, but never before what is committed."""
-        hint = min(message.previous_index - 1, self.last_index)
-        unfit = self.term_at(hint)
-        while hint > self.commit_index and self.term_at(hint) == unfit:
-            hint -= 1
+        """Tells where to try next: at the end of this log, or before all of the term that does not fit, but never
+        before what is committed."""
+        hint = self.last_index
+        if hint >= message.previous_index:
+            unfit, hint = self.term_at(message.previous_index), message.previous_index - 1
+            while hint > self.commit_index and self.term_at(hint) == unfit:
+                hint -= 1
         self.outbox.append((sender, AppendReply(self.term, False, max(hint, self.commit_index), message.round)))
 
     def _take(self, message: Append) -> int:
         """Adds what is new; returns up to where the log is now known to agree with the leader's."""
-        for place, entry in enumerate(message.entries):
-            mine = self.term_at(entry.index)
-            if mine == entry.term:
-                continue
-            if mine is not None:
-                assert entry.index > self.commit_index, "a committed entry would be cut"
-                self.cut_from(entry.index)
-                self.durable_index = min(self.durable_index, entry.index - 1)
-            for new in message.entries[place:]:
+        entries, base_index = message.entries, self.base_index
+        place = max(0, base_index - message.previous_index)
+        while place < len(entries) and self.term_at(entries[place].index) == entries[place].term:
+            place += 1
+        if place < len(entries):
+            index = entries[place].index
+            if index <= self.last_index:
+                assert index > self.commit_index, "a committed entry would be cut"
+                self.cut_from(index)
+            for new in entries[place:]:
                 self.append(new)
-            break
-        return message.previous_index + len(message.entries)
+        return max(message.previous_index + len(entries), base_index)
 
     def _on_timeout_now(self, sender: str, message: TimeoutNow) -> None:
-        if message.term == self.term and self.role == FOLLOWER and sender == self.leader:
+        asked = message.term == self.term and self.role == FOLLOWER and sender == self.leader
+        if asked and self._may_stand():
             self._stand_for_election(transfer=True)
 
 

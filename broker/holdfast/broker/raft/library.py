@@ -5,9 +5,8 @@ files. Here it keeps the state of one replica and a few steps that are right as 
 together, a leader begins with an entry of its own term). Everything that was found wrong is replaced in engine.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pysyncobj.syncobj as _module
 from pysyncobj import SyncObj, SyncObjConf
@@ -16,7 +15,11 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION as _VERSION
 
 from holdfast.broker.raft.journal import Journal
-from holdfast.broker.raft.messages import Entry
+from holdfast.broker.raft.messages import CONFIGURATION, NO_OP, PROBE, REGULAR, Entry
+
+__all__ = [
+    "CANDIDATE", "CONFIGURATION", "FOLLOWER", "LEADER", "NO_OP", "PROBE", "REGULAR", "LibraryRaft", "Timing",
+]  # fmt: skip
 
 _WANTED_VERSION = "0.3.17"
 _ATTRIBUTES = (
@@ -40,6 +43,9 @@ def _check() -> None:
     known = SyncObj.__init__.__code__.co_names
     missing = [name for name in _ATTRIBUTES if f"_SyncObj__{name}" not in known]
     missing += [name for name in _METHODS if not hasattr(SyncObj, f"_SyncObj__{name}")]
+    kinds = _module._COMMAND_TYPE
+    if bytes([kinds.REGULAR, kinds.NO_OP]) != REGULAR + NO_OP:
+        missing.append("the kinds of entries that logs on disk have")
     if missing:
         raise ImportError(f"Expected pysyncobj to have {', '.join(missing)}, but it has not.")
 
@@ -48,21 +54,21 @@ _check()
 # The journal is handed over as it is, in the place of a file's name.
 _module.createJournal = lambda journal: journal
 
-FOLLOWER, CANDIDATE, LEADER = _module._RAFT_STATE.FOLLOWER, _module._RAFT_STATE.CANDIDATE, _module._RAFT_STATE.LEADER
-NO_OP = bytes([_module._COMMAND_TYPE.NO_OP])
-REGULAR = bytes([_module._COMMAND_TYPE.REGULAR])
+FOLLOWER: int = _module._RAFT_STATE.FOLLOWER
+CANDIDATE: int = _module._RAFT_STATE.CANDIDATE
+LEADER: int = _module._RAFT_STATE.LEADER
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How patient replicas are with each other, in seconds."""
 
-    heartbeat_s: float = 0.05
-    election_s_min: float = 0.3  # without a sign of the leader before an election
-    election_s_max: float = 0.6
+    heartbeat_s: float = 0.1
+    election_s_min: float = 0.5  # without a sign of the leader before an election
+    election_s_max: float = 1.0
     # Without an answer of a majority before a leader steps down. Counted from when the question was sent, and less than
     # what followers wait from when they got it: nobody can be elected before that.
-    silence_s_max: float = 0.25
+    silence_s_max: float = 0.45
 
 
 class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
@@ -82,11 +88,13 @@ class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
 class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
     """The library's state of one replica, with plain names."""
 
-    def __init__(
-        self, replica: str, voters: set[str], journal: Journal, timing: Timing, draw: Callable[[], float]
-    ) -> None:
+    def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float]) -> None:
         self.draw = draw
         self.timing = timing
+        self.replica = replica
+        self.journal = journal
+        self.others: tuple[str, ...] = ()
+        self._nodes: dict[str, Node] = {}  # the library's name of each of the others
         settings = SyncObjConf(
             autoTick=False,
             journalFile=journal,
@@ -98,19 +106,19 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
             leaderFallbackTimeout=timing.silence_s_max,
             connectionTimeout=max(timing.election_s_max, 1.0),
         )
-        others = [Node(voter) for voter in sorted(voters) if voter != replica]
-        super().__init__(Node(replica), others, settings, transport=_NoTransport())
-        self.replica = replica
+        super().__init__(Node(replica), [], settings, transport=_NoTransport())
 
     # --- its state, with plain names --------------------------------------------------------------------------
 
     @property
     def role(self) -> int:
-        return int(self._SyncObj__raftState)
+        role: int = self._SyncObj__raftState
+        return role
 
     @property
     def term(self) -> int:
-        return int(self._SyncObj__raftCurrentTerm)
+        term: int = self._SyncObj__raftCurrentTerm
+        return term
 
     @property
     def voted_for(self) -> str | None:
@@ -145,9 +153,17 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         """The entry with which this leader began."""
         return int(self._SyncObj__noopIDx or 0)
 
-    @property
-    def others(self) -> list[str]:
-        return sorted(str(node.id) for node in self._SyncObj__otherNodes)
+    def set_others(self, others: Iterable[str]) -> None:
+        """Who else belongs to the group. What is known of those who stay is kept."""
+        self.others = tuple(sorted(others))
+        known, self._nodes = self._nodes, {}
+        for replica in self.others:
+            node = self._nodes[replica] = known.pop(replica, None) or Node(replica)
+            self._SyncObj__raftNextIndex.setdefault(node, self.last_index + 1)
+            self._SyncObj__raftMatchIndex.setdefault(node, 0)
+        self._SyncObj__otherNodes = set(self._nodes.values())
+        for node in known.values():
+            del self._SyncObj__raftNextIndex[node], self._SyncObj__raftMatchIndex[node]
 
     @property
     def election_deadline_s(self) -> float:
@@ -174,49 +190,54 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftLastApplied = index
 
     def next_index(self, replica: str) -> int:
-        return int(self._SyncObj__raftNextIndex[Node(replica)])
+        index: int = self._SyncObj__raftNextIndex[self._nodes[replica]]
+        return index
 
     def set_next_index(self, replica: str, index: int) -> None:
-        self._SyncObj__raftNextIndex[Node(replica)] = index
+        self._SyncObj__raftNextIndex[self._nodes[replica]] = index
 
     def match_index(self, replica: str) -> int:
-        return int(self._SyncObj__raftMatchIndex[Node(replica)])
+        """Up to where another replica's log is known to be durable and the same as this leader's."""
+        index: int = self._SyncObj__raftMatchIndex[self._nodes[replica]]
+        return index
 
     def set_match_index(self, replica: str, index: int) -> None:
-        self._SyncObj__raftMatchIndex[Node(replica)] = index
+        self._SyncObj__raftMatchIndex[self._nodes[replica]] = index
 
     # --- its log ----------------------------------------------------------------------------------------------
 
-    @property
-    def _log(self) -> Any:
-        return self._SyncObj__raftLog
+    def use_journal(self, journal: Journal) -> None:
+        self.journal = self._SyncObj__raftLog = journal
 
     @property
-    def first_index(self) -> int:
-        return int(self._log[0][1])
+    def base_index(self) -> int:
+        """The last entry that the log no longer has."""
+        return self.journal.base_index
 
     @property
     def last_index(self) -> int:
-        return int(self._log[-1][1])
+        return self.journal.base_index + len(self.journal) - 1
 
     @property
     def last_term(self) -> int:
-        return int(self._log[-1][2])
+        term = self.journal.term_at(self.last_index)
+        assert term is not None
+        return term
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry; None if the log does not have it."""
-        position = index - self.first_index
-        return int(self._log[position][2]) if 0 <= position < len(self._log) else None
+        """The term of an entry or of the base; None if the log does not have it."""
+        return self.journal.term_at(index)
 
     def entry_at(self, index: int) -> Entry:
-        command, at, term = self._log[index - self.first_index]
-        return Entry(command, at, term)
+        position = index - self.journal.base_index
+        assert position > 0, "the log no longer has it"
+        return Entry(*self.journal[position])
 
     def append(self, entry: Entry) -> None:
-        self._log.add(entry.command, entry.index, entry.term)
+        self.journal.add(entry.command, entry.index, entry.term)
 
     def cut_from(self, index: int) -> None:
-        self._log.deleteEntriesFrom(index - self.first_index)
+        self.journal.deleteEntriesFrom(index - self.journal.base_index)
 
     # --- steps that the library would call by itself ----------------------------------------------------------
 

@@ -1,6 +1,13 @@
 """What the replicas of a shard say to each other. Every message carries the sender's term."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+# What an entry is: the first byte of its command. The first two numbers are the library's.
+REGULAR = b"\x00"  # what a shard's machine applies
+NO_OP = b"\x01"  # with which a leader begins
+CONFIGURATION = b"\x10"  # who belongs to the group from here on
+PROBE = b"\x11"  # a place in the log at which replicas compare themselves; it changes nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +17,34 @@ class Entry:
     command: bytes = field(repr=False)
     index: int
     term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Who belongs to a group. Each change makes the next version."""
+
+    version: int
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()  # they get all entries and count for nothing
+
+    def __post_init__(self) -> None:
+        for members in (self.voters, self.learners):
+            if tuple(sorted(set(members))) != members:
+                raise ValueError("Expected members in order and each once, but they are not.")
+        if not set(self.voters).isdisjoint(self.learners):
+            raise ValueError("Expected a member to vote or to learn, but one does both.")
+
+    @classmethod
+    def of(cls, version: int, voters: Iterable[str], learners: Iterable[str] = ()) -> "Configuration":
+        """From members in any order."""
+        return cls(version, tuple(sorted(voters)), tuple(sorted(learners)))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return tuple(sorted(self.voters + self.learners))
+
+
+BLANK = Configuration(0, ())  # of a replica that knows of no group yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +86,7 @@ class Append:
     entries: tuple[Entry, ...]
     commit_index: int
     round: int  # counts the leader's sendings; a reply repeats it
+    now_ms: int = 0  # the leader's shard time; 0 if it does not know
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,10 @@ Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
 ServerJson = Annotated[bool, typer.Option("--json", help="Log as JSON; print errors as JSON, on standard error.")]
+Rebuild = Annotated[
+    bool,
+    typer.Option("--rebuild", help="Move the data directory aside and get everything anew from the other nodes."),
+]
 
 
 def dev(
@@ -50,15 +54,18 @@ def broker(
     config: Config = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
+    rebuild: Rebuild = False,
     as_json: ServerJson = False,
 ) -> int:
     """Start one node.
 
     Flags win over the environment (HOLDFAST_PORT and so on), which wins over the file.
     SIGTERM stops it gracefully; nothing that was acknowledged is lost, however it ends.
+    With --rebuild it starts empty and is rebuilt by its peers: for a node whose data are damaged or gone.
+    The old data stay beside the new, in a directory whose name ends with .damaged and the time.
     """
     overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, as_json=as_json)
-    return servers.run_broker(config, overrides)
+    return servers.run_broker(config, overrides, rebuild=rebuild)
 
 
 def _overrides(
@@ -86,4 +93,8 @@ def _overrides(
 def add_to(app: typer.Typer) -> None:
     examples = ("holdfast dev", "holdfast dev --data-dir /tmp/try --port 7500 --ops-port 7503")
     app.command(epilog=epilog(*examples))(dev)
-    app.command(epilog=epilog("holdfast broker --config /etc/holdfast/broker.toml --log-format json"))(broker)
+    examples = (
+        "holdfast broker --config /etc/holdfast/broker.toml --log-format json",
+        "holdfast broker --config n2.toml --rebuild",
+    )
+    app.command(epilog=epilog(*examples))(broker)

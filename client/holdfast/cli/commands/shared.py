@@ -40,7 +40,14 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON; errors too, on standard error.")]
 Address = Annotated[
-    str, typer.Option("--address", "-a", envvar=ADDRESS_VARIABLE, metavar="HOST:PORT", help="Where the server is.")
+    str,
+    typer.Option(
+        "--address",
+        "-a",
+        envvar=ADDRESS_VARIABLE,
+        metavar="HOST:PORT",
+        help="Where the server is; nodes of a cluster with commas between them.",
+    ),
 ]
 Timeout = Annotated[
     float,

@@ -52,7 +52,7 @@ _AppAddress = Annotated[
         "--address",
         "-a",
         metavar="HOST:PORT",
-        help="Where the server is.",
+        help="Where the server is; nodes of a cluster with commas between them.",
         show_default="the app's",
     ),
 ]

@@ -5,7 +5,7 @@ import itertools
 import uuid
 from collections.abc import Callable
 
-from holdfast.client._rpc import wished_pause_s
+from holdfast.client._pauses import wished_pause_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError
 from holdfast.client.models import ClaimedTask

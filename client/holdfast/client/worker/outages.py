@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from holdfast.client._rpc import wished_pause_s
+from holdfast.client._pauses import wished_pause_s
 from holdfast.client.errors import (
     ConnectionFailed,
     DeadlineExceeded,

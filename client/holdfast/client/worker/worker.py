@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 
-from holdfast.client._rpc import check_address
+from holdfast.client._leaders import check_address
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import Holdfast
 from holdfast.client.worker.session import Session, Settings, WorkerReport

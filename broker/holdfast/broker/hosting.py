@@ -1,0 +1,377 @@
+"""All replicas of this node: opens them at start, founds or joins groups, and knows who leads elsewhere."""
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from holdfast.broker.clock import ShardClock, TimeSource, carried_on_ms
+from holdfast.broker.clock_evidence import ClockEvidence, ClockFitness, GroupEvidence
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.data_dir import DataDir
+from holdfast.broker.disk_guard import DiskGuard
+from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.logs import get_logger
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.peers.identities import identity_of, name_of
+from holdfast.broker.probes import Probes
+from holdfast.broker.raft.engine import ShardRaft
+from holdfast.broker.raft.journal import found
+from holdfast.broker.raft.library import LEADER, Timing
+from holdfast.broker.raft.membership import ChangeRefusedError
+from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.broker.recovery import RecoveryError, recover_shard
+from holdfast.broker.refusals import RefusedError, not_leader, shard_not_found
+from holdfast.broker.replica import Replica
+from holdfast.broker.rounds import Message, Rounds
+from holdfast.broker.shard import Shard
+from holdfast.broker.snapshots.directories import StateDirectories
+from holdfast.broker.snapshots.throttle import Throttle
+from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory
+from holdfast.broker.transfers import SENDING_AT_ONCE_MAX, Transfers
+from holdfast.machine.machine import Machine
+
+GROUP_BITS = 63
+APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
+SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before another can be elected
+NUMBER_MAX = 1 << 16  # of shards: what a task id has room for
+CLOCK_LOOK_SECONDS = 0.25
+
+Result = TypeVar("Result")
+
+_log = get_logger(__name__)
+
+
+class Host:
+    """The replicas of a node, by the number of their shard."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        data_dir: DataDir,
+        log: NodeLog,
+        metrics: Metrics,
+        *,
+        guard: DiskGuard,
+        rounds: Rounds,
+        source: TimeSource,
+    ) -> None:
+        self.me = identity_of(config.node_name, data_dir.node_id)
+        self._config = config
+        self._state_dir = data_dir.state_dir
+        self._log = log
+        self._metrics = metrics
+        self._guard = guard
+        self._rounds = rounds
+        self._source = source
+        self.evidence = ClockEvidence(source)
+        self._memory = StateMemory(config.state_block_cache_bytes, 4 * config.state_write_buffer_bytes)
+        self._addresses = {node.name: node.address for node in config.nodes}
+        election_s = config.election_ms / 1000
+        self.timing = Timing(config.heartbeat_ms / 1000, election_s, 2 * election_s, SILENCE_SHARE * election_s)
+        self._throttle = Throttle(config.snapshot_bytes_per_second, config.snapshot_bytes_per_second // 4)
+        self._sending_slots = asyncio.Semaphore(SENDING_AT_ONCE_MAX)
+        self.states: dict[int, RocksState] = {}
+        self.replicas: dict[int, Replica] = {}
+        self.transfers: dict[int, Transfers] = {}
+        self.probes: dict[int, Probes] = {}
+        self.on_step: Callable[[Replica, float], None] = lambda _replica, _now_s: None
+        self.on_state_replaced: Callable[[int], None] = lambda _number: None
+        self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
+        self._other_groups: set[tuple[str, int]] = set()  # those that were logged
+        self.leaders_changed = asyncio.Event()  # set whenever this node begins or ceases to lead
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Opens every replica that the log knows. Blocks."""
+        self._check_log_is_there()
+        for number in sorted(self._log.hard_states):
+            journal = NodeJournal.load(self._log, number)
+            assert journal is not None
+            self._check_identity(journal)
+            self._open(number, journal)
+
+    def _check_log_is_there(self) -> None:
+        """A state without its log: a node that begins anew with it would forget what it has promised."""
+        for path in sorted(self._state_dir.iterdir()):
+            if not path.name.isdigit() or int(path.name) in self._log.hard_states:
+                continue
+            directories = StateDirectories(self._state_dir, int(path.name))
+            for name in directories.states():
+                state = self.open_state(directories, name)
+                applied_index = Machine(state).meta.applied_index
+                state.close()
+                if applied_index:
+                    raise RecoveryError(
+                        f"Expected the log to know shard {path.name}, of which the state has applied {applied_index} "
+                        "entries, but it does not: the log directory was lost or belongs to another node. Restore it "
+                        "from a backup, or rebuild this replica from its peers."
+                    )
+            directories.clean(None)
+
+    def _check_identity(self, journal: NodeJournal) -> None:
+        """A node that changed its name would be a stranger in its own group."""
+        _index, configuration = journal.configurations[-1] if journal.configurations else (0, None)
+        mine = self.me.partition("/")[2]
+        for member in configuration.members if configuration else ():
+            name, _, node_id = member.partition("/")
+            if node_id == mine and name != self._config.node_name:
+                raise StateError(
+                    f"This data directory belongs to the node {name!r}, but node_name is {self._config.node_name!r}; "
+                    f'set node_name = "{name}".'
+                )
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether this node has nothing yet: no log, no vote, no promise."""
+        return not self.replicas
+
+    def found(self, voters: Sequence[str]) -> None:
+        """Begins all shards, once in the life of a cluster."""
+        for number in range(self._config.shards):
+            journal = self._create(number, secrets.randbits(GROUP_BITS))
+            found(journal, voters)
+            self._attach(self._open(number, journal))
+        _log.info("founded", shards=self._config.shards, voters=list(voters))
+
+    def join(self, sender: str, message: Message) -> Replica | None:
+        """Another node speaks of a shard that this one has no replica of: it becomes a member, blank as yet."""
+        number, group, _data = message
+        if number >= NUMBER_MAX or name_of(sender) not in self._addresses:
+            return None
+        _log.info("joining", shard=number, sender=sender)
+        replica = self._open(number, self._create(number, group))
+        self._attach(replica)
+        return replica
+
+    def _create(self, number: int, group: int) -> NodeJournal:
+        directories = StateDirectories(self._state_dir, number)
+        name = directories.new_name(0)
+        directories.create(name)
+        return NodeJournal.create(self._log, number, group=group, state_name=name)
+
+    def _open(self, number: int, journal: NodeJournal) -> Replica:
+        directories = StateDirectories(self._state_dir, number)
+        directories.clean(journal.state_name)
+        state = self.open_state(directories, journal.state_name)
+        machine = recover_shard(journal, self._log, state, number)
+        self.states[number] = state
+        replica = Replica(
+            number,
+            self._log,
+            journal,
+            self._make_engine,
+            lambda replica, raft: self._make_shard(replica, raft, state, machine),
+            machine.meta.applied_index,
+        )
+        self.replicas[number] = replica
+        return replica
+
+    def open_state(self, directories: StateDirectories, name: str) -> RocksState:
+        return RocksState(directories.state(name), memory=self._memory)
+
+    def attach_all(self) -> None:
+        """Lets the rounds drive what was opened."""
+        for replica in self.replicas.values():
+            self._attach(replica)
+
+    def _attach(self, replica: Replica) -> None:
+        """Gives a replica what needs the event loop, and lets the rounds drive it."""
+        number = replica.number
+        directories = StateDirectories(self._state_dir, number)
+        fitness = ClockFitness(self._source)
+        evidence = self._group_evidence(replica)
+
+        def on_replaced(state: RocksState) -> None:
+            self.states[number] = state
+            self.probes[number].passed()
+            self.on_state_replaced(number)
+
+        transfers = Transfers(
+            replica,
+            directories,
+            send=lambda to, shard, group, data: self._rounds.wire.send(to, [(shard, group, data)]),
+            open_state=lambda name: self.open_state(directories, name),
+            wake=lambda: self._rounds.wake(number),
+            guard=self._guard,
+            throttle=self._throttle,
+            slots=self._sending_slots,
+            on_replaced=on_replaced,
+        )
+        looked_s = 0.0
+
+        def on_step(now_s: float) -> None:
+            nonlocal looked_s
+            transfers.step(now_s)
+            if now_s - looked_s >= CLOCK_LOOK_SECONDS:
+                looked_s = now_s
+                self._look_at_clock(replica, fitness.may_lead(evidence.off_by_ms()))
+            self.on_step(replica, now_s)
+
+        self.transfers[number] = transfers
+        self.probes[number] = Probes(lambda: self.states[number].view(), self.note_damage)
+        replica.on_snapshot_message = transfers.handle
+        replica.on_step = on_step
+        replica.log_needed_after = lambda: transfers.sender.held_index
+        self._rounds.attach(replica)
+
+    def _look_at_clock(self, replica: Replica, may_lead: bool) -> None:
+        """A node whose clock is off neither campaigns nor leads; whoever leads hands over first."""
+        raft = replica.raft
+        if not may_lead and raft.may_campaign:
+            _log.warning("clock_is_off", shard=replica.number, leads=raft.role == LEADER)
+            self._hand_over(replica)
+        raft.may_campaign = may_lead
+
+    async def in_round(self, replica: Replica, act: Callable[[], Result]) -> Result:
+        """Has something done with an engine, in the next round."""
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def wish() -> None:
+            if done.cancelled():
+                return
+            try:
+                done.set_result(act())
+            except ChangeRefusedError as refused:
+                done.set_exception(refused)
+
+        replica.wish(wish)
+        self._rounds.wake(replica.number)
+        return await done
+
+    async def hand_over_all(self) -> None:
+        """Makes others lead what this node leads, if they can, so that nobody has to wait for an election."""
+        led = [replica for replica in self.replicas.values() if replica.shard.serves and not replica.is_alone]
+        await asyncio.gather(*(self.hand_over(replica) for replica in led))
+
+    async def hand_over(self, replica: Replica) -> None:
+        """Makes whoever has the most lead a shard instead of this node, if that can be in time."""
+        try:
+            async with asyncio.timeout(2 * self.timing.election_s_max):
+                if await self.in_round(replica, partial(self._hand_over, replica)):
+                    while replica.shard.serves:
+                        await replica.next_round()
+        except TimeoutError:
+            _log.warning("not_handed_over", shard=replica.number)
+
+    def _hand_over(self, replica: Replica) -> bool:
+        raft = replica.raft
+        others = [voter for voter in raft.configuration.voters if voter != self.me]
+        return bool(others) and raft.hand_over(max(others, key=raft.match_index))
+
+    def note_other_group(self, sender: str, number: int) -> None:
+        """Two nodes of one list have a shard of the same number from different foundings: one is in the wrong place."""
+        if (sender, number) not in self._other_groups:
+            self._other_groups.add((sender, number))
+            _log.error(
+                "another_group", shard=number, sender=sender,
+                advice="this node or the other has data of another cluster; start the one that has with --rebuild",
+            )  # fmt: skip
+
+    def note_damage(self, error: Exception) -> None:
+        """Somebody could not read a state. If that is because a file is damaged, no replica of it may go on: neither
+        answer, nor vote for or become a leader."""
+        if isinstance(error, StateDamagedError) and self.damage is None:
+            self.damage = error
+            _log.error("state_damaged", error=str(error))
+
+    async def stop(self) -> None:
+        for transfers in self.transfers.values():
+            await transfers.close()
+
+    def close(self) -> None:
+        for state in self.states.values():
+            try:
+                state.close()
+            except StateError as error:
+                _log.warning("state_not_flushed", error=str(error))
+
+    # --- parts ------------------------------------------------------------------------------------------------
+
+    def _make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+        return ShardRaft(
+            self.me,
+            journal,
+            now_s=time.monotonic(),
+            applied_index=applied_index,
+            timing=self.timing,
+            append_bytes_max=APPEND_BYTES_MAX,
+            draw=random.random,
+        )
+
+    def _group_evidence(self, replica: Replica) -> GroupEvidence:
+        return GroupEvidence(self.evidence, lambda: replica.raft.configuration.voters, self.me)
+
+    def _make_shard(self, replica: Replica, raft: ShardRaft, state: RocksState, machine: Machine) -> Shard:
+        number = replica.number
+
+        def make_clock(last_applied_ms: int) -> ShardClock:
+            raft = replica.raft
+            heard_ms_ago = max(0.0, time.monotonic() - raft.leader_time_heard_s) * 1000
+            return ShardClock(
+                self._source,
+                last_applied_ms,
+                continued_ms=carried_on_ms(raft.leader_time_ms, heard_ms_ago),
+                witnesses=self._group_evidence(replica),
+            )
+
+        def on_leading(leads: bool) -> None:
+            self.leaders_changed.set()
+            event = "leading" if leads else "leading_no_more"
+            _log.info(event, shard=number, term=replica.raft.term, leader=replica.raft.leader)
+
+        return Shard(
+            state,
+            machine,
+            raft,
+            self._config,
+            self._metrics,
+            make_clock=make_clock,
+            wake_rounds=lambda: self._rounds.wake(number),
+            check_disk=self._guard.check,
+            found_full=self._guard.found_full,
+            redirect=lambda: self.redirect(number),
+            on_leading=on_leading,
+            on_probe=lambda index: self.probes[number].reached(index),
+        )
+
+    # --- looks ------------------------------------------------------------------------------------------------
+
+    def find_to_serve(self, number: int) -> Replica:
+        """For callers with work: a node that waits for its replicas sends them elsewhere."""
+        if number not in self.replicas and self._config.nodes and number < self._config.shards:
+            raise not_leader(number, 0, None)
+        return self.find(number)
+
+    def find(self, number: int) -> Replica:
+        replica = self.replicas.get(number)
+        if replica is None:
+            raise shard_not_found(number)
+        return replica
+
+    @property
+    def shards(self) -> list[Shard]:
+        return [replica.shard for replica in self.replicas.values()]
+
+    def address_of(self, identity: str | None) -> str | None:
+        """Where clients find a node."""
+        return None if identity is None else self._addresses.get(name_of(identity))
+
+    def redirect(self, number: int) -> RefusedError:
+        """Tells a caller who leads, as far as this node knows."""
+        raft = self.find(number).raft
+        leader = None if raft.leader == self.me else raft.leader
+        return not_leader(number, raft.term, self.address_of(leader))
+
+    def all_served(self) -> bool:
+        """Whether each shard has a leader that this node knows of."""
+        return bool(self.replicas) and all(
+            replica.shard.serves or replica.raft.leader not in (None, self.me) for replica in self.replicas.values()
+        )
+
+    def kept(self) -> Iterable["Replica"]:
+        return list(self.replicas.values())

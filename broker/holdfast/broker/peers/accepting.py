@@ -1,0 +1,128 @@
+"""The listening side: takes connections in, with a deadline and a bound until they have said hello.
+
+Whoever reaches the port may open connections and say nothing. Each has `hello_seconds_max` for TLS and hello together,
+and one more than `half_open_max` pushes the oldest out, not the newest: a node that says hello at once gets in even
+while somebody keeps the port busy.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+
+from holdfast.broker.peers.connections import Incoming, tune
+from holdfast.broker.peers.reasons import Reason
+from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
+
+_BACKLOG = 128
+_BREATH_S = 0.1  # when the system has no descriptor left
+_TLS_CLOSE_S = 1.0
+
+
+class Acceptor:
+    """Owns the listening socket and all connections that have not said hello."""
+
+    def __init__(
+        self,
+        limits: PeerLimits,
+        counters: PeerCounters,
+        warnings: Warnings,
+        *,
+        connection: Callable[[], Incoming],
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._limits = limits
+        self._counters = counters
+        self._warnings = warnings
+        self._connection = connection
+        self._context = context
+        self._half_open: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._pushed_out: set[asyncio.Task[None]] = set()  # on their way out
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    @property
+    def half_open(self) -> int:
+        return len(self._half_open)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port, which is chosen by the system if 0 was asked for."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        self._listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(self._listener), name="peers accept")
+        return int(self._listener.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Nobody gets in any more; those without a hello are cut off. Welcome connections are not touched."""
+        if self._accepting is not None:
+            await _cancel([self._accepting])
+        await _cancel([*self._half_open, *self._pushed_out])
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as error:  # out of descriptors, or gone before it was taken in
+                self._warnings.say("cannot take a connection in", error=str(error))
+                await asyncio.sleep(_BREATH_S)
+                continue
+            self._make_room()
+            task = asyncio.create_task(self._admit(sock), name="peers hello")
+            self._half_open[task] = None
+            task.add_done_callback(self._forget)
+
+    def _make_room(self) -> None:
+        if len(self._half_open) < self._limits.half_open_max:
+            return
+        oldest = next(iter(self._half_open))
+        del self._half_open[oldest]
+        self._pushed_out.add(oldest)
+        oldest.cancel()
+        self._refused(Reason.HALF_OPEN_MAX)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._half_open.pop(task, None)
+        self._pushed_out.discard(task)
+
+    async def _admit(self, sock: socket.socket) -> None:
+        """Until the hello is welcome or the connection has ended; then the connection goes on by itself."""
+        loop = asyncio.get_running_loop()
+        connection: Incoming | None = None
+        shutdown = _TLS_CLOSE_S if self._context else None
+        try:
+            async with asyncio.timeout(self._limits.hello_seconds_max):
+                tune(sock, self._limits.dead_seconds)
+                _, connection = await loop.connect_accepted_socket(
+                    self._connection, sock, ssl=self._context, ssl_shutdown_timeout=shutdown
+                )
+                await connection.settled.wait()
+                if connection.hello is None:
+                    await connection.lost.wait()  # a refusal has time to leave
+        except TimeoutError:
+            self._refused(Reason.HELLO_LATE)
+        except OSError as error:  # TLS that failed is one of these; otherwise the other side is gone already
+            if self._context is not None:
+                self._refused(Reason.TLS_FAILED, found=str(error))
+        finally:
+            if connection is None:
+                sock.close()
+            elif connection.hello is None:
+                connection.abort()
+                await connection.lost.wait()
+
+    def _refused(self, reason: Reason, found: str = "") -> None:
+        self._counters.refused[reason] += 1
+        self._warnings.closed("connection refused", reason, found=found, direction="incoming")
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,442 @@
+"""One connection between two nodes, as asyncio drives it. No task runs per connection or per frame.
+
+Connection        preface and first word, frames, the end
+├── Incoming      another node dialled: its frames are for this node
+└── Outgoing      this node dialled: bounded, coalesced writing
+
+A connection does not decide who is welcome: it hands the first word to its owner and does what that says.
+"""
+
+import asyncio
+import socket
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Set
+from typing import Final, cast
+
+from holdfast.broker.peers.frames import HEAD_BYTES, FrameReader, frame_head
+from holdfast.broker.peers.reasons import PeerError, Reason
+from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
+from holdfast.broker.peers.tls import certified_names
+from holdfast.broker.peers.words import (
+    PREFACE,
+    PREFACE_BYTES,
+    WORD,
+    WORD_BYTES_MAX,
+    BlankAsked,
+    BlankTold,
+    Hello,
+    Refused,
+    Word,
+    check_preface,
+    decode_word,
+    encode_word,
+)
+
+# What asyncio holds behind the kernel's own buffer stays about this small (twice that with TLS, which has a buffer of
+# its own); all else that waits is counted in `Outgoing`.
+_WRITE_BYTES: Final = 128 * 1024
+_ANSWER_BYTES_MAX: Final = 64 * 1024
+
+_KEEPALIVE_IDLE_S: Final = 5
+_KEEPALIVE_EVERY_S: Final = 2
+_KEEPALIVE_TRIES: Final = 3
+
+
+def tune(sock: socket.socket, dead_seconds: float) -> None:
+    """Small frames leave at once, and a peer that vanished without a word is noticed, with traffic or without."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", _KEEPALIVE_EVERY_S),
+        ("TCP_KEEPCNT", _KEEPALIVE_TRIES),
+        ("TCP_USER_TIMEOUT", int(dead_seconds * 1000)),
+    ):
+        if hasattr(socket, option):  # not every system has them all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """What both directions have in common. Ended connections ignore every call."""
+
+    DIRECTION: str
+
+    def __init__(
+        self,
+        limits: PeerLimits,
+        counters: PeerCounters,
+        warnings: Warnings,
+        *,
+        on_end: Callable[["Connection"], None],
+    ) -> None:
+        self.hello: Hello | None = None  # the other side's, once it is welcome
+        self.identity = ""
+        self.host = ""
+        self.settled = asyncio.Event()  # the hello is welcome, or the connection has ended
+        self.lost = asyncio.Event()  # the socket is closed
+        self.has_ended = False  # nothing is taken or handed on any more
+        self.was_judged = False  # one side said why it ended, and that was counted
+        self.error: Exception | None = None  # what ended it otherwise, if anything is known
+        self._limits = limits
+        self._counters = counters
+        self._warnings = warnings
+        self._on_end = on_end
+        self._reader = FrameReader(WORD_BYTES_MAX)
+        self._has_preface = False
+        self._has_spoken = False
+        self._is_held = False
+        self._transport: asyncio.Transport | None = None
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None, "not connected yet"
+        return self._transport
+
+    @property
+    def certified(self) -> Set[str] | None:
+        """The names in the other side's certificate; None without TLS."""
+        if self.transport.get_extra_info("ssl_object") is None:
+            return None
+        return certified_names(self.transport.get_extra_info("peercert") or {})
+
+    # --- what asyncio calls -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        self.host = str(address[0]) if address else "?"
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self.has_ended:  # TLS goes on reading while it closes
+            self._reader.received(nbytes)
+            self._read()
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes itself
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not (self.has_ended or self._is_held) and self._reader.has_rest:
+            self._count(Reason.FRAME_TRUNCATED)
+        self.error = exc
+        self._end()
+        self.lost.set()
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        if self.has_ended:
+            return
+        try:
+            if not self._has_preface:
+                preface = self._reader.take(PREFACE_BYTES)
+                if preface is None:
+                    return
+                check_preface(preface)
+                self._has_preface = True
+            self._read_bodies()
+        except PeerError as error:
+            self.fail(error.reason, str(error))
+
+    def _read_bodies(self) -> None:
+        while not self.has_ended and (body := self._reader.next_body()) is not None:
+            self._take(body)
+
+    def _take(self, body: bytes) -> None:
+        word = decode_word(body)
+        match word:
+            case Refused(reason):
+                self.was_judged = True
+                self._counters.refused_by_peers[reason] += 1
+                self._warn("another node refuses a connection", reason)
+                self.close()
+            case Hello() if self.hello is None:
+                self._take_hello(word)
+            case _ if self.hello is None:
+                raise PeerError(Reason.FRAME_UNEXPECTED, "another word before the hello")
+            case _:
+                self._take_word(word)
+
+    def _take_hello(self, hello: Hello) -> None:
+        reason = self._greet(hello)
+        if reason is not None:
+            self.refuse(reason, node=hello.name)
+            return
+        self.hello = hello
+        self.identity = hello.identity
+        self._counters.connections_made += 1
+        self._welcome(hello)
+        self.settled.set()
+
+    @abstractmethod
+    def _greet(self, hello: Hello) -> Reason | None:
+        """Asks the owner; a reason refuses the connection."""
+
+    @abstractmethod
+    def _welcome(self, hello: Hello) -> None:
+        """The owner has accepted this hello."""
+
+    def _take_word(self, word: Word) -> None:
+        raise PeerError(Reason.FRAME_UNEXPECTED, "a word that does not belong here")
+
+    # --- saying and ending ------------------------------------------------------------------------------------
+
+    def say(self, word: Word) -> None:
+        """Words go where frames go, each whole."""
+        if not self.has_ended:
+            body = encode_word(word)
+            self.transport.write(frame_head(body) + body)
+
+    def say_hello(self, hello: Hello) -> None:
+        self._say_preface()
+        self.say(hello)
+
+    def _say_preface(self) -> None:
+        """Before the first word, whatever it is."""
+        if not self._has_spoken:
+            self._has_spoken = True
+            self.transport.write(PREFACE)
+
+    def refuse(self, reason: Reason, **facts: str) -> None:
+        """Tells the other side why, and closes."""
+        if self.has_ended:
+            return
+        self._count(reason)
+        self._warn("connection refused" if self.hello is None else "connection closed", reason, **facts)
+        self._say_preface()
+        self.say(Refused(reason))
+        self.close()
+
+    def fail(self, reason: Reason, detail: str = "") -> None:
+        """What came cannot be a node of ours, or not one in order: drop it without another word."""
+        if self.has_ended:
+            return
+        self._count(reason)
+        self._warn("connection dropped", reason, found=detail)
+        if reason is Reason.OTHER_VERSION:
+            self._say_preface()  # so that the other side can say the same
+            self.close()
+        else:
+            self.abort()
+
+    def close(self) -> None:
+        """What was written still leaves; nothing is read any more."""
+        if self._end():
+            self.transport.close()
+
+    def abort(self) -> None:
+        self._end()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self) -> bool:
+        """True the first time."""
+        if self.has_ended:
+            return False
+        self.has_ended = True
+        self.settled.set()
+        self._on_end(self)
+        return True
+
+    def _count(self, reason: Reason) -> None:
+        self.was_judged = True
+        (self._counters.refused if self.hello is None else self._counters.broken)[reason] += 1
+
+    def _warn(self, event: str, reason: Reason, **facts: str) -> None:
+        if self.hello is not None:
+            facts["node"] = self.hello.name
+        self._warnings.closed(event, reason, direction=self.DIRECTION, host=self.host, **facts)
+
+
+class Incoming(Connection):
+    """Frames of one peer, handed on as they come; reading can be held when there is enough to do."""
+
+    DIRECTION = "incoming"
+
+    def __init__(
+        self,
+        limits: PeerLimits,
+        counters: PeerCounters,
+        warnings: Warnings,
+        *,
+        greet: Callable[["Incoming", Hello], Reason | None],
+        on_end: Callable[[Connection], None],
+        on_frame: Callable[[str, bytes], None],
+        blank: Callable[[], bool],
+    ) -> None:
+        super().__init__(limits, counters, warnings, on_end=on_end)
+        self._owner_greets = greet
+        self._on_frame = on_frame
+        self._blank = blank
+
+    def _greet(self, hello: Hello) -> Reason | None:
+        return self._owner_greets(self, hello)
+
+    def _welcome(self, hello: Hello) -> None:
+        self._reader.widen(self._limits.body_bytes_max)
+
+    def _read_bodies(self) -> None:
+        counters, reader = self._counters, self._reader
+        while not (self.has_ended or self._is_held) and (body := reader.next_body()) is not None:
+            if body[0] == WORD or self.hello is None:
+                self._take(body)
+                continue
+            counters.frames_received += 1
+            counters.bytes_received += HEAD_BYTES + len(body)
+            self._on_frame(self.identity, body)
+
+    def _take_word(self, word: Word) -> None:
+        if not isinstance(word, BlankAsked):
+            raise PeerError(Reason.FRAME_UNEXPECTED, "a word that does not belong here")
+        if self.transport.get_write_buffer_size() > _ANSWER_BYTES_MAX:
+            raise PeerError(Reason.ANSWERS_UNREAD, "questions without an end")
+        self.say(BlankTold(word.number, self._blank()))
+
+    def hold(self) -> None:
+        """No more frames from here, not even those that have come already, until `let_go`."""
+        if not (self._is_held or self.has_ended):
+            self._is_held = True
+            self.transport.pause_reading()
+
+    def let_go(self) -> None:
+        """May hand frames on before it returns, and may be held again by them."""
+        if not self._is_held or self.has_ended:
+            return
+        self._is_held = False
+        self._read()
+        if not (self._is_held or self.has_ended):
+            self.transport.resume_reading()
+
+
+class Outgoing(Connection):
+    """What this node has to say to one peer.
+
+    The first frame of a turn of the event loop leaves at once; more of the same turn are joined and leave at its end,
+    or when the kernel takes more. asyncio never holds more than about `_WRITE_BYTES`; what waits here is counted, and
+    a frame that would exceed the limit is not taken.
+    """
+
+    DIRECTION = "outgoing"
+
+    def __init__(
+        self,
+        limits: PeerLimits,
+        counters: PeerCounters,
+        warnings: Warnings,
+        *,
+        dialled: str,
+        greet: Callable[["Outgoing", Hello], Reason | None],
+        on_end: Callable[[Connection], None],
+        on_blank: Callable[[], None],
+    ) -> None:
+        super().__init__(limits, counters, warnings, on_end=on_end)
+        self._owner_greets = greet
+        self.dialled = dialled
+        self.blank = False  # as the peer last said
+        self.blank_number = 0  # of the last question that it answered
+        self._on_blank = on_blank
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[bytes | memoryview] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False
+        self._turn_is_open = False  # something left in this turn of the loop already
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.set_write_buffer_limits(high=_WRITE_BYTES // 2)
+
+    def _greet(self, hello: Hello) -> Reason | None:
+        return self._owner_greets(self, hello)
+
+    def _welcome(self, hello: Hello) -> None:
+        self.blank = hello.blank
+
+    def _take_word(self, word: Word) -> None:
+        if not isinstance(word, BlankTold):
+            raise PeerError(Reason.FRAME_UNEXPECTED, "a word that does not belong here")
+        self.blank, self.blank_number = word.blank, word.number
+        self._on_blank()
+
+    def _warn(self, event: str, reason: Reason, **facts: str) -> None:
+        super()._warn(event, reason, **({"node": self.dialled} | facts))
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was taken and has not reached the kernel."""
+        return self._waiting_bytes + self.transport.get_write_buffer_size()
+
+    @property
+    def is_closing(self) -> bool:
+        return self.has_ended or self.transport.is_closing()
+
+    def send(self, body: bytes) -> bool:
+        """Takes a frame, or returns False when too much is waiting."""
+        if self.waiting_bytes + len(body) > self._limits.outgoing_bytes_max:
+            return False
+        size = HEAD_BYTES + len(body)
+        self._put(body, size)
+        self._counters.frames_sent += 1
+        self._counters.bytes_sent += size
+        return True
+
+    def say(self, word: Word) -> None:
+        """Few and small: not counted among the frames, and never dropped."""
+        if not self.has_ended:
+            body = encode_word(word)
+            self._put(body, HEAD_BYTES + len(body))
+
+    def _put(self, body: bytes, size: int) -> None:
+        if self._turn_is_open or self._is_paused or size > _WRITE_BYTES:
+            self._waiting += (frame_head(body), body)
+            self._waiting_bytes += size
+            if not (self._turn_is_open or self._is_paused):
+                self._flush()
+        else:
+            self.transport.write(frame_head(body) + body)
+        if not self._turn_is_open:
+            self._turn_is_open = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn_is_open = False
+        self._flush()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Writes what waits, piece by piece, until the transport has enough."""
+        while self._waiting and not (self._is_paused or self.transport.is_closing()):
+            piece = self._next_piece()
+            self._waiting_bytes -= len(piece)
+            self.transport.write(piece)
+
+    def _next_piece(self) -> bytes | memoryview:
+        """Up to `_WRITE_BYTES` from the front: many small parts joined, or a piece of a large one."""
+        waiting = self._waiting
+        parts: list[bytes | memoryview] = []
+        room = _WRITE_BYTES
+        while waiting and room:
+            part = waiting.popleft()
+            if len(part) > room:
+                view = memoryview(part)
+                waiting.appendleft(view[room:])
+                part = view[:room]
+            parts.append(part)
+            room -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """At an orderly end what the transport can take now still leaves."""
+        if not self.has_ended:
+            self._flush()
+        super().close()

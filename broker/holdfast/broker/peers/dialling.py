@@ -1,0 +1,155 @@
+"""The dialling side: one task per peer that keeps one connection to it, for as long as the node runs.
+
+After a failure it waits 50 ms, then twice as long each time up to a second, each with jitter, so that nodes which lost
+each other at one moment do not come back at one moment. A connection that lasted sets the wait back. A peer that
+dialled *this* node is up: `hurry` ends the wait.
+"""
+
+import asyncio
+import random
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from holdfast.broker.peers.connections import Outgoing, tune
+from holdfast.broker.peers.reasons import Reason
+from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
+from holdfast.broker.peers.words import Hello
+
+_TLS_CLOSE_S: Final = 1.0
+
+
+class Backoff:
+    """How long to wait before the next attempt. Pure but for the draw."""
+
+    def __init__(self, seconds_min: float, seconds_max: float, draw: Callable[[], float] = random.random) -> None:
+        self._seconds_min = seconds_min
+        self._seconds_max = seconds_max
+        self._draw = draw
+        self._next_seconds = seconds_min
+
+    def next(self) -> float:
+        """Between half of the step and all of it."""
+        seconds = self._next_seconds * (0.5 + self._draw() / 2)
+        self._next_seconds = min(2 * self._next_seconds, self._seconds_max)
+        return seconds
+
+    def reset(self) -> None:
+        self._next_seconds = self._seconds_min
+
+
+class Dialler:
+    """Keeps a connection to one peer. `run` ends only when it is cancelled."""
+
+    def __init__(
+        self,
+        name: str,
+        address: tuple[str, int],
+        limits: PeerLimits,
+        counters: PeerCounters,
+        warnings: Warnings,
+        *,
+        connection: Callable[[], Outgoing],
+        hello: Callable[[], Hello],
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._name = name
+        self._address = address
+        self._limits = limits
+        self._counters = counters
+        self._warnings = warnings
+        self._connection = connection
+        self._hello = hello
+        self._context = context
+        self._backoff = Backoff(limits.redial_seconds_min, limits.redial_seconds_max)
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """The peer was heard of: do not wait before the next attempt."""
+        self._hurried.set()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._hurried.clear()
+            connection = await self._attempt()
+            if connection is not None:
+                since_s = loop.time()
+                await connection.lost.wait()
+                if loop.time() - since_s >= self._limits.lasting_seconds:
+                    self._backoff.reset()
+            try:
+                async with asyncio.timeout(self._backoff.next()):
+                    await self._hurried.wait()
+            except TimeoutError:
+                pass
+
+    async def _attempt(self) -> Outgoing | None:
+        """A connection whose hello is welcome on both sides, or None."""
+        connection: Outgoing | None = None
+        try:
+            sock = await self._open_socket()
+            async with asyncio.timeout(self._limits.hello_seconds_max):
+                connection = await self._connect(sock)
+                connection.say_hello(self._hello())
+                await connection.settled.wait()
+                if connection.hello is None:
+                    await connection.lost.wait()  # a refusal has time to leave
+                if connection.hello is None and not connection.was_judged:
+                    raise connection.error or ConnectionError("the connection ended before a hello came")
+        except TimeoutError:
+            self._failed("no answer in time", None if connection is None else Reason.HELLO_LATE)
+        except ssl.SSLError as error:  # before OSError, which it is as well
+            self._failed(str(error), Reason.TLS_FAILED)
+        except OSError as error:
+            self._failed(str(error), None)
+        finally:
+            if connection is not None and connection.hello is None:
+                connection.abort()
+                await connection.lost.wait()
+        return connection if connection is not None and connection.hello is not None else None
+
+    async def _open_socket(self) -> socket.socket:
+        """Connected to the first of the peer's addresses that answers."""
+        loop = asyncio.get_running_loop()
+        failure: Exception = OSError(f"no address for {self._address[0]}")
+        for family, kind, protocol, _, address in await loop.getaddrinfo(*self._address, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                tune(sock, self._limits.dead_seconds)
+                async with asyncio.timeout(self._limits.connect_seconds_max):
+                    await loop.sock_connect(sock, address)
+            except OSError as error:  # a timeout is one too
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failure
+
+    async def _connect(self, sock: socket.socket) -> Outgoing:
+        loop = asyncio.get_running_loop()
+        made: Awaitable[tuple[asyncio.Transport, Outgoing]]
+        if self._context is None:
+            made = loop.create_connection(self._connection, sock=sock)
+        else:
+            # Without a host name: what the certificate must name is the node.
+            made = loop.create_connection(
+                self._connection, sock=sock, ssl=self._context, server_hostname="", ssl_shutdown_timeout=_TLS_CLOSE_S
+            )
+        try:
+            return (await made)[1]
+        except BaseException:
+            sock.close()
+            raise
+
+    def _failed(self, error: str, reason: Reason | None) -> None:
+        self._counters.dials_failed += 1
+        if reason is not None:
+            self._counters.refused[reason] += 1
+        address = f"{self._address[0]}:{self._address[1]}"
+        self._warnings.say("cannot reach a node", node=self._name, address=address, found=error)

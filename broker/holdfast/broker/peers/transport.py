@@ -1,0 +1,295 @@
+"""The connections of one node to the others: one port, one connection per direction and pair of nodes.
+
+Node A dials B for what A has to say to B. Both say hello on that connection; it counts only if each is welcome to
+the other. A frame goes to an *identity*, never to a name: what was meant for a replica whose disk is lost must not
+reach the one that came in its place. Frames may be lost with a connection or dropped when a peer does not read, never
+changed, and those of one connection arrive in order.
+
+**Blank.** A founder may found only if every other node is blank *now*. A hello tells how it was then, so
+`all_blank` asks again: a numbered question on each outgoing connection, answered on the same connection from the
+peer's present state. It is true only if every other node answered this very question with yes.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.broker.logs import get_logger
+from holdfast.broker.peers.accepting import Acceptor
+from holdfast.broker.peers.connections import Connection, Incoming, Outgoing
+from holdfast.broker.peers.dialling import Dialler
+from holdfast.broker.peers.identities import identity_of, is_name
+from holdfast.broker.peers.reasons import Reason
+from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
+from holdfast.broker.peers.tls import PeerTls
+from holdfast.broker.peers.words import WORD, BlankAsked, Expectation, Hello, objection
+
+_LAST_WORDS_S: Final = 1.0  # for what was sent just before `stop`
+_NUMBERS: Final = 2**32
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    identity: str
+    blank: bool  # as it last said: in its hello, or when `all_blank` asked
+
+
+class Peers:
+    """`start`, then `send`; frames of others come through `on_frame`, changes of `connected` through `on_change`.
+
+    Everything belongs to the event loop that `start` ran on. Both callbacks run there: `on_frame` in the middle of
+    reading, so it should only put the frame somewhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        node_id: str,
+        cluster: str,
+        digest: bytes,
+        blank: Callable[[], bool],
+        addresses: Mapping[str, tuple[str, int]],
+        on_frame: Callable[[str, bytes], None],
+        on_change: Callable[[], None],
+        tls: PeerTls | None = None,
+        limits: PeerLimits | None = None,
+    ) -> None:
+        self.identity = identity_of(name, node_id)
+        for text in (cluster, *addresses):
+            if not is_name(text):
+                raise ValueError(f"Expected a name, but got {text!r}.")
+        if name in addresses:
+            raise ValueError(f"Expected the addresses of the other nodes, but {name} itself is among them.")
+        self.counters = PeerCounters()
+        self._name = name
+        self._node_id = node_id
+        self._expected = Expectation(cluster, digest, name, frozenset(addresses))
+        self._blank = blank
+        self._addresses = dict(addresses)
+        self._on_frame = on_frame
+        self._on_change = on_change
+        self._tls = tls
+        self._limits = limits or PeerLimits()
+        self._warnings = Warnings(_log)
+        self._acceptor: Acceptor | None = None
+        self._diallers: dict[str, Dialler] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._incoming: dict[str, Incoming] = {}  # by name: one of each node
+        self._outgoing: dict[str, Outgoing] = {}  # by identity, one of each name
+        self._closing: list[Connection] = []  # ended, but their sockets may be open still
+        self._is_paused = False
+        self._change_planned = False
+        self._questions = 0
+        self._answered = asyncio.Event()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens and begins to dial; returns the port. Raises OSError or `PeerTlsError`; then nothing is running."""
+        accepting, dialling = await asyncio.to_thread(self._tls.contexts) if self._tls else (None, None)
+        acceptor = Acceptor(
+            self._limits, self.counters, self._warnings, connection=self._new_incoming, context=accepting
+        )
+        port = await acceptor.start(host, port)
+        self._acceptor = acceptor
+        for name, address in self._addresses.items():
+            dialler = Dialler(
+                name,
+                address,
+                self._limits,
+                self.counters,
+                self._warnings,
+                connection=lambda name=name: self._new_outgoing(name),  # type: ignore[misc]  # bound now, not later
+                hello=lambda name=name: self._hello_for(name),  # type: ignore[misc]
+                context=dialling,
+            )
+            self._diallers[name] = dialler
+            self._tasks.append(asyncio.create_task(dialler.run(), name=f"peers dial {name}"))
+        return port
+
+    async def stop(self) -> None:
+        """Ends all connections. What was sent just before still leaves if the peers read it quickly."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._acceptor is not None:
+            await self._acceptor.stop()
+            self._acceptor = None
+        ending: list[Connection] = [*self._outgoing.values(), *self._incoming.values(), *self._closing]
+        for connection in ending:
+            if isinstance(connection, Outgoing):
+                connection.close()
+            else:
+                connection.abort()
+        try:
+            async with asyncio.timeout(_LAST_WORDS_S):
+                for connection in ending:
+                    await connection.lost.wait()
+        except TimeoutError:
+            for connection in ending:
+                connection.abort()
+                await connection.lost.wait()
+
+    # --- what the node uses -----------------------------------------------------------------------------------
+
+    def send(self, identity: str, body: bytes) -> bool:
+        """Takes a frame for exactly this identity; False if it was dropped, which is counted and never waits."""
+        if not body or body[0] == WORD or len(body) > self._limits.body_bytes_max:
+            raise ValueError(f"Expected a body of 1 to {self._limits.body_bytes_max} bytes, but it has {len(body)}.")
+        counters = self.counters
+        connection = self._outgoing.get(identity)
+        if connection is None or connection.is_closing:
+            counters.frames_dropped_unconnected += 1
+            return False
+        if not connection.send(body):
+            counters.frames_dropped_full += 1
+            return False
+        return True
+
+    def connected(self) -> dict[str, PeerInfo]:
+        """The nodes that hear this one, by name."""
+        return {each.dialled: PeerInfo(each.identity, each.blank) for each in self._outgoing.values()}
+
+    async def all_blank(self, timeout_s: float = 1.0) -> bool:
+        """Whether every other node is connected and says now, not in some earlier hello, that it is blank."""
+        self._questions = (self._questions + 1) % _NUMBERS
+        number = self._questions
+        asked = list(self._outgoing.values())
+        if {each.dialled for each in asked} != self._addresses.keys():
+            return False
+        for connection in asked:
+            connection.say(BlankAsked(number))
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(each.blank_number == number or each.has_ended for each in asked):
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            return False
+        return all(each.blank and not each.has_ended for each in asked)
+
+    def waiting_bytes(self, identity: str) -> int:
+        """What was taken for this peer and has not left yet; 0 when it is not connected."""
+        connection = self._outgoing.get(identity)
+        return connection.waiting_bytes if connection is not None else 0
+
+    def pause_reading(self) -> None:
+        """There is enough to do: no frame comes until `resume_reading`. `on_frame` may call it.
+
+        Peers keep what they have for this node up to their limit, then drop. They end a connection that takes nothing
+        for `dead_seconds`, and dial again.
+        """
+        self._is_paused = True
+        for connection in self._incoming.values():
+            connection.hold()
+
+    def resume_reading(self) -> None:
+        """Frames that have come already may be handed on before this returns."""
+        self._is_paused = False
+        for connection in list(self._incoming.values()):
+            if not self._is_paused:  # again, by one of those frames
+                connection.let_go()
+
+    def drop(self, identity: str, detail: str) -> None:
+        """What this peer sent is not to be trusted, though its frames are whole. It may dial again."""
+        for connection in list(self._incoming.values()):
+            if connection.identity == identity:
+                connection.fail(Reason.BODY_BROKEN, detail)
+
+    @property
+    def half_open(self) -> int:
+        """Connections that came in and have not said hello."""
+        return self._acceptor.half_open if self._acceptor is not None else 0
+
+    # --- what connections use ---------------------------------------------------------------------------------
+
+    def _new_incoming(self) -> Incoming:
+        return Incoming(
+            self._limits,
+            self.counters,
+            self._warnings,
+            greet=self._greet_incoming,
+            on_end=self._ended,
+            on_frame=self._on_frame,
+            blank=self._blank,
+        )
+
+    def _new_outgoing(self, name: str) -> Outgoing:
+        return Outgoing(
+            self._limits,
+            self.counters,
+            self._warnings,
+            dialled=name,
+            greet=self._greet_outgoing,
+            on_end=self._ended,
+            on_blank=self._blank_told,
+        )
+
+    def _hello_for(self, receiver: str) -> Hello:
+        expected = self._expected
+        return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self._blank())
+
+    def _greet_incoming(self, connection: Incoming, hello: Hello) -> Reason | None:
+        reason = objection(hello, self._expected, None, connection.certified)
+        if reason is not None:
+            return reason
+        older = self._incoming.pop(hello.name, None)
+        if older is not None:
+            older.refuse(Reason.REPLACED)
+        self._close_other_identity(hello)
+        self._incoming[hello.name] = connection
+        connection.say_hello(self._hello_for(hello.name))
+        if self._is_paused:
+            connection.hold()
+        self._diallers[hello.name].hurry()
+        return None
+
+    def _greet_outgoing(self, connection: Outgoing, hello: Hello) -> Reason | None:
+        reason = objection(hello, self._expected, connection.dialled, connection.certified)
+        if reason is not None:
+            return reason
+        self._close_other_identity(hello)
+        self._outgoing[hello.identity] = connection
+        _log.info("node connected", node=hello.name, node_id=hello.node_id, host=connection.host, blank=hello.blank)
+        self._plan_change()
+        return None
+
+    def _close_other_identity(self, hello: Hello) -> None:
+        """One name is one node, and the newest hello says which: it came back with another disk."""
+        for connection in (*self._incoming.values(), *self._outgoing.values()):
+            known = connection.hello
+            if known is not None and known.name == hello.name and known.node_id != hello.node_id:
+                connection.refuse(Reason.REPLACED)
+
+    def _ended(self, connection: Connection) -> None:
+        hello = connection.hello
+        if hello is None:
+            return  # its acceptor or dialler cares for it
+        self._closing = [each for each in self._closing if not each.lost.is_set()]
+        self._closing.append(connection)
+        if isinstance(connection, Outgoing):
+            del self._outgoing[connection.identity]
+            _log.info("node disconnected", node=hello.name, node_id=hello.node_id, host=connection.host)
+            self._plan_change()
+        elif self._incoming.get(hello.name) is connection:
+            del self._incoming[hello.name]
+        self._answered.set()
+
+    def _blank_told(self) -> None:
+        self._answered.set()
+        self._plan_change()
+
+    def _plan_change(self) -> None:
+        """Not at once: the caller may be in the middle of something, and several changes need one call."""
+        if not self._change_planned:
+            self._change_planned = True
+            asyncio.get_running_loop().call_soon(self._tell_change)
+
+    def _tell_change(self) -> None:
+        self._change_planned = False
+        self._on_change()

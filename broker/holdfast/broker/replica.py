@@ -1,0 +1,216 @@
+"""One replica of a shard on this node: its journal, its engine and its state, and what a round does with them."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.logs import get_logger
+from holdfast.broker.raft.codec import FrameError, decode, encode
+from holdfast.broker.raft.engine import ShardRaft
+from holdfast.broker.raft.library import LEADER
+from holdfast.broker.raft.messages import Configuration
+from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.broker.refusals import RefusedError
+from holdfast.broker.shard import Shard
+from holdfast.broker.snapshots.codec import is_snapshot_message
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+
+_log = get_logger(__name__)
+
+
+@runtime_checkable
+class Flushable(Protocol):
+    def flush(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewState:
+    """A state that came as a snapshot, open and complete, and what the log must say of it."""
+
+    sender: str
+    term: int
+    index: int
+    index_term: int
+    configuration: Configuration
+    name: str  # of its directory
+    kv: OrderedKV
+    machine: Machine
+    ended: Callable[[bool, OrderedKV], None]  # whether it was taken, durably, and the state that is not needed any more
+
+
+class Replica:
+    """What `Rounds` drives. `shard` serves, `raft` agrees, `journal` remembers."""
+
+    def __init__(
+        self,
+        number: int,
+        log: NodeLog,
+        journal: NodeJournal,
+        make_engine: Callable[[NodeJournal, int], ShardRaft],  # of a journal and the applied index
+        make_shard: Callable[["Replica", ShardRaft], Shard],
+        applied_index: int,
+    ) -> None:
+        self.number = number
+        self.journal = journal
+        self._log = log
+        self._make_engine = make_engine
+        self.raft = make_engine(journal, applied_index)
+        self.shard = make_shard(self, self.raft)
+        self.raft.shard_time_ms = self.shard.time_ms
+        self.durable_base_index = journal.base_index
+        self.on_snapshot_message: Callable[[str, bytes], None] = lambda _sender, _data: None
+        self.on_step: Callable[[float], None] = lambda _now_s: None
+        # Entries after this one are still needed: somebody is sent a snapshot that ends with it.
+        self.log_needed_after: Callable[[], int | None] = lambda: None
+        self._compact_to = 0
+        self._wishes: list[Callable[[], None]] = []  # of operators: what they want done with the engine
+        self._more_to_apply = False
+        self._watchers: list[asyncio.Future[None]] = []
+        self._new_state: NewState | None = None  # waits for the next round
+        self._replaced: tuple[NewState, OrderedKV, Machine] | None = None  # until the log says so durably
+
+    @property
+    def group(self) -> int:
+        return self.journal.group
+
+    # --- a round ----------------------------------------------------------------------------------------------
+
+    def deliver(self, sender: str, data: bytes, now_s: float) -> None:
+        """One message of another replica. Bytes that are none are dropped: the frame was whole, so it is a fault of the
+        sender's program, and must not end this one."""
+        if is_snapshot_message(data):
+            self.on_snapshot_message(sender, data)
+            return
+        try:
+            message = decode(data)
+        except FrameError as error:
+            _log.warning("message_refused", sender=sender, shard=self.number, error=str(error))
+            return
+        self.raft.receive(sender, message, now_s)
+
+    def step(self, now_s: float) -> int:
+        """Lets time pass, takes proposals and sends what is new; returns how many entries were staged."""
+        self.raft.tick(now_s)
+        self._take_new_state()
+        if self._compact_to > self.journal.base_index:
+            needed_after = self.log_needed_after()
+            keep_after = self._compact_to if needed_after is None else min(self._compact_to, needed_after)
+            self.raft.compact(min(keep_after, self.shard.applied_index))
+        wishes, self._wishes = self._wishes, []
+        for wish in wishes:
+            wish()
+        self.on_step(now_s)
+        self.shard.follow_role()
+        staged = self.shard.stage()
+        self.raft.replicate()
+        return staged
+
+    def take_outgoing(self) -> list[tuple[str, bytes]]:
+        outbox, self.raft.outbox = self.raft.outbox, []
+        return [(to, encode(message)) for to, message in outbox]
+
+    def synced(self) -> None:
+        """What was staged before the sync that just ended is durable on this node."""
+        self.journal.synced()
+        self.durable_base_index = self.journal.base_index
+        self.raft.synced()
+        self.shard.follow_role()
+        if self._replaced is not None:
+            (taken, old, _machine), self._replaced = self._replaced, None
+            taken.ended(True, old)
+
+    async def apply(self) -> None:
+        self._more_to_apply = not await self.shard.apply_committed()
+        self.shard.follow_role()
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    async def next_round(self) -> None:
+        """Returns after a round in which something happened to this replica."""
+        watcher = asyncio.get_running_loop().create_future()
+        self._watchers.append(watcher)
+        await watcher
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there is something to do that no event will announce."""
+        return self._more_to_apply or self.shard.has_work or bool(self.raft.outbox)
+
+    def dropped(self, refused: RefusedError) -> None:
+        """There was no room for the round: what was staged is gone, here. Others may have been sent it.
+
+        A group of one goes on as if the round had never been. Any other replica goes on as if it had crashed and come
+        back: it knows what is in the log, and leads nobody.
+        """
+        if self.journal.is_durable:
+            return
+        self.journal = NodeJournal.load(self._log, self.number) or NodeJournal.create(
+            self._log, self.number, group=self.journal.group, state_name=self.journal.state_name
+        )
+        if self._replaced is not None:
+            (refused_state, old, machine), self._replaced = self._replaced, None
+            self.shard.replace_state(old, machine)
+            refused_state.ended(False, refused_state.kv)
+        leads = self.raft.is_alone and self.raft.role == LEADER and self.journal.getCurrentTerm() == self.raft.term
+        if leads and self.journal.last_index >= self.raft.first_own_index:
+            self.raft.go_back_to(self.journal)
+        else:
+            self.raft = self._make_engine(self.journal, self.shard.applied_index)
+            self.raft.shard_time_ms = self.shard.time_ms
+            self.shard.replicator = self.raft
+        # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
+        # nor no. In a group of one nothing was sent, it still leads, and all of it is refused.
+        self.shard.follow_role()
+        self.shard.aborted(refused)
+
+    # --- state and log ----------------------------------------------------------------------------------------
+
+    @property
+    def applied_index(self) -> int:
+        return self.shard.applied_index
+
+    @property
+    def lag(self) -> int:
+        """Entries that are committed, as far as is known here, and not applied yet."""
+        return max(0, max(self.raft.commit_index, self.raft.leader_commit_index) - self.shard.applied_index)
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.raft.configuration.members) == 1
+
+    def flush_state(self) -> None:
+        """Makes the state durable. Blocks."""
+        state = self.shard.kv
+        assert isinstance(state, Flushable)
+        state.flush()
+
+    def compact(self, index: int) -> None:
+        """Lets the log begin after this entry, with the next round."""
+        self._compact_to = index
+
+    def wish(self, act: Callable[[], None]) -> None:
+        """Has something done in the next round, when nothing is frozen."""
+        self._wishes.append(act)
+
+    def offer_state(self, new: NewState) -> None:
+        """A snapshot is here; the next round decides whether it is still needed."""
+        assert self._new_state is None, "one at a time"
+        self._new_state = new
+
+    def _take_new_state(self) -> None:
+        new, self._new_state = self._new_state, None
+        if new is None:
+            return
+        self.journal.next_state_name = new.name
+        if not self.raft.install_snapshot(new.sender, new.term, new.index, new.index_term, new.configuration):
+            new.ended(False, new.kv)
+            return
+        # The old state stays until the log says durably that there is a new one.
+        self._replaced = (new, self.shard.kv, self.shard.machine)
+        self.shard.follow_role()
+        self.shard.replace_state(new.kv, new.machine)

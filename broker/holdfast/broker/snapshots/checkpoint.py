@@ -1,0 +1,47 @@
+"""A copy of a shard's state that says itself how far the log is applied in it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.broker.snapshots.codec import is_snapshot_file
+from holdfast.broker.snapshots.files import Files, crc32_of
+from holdfast.broker.snapshots.messages import SnapshotFile
+from holdfast.broker.state import read_row
+from holdfast.machine import keys
+from holdfast.machine.rows import Meta
+
+
+class Copyable(Protocol):
+    def checkpoint(self, directory: Path) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPoint:
+    """The newest entry that is in a checkpoint."""
+
+    index: int
+    term: int
+
+
+def take_checkpoint(state: Copyable, directory: Path) -> CheckpointPoint:
+    """Blocks. Writes go on meanwhile, so only the copy itself knows what is in it."""
+    state.checkpoint(directory)
+    row = read_row(directory, keys.META_KEY)
+    meta = Meta.decode(row) if row is not None else Meta()
+    return CheckpointPoint(meta.applied_index, meta.applied_term)
+
+
+def files_of(
+    files: Files, directory: Path, *, may_go_on: Callable[[], bool] = lambda: True
+) -> tuple[SnapshotFile, ...]:
+    """What a checkpoint consists of, in a fixed order. Blocks for as long as it takes to read all of it, or until it
+    may not go on."""
+    found: list[SnapshotFile] = []
+    for name in sorted(filter(is_snapshot_file, files.list_directory(directory))):
+        if not may_go_on():
+            raise InterruptedError(f"The checkpoint in {directory} is no more needed.")
+        size_bytes = files.size(directory / name) or 0
+        found.append(SnapshotFile(name, size_bytes, crc32_of(files, directory / name, size_bytes)))
+    return tuple(found)

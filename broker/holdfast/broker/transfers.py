@@ -1,0 +1,148 @@
+"""Snapshots of one replica, both ways: what it sends to others while it leads, and what it is sent while it lags."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from holdfast.broker.disk_guard import DiskGuard
+from holdfast.broker.logs import get_logger
+from holdfast.broker.raft.codec import FrameError
+from holdfast.broker.raft.messages import BLANK, Configuration
+from holdfast.broker.replica import NewState, Replica
+from holdfast.broker.snapshots.checkpoint import CheckpointPoint, take_checkpoint
+from holdfast.broker.snapshots.codec import decode, encode
+from holdfast.broker.snapshots.directories import StateDirectories
+from holdfast.broker.snapshots.messages import SnapshotMessage
+from holdfast.broker.snapshots.receiving import SnapshotReceiver
+from holdfast.broker.snapshots.sending import SnapshotSender
+from holdfast.broker.snapshots.throttle import Throttle
+from holdfast.broker.state import RocksState, StateError
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+
+HEARD_SECONDS = 5.0  # a replica that has not answered for so long is not there
+SENDING_AT_ONCE_MAX = 2  # snapshots leaving a node
+
+_log = get_logger(__name__)
+
+
+class Transfers:
+    """`step` is called in each round of the replica, `handle` with what arrives for it."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        directories: StateDirectories,
+        *,
+        send: Callable[[str, int, int, bytes], None],  # to whom, shard, group, message
+        open_state: Callable[[str], RocksState],
+        wake: Callable[[], None],
+        guard: DiskGuard,
+        throttle: Throttle,
+        slots: asyncio.Semaphore,
+        on_replaced: Callable[[RocksState], None],
+    ) -> None:
+        self._replica = replica
+        self._directories = directories
+        self._send_bytes = send
+        self._open_state = open_state
+        self._wake = wake
+        self._on_replaced = on_replaced
+        self.sender = SnapshotSender(
+            directories,
+            send=self._send,
+            checkpoint=self._checkpoint,
+            applied_index=lambda: replica.applied_index,
+            base_index=lambda: replica.journal.base_index,
+            configuration_at=self._configuration_at,
+            throttle=throttle,
+            slots=slots,
+        )
+        self.receiver = SnapshotReceiver(
+            directories,
+            send=self._send,
+            install=self._install,
+            is_needed=lambda index, term: index > replica.raft.commit_index and replica.raft.term_at(index) != term,
+            may_take=guard.has_room_for,
+            current_term=lambda: replica.raft.term,
+        )
+
+    def step(self, now_s: float) -> None:
+        """Begins to send to who needs it and is there to take it, and ceases when leadership is lost."""
+        raft = self._replica.raft
+        wanted = [peer for peer in raft.wants_snapshot() if now_s - (raft.peer_heard_s(peer) or 0.0) < HEARD_SECONDS]
+        if wanted or self.sender.progress:
+            self.sender.wanted(wanted, self._replica.raft.term)
+
+    def handle(self, sender: str, data: bytes) -> None:
+        try:
+            message = decode(data)
+        except FrameError as error:
+            _log.warning("message_refused", sender=sender, shard=self._replica.number, error=str(error))
+            return
+        self.sender.handle(sender, message)
+        self.receiver.handle(sender, message)
+
+    async def close(self) -> None:
+        await self.sender.close()
+        await self.receiver.close()
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    def _send(self, to: str, message: SnapshotMessage) -> None:
+        self._send_bytes(to, self._replica.number, self._replica.group, encode(message))
+
+    def _checkpoint(self, directory: Path) -> CheckpointPoint:
+        state = self._replica.shard.kv
+        assert isinstance(state, RocksState)
+        return take_checkpoint(state, directory)
+
+    def _configuration_at(self, index: int) -> Configuration:
+        known = [configuration for at, configuration in self._replica.journal.configurations if at <= index]
+        return known[-1] if known else BLANK
+
+    # --- receiving --------------------------------------------------------------------------------------------
+
+    async def _install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
+        """Opens the state and has the next round put it in the place of the old one."""
+        name = self._directories.new_name(index)
+        state = await asyncio.to_thread(self._open, directory, name, index)
+        ended: asyncio.Future[tuple[bool, OrderedKV]] = asyncio.get_running_loop().create_future()
+
+        def end(taken: bool, unneeded: OrderedKV) -> None:
+            if not ended.done():
+                ended.set_result((taken, unneeded))
+
+        origin = self.receiver.origin
+        assert origin is not None
+        new = NewState(*origin, index, index_term, configuration, name, state, Machine(state), end)
+        self._replica.offer_state(new)
+        self._wake()
+        taken, unneeded = await ended
+        assert isinstance(unneeded, RocksState)
+        if taken:
+            self._on_replaced(state)
+        await asyncio.to_thread(self._discard, unneeded)
+        return taken
+
+    def _open(self, directory: Path, name: str, index: int) -> RocksState:
+        path = self._directories.adopt(directory, name)
+        with ExitStack() as undo:
+            undo.callback(self._directories.remove, path)
+            state = self._open_state(name)
+            undo.callback(state.close)
+            applied_index = Machine(state).meta.applied_index
+            if applied_index != index:
+                raise StateError(f"Expected a snapshot at entry {index}, but its state has applied {applied_index}.")
+            # Checksums of files say that they came as they were sent. Reading every row says that they were right.
+            state.read_all()
+            undo.pop_all()
+        return state
+
+    def _discard(self, state: RocksState) -> None:
+        try:
+            state.close()
+        except StateError as error:
+            _log.debug("state_not_flushed", error=str(error))
+        self._directories.remove(state.directory)

@@ -1,0 +1,173 @@
+"""`holdfast shard …`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import calls, output, records
+from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problem, time_limit_s
+from holdfast.cli.problems import ExitCode, Problem, problem_of
+from holdfast.client import HoldfastError, ReplicaHash, ShardHash
+from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
+
+shard_app = group("Look at the replicas of shards, compare them, move leadership.")
+
+_LS_TIMEOUT_S = 3.0
+_HASH_TIMEOUT_S = 30.0
+_Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard's number.", show_default=False)]
+
+
+@shard_app.command(
+    "ls",
+    epilog=epilog(
+        "holdfast shard ls",
+        "holdfast shard ls --address h1:7401,h2:7401,h3:7401",
+        "holdfast shard ls --json | jq '.nodes[].replicas[] | select(.role == \"LEADER\")'",
+    ),
+)
+def shard_ls(
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            parser=time_limit_s,
+            metavar="TIME",
+            help="How long to wait for nodes that do not answer: 500ms, 3s, …",
+            show_default="3s",
+        ),
+    ] = _LS_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """List every replica of every shard, as its own node sees it.
+
+    role: leader, follower, learner (catches up, does not vote yet), candidate, blank (waits to be told).
+    term: the epoch it is in. commit: the last entry that is on a majority. applied: the last one in its state.
+    lag: entries that it has not applied of those that the leader has committed.
+    log: what its entries take on disk. snapshot: how long ago its state was last made durable by itself.
+    It is enough to give the address of one node: it names the others.
+    A node that does not answer is shown as such, and the exit code is 4.
+    """
+    with output.waiting("Asking every node …"):
+        reports = calls.describe_nodes(address, timeout_s)
+    if as_json:
+        records.print_json(records.nodes_json(reports))
+    else:
+        output.print_replicas(reports)
+    code = ExitCode.OK
+    for report in reports:
+        if report.error is not None:
+            problem = _of_node(problem_of(report.error, subject=f"Node {report.name or report.address}"))
+            print_problem(problem, as_json=as_json)
+            code = max(code, problem.exit_code)
+    return code
+
+
+def _of_node(problem: Problem) -> Problem:
+    """Others of the cluster have answered, so the address is right."""
+    if problem.exit_code is not ExitCode.UNREACHABLE:
+        return problem
+    return replace(problem, hint="Is it running, and can it be reached from here? Its own log says more.")
+
+
+@shard_app.command("hash", epilog=epilog("holdfast shard hash", "holdfast shard hash 3 --timeout 2m --json"))
+def shard_hash(
+    shard: Annotated[
+        int | None,
+        typer.Argument(metavar="SHARD", min=0, help="The shard's number; all if none is given.", show_default=False),
+    ] = None,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            parser=time_limit_s,
+            metavar="TIME",
+            help="How long a shard may take, with replicas that are behind: 30s, 5m.",
+            show_default="30s",
+        ),
+    ] = _HASH_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """Compare the states of the replicas of a shard, or of all shards, at one index.
+
+    The leader writes a probe into the log; every replica hashes its state when it gets there.
+    Equal hashes mean equal states. Work goes on meanwhile.
+    The exit code is 0 only if every replica has told its hash and all are equal.
+    """
+    shards = calls.shards_of(calls.describe_nodes(address, min(timeout_s, _LS_TIMEOUT_S)))
+    if shard is not None:
+        with output.waiting(f"Waiting for every replica of shard {shard} …"):
+            hashes = [calls.hash_shard(address, timeout_s, shard)]
+            problems: list[Problem] = []
+    else:
+        hashes, problems = _hash_all(address, timeout_s, shards)
+    if as_json:
+        records.print_json(records.hashes_json(hashes))
+    elif hashes:
+        output.print_hashes(hashes)
+    code = ExitCode.OK
+    for problem in (*problems, *(problem for each in hashes for problem in _problems(each))):
+        print_problem(problem, as_json=as_json)
+        code = max(code, problem.exit_code)
+    return code
+
+
+def _hash_all(address: str, timeout_s: float, shards: Sequence[int]) -> tuple[list[ShardHash], list[Problem]]:
+    """One after the other, and why some could not be compared."""
+    hashes: list[ShardHash] = []
+    problems: list[Problem] = []
+    with output.progress("Comparing shards", total=len(shards)) as advance:
+        for shard in shards:
+            try:
+                hashes.append(calls.hash_shard(address, timeout_s, shard))
+            except HoldfastError as error:
+                problems.append(problem_of(error, subject=f"Shard {shard}"))
+            advance(1)
+    return hashes, problems
+
+
+def _problems(compared: ShardHash) -> list[Problem]:
+    found = [_missing(compared.shard, replica) for replica in compared.replicas if replica.state_hash is None]
+    if compared.different:
+        message = f"The replicas of shard {compared.shard} differ at index {compared.index:,}."
+        hint = "Rebuild the one that differs: stop its node, and start it with `holdfast broker --rebuild`."
+        found.append(Problem(ExitCode.REFUSED, "REPLICAS_DIFFER", message, hint))
+    return found
+
+
+def _missing(shard: int, replica: ReplicaHash) -> Problem:
+    subject = f"Shard {shard} on node {replica.node}"
+    if replica.error is not None:
+        return _of_node(problem_of(replica.error, subject=subject))
+    message = f"{subject}: it did not get to the index in time; it is at {replica.applied_index:,}."
+    return Problem(
+        ExitCode.REFUSED, "REPLICA_BEHIND", message, "Allow more with --timeout, or see `holdfast shard ls`."
+    )
+
+
+@shard_app.command("transfer", epilog=epilog("holdfast shard transfer 0 n2", "holdfast shard transfer 0 n2 --json"))
+def shard_transfer(
+    shard: _Shard,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The name of the node that is to lead.")],
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Make another node the leader of a shard, e.g. before its node is taken down.
+
+    Clients follow by themselves; nothing is lost, and no lease ends for it.
+    Returns when the node leads; a node that leads already is left alone.
+    """
+    with output.waiting(f"Waiting for {node} to lead shard {shard} …"):
+        transferred = calls.transfer(address, timeout_s, shard, node)
+    if as_json:
+        records.print_json(records.transferred_json(shard, transferred))
+    else:
+        output.print_line(f"Node {transferred.leader} leads shard {shard} (epoch {transferred.epoch}).")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.add_typer(shard_app, name="shard", epilog=epilog("holdfast shard ls", "holdfast shard hash"))

@@ -1,0 +1,258 @@
+"""Which server a call goes to: who leads, as far as this client knows, and the way of one call from server to server.
+
+No channel and no clock in here. What is known comes from three sources:
+  * a server that does not lead refuses with NOT_LEADER, and names the leader and its epoch if it knows them
+  * another server is asked when one falls silent (`_silence`)
+  * a server that answers a call leads, until something says otherwise
+
+Somebody who names a leader is believed unless its epoch is older than the newest in which a leader was named, or the
+leader it names has just failed: it may not have noticed yet.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+
+from holdfast.client._pauses import pause_elsewhere_s, wished_pause_s
+from holdfast.client.errors import (
+    ConnectionFailed,
+    DeadlineExceeded,
+    HoldfastError,
+    InvalidAddress,
+    OutcomeUnknown,
+    Rejected,
+)
+
+ADDRESSES_MAX = 32
+HINTED_MAX = 8  # leaders that are not in the user's list and are remembered all the same
+HOPS_MAX = 4  # redirects that one call follows before it looks for the leader by itself
+SUSPECT_S = 1.0  # as long as it may take the others to notice that a leader has gone
+
+_PORT = r":(?P<port>\d{1,5})"
+_HOST_PORT = re.compile(rf"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]){_PORT}")
+_ADDRESS = re.compile(rf"(?:dns:///)?{_HOST_PORT.pattern}|unix:.+")
+
+_ELSEWHERE = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "OUTCOME_UNKNOWN"})
+_DID_NOTHING = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "OVERLOADED"})
+
+
+def split_addresses(text: str) -> tuple[str, ...]:
+    """The addresses of a list with commas, each once; `InvalidAddress` names the one that is none.
+
+    >>> split_addresses("h1:7401, h2:7401,h1:7401")
+    ('h1:7401', 'h2:7401')
+    """
+    # gRPC would take an address without a port for one with port 443, and fail much later.
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not _is_address(_ADDRESS, part):
+            raise InvalidAddress(text, part)
+    if len(parts) > ADDRESSES_MAX:
+        raise InvalidAddress(text, parts[ADDRESSES_MAX])
+    return tuple(dict.fromkeys(parts))
+
+
+def check_address(text: str) -> str:
+    """The same list as one text."""
+    return ",".join(split_addresses(text))
+
+
+def _is_address(pattern: re.Pattern[str], text: str) -> bool:
+    match = pattern.fullmatch(text)
+    return match is not None and 0 < int(match["port"] or 1) < 65_536
+
+
+class Leaders:
+    """What this client knows of the leader of one shard."""
+
+    def __init__(self, listed: Sequence[str]) -> None:
+        self._listed = tuple(listed)
+        self._hinted: dict[str, None] = {}  # the newest last
+        self._target = self._listed[0]
+        self._named: str | None = None  # the leader, if somebody named it or it has answered
+        self._epoch = 0  # the newest in which a leader was named
+        self._suspects: dict[str, tuple[float, int]] = {}  # who has failed: suspected until when, and in which epoch
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        return (*self._listed, *self._hinted)
+
+    @property
+    def several(self) -> bool:
+        return len(self._listed) + len(self._hinted) > 1
+
+    @property
+    def named(self) -> str | None:
+        """The leader, unless that is only a guess."""
+        return self._named
+
+    def pick(self, avoid: Collection[str] = ()) -> str | None:
+        """Where a call goes next: the leader if it is known, or else the next in line; None if all are to be avoided.
+
+        >>> leaders = Leaders(["a:1", "b:1", "c:1"])
+        >>> leaders.pick(), leaders.pick({"a:1", "b:1"}), leaders.pick({"a:1", "b:1", "c:1"})
+        ('a:1', 'c:1', None)
+        """
+        known = self.known
+        at = known.index(self._target)
+        return next((address for address in (*known[at:], *known[:at]) if address not in avoid), None)
+
+    def name(self, address: str, epoch: int, now_s: float) -> bool:
+        """Somebody says who leads. Whether that is believed: then calls go there from now on."""
+        suspected_until_s, suspected_epoch = self._suspects.get(address, (0.0, -1))
+        if epoch < self._epoch or (now_s < suspected_until_s and epoch <= suspected_epoch):
+            return False
+        if not _is_address(_HOST_PORT, address):
+            return False  # a socket file of another machine, or nothing at all
+        self._suspects.pop(address, None)
+        self._epoch = epoch
+        self._named = self._target = address
+        if address not in self._listed:
+            self._hinted.pop(address, None)
+            self._hinted[address] = None
+            if len(self._hinted) > HINTED_MAX:
+                del self._hinted[next(iter(self._hinted))]
+        return True
+
+    def answered(self, address: str) -> None:
+        """A call was carried out there."""
+        self._suspects.pop(address, None)
+        if self._named is None and address in self.known:
+            self._named = self._target = address
+
+    def left(self, address: str, now_s: float, *, suspect: bool) -> None:
+        """It does not lead, or does not answer: others are asked. A suspect's name counts only in a newer epoch."""
+        if suspect:
+            self._suspects[address] = (now_s + SUSPECT_S, self._epoch)
+            self._suspects = {each: suspected for each, suspected in self._suspects.items() if suspected[0] > now_s}
+        if self._named == address:
+            self._named = None
+        if self._target == address:
+            self._target = self.pick({address, *self._suspects}) or self.pick({address}) or address
+
+    def forget_epoch(self) -> None:
+        """Nobody who was asked leads. Then an older epoch is better than none: the cluster may have been made anew."""
+        self._epoch = 0
+
+
+class Course:
+    """The way of one call: at which server it is, and where it goes when that fails."""
+
+    def __init__(self, leaders: Leaders, *, retry: bool, repeatable: bool) -> None:
+        """`retry`: goes on until the caller stops it; otherwise it asks each server once and waits for nothing.
+        `repeatable`: the call does no harm when carried out twice."""
+        self._leaders = leaders
+        self._retry = retry
+        self._repeatable = repeatable
+        self.address = leaders.pick() or leaders.known[0]
+        self._avoid: set[str] = set()  # where it was in this round of all servers
+        self._hops = 0  # redirects followed in this round
+        self._hopped = False  # followed one since the last pause
+        self._failed = 0
+        self._trail: dict[str, str] = {}  # what happened last at each server
+        self._unknown: HoldfastError | None = None  # the last failure after which the call may have taken effect
+
+    def after(self, error: HoldfastError, now_s: float) -> float | None:
+        """How long to pause before the next attempt, at `address`; None if there is to be none."""
+        self._trail[self.address] = _words(error)
+        if not _did_nothing(error):
+            self._unknown = error
+        if isinstance(error, Rejected) and error.reason == "NOT_LEADER" and self._follows(error, now_s):
+            first, self._hopped = not self._hopped, True
+            return 0.0 if first else self._back_off()
+        here = self.address
+        goes_on = self._may_repeat(error)
+        moves = self._leaders.several and _is_of_the_server(error)
+        if moves:
+            # A call that was too slow does not make its server one that has gone: others may send us back at once.
+            self._leaders.left(here, now_s, suspect=isinstance(error, ConnectionFailed))
+        if not goes_on:
+            return None
+        if not moves:
+            return self._again(error) if self._retry else None
+        return self._move_on(here)
+
+    def last_word(self, error: HoldfastError) -> HoldfastError:
+        """What the caller hears. A refusal must not hide that an earlier attempt may have taken effect."""
+        told = self._unknown if self._unknown is not None and _did_nothing(error) else error
+        if len(self._trail) < 2:
+            return told
+        addresses, cause = ", ".join(self._trail), "; ".join(f"{at}: {what}" for at, what in self._trail.items())
+        if isinstance(told, ConnectionFailed):
+            return ConnectionFailed(addresses, cause, sent=self._unknown is not None)
+        if isinstance(told, DeadlineExceeded):
+            return DeadlineExceeded(addresses, told.timeout_s, cause)
+        if isinstance(told, Rejected) and told.reason in _ELSEWHERE:
+            return type(told)(
+                f"{told.message} Asked were {cause}.",
+                reason=told.reason,
+                field=told.field,
+                retry_after_ms=told.retry_after_ms,
+                metadata=told.metadata,
+            )
+        return told
+
+    def _follows(self, error: Rejected, now_s: float) -> bool:
+        leader, epoch = error.metadata.get("leader", ""), error.metadata.get("epoch", "")
+        if leader == self.address or not epoch.isdecimal() or self._hops >= HOPS_MAX:
+            return False
+        if not self._leaders.name(leader, int(epoch), now_s):
+            return False
+        self._hops += 1
+        self._avoid.discard(leader)
+        self._avoid.add(self.address)
+        self.address = leader
+        return True
+
+    def _may_repeat(self, error: HoldfastError) -> bool:
+        if isinstance(error, ConnectionFailed) and not error.sent and self._leaders.several:
+            return True
+        if isinstance(error, ConnectionFailed | DeadlineExceeded | OutcomeUnknown):
+            return self._repeatable
+        return isinstance(error, Rejected) and error.reason in _DID_NOTHING
+
+    def _again(self, error: HoldfastError) -> float:
+        self._failed += 1
+        self._hopped = False
+        self.address = self._leaders.pick() or self.address
+        return wished_pause_s(self._failed - 1, error)
+
+    def _move_on(self, here: str) -> float | None:
+        self._avoid.add(here)
+        following = self._leaders.pick(self._avoid)
+        if following is None:
+            if not self._retry:
+                return None
+            self._avoid.clear()
+            self._hops = 0
+            self._leaders.forget_epoch()
+            following = self._leaders.pick() or here
+        self.address = following
+        return self._back_off() if self._retry else 0.0
+
+    def _back_off(self) -> float:
+        self._failed += 1
+        self._hopped = False
+        return pause_elsewhere_s(self._failed - 1)
+
+
+def _is_of_the_server(error: HoldfastError) -> bool:
+    """Whether another server may do better."""
+    if isinstance(error, Rejected):
+        return error.reason in _ELSEWHERE
+    return isinstance(error, ConnectionFailed | DeadlineExceeded)
+
+
+def _did_nothing(error: HoldfastError) -> bool:
+    if isinstance(error, ConnectionFailed):
+        return not error.sent
+    return isinstance(error, Rejected) and error.reason in _DID_NOTHING
+
+
+def _words(error: HoldfastError) -> str:
+    if isinstance(error, ConnectionFailed):
+        return error.cause or "no connection"
+    if isinstance(error, DeadlineExceeded):
+        return f"no answer within {error.timeout_s:g} s"
+    if isinstance(error, Rejected):
+        return "not the leader" if error.reason == "NOT_LEADER" else error.reason
+    return str(error)

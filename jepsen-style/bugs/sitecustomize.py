@@ -1,0 +1,136 @@
+"""Deliberate bugs, for brokers that are to be caught: put this directory on PYTHONPATH and name one in CHAOS_BUG.
+
+Python imports a module of this name when it starts. Nothing of this is in the product.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+
+def _handlers(name: str) -> Any:
+    """A module of the broker, to be changed."""
+    return importlib.import_module(f"holdfast.machine.handlers.{name}")
+
+
+def _token_check_off() -> None:
+    """Whoever held a task may end it, whoever holds it now."""
+    from holdfast.machine.rows import CLAIMED
+
+    settling = _handlers("settling")
+
+    settling._holds = lambda task, token: task is not None and task.state == CLAIMED
+
+
+def _dedup_off() -> None:
+    _change_new_tasks(lambda new: new._replace(request_id=b""))
+
+
+def _delay_ignored() -> None:
+    _change_new_tasks(lambda new: new._replace(run_at_ms=0))
+
+
+def _replicas_differ() -> None:
+    """Something of the process gets into the state."""
+    _change_new_tasks(lambda new: new._replace(tenant=b"%d" % os.getpid()))
+
+
+def _change_new_tasks(change: Callable[[Any], Any]) -> None:
+    accepting = _handlers("accepting")
+
+    accept = accepting.accept_task
+    accepting.accept_task = lambda draft, new: accept(draft, change(new))
+
+
+def _ack_forgotten() -> None:
+    """One ack of twenty says yes and gives the task back."""
+    from holdfast.machine.rows import SUCCEEDED
+    from holdfast.machine.transitions import return_to_ready_line
+
+    settling = _handlers("settling")
+
+    finish = settling.enter_finished
+
+    def forget(draft: Any, task_id: bytes, task: Any, state: int, purge_ms: int) -> None:
+        if state == SUCCEEDED and task.sequence % 20 == 0 and task.claims < 3:
+            return_to_ready_line(draft, task_id, task)
+        else:
+            finish(draft, task_id, task, state, purge_ms)
+
+    settling.enter_finished = forget
+
+
+def _task_dropped() -> None:
+    """One task of twenty is called done when it is handed back."""
+    from holdfast.machine.rows import SUCCEEDED
+    from holdfast.machine.transitions import enter_finished, return_to_ready_line
+
+    settling = _handlers("settling")
+
+    def drop(draft: Any, task_id: bytes, task: Any) -> None:
+        if task.sequence % 20 == 0:
+            enter_finished(draft, task_id, task, SUCCEEDED, draft.now_ms + 3_600_000)
+        else:
+            return_to_ready_line(draft, task_id, task)
+
+    settling.return_to_ready_line = drop
+
+
+def _token_reused() -> None:
+    claiming = _handlers("claiming")
+
+    enter = claiming.enter_claimed
+
+    def enter_and_turn_back(draft: Any, task_id: bytes, task: Any, worker: bytes, expiry_ms: int) -> None:
+        enter(draft, task_id, task, worker, expiry_ms)
+        if task.sequence % 20 == 0:
+            draft.meta.next_token -= 1
+
+    claiming.enter_claimed = enter_and_turn_back
+
+
+def _lease_too_short() -> None:
+    """The worker is told of a longer lease than the task has."""
+    claiming = _handlers("claiming")
+
+    grant = claiming._granted
+
+    def promise_more(task_id: bytes, task: Any) -> Any:
+        claimed = grant(task_id, task)
+        return claimed._replace(expiry_ms=claimed.expiry_ms + 3000)
+
+    claiming._granted = promise_more
+
+
+def _failures_not_counted() -> None:
+    settling = _handlers("settling")
+
+    fail_one = settling._fail_one
+
+    def fail_and_forget(draft: Any, item: Any, entry: Any) -> Any:
+        outcome = fail_one(draft, item, entry)
+        task = draft.execution(item.task_id)
+        if task is not None and task.failures and task.sequence % 4 == 0:
+            task.failures -= 1
+            draft.save(item.task_id, task)
+        return outcome
+
+    settling._fail_one = fail_and_forget
+
+
+# What a checker must say of each.
+BUGS: dict[str, tuple[Callable[[], None], str]] = {
+    "token-check-off": (_token_check_off, "stale"),
+    "dedup-off": (_dedup_off, "duplicate"),
+    "delay-ignored": (_delay_ignored, "early"),
+    "ack-forgotten": (_ack_forgotten, "after-ack"),
+    "task-dropped": (_task_dropped, "lost"),
+    "token-reused": (_token_reused, "token"),
+    "lease-too-short": (_lease_too_short, "overlap"),
+    "failures-not-counted": (_failures_not_counted, "attempt"),
+    "replicas-differ": (_replicas_differ, "hash"),  # takes more than one replica
+}
+
+if os.environ.get("CHAOS_BUG"):
+    BUGS[os.environ["CHAOS_BUG"]][0]()

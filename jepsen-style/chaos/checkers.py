@@ -1,0 +1,328 @@
+"""The judges: pure functions over a history and what is there in the end. None asks a server, none trusts one.
+
+Each returns the broken promises it found; none is tolerated. A call with an unknown outcome (info) may have happened at
+any time after its invoke or never, and a checker complains only if neither can be.
+
+    lost        an accepted or handed-out task is gone, or did not end although the queue was drained, or ended unacked
+    unexpected  a task that nobody sent, with another payload or queue, or more tasks than callers know of
+    duplicate   one request id, or one send without an id, made more than one task
+    token       two claims share a token, or a later claim has a smaller one
+    stale       a token that had ended was accepted
+    after-ack   a task was handed out after its ack had returned, or under a larger token than the acked one
+    overlap     a task was handed out while the lease of an earlier claim still ran
+    early       a delayed or failed task was handed out before its time
+    attempt     failures are miscounted: a claim with a wrong attempt, dead too early, or not dead though spent
+    hash        the replicas' states differ, or they did not come to the same index
+    leader      a term with two leaders
+    drain       the queue did not become empty
+    liveness    no write was acknowledged although all faults had ended
+    damage      a broker served although its files were damaged
+    broker      a broker did not start, did not stop, or was not rebuilt
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chaos.history import ACK, EXTEND, FAIL, FAIL_TASK, INFO, OK, SETTLING, Call, Claim, Story
+
+SUCCEEDED, DEAD = "SUCCEEDED", "DEAD"
+MS = 1_000_000
+# A duration of the shard may be this much of ours: its clock runs up to 10 % faster while it is drawn towards the wall
+# clock, and a little more is allowed for.
+_SHARE = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken promise."""
+
+    kind: str
+    sentence: str
+    tasks: tuple[str, ...] = ()  # whose lines in the history to look at
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Final:
+    """What is there once all faults are over and the queue was drained."""
+
+    drained: bool = True
+    live: bool = True  # a write was acknowledged in time after the last healing
+    # By task id; one that the servers do not know is absent. None: they did not answer, and then nothing follows.
+    states: Mapping[str, str] | None = field(default_factory=dict)
+    enqueued_total: int | None = None  # as the servers count; None if they were not asked
+    hashes: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by node: applied index, hash of the state
+    replicas: int = 0  # how many must have told their hash
+    leaders: Sequence[tuple[int, int, str]] = ()  # every (shard, term, node) in which a node said that it leads
+    unnoticed: Sequence[str] = ()  # damage that a broker did not notice, a sentence each
+    broken: Sequence[str] = ()  # what a broker did not do, a sentence each
+
+
+def check(story: Story, final: Final) -> list[Violation]:
+    """Every broken promise; empty if all of it can be."""
+    return [violation for checker in CHECKERS for violation in checker(story, final)]
+
+
+# --- what became of the tasks ---------------------------------------------------------------------------------
+
+
+def lost(story: Story, final: Final) -> Iterator[Violation]:
+    if final.states is None:
+        return
+    may_be_acked = {call.task for call in story.with_token(ACK) if call.outcome != FAIL}
+    acked = {call.task for call in story.with_token(ACK) if call.outcome == OK}
+    for task in sorted(story.known_tasks()):
+        state = final.states.get(task)
+        if state is None:
+            yield Violation("lost", f"{task} was accepted, but no server knows it", (task,))
+        elif state == DEAD and task not in acked:
+            continue  # `attempts` says whether it may be
+        elif state != SUCCEEDED and (final.drained or task in acked):
+            ended = "its ack had returned" if task in acked else "the queue was drained"
+            yield Violation("lost", f"{task} is {state} although {ended}", (task,))
+        elif state == SUCCEEDED and task not in may_be_acked:
+            yield Violation("lost", f"{task} is {state}, but nobody acked it", (task,))
+
+
+def unexpected(story: Story, final: Final) -> Iterator[Violation]:
+    sends: dict[str, list[Call]] = defaultdict(list)
+    value_of: dict[str, str] = {}  # by task id, as the producer was told
+    for send in story.sends():
+        sends[send.value].append(send)
+        if send.outcome == OK:
+            value_of[send.task] = send.value
+    for claim in story.claims:
+        mine = sends.get(claim.value, [])
+        said = value_of.get(claim.task, claim.value)
+        if not mine:
+            yield Violation("unexpected", f"{claim.task} was handed out, but nobody sent it", (claim.task,))
+        elif all(send.outcome == FAIL for send in mine):
+            yield Violation("unexpected", f"{claim.task} was handed out, but it had been refused", (claim.task,))
+        elif said != claim.value:
+            yield Violation("unexpected", f"{claim.task} came with payload {claim.value}, not {said}", (claim.task,))
+        elif all(send.queue != claim.queue for send in mine):
+            yield Violation("unexpected", f"{claim.task} was handed out from queue {claim.queue}", (claim.task,))
+    known = len(story.known_tasks())
+    if final.drained and final.enqueued_total not in (None, known):
+        yield Violation("unexpected", f"the servers count {final.enqueued_total} tasks, callers know of {known}")
+
+
+def duplicate(story: Story, _: Final) -> Iterator[Violation]:
+    """Values stand for request ids: what is sent again under its request id keeps its value."""
+    made: dict[tuple[str, str], set[str]] = defaultdict(set)
+    names: dict[tuple[str, str], str] = {}
+    for send in story.sends():
+        key = (send.queue, send.value)
+        names[key] = f"request id {send.req_id}" if send.req_id else f"the one send of {send.value}"
+        if send.outcome == OK:
+            made[key].add(send.task)
+    for claim in story.claims:
+        made[claim.queue, claim.value].add(claim.task)
+    for key, tasks in made.items():
+        if len(tasks) > 1:
+            sentence = f"{names.get(key, key[1])} made {len(tasks)} tasks"
+            yield Violation("duplicate", sentence, tuple(sorted(tasks)))
+
+
+# --- claims and their tokens ----------------------------------------------------------------------------------
+
+
+def token(story: Story, _: Final) -> Iterator[Violation]:
+    """Of one shard: its counter gives out every token once, in the order of the log."""
+    by_token: dict[int, list[Claim]] = defaultdict(list)
+    for claim in story.claims:
+        by_token[claim.token].append(claim)
+    first_of: list[Claim] = []
+    for number, claims in by_token.items():
+        # The same call sent again under its request id gets the same claims again: that is one claim.
+        if len({(claim.task, claim.req_id or id(claim)) for claim in claims}) > 1:
+            tasks = tuple(sorted({claim.task for claim in claims}))
+            yield Violation("token", f"{len(claims)} claims share the token {number}", tasks)
+        first_of.append(min(claims, key=lambda claim: claim.asked_ns))
+    first_of.sort(key=lambda claim: claim.token, reverse=True)
+    earliest: Claim | None = None  # of all claims with a larger token, the one that was answered first
+    for claim in first_of:
+        if earliest is not None and earliest.ended_ns < claim.asked_ns:
+            sentence = f"{claim.token} was given out after {earliest.token} had been"
+            yield Violation("token", sentence, tuple(sorted({claim.task, earliest.task})))
+        if earliest is None or claim.ended_ns < earliest.ended_ns:
+            earliest = claim
+
+
+def stale(story: Story, _: Final) -> Iterator[Violation]:
+    claims = _claims_by_task(story)
+    calls: dict[str, list[Call]] = defaultdict(list)
+    for call in story.with_token():
+        calls[call.task].append(call)
+    for task, mine in calls.items():
+        acked = {call.token for call in mine if call.f == ACK and call.outcome == OK}
+        if len(acked) > 1:
+            yield Violation("stale", f"{task} was acked under {len(acked)} tokens", (task,))
+        for call in mine:
+            if call.outcome != OK:
+                continue
+            reason = _why_stale(call, mine, claims[task])
+            if reason:
+                yield Violation("stale", f"{call.f} of {task} under token {call.token} was accepted {reason}", (task,))
+
+
+def _why_stale(call: Call, calls: Iterable[Call], claims: Iterable[Claim]) -> str:
+    """Why the token of an accepted call had ended before it was sent; empty if it may have been current."""
+    same_token = [one for one in calls if one.token == call.token and one.invoked_ns < call.invoked_ns]
+    for other in same_token:
+        # Sent again it gets its first answer; anything else under a token that has ended is refused.
+        if other.f in SETTLING and other.f != call.f and other.outcome == OK and other.ended_ns < call.invoked_ns:
+            return f"after its {other.f} had been"
+    for claim in claims:
+        if claim.token <= call.token or claim.ended_ns >= call.invoked_ns:
+            continue
+        may_be_repeated = call.f in SETTLING and call.f != ACK and any(
+            one.f == call.f and one.outcome in (OK, INFO) and one.invoked_ns < claim.ended_ns for one in same_token
+        )  # fmt: skip
+        if not may_be_repeated:
+            return f"after the task had been handed out under token {claim.token}"
+    return ""
+
+
+def after_ack(story: Story, _: Final) -> Iterator[Violation]:
+    """An ack ends a task's life: nothing follows it, neither in time nor in the order of tokens."""
+    claims = _claims_by_task(story)
+    for ack in story.with_token(ACK):
+        if ack.outcome != OK:
+            continue
+        for claim in claims[ack.task]:
+            if claim.token > ack.token or claim.sent_ns > ack.ended_ns:
+                sentence = f"{ack.task} was handed out under token {claim.token} though acked under {ack.token}"
+                yield Violation("after-ack", sentence, (ack.task,))
+
+
+def overlap(story: Story, _: Final) -> Iterator[Violation]:
+    """A holder may count on its lease, from when it asked, unless it gave the task back itself."""
+    extended: dict[tuple[str, int], list[Call]] = defaultdict(list)
+    given_back_ns: dict[tuple[str, int], int] = {}  # the earliest moment at which the claim may have been ended
+    for call in story.with_token():
+        key = (call.task, call.token)
+        if call.f == EXTEND and call.outcome == OK:
+            extended[key].append(call)
+        elif call.f in SETTLING and call.outcome != FAIL:
+            given_back_ns[key] = min(call.invoked_ns, given_back_ns.get(key, call.invoked_ns))
+    for task, claims in _claims_by_task(story).items():
+        for claim in claims:
+            holds: list[Claim | Call] = [claim, *extended[task, claim.token]]
+            ends_ns = max(_lease_start(one) + one.lease_ms * MS * _SHARE for one in holds)
+            ends_ns = min(ends_ns, given_back_ns.get((task, claim.token), ends_ns))
+            for other in claims:
+                if other.token > claim.token and other.ended_ns < ends_ns:
+                    sentence = f"{task} was handed out under token {other.token} while {claim.token} held it"
+                    yield Violation("overlap", sentence, (task,))
+
+
+def early(story: Story, _: Final) -> Iterator[Violation]:
+    """A delay counts from when it was accepted, which is not before it was sent for the first time."""
+    due_ns: dict[str, float] = {}  # by value
+    for send in story.sends():
+        may_be_due_ns = send.invoked_ns + send.delay_ms * MS * _SHARE
+        due_ns[send.value] = min(may_be_due_ns, due_ns.get(send.value, may_be_due_ns))
+    retry_ns: dict[str, dict[int, float]] = defaultdict(dict)  # by task and token
+    failed = story.with_token(FAIL_TASK)
+    known = {(call.task, call.token) for call in failed if call.outcome == OK}
+    for call in failed:
+        if (call.task, call.token) in known:
+            may_be_due_ns = call.invoked_ns + call.delay_ms * MS * _SHARE
+            mine = retry_ns[call.task]
+            mine[call.token] = min(may_be_due_ns, mine.get(call.token, may_be_due_ns))
+    for claim in story.claims:
+        if claim.ended_ns < due_ns.get(claim.value, 0):
+            yield Violation("early", f"{claim.task} was handed out before its delay was over", (claim.task,))
+        for number, at_ns in retry_ns[claim.task].items():
+            if number < claim.token and claim.ended_ns < at_ns:
+                yield Violation("early", f"{claim.task} was handed out before its retry was due", (claim.task,))
+
+
+def attempts(story: Story, final: Final) -> Iterator[Violation]:
+    """An accepted fail counts once, nothing else does. One without an answer may count."""
+    counted: dict[str, set[int]] = defaultdict(set)  # by task: tokens under which a fail was accepted
+    possible: dict[str, set[int]] = defaultdict(set)  # and under which one may have been
+    for call in story.with_token(FAIL_TASK):
+        if call.outcome != FAIL:
+            possible[call.task].add(call.token)
+        if call.outcome == OK:
+            counted[call.task].add(call.token)
+    for claim in story.claims:
+        least = sum(number < claim.token for number in counted[claim.task])
+        most = sum(number < claim.token for number in possible[claim.task])
+        if claim.attempt and not least <= claim.attempt - 1 <= most:
+            sentence = f"{claim.task} was handed out as attempt {claim.attempt} after {least} to {most} failures"
+            yield Violation("attempt", sentence, (claim.task,))
+    budget_of_value = {send.value: send.budget for send in story.sends()}
+    budgets = {send.task: send.budget for send in story.sends() if send.outcome == OK}
+    budgets |= {claim.task: budget_of_value.get(claim.value, 0) for claim in story.claims}
+    for task, state in (final.states or {}).items():
+        budget = budgets.get(task, 0)
+        if state == DEAD and (not budget or len(possible[task]) < budget):
+            yield Violation("attempt", f"{task} is dead after at most {len(possible[task])} failures", (task,))
+        elif state != DEAD and budget and len(counted[task]) >= budget:
+            yield Violation("attempt", f"{task} is {state} after {len(counted[task])} failures", (task,))
+
+
+def _lease_start(hold: Claim | Call) -> int:
+    return hold.sent_ns if isinstance(hold, Claim) else hold.invoked_ns
+
+
+def _claims_by_task(story: Story) -> dict[str, list[Claim]]:
+    found: dict[str, list[Claim]] = defaultdict(list)
+    for claim in story.claims:
+        found[claim.task].append(claim)
+    return found
+
+
+# --- the servers ----------------------------------------------------------------------------------------------
+
+
+def hashes(_: Story, final: Final) -> Iterator[Violation]:
+    if len({index for index, _ in final.hashes.values()}) > 1:
+        indexes = ", ".join(f"{node} {index}" for node, (index, _) in sorted(final.hashes.items()))
+        yield Violation("hash", f"the replicas did not come to the same index: {indexes}")
+    if len(final.hashes) < final.replicas:
+        told = ", ".join(sorted(final.hashes)) or "nobody"
+        yield Violation("hash", f"{final.replicas} replicas were to tell their hash, but {told} did")
+    by_index: dict[int, dict[str, str]] = defaultdict(dict)
+    for node, (index, digest) in final.hashes.items():
+        by_index[index][node] = digest
+    for index, digests in by_index.items():
+        if len(set(digests.values())) > 1:
+            told = ", ".join(f"{node} {digest}" for node, digest in sorted(digests.items()))
+            yield Violation("hash", f"the replicas differ at index {index}: {told}")
+
+
+def leaders(_: Story, final: Final) -> Iterator[Violation]:
+    nodes: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for shard, term, node in final.leaders:
+        nodes[shard, term].add(node)
+    for (shard, term), names in sorted(nodes.items()):
+        if len(names) > 1:
+            yield Violation("leader", f"shard {shard} has the leaders {', '.join(sorted(names))} in term {term}")
+
+
+def progress(_: Story, final: Final) -> Iterator[Violation]:
+    if not final.live:
+        yield Violation("liveness", "no write was acknowledged in time after all faults had ended")
+    if not final.drained:
+        yield Violation("drain", "the queue did not become empty in time")
+
+
+def condition(_: Story, final: Final) -> Iterator[Violation]:
+    for sentence in final.unnoticed:
+        yield Violation("damage", sentence)
+    for sentence in final.broken:
+        yield Violation("broker", sentence)
+
+
+Checker = Callable[[Story, Final], Iterator[Violation]]
+CHECKERS: tuple[Checker, ...] = (
+    lost, unexpected, duplicate, token, stale, after_ack, overlap, early, attempts,
+    hashes, leaders, progress, condition,
+)  # fmt: skip

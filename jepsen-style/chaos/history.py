@@ -1,0 +1,257 @@
+"""What callers saw, as JSON lines, and how lines become calls that a checker can reason about.
+
+One line is one event: {t_ns, proc, type, f, queue, task, token, req_id, value, err} and a few numbers (see `Event`).
+
+    type    invoke   the call was sent
+            ok       it happened, and the answer says so
+            fail     it did not happen, and the answer says so
+            info     nobody knows: no answer, a lost connection, OUTCOME_UNKNOWN. Both are allowed, for ever.
+    f       enqueue, claim, extend, ack, fail, release; `fault` and `heal` for what the harness did to the servers
+    value   what the payload says: each task to be made has its own, so it names the task before it has an id
+    req_id  of an enqueue the request id, of a claim the claim request id
+
+A process id has one call under way at a time and is never used again after an info: its call may still take effect,
+so nothing that comes later may be read as coming after it. A batch is one invoke line and one completion line per item.
+A claim has one invoke line and one ok line per task it got, or a single one without a task if it got none.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TextIO
+
+INVOKE, OK, FAIL, INFO = "invoke", "ok", "fail", "info"
+ENQUEUE, CLAIM, EXTEND = "enqueue", "claim", "extend"
+ACK, FAIL_TASK, RELEASE = "ack", "fail", "release"
+FAULT, HEAL = "fault", "heal"
+
+SETTLING = (ACK, FAIL_TASK, RELEASE)  # what ends a claim
+NEEDS_TOKEN = (*SETTLING, EXTEND)
+NEMESIS = -1  # the process id of whoever breaks the servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of the history."""
+
+    t_ns: int  # on time.monotonic_ns(): one clock for all, because all callers share one machine
+    proc: int
+    type: str
+    f: str
+    queue: str = ""
+    task: str = ""
+    token: int | None = None
+    req_id: str = ""
+    value: str = ""
+    err: str = ""
+    lease_ms: int = 0  # of a claim or an extension: how long it holds, counted from the invoke
+    delay_ms: int = 0  # of an enqueue or a fail: how long the task is not to be handed out
+    budget: int = 0  # of an enqueue: failures after which the task is dead; 0 is more than will ever be
+    attempt: int = 0  # of a claim: as the worker was told, 1 for the first
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An enqueue, or a call with a token: from its invoke to its answer."""
+
+    f: str
+    outcome: str  # ok, fail or info
+    invoked_ns: int
+    ended_ns: int  # of an info the moment when the caller gave up; it means nothing to the servers
+    proc: int = 0
+    queue: str = ""
+    task: str = ""
+    token: int = 0
+    req_id: str = ""
+    value: str = ""
+    err: str = ""
+    lease_ms: int = 0
+    delay_ms: int = 0
+    budget: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One task that a claim call was given."""
+
+    task: str
+    token: int
+    value: str
+    queue: str
+    asked_ns: int  # when the first call with this request id was sent: the claim is not older than that
+    sent_ns: int  # when the call that was answered was sent
+    ended_ns: int
+    req_id: str = ""
+    lease_ms: int = 0
+    attempt: int = 0  # 0 if it was not recorded
+    proc: int = 0
+
+
+@dataclass
+class Story:
+    """A history, its lines put together."""
+
+    calls: list[Call] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    faults: list[Event] = field(default_factory=list)  # in order of time, healings among them
+
+    def sends(self) -> list[Call]:
+        return [call for call in self.calls if call.f == ENQUEUE]
+
+    def with_token(self, *kinds: str) -> list[Call]:
+        return [call for call in self.calls if call.f in (kinds or NEEDS_TOKEN)]
+
+    def known_tasks(self) -> set[str]:
+        """All tasks that a server ever told of."""
+        accepted = {call.task for call in self.calls if call.f == ENQUEUE and call.outcome == OK}
+        return accepted | {claim.task for claim in self.claims}
+
+
+class History:
+    """Written while the load runs: kept in memory, and on disk as it grows if there is a file."""
+
+    def __init__(self, path: Path | None = None, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.events: list[Event] = []
+        self._now_ns = now_ns
+        self._file: TextIO | None = path.open("w", encoding="utf-8") if path is not None else None
+        self._procs = 0
+
+    def new_proc(self) -> int:
+        self._procs += 1
+        return self._procs
+
+    def write(self, event: Event) -> Event:
+        """The event with its time, which is taken here."""
+        stamped = replace(event, t_ns=self._now_ns())
+        self.events.append(stamped)
+        if self._file is not None:
+            self._file.write(stamped.to_line())
+        return stamped
+
+    def fault(self, what: str, *, f: str = FAULT) -> Event:
+        return self.write(Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_history(path: Path) -> list[Event]:
+    """A history from its file."""
+    with path.open(encoding="utf-8") as lines:
+        return [Event(**json.loads(line)) for line in lines]
+
+
+class MalformedHistoryError(Exception):
+    """The history itself is wrong, so nothing can be concluded from it."""
+
+
+def put_together(events: Iterable[Event]) -> Story:
+    """Pairs each completion with its invoke. A call without a completion was under way at the end: info."""
+    pairing = _Pairing()
+    for event in events:
+        pairing.add(event)
+    return pairing.finish()
+
+
+class _Pairing:
+    """The calls under way, by process."""
+
+    def __init__(self) -> None:
+        self._story = Story()
+        self._open: dict[int, list[Event]] = {}  # by process: invokes without a completion
+        self._claiming: dict[int, Event] = {}  # by process: its last claim call, which may get several lines
+        self._first_asked_ns: dict[str, int] = {}  # by claim request id
+        self._retired: set[int] = set()
+
+    def add(self, event: Event) -> None:
+        if event.f in (FAULT, HEAL):
+            self._story.faults.append(event)
+        elif event.type == INVOKE:
+            self._invoke(event)
+        elif event.f == CLAIM:
+            self._complete_claim(event)
+        else:
+            self._complete(event)
+        if event.type == INFO:
+            self._retired.add(event.proc)
+
+    def _invoke(self, event: Event) -> None:
+        if event.proc in self._retired:
+            raise MalformedHistoryError(f"process {event.proc} goes on after an info: {event}")
+        waiting = self._open.setdefault(event.proc, [])
+        if waiting and (waiting[0].f != event.f or event.f == CLAIM):
+            raise MalformedHistoryError(f"process {event.proc} has two calls under way: {waiting[0]} and {event}")
+        waiting.append(event)
+        if event.f == CLAIM:
+            self._claiming[event.proc] = event
+            if event.req_id:
+                self._first_asked_ns.setdefault(event.req_id, event.t_ns)
+
+    def _complete_claim(self, event: Event) -> None:
+        invoke = self._claiming.get(event.proc)
+        if invoke is None or invoke.req_id != event.req_id:
+            raise MalformedHistoryError(f"an answer without a call: {event}")
+        self._open[event.proc] = []
+        if event.type != OK or not event.task:
+            return
+        assert event.token is not None
+        self._story.claims.append(
+            Claim(
+                task=event.task, token=event.token, value=event.value, queue=event.queue,
+                asked_ns=self._first_asked_ns.get(event.req_id, invoke.t_ns), sent_ns=invoke.t_ns,
+                ended_ns=event.t_ns, req_id=event.req_id, lease_ms=event.lease_ms, attempt=event.attempt,
+                proc=event.proc,
+            )
+        )  # fmt: skip
+
+    def _complete(self, event: Event) -> None:
+        waiting = self._open.get(event.proc, [])
+        invoke = next((one for one in waiting if _same_item(one, event)), None)
+        if invoke is None:
+            raise MalformedHistoryError(f"an answer without a call: {event}")
+        waiting.remove(invoke)
+        self._story.calls.append(_call(invoke, event))
+
+    def finish(self) -> Story:
+        for waiting in self._open.values():
+            for invoke in waiting:
+                if invoke.f != CLAIM:
+                    self._story.calls.append(_call(invoke, replace(invoke, type=INFO, err="still under way")))
+        self._story.calls.sort(key=lambda call: call.invoked_ns)
+        return self._story
+
+
+def _same_item(invoke: Event, answer: Event) -> bool:
+    if invoke.f != answer.f:
+        return False
+    if invoke.f == ENQUEUE:
+        return invoke.value == answer.value
+    return (invoke.task, invoke.token) == (answer.task, answer.token)
+
+
+def _call(invoke: Event, answer: Event) -> Call:
+    return Call(
+        f=invoke.f, outcome=answer.type, invoked_ns=invoke.t_ns, ended_ns=answer.t_ns, proc=invoke.proc,
+        queue=invoke.queue, task=answer.task, token=invoke.token or 0, req_id=invoke.req_id, value=invoke.value,
+        err=answer.err, lease_ms=invoke.lease_ms, delay_ms=invoke.delay_ms, budget=invoke.budget,
+    )  # fmt: skip
+
+
+def next_writes_s(story: Story) -> Iterator[tuple[Event, float | None]]:
+    """For each fault the time until a write was acknowledged that was sent after it; None if there was none.
+
+    One that was sent before does not count: its answer may have been on its way when the fault struck.
+    """
+    answered = sorted((call for call in story.calls if call.outcome == OK), key=lambda call: call.invoked_ns)
+    for fault in story.faults:
+        if fault.f != FAULT:
+            continue
+        later = [call.ended_ns for call in answered if call.invoked_ns > fault.t_ns]
+        yield fault, (min(later) - fault.t_ns) / 1e9 if later else None

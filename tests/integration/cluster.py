@@ -1,0 +1,334 @@
+"""A static cluster of real broker processes on this machine: started, killed, paused and broken by a test.
+
+With one node it is a group of one. Everything here blocks; in asynchronous tests call it in a thread.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+from holdfast.client import Client, ReplicaInfo, ReplicaRole
+from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
+from tests.integration.small_disk import PowerDisk
+
+HOST = "127.0.0.1"
+MIB = 1024 * 1024
+# Below the range from which the kernel takes ports for outgoing connections: while a broker is down, a client could
+# otherwise be given its port, or connect to itself.
+_PORTS = range(20_000, 32_000)
+_POWER_DISK_BYTES = 128 * MIB
+_ASK_S = 2.0
+LAG_MAX = 50  # entries: as many are on their way under load
+
+# Early flushes and small files, so that the log is cut within seconds: faults hit that too, and a replica that lost its
+# disk is rebuilt from a snapshot. Nothing is forgotten during a run.
+SETTINGS: dict[str, object] = {
+    "segment_bytes": MIB,
+    "batch_bytes_max": MIB // 2,
+    "payload_bytes_max": MIB // 4,
+    "result_bytes_max": MIB // 4,
+    "state_flush_log_bytes": MIB // 4,
+    "log_keep_bytes": MIB // 4,
+    "state_flush_age_seconds": 0.5,
+    "finished_retention_ms": 24 * 3600 * 1000,
+    "shutdown_grace_seconds": 2,
+}
+
+
+class ClusterError(AssertionError):
+    """A broker did not do what it was asked for."""
+
+
+class NodeProcess(ServerProcess):
+    """One broker of the cluster, always on the same ports."""
+
+    def __init__(self, directory: Path, name: str, port: int, config: Path, data_dir: Path, **settings: object) -> None:
+        super().__init__(directory, data_dir=data_dir, **settings)  # type: ignore[arg-type]  # settings pass through
+        self.name = name
+        self.port = port
+        self.paused = False
+        self._config = config
+
+    def launch(self, *, rebuild: bool = False) -> None:
+        assert not self.is_up, f"{self.name} is running already"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        environment |= {f"HOLDFAST_{name.upper()}": str(value) for name, value in self.settings.items()}
+        command = [sys.executable, "-m", "holdfast.cli", "broker", "--config", str(self._config), "--ops-port", "0"]
+        command += ["--log-format", "json", "--data-dir", str(self.data_dir)] + ["--rebuild"] * rebuild
+        self.paused = False
+        with self._log_path.open("ab") as log:
+            self._life_starts = log.tell()
+            self._process = subprocess.Popen(
+                command,
+                env=environment | self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._log_path.parent,
+            )
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def wait_serving(self, deadline_s: float = DEADLINE_S) -> None:
+        wait_until(lambda: self.events("serving") or not self.is_up, f"{self.name} to serve", deadline_s=deadline_s)
+        if not self.events("serving"):
+            raise ClusterError(f"{self.name} ended with {self.exit_code}:\n{self.log_text}")
+        self.ops_port = self.events("serving")[-1]["ops_port"]
+
+    def kill(self) -> None:
+        super().kill()
+        self.paused = False
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and says nothing."""
+        self._running().send_signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+        self.paused = False
+
+    def leaderships(self) -> list[tuple[int, int]]:
+        """Every (shard, term) that it ever said it leads, oldest first."""
+        return [(shard, term) for event, shard, term in self._said(self.whole_log_text) if event == "leading"]
+
+    def leads_in(self, shard: int) -> int | None:
+        """The term in which it leads, as far as it has said since its last start; None if it does not."""
+        said = [(event, term) for event, each, term in self._said(self.log_text) if each == shard]
+        return said[-1][1] if self.is_up and not self.paused and said and said[-1][0] == "leading" else None
+
+    @staticmethod
+    def _said(text: str) -> list[tuple[str, int, int]]:
+        """The log lines on leadership: event, shard, term."""
+        lines = [
+            line for line in text.splitlines() if '"leading' in line and line.startswith("{") and line.endswith("}")
+        ]
+        said = [line for line in map(json.loads, lines) if line.get("event") in ("leading", "leading_no_more")]
+        return [(line["event"], int(line["shard"]), int(line["term"])) for line in said]
+
+
+class Cluster:
+    """`size` brokers with the same list of nodes. `power`: each data directory is on a disk that can lose its power."""
+
+    def __init__(
+        self, directory: Path, *, size: int = 3, power: bool = False, shards: int = 1,
+        env: Mapping[str, str] | None = None, **settings: object
+    ) -> None:  # fmt: skip
+        """`env` is given to every broker, e.g. a library to preload; `settings` are names of the configuration."""
+        self.directory = directory
+        self.names = [f"n{number + 1}" for number in range(size)]
+        ports = free_ports(2 * size)
+        self._ports = dict(zip(self.names, ports[:size], strict=True))
+        self._peer_ports = dict(zip(self.names, ports[size:], strict=True))
+        self._shards = shards
+        self.disks: dict[str, PowerDisk] = {}
+        self.nodes: dict[str, NodeProcess] = {}
+        try:
+            for name in self.names:
+                self.nodes[name] = self._make_node(name, power, {"env": env, **settings})
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_node(self, name: str, power: bool, settings: Mapping[str, object]) -> NodeProcess:
+        home = self.directory / name
+        home.mkdir(parents=True)
+        data_dir = home / "data"
+        if power:
+            self.disks[name] = PowerDisk(home, _POWER_DISK_BYTES)
+            data_dir = self.disks[name].path / "data"
+        config = home / f"{name}.toml"
+        config.write_text(self._config_text(name), encoding="utf-8")
+        return NodeProcess(home, name, self._ports[name], config, data_dir, **{**SETTINGS, **settings})
+
+    def _config_text(self, name: str) -> str:
+        if len(self.names) == 1:
+            return f'host = "{HOST}"\nport = {self._ports[name]}\n'
+        lines = [
+            f'node_name = "{name}"',
+            f'host = "{HOST}"',
+            f"port = {self._ports[name]}",
+            f"peer_port = {self._peer_ports[name]}",
+            'cluster_name = "chaos"',
+            f"shards = {self._shards}",
+        ]
+        for each in self.names:
+            lines += ["[[nodes]]", f'name = "{each}"', f'address = "{HOST}:{self._ports[each]}"']
+            lines += [f'peer_address = "{HOST}:{self._peer_ports[each]}"']
+        return "\n".join(lines) + "\n"
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Starts all that are down and waits until each serves: none can found a group alone."""
+        down = [node for node in self.nodes.values() if not node.is_up]
+        for node in down:
+            node.launch()
+        for node in down:
+            node.wait_serving()
+        return self
+
+    def close(self) -> None:
+        """Leaves nothing running and nothing mounted, whatever the test did."""
+        for node in self.nodes.values():
+            node.close()
+        for disk in self.disks.values():
+            disk.close()
+        self.disks = {}
+
+    def start_node(self, name: str, *, rebuild: bool = False) -> None:
+        self.nodes[name].launch(rebuild=rebuild)
+        self.nodes[name].wait_serving()
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.nodes[name].kill()
+
+    @property
+    def address(self) -> str:
+        """All of them, as a client takes it."""
+        return ",".join(self.addresses)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [self.nodes[name].address for name in self.names]
+
+    # --- who leads --------------------------------------------------------------------------------------------
+
+    def leader(self, shard: int = 0) -> str | None:
+        """The node that leads in the newest term; None if nobody does. From the logs: nobody is asked or waited for."""
+        if len(self.names) == 1:
+            [node] = self.nodes.values()
+            return node.name if node.is_up and not node.paused else None
+        terms = [(term, node.name) for node in self.nodes.values() if (term := node.leads_in(shard)) is not None]
+        return max(terms)[1] if terms else None
+
+    def wait_for_leader(self, shard: int = 0) -> str:
+        return wait_until(lambda: self.leader(shard) or "", f"a leader of shard {shard}")
+
+    def followers(self, shard: int = 0) -> list[str]:
+        leader = self.wait_for_leader(shard)
+        return [name for name in self.names if name != leader]
+
+    def leaderships(self) -> list[tuple[int, int, str]]:
+        """Every (shard, term, node) that was ever said, in all lives of all brokers."""
+        return [(shard, term, node.name) for node in self.nodes.values() for shard, term in node.leaderships()]
+
+    def count_in_logs(self, event: str) -> int:
+        """How often it was logged, in all lives of all brokers."""
+        return sum(node.whole_log_text.count(f'"event": "{event}"') for node in self.nodes.values())
+
+    # --- what the brokers say of themselves ---------------------------------------------------------------------
+
+    def replicas(self, shard: int = 0) -> dict[str, ReplicaInfo]:
+        """By node: what it says of its replica of a shard. Nodes that do not answer are left out."""
+        with Client(self.address, timeout_s=_ASK_S) as client:
+            reports = client.describe_nodes()
+        told = {report.name: report.node.replicas for report in reports if report.node is not None}
+        return {name: one for name, replicas in told.items() for one in replicas if one.shard == shard}
+
+    def wait_whole(self) -> None:
+        """Returns once every node has a voting replica that has caught up."""
+        if len(self.names) > 1:
+            wait_until(self._is_whole, "every replica to vote and to have caught up", deadline_s=2 * DEADLINE_S)
+
+    def _is_whole(self) -> bool:
+        replicas = self.replicas()
+        voting = [one for one in replicas.values() if one.role in (ReplicaRole.LEADER, ReplicaRole.FOLLOWER)]
+        newest = max((one.commit_index for one in voting), default=0)
+        leaders = sum(one.role is ReplicaRole.LEADER for one in voting)
+        near = all(one.applied_index + LAG_MAX > newest and not one.problem for one in voting)
+        return leaders == 1 and len(voting) == len(self.names) and near
+
+    def hashes(self, shard: int = 0) -> dict[str, tuple[int, str]]:
+        """By node: the index of a probe and the hash of the state there; how far it is, if it did not get there."""
+        if len(self.names) == 1:
+            return {}
+        with Client(self.address, timeout_s=DEADLINE_S) as client:
+            told = client.hash_shard(shard)
+        return {
+            one.node: (one.applied_index, f"none: {one.error}")
+            if one.state_hash is None
+            else (told.index, one.state_hash)
+            for one in told.replicas
+        }
+
+    # --- damage -------------------------------------------------------------------------------------------------
+
+    def cut_power(self, *names: str) -> None:
+        """The brokers are gone at once, and so is what they had not synced. The process first: without power it could
+        not answer anybody either."""
+        for name in names:
+            self.nodes[name].kill()
+        for name in names:
+            self.disks[name].cut_power()
+
+    def power_on(self, *names: str) -> None:
+        for name in names:
+            self.disks[name].power_on()
+
+    def lose_disk(self, name: str) -> None:
+        """Of a broker that is down: everything it had is gone."""
+        assert not self.nodes[name].is_up
+        shutil.rmtree(self.nodes[name].data_dir)
+
+    def flip_bit(self, name: str, kind: str, draw: random.Random) -> str:
+        """Of a broker that is down: one bit in the older half of a file of its log or its state. Says where.
+
+        Not in the newer half: the end of a log that was not closed may be torn, and is cut off rightly.
+        """
+        assert not self.nodes[name].is_up
+        pattern = "log/*.log" if kind == "log" else "state*/**/*.sst"
+        files = sorted(self.nodes[name].data_dir.glob(pattern))
+        for path in draw.sample(files, len(files)):
+            data = path.read_bytes()
+            written = [offset for offset in range(64, len(data.rstrip(b"\0")) // 2) if data[offset]]
+            if written:  # a new segment is reserved, and empty
+                break
+        else:
+            raise ClusterError(f"{name} has no file like {pattern} with anything to damage")
+        offset, bit = draw.choice(written), draw.randrange(8)
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(bytes([data[offset] ^ (1 << bit)]))
+            file.flush()
+            os.fsync(file.fileno())
+        return f"{path.relative_to(self.nodes[name].data_dir)} at {offset}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at the moment."""
+    found: list[int] = []
+    for port in _shuffled(_PORTS):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ClusterError(f"Expected {count} free ports, but found {len(found)}.")
+
+
+def _shuffled(ports: Iterable[int]) -> list[int]:
+    mixed = list(ports)
+    random.SystemRandom().shuffle(mixed)
+    return mixed

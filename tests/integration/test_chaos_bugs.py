@@ -1,0 +1,34 @@
+"""Deliberate bugs in real brokers: the chaos harness catches each, without any fault or with the one that it takes."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bugs.sitecustomize import BUGS
+from chaos import phases
+from chaos.phases import Plan, Report, Run
+from chaos.run import BUGS_DIR
+from tests.integration.cluster import Cluster
+
+ALONE = sorted(set(BUGS) - {"replicas-differ"})
+
+
+async def run_with(bug: str, directory: Path, *, size: int = 1) -> Report:
+    env = {"PYTHONPATH": str(BUGS_DIR), "CHAOS_BUG": bug}
+    with Cluster(directory, size=size, env=env) as cluster:
+        await asyncio.to_thread(cluster.start)
+        return await Run(cluster, Plan([], seed=1, seconds=2), directory).play()
+
+
+@pytest.mark.parametrize("bug", ALONE)
+async def test_a_bug_is_caught(tmp_path: Path, bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "DRAIN_S_MAX", 5.0)  # some bugs leave nothing to be drained
+    report = await run_with(bug, tmp_path)
+    _, kind = BUGS[bug]
+    assert kind in {violation.kind for violation in report.violations}, report.counts
+
+
+async def test_replicas_that_differ_are_caught(tmp_path: Path) -> None:
+    report = await run_with("replicas-differ", tmp_path, size=3)
+    assert "hash" in {violation.kind for violation in report.violations}

@@ -1,0 +1,152 @@
+"""Disks that are lost or lie: the node comes back as somebody else, and nobody is told what is not so.
+
+One cluster for all tests; each leaves it whole.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast.client import Client, HoldfastError, NewTask, ReplicaRole, TaskState
+from tests.integration.cluster import Cluster
+from tests.integration.cluster_tools import (
+    Refusal,
+    assert_equal_states,
+    check_nothing_lost_or_repeated,
+    damage,
+    enqueue_request,
+    fill,
+    holdfast,
+    identity,
+    load_on,
+    membership,
+    raw_call,
+    wait_for_members,
+)
+from tests.integration.server import wait_until
+
+SHARDS = 2
+TASKS = 300
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("disks"), shards=SHARDS) as cluster:
+        cluster.start()
+        cluster.wait_whole()
+        with Client(cluster.address) as client:
+            fill(client, "many", TASKS, 1000)
+        yield cluster
+
+
+@pytest.fixture
+def leader(cluster: Cluster) -> str:
+    cluster.wait_whole()
+    return cluster.wait_for_leader()
+
+
+def check_nothing_is_missing(cluster: Cluster) -> None:
+    with Client(cluster.address) as client:
+        assert client.queue_stats("many").ready == TASKS
+    for shard in range(SHARDS):
+        assert_equal_states(cluster, shard)
+
+
+def lose_disk_and_come_back(cluster: Cluster, name: str) -> None:
+    former = identity(cluster, name)
+    version = membership(cluster).version
+    cluster.kill(name)
+    cluster.lose_disk(name)
+    cluster.start_node(name)
+    assert identity(cluster, name) != former
+    wait_for_members(cluster, SHARDS)
+    now = membership(cluster)
+    assert former not in (*now.voters, *now.learners)
+    assert now.version == version + 3, "added, the former one removed, and promoted: one change each"
+
+
+def test_a_follower_without_its_disk_is_somebody_else(cluster: Cluster, leader: str, queue: str) -> None:
+    follower = cluster.followers()[0]
+    with load_on(cluster, queue) as load:
+        lose_disk_and_come_back(cluster, follower)
+        load.wait_for(5)
+    said = [line for node in cluster.nodes.values() for line in node.events("member_change")]
+    changes = {line["version"]: line for line in said if line["shard"] == 0}
+    last = [changes[version] for version in sorted(changes)[-3:]]
+    assert [line["step"] for line in last] == ["add", "remove", "promote"]
+    assert {line["replica"].split("/")[0] for line in last} == {follower}
+    check_nothing_lost_or_repeated(cluster, load)
+    check_nothing_is_missing(cluster)
+    shown = holdfast("shard", "ls", "--address", cluster.address)
+    voters = {tuple(node["replicas"][0]["membership"]["voters"]) for node in shown["nodes"]}
+    assert voters == {tuple(sorted(identity(cluster, name) for name in cluster.names))}
+
+
+def test_a_leader_without_its_disk_is_somebody_else(cluster: Cluster, leader: str) -> None:
+    lose_disk_and_come_back(cluster, leader)
+    assert cluster.wait_for_leader() != leader
+    check_nothing_is_missing(cluster)
+
+
+@pytest.mark.usefixtures("leader")
+def test_a_node_without_its_disk_sends_callers_elsewhere(cluster: Cluster, queue: str) -> None:
+    """It knows nothing yet. With the others away it stays like that: it has founded the cluster, and must not again."""
+    founder, *others = cluster.names
+    cluster.kill(*cluster.names)
+    cluster.lose_disk(founder)
+    cluster.start_node(founder)
+    refusal = raw_call(cluster.nodes[founder].address, "Tasks/Enqueue", enqueue_request(queue))
+    assert refusal == Refusal("UNAVAILABLE", "NOT_LEADER", {"shard": "0", "epoch": "0"}, 100)
+    assert cluster.nodes[founder].get("/readyz")[0] == 503
+    for name in others:
+        cluster.nodes[name].launch()
+    with Client(cluster.address) as client:
+        client.enqueue(NewTask(queue, "t"), timeout_s=30)
+    for name in others:
+        cluster.nodes[name].wait_serving()
+    assert not cluster.nodes[founder].events("founded")
+    wait_for_members(cluster, SHARDS)
+    check_nothing_is_missing(cluster)
+
+
+def launch_damaged(cluster: Cluster, name: str, damaged: Path) -> None:
+    """It refuses to start; or it finds the damage later, as the leader, and refuses to go on. It names the file."""
+    node = cluster.nodes[name]
+    node.launch()
+    wait_until(lambda: not node.is_up or node.events("serving"), f"{name} to serve or to end")
+    if node.is_up:
+        with Client(cluster.address, timeout_s=30) as client:
+            with suppress(HoldfastError):  # it may end before that, or by that
+                client.transfer(0, name, timeout_s=10)
+            # Whoever reads what is damaged gets it from another: nobody is told that it is not there.
+            for task_id in task_ids(client):
+                assert client.get_task(task_id).state is TaskState.READY
+            client.hash_shard(0)  # reads all of every state
+    assert node.wait_for_exit() == 1
+    assert damaged.name in node.log_text
+
+
+def task_ids(client: Client) -> list[str]:
+    claims = client.reserve(["many"], max_tasks=TASKS, worker="w")
+    assert len(claims) == TASKS
+    client.release_many(claims)
+    return [claim.task_id for claim in claims]
+
+
+@pytest.mark.parametrize("pattern", ["log/*.log", "state/**/*.sst"], ids=["log", "state"])
+def test_a_damaged_node_says_so_and_is_rebuilt(cluster: Cluster, leader: str, pattern: str) -> None:
+    follower = cluster.followers()[0]
+    node, former = cluster.nodes[follower], identity(cluster, follower)
+    wait_until(lambda: list(node.data_dir.glob("state/**/*.sst")), "the state to be on disk")
+    cluster.kill(follower)
+    damaged = damage(cluster, follower, pattern)
+    launch_damaged(cluster, follower, damaged)
+    cluster.start_node(follower, rebuild=True)
+    assert identity(cluster, follower) != former
+    set_aside = [path.read_text().strip() for path in node.data_dir.parent.glob("data.damaged-*/NODE_ID")]
+    assert former.split("/")[1] in set_aside, "the old data are kept"
+    wait_for_members(cluster, SHARDS)
+    assert cluster.replicas()[follower].role is ReplicaRole.FOLLOWER
+    check_nothing_is_missing(cluster)

@@ -1,0 +1,172 @@
+"""How a cluster begins: three blank nodes in any order and none missing, over TLS, or one node that gets company."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.client import Client, NewTask, ReplicaRole
+from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.integration.cluster import HOST, Cluster
+from tests.integration.cluster_tools import (
+    Refusal,
+    assert_equal_states,
+    enqueue_request,
+    fill,
+    identity,
+    membership,
+    raw_call,
+    wait_for_members,
+)
+from tests.integration.server import wait_until
+from tests.integration.test_peer_tls import Authority
+
+LEASE_MS = 600_000
+
+
+@pytest.fixture
+def shards() -> int:
+    return 1
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, shards: int) -> Iterator[Cluster]:
+    with Cluster(tmp_path, shards=shards) as cluster:
+        yield cluster
+
+
+def founders(cluster: Cluster) -> list[str]:
+    """Of those that run."""
+    return [name for name, node in cluster.nodes.items() if node.is_up and node.events("founded")]
+
+
+def wait_connected(cluster: Cluster, *names: str) -> None:
+    """Each of these has heard of each other."""
+    for name in names:
+        wait_until(
+            lambda name=name: (
+                {line["node"] for line in cluster.nodes[name].events("node connected")}  # type: ignore[misc]
+                >= set(names) - {name}
+            ),
+            f"{name} to be connected with the others",
+        )
+
+
+@pytest.mark.parametrize("shards", [2])
+def test_nothing_begins_before_all_are_there(cluster: Cluster, queue: str) -> None:
+    for name in ("n3", "n1"):
+        cluster.nodes[name].launch()
+    for name in ("n3", "n1"):
+        cluster.nodes[name].wait_serving()
+    wait_connected(cluster, "n1", "n3")
+    for name in ("n1", "n3"):
+        node = cluster.nodes[name]
+        refusal = raw_call(node.address, "Tasks/Enqueue", enqueue_request(queue))
+        assert refusal == Refusal("UNAVAILABLE", "NOT_LEADER", {"shard": "0", "epoch": "0"}, 100)
+        assert (node.get("/livez")[0], node.get("/readyz")[0]) == (200, 503)
+    # Restarted, it is as blank as it was, and there have been several attempts by now.
+    cluster.nodes["n3"].stop()
+    cluster.start_node("n3")
+    wait_connected(cluster, "n1", "n3")
+    assert founders(cluster) == []
+    cluster.start_node("n2")
+    cluster.wait_whole()
+    assert founders(cluster) == ["n1"]
+    assert membership(cluster).voters == tuple(sorted(identity(cluster, name) for name in cluster.names))
+    check_each_shard_has_its_own(cluster, queue)
+    for node in cluster.nodes.values():
+        assert node.get("/readyz")[0] == 200
+    # Once is enough: what has been founded is found again.
+    cluster.kill(*cluster.names)
+    for name in ("n2", "n3", "n1"):
+        cluster.start_node(name)
+    cluster.wait_whole()
+    assert founders(cluster) == []
+    with Client(cluster.address) as client:
+        assert client.queue_stats(queue).ready == 1
+    assert_equal_states(cluster, 0)
+    assert_equal_states(cluster, 1)
+
+
+def check_each_shard_has_its_own(cluster: Cluster, queue: str) -> None:
+    """Tasks of one shard are not those of another, and each says who leads it."""
+    with Client(cluster.address) as client:
+        client.enqueue(NewTask(queue, "t"))
+    leader, [follower, _] = cluster.nodes[cluster.wait_for_leader(1)], cluster.followers(1)
+    asked = pb.QueueStatsRequest(queues=[queue])
+    found = raw_call(leader.address, "Tasks/QueueStats", asked, shard=1)
+    assert isinstance(found, bytes)
+    [outcome] = pb.QueueStatsResponse.FromString(found).outcomes
+    assert outcome.rejection.reason == "QUEUE_NOT_FOUND"
+    refusal = raw_call(cluster.nodes[follower].address, "Tasks/QueueStats", asked, shard=1)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.metadata["shard"], refusal.metadata["leader"]) == (
+        "NOT_LEADER",
+        "1",
+        leader.address,
+    )
+    refusal = raw_call(leader.address, "Tasks/QueueStats", asked, shard=2)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.reason) == ("NOT_FOUND", "SHARD_NOT_FOUND")
+
+
+def test_a_node_alone_gets_company(cluster: Cluster, queue: str) -> None:
+    """Its tasks and claims go on, and are on three disks in the end."""
+    node, config = cluster.nodes["n1"], cluster.directory / "n1" / "n1.toml"
+    listed = config.read_text()
+    config.write_text(f'node_name = "n1"\nhost = "{HOST}"\nport = {node.port}\n')
+    cluster.start_node("n1")
+    with Client(node.address) as client:
+        fill(client, queue, 200, 1000)
+        [claim] = client.reserve([queue], lease_ms=LEASE_MS, worker="w")
+    before = identity(cluster, "n1")
+    assert node.stop() == 0
+    config.write_text(listed)
+    cluster.start()
+    with Client(cluster.address) as client:
+        client.enqueue(NewTask(queue, "t"), timeout_s=30)
+        wait_for_members(cluster)
+        assert identity(cluster, "n1") == before
+        assert founders(cluster) == []
+        assert {one.role for one in cluster.replicas().values()} == {ReplicaRole.LEADER, ReplicaRole.FOLLOWER}
+        assert_equal_states(cluster)
+        # Any two are enough from now on.
+        cluster.kill("n1")
+        client.ack(claim, timeout_s=30)
+        stats = client.queue_stats(queue)
+        assert (stats.ready, stats.claimed, stats.succeeded_total) == (200, 0, 1)
+
+
+def test_nodes_that_prove_their_names(cluster: Cluster, queue: str, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command")
+    authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
+    proofs = {name: authority.issue(name, subject=name, names=f"DNS:{name}") for name in cluster.names}
+    proofs["n3"] = stranger.issue("n3-false", subject="n3", names="DNS:n3")
+    for name, proof in proofs.items():
+        cluster.nodes[name].settings |= {
+            "peer_certificate": proof.certificate,
+            "peer_key": proof.key,
+            "peer_authority": authority.certificate,
+        }
+        cluster.nodes[name].launch()
+    for node in cluster.nodes.values():
+        node.wait_serving()
+    wait_connected(cluster, "n1", "n2")
+    wait_until(
+        lambda: any("n3" in str(line.get("node", "")) for line in cluster.nodes["n1"].events("cannot reach a node")),
+        "the false n3 to be refused",
+    )
+    assert not any(
+        line["node"] == "n3" for name in ("n1", "n2") for line in cluster.nodes[name].events("node connected")
+    )
+    assert founders(cluster) == []
+    cluster.kill("n3")
+    right = authority.issue("n3", subject="n3", names="DNS:n3")
+    cluster.nodes["n3"].settings |= {"peer_certificate": right.certificate, "peer_key": right.key}
+    cluster.start_node("n3")
+    cluster.wait_whole()
+    with Client(cluster.address) as client:
+        client.enqueue(NewTask(queue, "t"))
+    assert_equal_states(cluster)

@@ -1,0 +1,161 @@
+"""Three brokers, one of them leads: redirects, reads that are current, hand-overs, and what is shown of all that.
+
+One cluster for all tests; each leaves it whole.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.client import Client, DeadlineExceeded, NewTask, Rejected, ReplicaRole, Unavailable
+from holdfast.proto.v1 import shards_pb2 as shards_pb
+from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.integration.cluster import Cluster
+from tests.integration.cluster_tools import (
+    Refusal,
+    assert_equal_states,
+    check_nothing_lost_or_repeated,
+    enqueue_request,
+    holdfast,
+    load_on,
+    raw_call,
+)
+from tests.integration.server import wait_until
+
+SHORT_S = 1.0  # for calls that must not be answered: longer than a leader without a majority believes in itself
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("serving")) as cluster:
+        yield cluster.start()
+
+
+@pytest.fixture
+def leader(cluster: Cluster) -> str:
+    cluster.wait_whole()
+    return cluster.wait_for_leader()
+
+
+@pytest.mark.parametrize("method", ["Tasks/Enqueue", "Tasks/QueueStats"])
+def test_a_follower_names_the_leader(cluster: Cluster, leader: str, queue: str, method: str) -> None:
+    request = enqueue_request(queue) if "Enqueue" in method else pb.QueueStatsRequest(queues=[queue])
+    address = cluster.nodes[leader].address
+    term = cluster.replicas()[leader].term
+    wanted = Refusal("UNAVAILABLE", "NOT_LEADER", {"shard": "0", "epoch": str(term), "leader": address}, 0)
+    for name in cluster.followers():
+        assert raw_call(cluster.nodes[name].address, method, request) == wanted
+
+
+def test_a_client_that_asks_a_follower_gets_to_the_leader(cluster: Cluster, leader: str, queue: str) -> None:
+    [follower, _] = cluster.followers()
+    with Client(cluster.nodes[follower].address) as client:
+        accepted = client.enqueue(NewTask(queue, "t"))
+        [claim] = client.reserve([queue])
+        assert claim.task_id == accepted.task_id
+        client.ack(claim)
+        assert client.queue_stats(queue).succeeded_total == 1
+
+
+def test_a_shard_that_is_not_there_is_not_led_elsewhere(cluster: Cluster, leader: str) -> None:
+    found = raw_call(cluster.nodes[leader].address, "Shards/FindLeader", shards_pb.FindLeaderRequest(shard=7))
+    assert isinstance(found, Refusal)
+    assert (found.code, found.reason) == ("NOT_FOUND", "SHARD_NOT_FOUND")
+
+
+def test_leadership_handed_over_under_load_loses_and_repeats_nothing(cluster: Cluster, leader: str, queue: str) -> None:
+    led = [leader]
+    with load_on(cluster, queue) as load:
+        for _ in range(2):
+            for to in (name for name in cluster.names if name != led[-1]):
+                done = holdfast("shard", "transfer", "0", to, "--address", cluster.address)
+                assert done["leader"] == to
+                led.append(to)
+                load.wait_for(5)
+                break
+    assert len(led) == 3
+    check_nothing_lost_or_repeated(cluster, load)
+    assert_equal_states(cluster)
+
+
+def test_a_hand_over_to_who_leads_already_is_no_change(cluster: Cluster, leader: str) -> None:
+    term = cluster.replicas()[leader].term
+    done = holdfast("shard", "transfer", "0", leader, "--address", cluster.address)
+    assert (done["leader"], done["epoch"]) == (leader, term)
+
+
+def test_every_replica_is_shown(cluster: Cluster, leader: str, queue: str) -> None:
+    with Client(cluster.address) as client:
+        client.enqueue(NewTask(queue, "t"))
+    shown = holdfast("shard", "ls", "--address", cluster.nodes[leader].address)
+    replicas = {node["node"]: node["replicas"] for node in shown["nodes"]}
+    assert set(replicas) == set(cluster.names)
+    roles = {name: of_node[0]["role"] for name, of_node in replicas.items()}
+    assert roles == {name: "LEADER" if name == leader else "FOLLOWER" for name in cluster.names}
+    assert all(of_node[0]["log_bytes"] > 0 and of_node[0]["commit_index"] > 0 for of_node in replicas.values())
+    compared = holdfast("shard", "hash", "--address", cluster.address)
+    assert len(compared["shards"][0]["replicas"]) == 3
+
+
+def test_leader_and_followers_are_ready_and_only_the_leader_counts_queues(
+    cluster: Cluster, leader: str, queue: str
+) -> None:
+    """Otherwise a sum over all nodes would count every task three times."""
+    with Client(cluster.address) as client:
+        client.enqueue(NewTask(queue, "t"))
+    depth = f'holdfast_queue_tasks{{queue="{queue}",state="ready"}}'
+    for name, node in cluster.nodes.items():
+        assert node.get("/readyz")[0] == 200
+        assert node.metric(depth) == (1 if name == leader else 0)
+        assert node.metric("holdfast_log_bytes") > 0
+    wait_until(
+        lambda: len({node.metric("holdfast_applied_index") for node in cluster.nodes.values()}) == 1,
+        "all nodes to show that they have applied the same",
+    )
+
+
+def test_a_leader_that_is_cut_off_answers_no_reads(cluster: Cluster, leader: str, queue: str) -> None:
+    """Somebody else may lead by now, and have changed what it would answer."""
+    followers = cluster.followers()
+    address = cluster.nodes[leader].address
+    with Client(address) as client:
+        accepted = client.enqueue(NewTask(queue, "t"))
+    for name in followers:
+        cluster.nodes[name].pause()
+    try:
+        with Client(address, retry=False) as client:
+            for _ in range(2):  # the first while it still believes that it leads, the second afterwards
+                with pytest.raises((Unavailable, DeadlineExceeded)):
+                    client.get_task(accepted.task_id, timeout_s=SHORT_S)
+        wait_until(lambda: cluster.nodes[leader].get("/readyz")[0] == 503, "it to be no longer ready")
+    finally:
+        for name in followers:
+            cluster.nodes[name].resume()
+    with Client(cluster.address) as client:
+        assert client.get_task(accepted.task_id).task_id == accepted.task_id
+
+
+def test_without_a_majority_nothing_is_acknowledged(cluster: Cluster, leader: str, queue: str) -> None:
+    with Client(cluster.address) as client:
+        client.enqueue(NewTask(queue, "t", request_id="before"))
+    followers = cluster.followers()
+    cluster.kill(*followers)
+    with Client(cluster.nodes[leader].address, retry=False) as client:
+        refusals = []
+        for number in range(3):
+            with pytest.raises((Rejected, DeadlineExceeded)) as refused:
+                client.enqueue(NewTask(queue, "t", request_id=f"r{number}"), timeout_s=2 * SHORT_S)
+            refusals.append(refused.value)
+    reasons = [refusal.reason for refusal in refusals if isinstance(refusal, Rejected)]
+    assert reasons[-1] == "NOT_LEADER", "it knows by now that it does not lead"
+    assert set(reasons) <= {"OUTCOME_UNKNOWN", "NOT_LEADER"}
+    cluster.start_node(followers[0])
+    with Client(cluster.address) as client:
+        # The first may have been in the log already: its repeat is the same task in any case.
+        for request_id in ("before", "r0", "r1", "r2"):
+            client.enqueue(NewTask(queue, "t", request_id=request_id))
+        assert client.queue_stats(queue).enqueued_total == 4
+    cluster.start_node(followers[1])
+    cluster.wait_whole()
+    assert {one.role for one in cluster.replicas().values()} == {ReplicaRole.LEADER, ReplicaRole.FOLLOWER}
+    assert_equal_states(cluster)

@@ -1,0 +1,229 @@
+"""TLS between nodes: both sides prove their names, and who cannot is kept out."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.broker.peers import PeerLimits, PeerTls, PeerTlsError, Reason
+from holdfast.broker.peers.words import PREFACE, Refused
+from tests.integration.peer_nodes import HOST, PeerNode, Stranger, body, hello_of, meet, pair, ports, until
+
+__all__ = ["ports"]
+
+
+class Authority:
+    """Makes certificates with the openssl command."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory = directory
+        self.certificate = directory / f"{name}.pem"
+        self.key = directory / f"{name}.key"
+        self._new_key(self.key)
+        self._run(
+            "req", "-x509", "-new", "-key", self.key, "-subj", f"/CN={name}", "-days", "2", "-out", self.certificate
+        )
+
+    def issue(self, file: str, *, subject: str, names: str = "") -> PeerTls:
+        """A certificate for this subject; `names` are alternative ones, as in `DNS:n1,DNS:n2`."""
+        key, request, certificate, extra = (self.directory / f"{file}.{kind}" for kind in ("key", "csr", "pem", "ext"))
+        self._new_key(key)
+        extra.write_text(f"subjectAltName={names}\n" if names else "basicConstraints=CA:FALSE\n")
+        self._run("req", "-new", "-key", key, "-subj", f"/CN={subject}", "-out", request)
+        self._run(
+            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial",
+            "-days", "2", "-extfile", extra, "-out", certificate,
+        )  # fmt: skip
+        return PeerTls(certificate, key, self.certificate)
+
+    def _new_key(self, path: Path) -> None:
+        self._run("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
+
+    def _run(self, *arguments: str | Path) -> None:
+        command = ["openssl", *map(str, arguments)]
+        subprocess.run(command, check=True, capture_output=True, cwd=self.directory)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command")
+    return Authority(tmp_path_factory.mktemp("authority"), "authority")
+
+
+@pytest.fixture(scope="module")
+def tls(authority: Authority) -> dict[str, PeerTls]:
+    """One by alternative name, one by common name, one with several names."""
+    return {
+        "n1": authority.issue("n1", subject="somebody", names=f"DNS:n1,IP:{HOST}"),
+        "n2": authority.issue("n2", subject="n2"),
+        "n3": authority.issue("n3", subject="x", names="DNS:other,DNS:N3"),
+    }
+
+
+def stranger_context(own: PeerTls | None, authority: Authority) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(authority.certificate)
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
+    return context
+
+
+async def dial(port: int, context: ssl.SSLContext) -> Stranger:
+    return Stranger(*await asyncio.open_connection(HOST, port, ssl=context, server_hostname=""))
+
+
+async def test_three_nodes_talk_over_tls(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:
+    async with (
+        PeerNode("n1", ports, tls=tls["n1"]) as one,
+        PeerNode("n2", ports, tls=tls["n2"]) as two,
+        PeerNode("n3", ports, tls=tls["n3"]) as three,
+    ):
+        await meet(one, two, three)
+        large = b"\x01" + bytes(range(256)) * 16_000  # 4 MB
+        for sender, receiver in ((one, two), (two, three), (three, one)):
+            for frame in (body("first"), large, *map(body, range(500))):
+                assert sender.peers.send(receiver.identity, frame)
+        for sender, receiver in ((one, two), (two, three), (three, one)):
+            await receiver.expect(body(499))
+            assert receiver.frames == [
+                (sender.identity, frame) for frame in (body("first"), large, *map(body, range(500)))
+            ]
+        assert await one.peers.all_blank()
+
+
+async def test_a_pause_over_tls_loses_nothing(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:
+    limits = PeerLimits(body_bytes_max=200_000, outgoing_bytes_max=1_000_000, dead_seconds=60)
+    settings: dict[str, Any] = {"limits": limits}
+    async with (
+        PeerNode("n1", pair(ports), tls=tls["n1"], **settings) as one,
+        PeerNode("n2", pair(ports), tls=tls["n2"], **settings) as two,
+    ):
+        await meet(one, two)
+        two.on_frame = two.peers.pause_reading
+        taken: list[bytes] = []
+        number = 0
+        while one.peers.counters.frames_dropped_full < 20:
+            frame = body(number) + bytes(50_000)
+            if one.peers.send(two.identity, frame):
+                taken.append(frame)
+            assert one.peers.waiting_bytes(two.identity) <= limits.outgoing_bytes_max + 100_000  # what TLS adds
+            number += 1
+            await asyncio.sleep(0)
+        while len(two.frames) < len(taken):
+            two.peers.resume_reading()
+            await asyncio.sleep(0)
+        assert two.bodies == taken
+        assert one.peers.counters.connections_made == 2
+
+
+async def test_a_node_that_claims_another_name_than_its_certificate(
+    ports: Mapping[str, int], tls: dict[str, PeerTls]
+) -> None:
+    """n3's certificate is good, but it does not make its holder n2: neither side accepts it."""
+    async with PeerNode("n1", pair(ports), tls=tls["n1"]) as one, PeerNode("n2", pair(ports), tls=tls["n3"]) as two:
+        for count in (one.peers.counters.refused, two.peers.counters.refused_by_peers):
+            # Twice: as the one that was dialled and as the one that dialled.
+            await until(lambda: count[Reason.TLS_NAME] >= 2, "the refusal")  # noqa: B023
+        assert one.peers.connected() == {}
+        assert not one.peers.send(two.identity, body("secret"))
+        assert one.frames == two.frames == []
+
+
+async def test_an_impostor_with_a_certificate_hears_why(
+    ports: Mapping[str, int], tls: dict[str, PeerTls], authority: Authority
+) -> None:
+    context = stranger_context(tls["n3"], authority)
+    async with PeerNode("n1", ports, tls=tls["n1"]) as one, await dial(one.port, context) as impostor:
+        impostor.say_hello(hello_of("n2", "n1"))
+        assert await impostor.hear(preface=True) == Refused(Reason.TLS_NAME)
+        await impostor.hear_end()
+        assert one.peers.counters.refused[Reason.TLS_NAME] == 1
+
+
+async def test_without_a_certificate_of_the_authority_nobody_gets_in(
+    ports: Mapping[str, int], tls: dict[str, PeerTls], authority: Authority, tmp_path: Path
+) -> None:
+    foreign = Authority(tmp_path, "foreign").issue("n2", subject="n2")
+    async with PeerNode("n1", pair(ports), tls=tls["n1"]) as one:
+        for own in (None, foreign):
+            refused = one.peers.counters.refused[Reason.TLS_FAILED]
+            stranger = await dial(one.port, stranger_context(own, authority))
+            stranger.say_hello(hello_of("n2", "n1"))
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                await stranger.hear(preface=True)
+            stranger.writer.transport.abort()
+            await until(lambda: one.peers.counters.refused[Reason.TLS_FAILED] > refused, "it to be counted")  # noqa: B023
+        assert one.frames == []
+
+
+async def test_a_node_of_another_authority_is_not_dialled(
+    ports: Mapping[str, int], tls: dict[str, PeerTls], tmp_path: Path
+) -> None:
+    foreign = Authority(tmp_path, "foreign").issue("n2", subject="n2")
+    async with PeerNode("n1", pair(ports), tls=tls["n1"]) as one, PeerNode("n2", pair(ports), tls=foreign) as two:
+        for node in (one, two):
+            # Once as the one that dialled, once as the one that was dialled.
+            await until(lambda: node.peers.counters.refused[Reason.TLS_FAILED] >= 2, "both directions to fail")  # noqa: B023
+            assert node.peers.connected() == {}
+
+
+async def test_plain_speakers_at_a_tls_port(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:
+    limits = PeerLimits(hello_seconds_max=0.5)
+    async with (
+        PeerNode("n1", ports, tls=tls["n1"], limits=limits) as one,
+        PeerNode("n3", ports, tls=tls["n3"]) as three,
+    ):
+        await meet(one, three)
+        async with PeerNode("n2", ports, limits=limits) as plain:
+            await until(lambda: one.peers.counters.refused[Reason.TLS_FAILED], "the plain node to be refused")
+            await until(lambda: plain.peers.counters.refused, "the TLS node to be refused")
+            assert "n2" not in one.peers.connected()
+            assert plain.peers.connected() == {}
+        async with await Stranger.dial(one.port) as stranger:
+            stranger.say_hello(hello_of("n2", "n1"))
+            assert not (await stranger.hear_end()).startswith(PREFACE)
+        async with await Stranger.dial(one.port) as silent:  # a handshake that never begins
+            await silent.hear_end()
+        await until(lambda: one.peers.counters.refused[Reason.HELLO_LATE] == 1, "the silent one to be closed")
+        assert one.peers.send(three.identity, body("still here"))
+        await three.expect(body("still here"))
+
+
+async def test_handshakes_that_never_end_are_bounded_too(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:
+    limits = PeerLimits(half_open_max=4)
+    async with PeerNode("n1", pair(ports), tls=tls["n1"], limits=limits) as one:
+        silent = [await Stranger.dial(one.port) for _ in range(12)]
+        await until(lambda: one.peers.counters.refused[Reason.HALF_OPEN_MAX] == 8, "the oldest to make room")
+        assert one.peers.half_open == 4
+        async with PeerNode("n2", pair(ports), tls=tls["n2"]) as two:
+            await meet(one, two)
+        for stranger in silent:
+            await stranger.leave()
+
+
+async def test_files_that_cannot_be_used_stop_the_start(
+    ports: Mapping[str, int], tls: dict[str, PeerTls], authority: Authority, tmp_path: Path
+) -> None:
+    good = tls["n1"]
+    empty = tmp_path / "empty.pem"
+    empty.write_bytes(b"")
+    locked = tmp_path / "locked.key"
+    command = ["openssl", "ec", "-in", str(good.key), "-aes128", "-passout", "pass:x", "-out", str(locked)]
+    subprocess.run(command, check=True, capture_output=True)
+    for wrong in (
+        PeerTls(tmp_path / "missing.pem", good.key, good.authority),
+        PeerTls(good.certificate, tls["n2"].key, good.authority),
+        PeerTls(good.certificate, locked, good.authority),
+        PeerTls(good.certificate, good.key, empty),
+    ):
+        node = PeerNode("n1", pair(ports), tls=wrong)
+        with pytest.raises(PeerTlsError, match="cannot be used"):
+            await node.peers.start(HOST, node.port)
+        await node.peers.stop()

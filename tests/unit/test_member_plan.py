@@ -1,0 +1,83 @@
+"""Which step brings the members of a group in line with the list of nodes."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from holdfast.broker.member_plan import Change, Step, next_change
+from holdfast.broker.raft.membership import check_change, with_learner, with_voter, without
+from holdfast.broker.raft.messages import Configuration
+
+N1, N2, N3 = (f"n{number}/{str(number) * 32}" for number in (1, 2, 3))
+NEW_N2, NEWER_N2 = "n2/" + "a" * 32, "n2/" + "b" * 32
+ALL = {"n1": N1, "n2": N2, "n3": N3}
+
+
+def plan(
+    voters: Iterable[str], learners: Iterable[str] = (), present: Iterable[str] = ALL.values(), behind: str = ""
+) -> Change | None:
+    """`behind` has not caught up; everybody else has."""
+    by_name = {identity.partition("/")[0]: identity for identity in present}
+    return next_change(Configuration.of(5, voters, learners), by_name, lambda replica: replica != behind)
+
+
+def test_a_group_as_it_should_be_is_left_alone() -> None:
+    assert plan([N1, N2, N3]) is None
+
+
+@pytest.mark.parametrize("away", [[N1], [N1, N2]])
+def test_a_node_that_is_away_stays_a_member(away: list[str]) -> None:
+    """It may come back with everything it had."""
+    assert plan([N1, N2, N3], present=[N3, N1][: len(away)]) is None
+
+
+def test_a_learner_that_is_away_is_neither_promoted_nor_removed() -> None:
+    assert plan([N1, N3], [NEW_N2], present=[N1, N3]) is None
+
+
+def test_a_new_node_learns_first() -> None:
+    assert plan([N1]) == Change(Step.ADD, N2)
+    assert plan([N1], [N2], behind=N2) == Change(Step.ADD, N3), "others need not wait for one that is slow"
+    assert plan([N1], [N2, N3], behind=N2) == Change(Step.PROMOTE, N3)
+
+
+def test_a_learner_votes_once_it_has_caught_up() -> None:
+    assert plan([N1, N3], [N2], behind=N2) is None
+    assert plan([N1, N3], [N2]) == Change(Step.PROMOTE, N2)
+
+
+def test_a_node_that_lost_its_disk_is_added_and_its_former_self_stays_until_then() -> None:
+    present = [N1, NEW_N2, N3]
+    assert plan([N1, N2, N3], present=present) == Change(Step.ADD, NEW_N2)
+    assert plan([N1, N2, N3], [NEW_N2], present, behind=NEW_N2) is None
+
+
+def test_the_former_self_goes_before_the_new_one_votes() -> None:
+    """Never two votes for one node."""
+    present = [N1, NEW_N2, N3]
+    assert plan([N1, N2, N3], [NEW_N2], present) == Change(Step.REMOVE, N2)
+    assert plan([N1, N3], [NEW_N2], present) == Change(Step.PROMOTE, NEW_N2)
+
+
+def test_a_learner_that_lost_its_disk_again_is_removed_at_once() -> None:
+    present = [N1, NEWER_N2, N3]
+    assert plan([N1, N2, N3], [NEW_N2], present) == Change(Step.REMOVE, NEW_N2)
+
+
+@pytest.mark.parametrize("identities", [[N1, N2, N3], [N1, NEW_N2, N3], [N1, NEWER_N2, "n3/" + "c" * 32]])
+@pytest.mark.parametrize("begin", [([N1], []), ([N1, N2, N3], []), ([N1, N2, N3], [NEW_N2]), ([N1], [N2, N3])])
+def test_every_step_is_allowed_and_they_end_with_the_nodes_that_are_there(
+    identities: list[str], begin: tuple[list[str], list[str]]
+) -> None:
+    """As the leader would take them, one after the other; and no step ever leaves a node two votes more than it had."""
+    now = Configuration.of(1, *begin)
+    present = {identity.partition("/")[0]: identity for identity in identities}
+    makers = {Step.ADD: with_learner, Step.PROMOTE: with_voter, Step.REMOVE: without}
+    steps = 0
+    while (change := next_change(now, present, lambda _replica: True)) is not None:
+        new = makers[change.step](now, change.replica)
+        check_change(now, new, now.version, leader=N1)
+        now, steps = new, steps + 1
+        assert steps < 20, "it does not end"
+        assert change.step is not Step.PROMOTE or len({voter[:2] for voter in now.voters}) == len(now.voters)
+    assert (now.voters, now.learners) == (tuple(sorted(identities)), ())

@@ -1,0 +1,154 @@
+"""The journal on the node's log does what the one in memory does, and comes back as it was when it was last synced."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.raft import node_journal
+from holdfast.broker.raft.codec import encode_configuration
+from holdfast.broker.raft.journal import MemoryJournal, found
+from holdfast.broker.raft.messages import CONFIGURATION, REGULAR, Configuration
+from holdfast.broker.raft.node_journal import HardState, JournalError, NodeJournal
+from tests.simulation.fake_disk import FakeDisk
+
+SEGMENT_BYTES = 16 * 1024
+SHARD = 3
+
+
+class Stage:
+    """Both journals side by side, on a disk that can lose its power."""
+
+    def __init__(self) -> None:
+        self.disk = FakeDisk(random.Random(0))
+        self.log = NodeLog.open(self.disk, segment_bytes=SEGMENT_BYTES)
+        self.real = NodeJournal.create(self.log, SHARD, group=7, state_name="s")
+        self.model = MemoryJournal()
+        self.sync()
+
+    def sync(self) -> None:
+        flush = self.log.begin_flush()
+        if flush is not None:
+            flush.run()
+            flush.done()
+        self.real.synced()
+        self.model.sync()
+
+    def restart(self) -> None:
+        """What was staged and not synced is forgotten."""
+        self.log.close(clean=False)
+        self.log = NodeLog.open(self.disk, segment_bytes=SEGMENT_BYTES)
+        journal = NodeJournal.load(self.log, SHARD)
+        assert journal is not None
+        self.real = journal
+        self.model = self.model.after_crash()
+
+    def compare(self) -> None:
+        real, model = self.real, self.model
+        assert len(real) == len(model)
+        assert (real.base_index, real.base_term) == (model.base_index, model.base_term)
+        assert list(real.configurations) == list(model.configurations)
+        assert (real.getCurrentTerm(), real.getVotedForNodeId()) == (model.getCurrentTerm(), model.getVotedForNodeId())
+        assert [real[at] for at in range(len(real))] == [model[at] for at in range(len(model))]
+        assert real[-1] == model[-1]
+        for index in range(max(0, model.base_index - 2), model.base_index + len(model) + 3):
+            assert real.term_at(index) == model.term_at(index), index
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 2)),
+    st.tuples(st.just("configure"), st.integers(0, 2)),
+    st.tuples(st.just("cut"), st.integers(1, 5)),
+    st.tuples(st.just("vote"), st.integers(1, 3)),
+    st.tuples(st.just("compact"), st.integers(1, 5)),
+    st.tuples(st.just("reset"), st.integers(1, 5)),
+    st.tuples(st.just("sync"), st.just(0)),
+    st.tuples(st.just("restart"), st.just(0)),
+)
+
+
+def act(stage: Stage, step: str, number: int) -> None:
+    """`number` is how far the term moves, how many entries are cut, and so on."""
+    for journal in (stage.real, stage.model):
+        _, last_index, last_term = journal[-1]
+        if step == "add":
+            journal.add(REGULAR + b"%d" % number, last_index + 1, last_term + number)
+        elif step == "configure":
+            version = journal.configurations[-1][1].version + 1 if journal.configurations else 1
+            command = CONFIGURATION + encode_configuration(Configuration.of(version, ("a", "b")))
+            journal.add(command, last_index + 1, last_term + number)
+        elif step == "cut" and len(journal) > number:
+            journal.deleteEntriesFrom(len(journal) - number)
+        elif step == "vote":
+            journal.setCurrentTerm(journal.getCurrentTerm() + number, "a" if number > 1 else None)
+        elif step == "compact" and len(journal) > number:
+            journal.compact(journal.base_index + number)
+        elif step == "reset":
+            journal.reset(last_index + number, last_term + number, Configuration.of(9, ("c",)))
+    if step == "sync":
+        stage.sync()
+    elif step == "restart":
+        stage.restart()
+
+
+@given(st.lists(STEPS, max_size=60), st.integers(1, 200))
+@settings(max_examples=150, deadline=None)
+def test_it_does_what_the_one_in_memory_does(steps: list[tuple[str, int]], recent_bytes: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_journal, "RECENT_BYTES_MAX", recent_bytes)
+        patch.setattr(node_journal, "READ_ENTRIES", 3)
+        stage = Stage()
+        for step, number in steps:
+            act(stage, step, number)
+            stage.compare()
+
+
+def test_it_knows_its_group_and_state_after_a_restart() -> None:
+    stage = Stage()
+    found(stage.real, ("a", "b"))
+    found(stage.model, ("a", "b"))
+    stage.sync()
+    stage.real.next_state_name = "s-2"
+    stage.real.reset(10, 3, Configuration.of(2, ("a",)))
+    stage.model.reset(10, 3, Configuration.of(2, ("a",)))
+    assert stage.real.state_name == "s-2"
+    stage.restart()
+    assert (stage.real.group, stage.real.state_name) == (7, "s")  # it had not been durable
+    stage.real.next_state_name = "s-3"
+    stage.real.reset(10, 3, Configuration.of(2, ("a",)))
+    stage.model.reset(10, 3, Configuration.of(2, ("a",)))
+    stage.sync()
+    stage.restart()
+    assert (stage.real.group, stage.real.state_name) == (7, "s-3")
+    stage.compare()
+
+
+def test_what_is_staged_is_known() -> None:
+    stage = Stage()
+    assert stage.real.is_durable
+    stage.real.add(REGULAR, 1, 1)
+    assert not stage.real.is_durable
+    stage.sync()
+    assert stage.real.is_durable
+    stage.real.setCurrentTerm(2, None)
+    assert not stage.real.is_durable
+
+
+def test_a_vote_that_changes_nothing_is_not_written() -> None:
+    stage = Stage()
+    stage.real.setCurrentTerm(2, "a")
+    stage.sync()
+    stage.real.setCurrentTerm(2, "a")
+    assert stage.log.begin_flush() is None
+
+
+def test_the_log_knows_nothing_of_other_shards() -> None:
+    assert NodeJournal.load(Stage().log, SHARD + 1) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"group":1}', b"\xff"])
+def test_a_record_of_another_kind_is_refused(data: bytes) -> None:
+    with pytest.raises(JournalError, match="hard state"):
+        HardState.decode(data)

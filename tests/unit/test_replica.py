@@ -1,0 +1,221 @@
+"""A replica of a group of two, driven by rounds: the other is a real engine on a journal in memory."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from holdfast.broker.clock import ShardClock
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.disk_guard import DiskGuard
+from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.raft.codec import decode, encode
+from holdfast.broker.raft.engine import ShardRaft
+from holdfast.broker.raft.journal import MemoryJournal, found
+from holdfast.broker.raft.library import Timing
+from holdfast.broker.raft.messages import PROBE
+from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.broker.recovery import recover_shard
+from holdfast.broker.refusals import NOT_LEADER, OutcomeUnknownError, RefusedError, not_leader
+from holdfast.broker.replica import Replica
+from holdfast.broker.rounds import Message, Rounds
+from holdfast.broker.shard import Shard
+from holdfast.machine.entries import Enqueue
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.outcomes import Outcome
+from tests.simulation.fake_disk import FakeDisk
+from tests.unit.machine_shard import START_MS, new_task
+from tests.unit.small_shard import StillTime, settle
+
+SHARD, GROUP = 0, 1
+ME, OTHER = "n1/" + "1" * 32, "n2/" + "2" * 32
+PATIENT = Timing(heartbeat_s=60, election_s_min=300, election_s_max=600, silence_s_max=290)  # nothing by time alone
+
+
+class OtherNode:
+    """Takes what it is sent, makes it durable at once and answers; or does not listen."""
+
+    def __init__(self) -> None:
+        self.listens = True
+        self.rounds: Rounds | None = None
+        self.raft = ShardRaft(OTHER, MemoryJournal(), now_s=-1e9, timing=PATIENT, draw=lambda: 0.5)
+        self.heard = 0
+
+    def send(self, identity: str, messages: list[Message]) -> None:
+        assert identity == OTHER
+        if not self.listens:
+            return
+        for _shard, _group, data in messages:
+            self.heard += 1
+            self.raft.receive(ME, decode(data), time.monotonic())
+        self.raft.synced()
+        answers, self.raft.outbox = self.raft.outbox, []
+        assert self.rounds is not None
+        self.rounds.receive(OTHER, [(SHARD, GROUP, encode(message)) for _to, message in answers])
+
+    def pause_reading(self) -> None:
+        """It says little."""
+
+    def resume_reading(self) -> None:
+        """It says little."""
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.disk = FakeDisk(random.Random(0))
+        self.log = NodeLog.open(self.disk, segment_bytes=64 * 1024)
+        self.other = OtherNode()
+        self.guard = DiskGuard(self.disk.free_bytes, 0)
+        self.rounds = Rounds(
+            self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
+        )
+        self.other.rounds = self.rounds
+        kv, source = MemoryKV(), StillTime()
+        journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
+        machine = recover_shard(journal, self.log, kv, SHARD)
+        found(journal, [ME, OTHER])
+
+        def make_engine(journal: NodeJournal, applied_index: int) -> ShardRaft:
+            return ShardRaft(
+                ME, journal, now_s=time.monotonic(), applied_index=applied_index, timing=PATIENT, draw=lambda: 0.5
+            )
+
+        def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
+            return Shard(
+                kv, machine, raft, BrokerConfig(), Metrics(),
+                make_clock=lambda applied_ms: ShardClock(source, applied_ms),
+                wake_rounds=lambda: self.rounds.wake(SHARD), check_disk=self.guard.check,
+                found_full=self.guard.found_full, redirect=lambda: not_leader(SHARD, 0, None),
+            )  # fmt: skip
+
+        self.replica = Replica(SHARD, self.log, journal, make_engine, make_shard, machine.meta.applied_index)
+        self.shard = self.replica.shard
+        self.rounds.attach(self.replica)
+        self.running = asyncio.ensure_future(self.rounds.run())
+
+    async def leading(self) -> "Scene":
+        self.replica.raft.election_deadline_s = 0.0
+        self.rounds.wake(SHARD)
+        while not self.shard.serves:
+            await self.replica.next_round()
+        return self
+
+    def enqueue(self, size_bytes: int = 10) -> "asyncio.Task[list[Outcome]]":
+        entry = Enqueue(START_MS, [new_task(envelope=bytes(size_bytes))])
+        return asyncio.ensure_future(self.shard.submit(entry))
+
+    async def enqueue_for_ever(self) -> None:
+        while True:
+            await self.enqueue(size_bytes=4000)
+
+    async def stop(self) -> None:
+        await self.shard.stop()
+        self.rounds.stop()
+        self.rounds.wake(SHARD)
+        await self.running
+
+
+async def _at_once(work: Callable[[], None]) -> None:
+    work()
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    return await Scene().leading()
+
+
+async def refusal(call: Awaitable[object]) -> str:
+    with pytest.raises(RefusedError) as refused:
+        await call
+    return refused.value.reason
+
+
+async def test_what_two_have_is_acknowledged(scene: Scene) -> None:
+    await scene.enqueue()
+    assert scene.other.raft.last_index == scene.replica.raft.last_index
+    await scene.stop()
+
+
+async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:
+    scene.other.listens = False
+    call = scene.enqueue()
+    await settle()
+    assert not call.done()
+    scene.replica.raft.set_term(scene.replica.raft.term + 1, None)
+    scene.replica.raft.follow(None)
+    scene.rounds.wake(SHARD)
+    with pytest.raises(OutcomeUnknownError):
+        await call
+    await scene.stop()
+
+
+async def test_a_round_without_room_that_others_were_sent_is_neither_refused_nor_forgotten(scene: Scene) -> None:
+    """The other has it and may commit it with a third: to say that nothing was changed would be a lie."""
+    scene.disk.capacity_bytes -= scene.disk.free_bytes()
+    with pytest.raises(OutcomeUnknownError):
+        await scene.enqueue_for_ever()  # there is room until the end of the file
+    assert scene.other.raft.last_index == scene.replica.journal.last_index + 1
+    assert not scene.shard.serves, "it has nothing of what it sent: another must lead"
+    assert await refusal(scene.enqueue()) == NOT_LEADER
+    scene.disk.capacity_bytes = 1 << 40
+    await scene.stop()
+
+
+async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(scene: Scene) -> None:
+    for _ in range(20):
+        await scene.enqueue()
+    sent_index = scene.replica.applied_index - 10
+    needed: list[int | None] = [sent_index]
+    scene.replica.log_needed_after = lambda: needed[0]
+    scene.replica.compact(scene.replica.applied_index)
+    await scene.enqueue()
+    assert scene.replica.journal.base_index == sent_index
+    needed[0] = None
+    await scene.enqueue()
+    assert scene.replica.journal.base_index > sent_index, "it goes on by itself when the snapshot is there"
+    await scene.stop()
+
+
+async def test_reads_do_not_wait_for_the_next_heartbeat(scene: Scene) -> None:
+    """Each asks by itself, also the one that came while another was waiting for its answer."""
+    for _ in range(3):
+        reads = [asyncio.ensure_future(scene.shard.be_current()) for _ in range(2)]
+        write = scene.enqueue()
+        await settle()
+        reads.append(asyncio.ensure_future(scene.shard.be_current()))
+        await asyncio.wait_for(asyncio.gather(write, *reads), 30)  # heartbeats come once a minute here
+    await scene.stop()
+
+
+async def test_what_is_asked_while_entries_are_applied_leaves_at_once(scene: Scene) -> None:
+    """The round has sent everything by then, and nothing else may come for a while."""
+    raft = scene.replica.raft
+    asked: list[int | None] = []
+    scene.shard._on_probe = lambda _index: asked.append(raft.begin_read())
+    proposed: list[int | None] = []
+    scene.replica.wish(lambda: proposed.append(raft.propose(b"", PROBE)))
+    scene.rounds.wake(SHARD)
+    async with asyncio.timeout(10):
+        while not asked or not raft.may_read(asked[0] or 0):
+            await scene.replica.next_round()
+    assert asked[0] is not None
+    await scene.stop()
+
+
+async def test_a_damaged_message_is_dropped(scene: Scene) -> None:
+    scene.rounds.receive(OTHER, [(SHARD, GROUP, b"\xff nonsense"), (SHARD, GROUP + 1, b"of another group")])
+    await scene.enqueue()
+    assert scene.shard.serves
+    await scene.stop()
+
+
+async def test_a_wish_is_carried_out_in_a_round(scene: Scene) -> None:
+    done = asyncio.Event()
+    scene.replica.wish(done.set)
+    assert not done.is_set()
+    scene.rounds.wake(SHARD)
+    await done.wait()
+    await scene.stop()
