@@ -148,6 +148,11 @@ class EchoesOldTerms(ShardRaft):
             return
         super()._on_append(sender, message)
 
+    def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
+        if self.role == LEADER and reply.term == self.term:
+            self._peers[sender].note_echo(reply.round)  # also if it has not sent that yet
+        super()._on_append_reply(sender, reply)
+
 
 class KeepsItsIdentity(World):
     """A replica that lost its disk comes back under its old name."""

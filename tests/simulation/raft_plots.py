@@ -216,6 +216,7 @@ def requests_that_come_late(world: World) -> None:
     )
     world.run(draw.uniform(0.05, TIMING.silence_s_max))
     leader.crash()
+    world.is_quiet = True
     _start_impatient(world, leader)
     if world.run_until(lambda: (new := world.leader()) is not None and _serves(new), 2 * ELECTION_S):
         _bring_back(world, name)
@@ -307,14 +308,22 @@ def hand_over(world: World) -> None:
 
 
 def lost_disk(world: World) -> None:
-    """A node comes back without its disk; it is replaced, whatever happens meanwhile."""
+    """A node comes back without its disk; it is replaced, whatever happens meanwhile. It may have had the last copy
+    but one of what was acknowledged, with the only other one at a leader that is gone."""
     if not world.run_until(world.operator.is_settled, ELECTION_S):
         return
-    draw = world.draw
+    draw, leader = world.draw, world.leader()
     name = draw.choice(sorted(world.operator.wanted))
+    if leader is not None and leader.name != name and draw.random() < 0.6:
+        others = [other for other in _others(leader) if other != name]
+        world.isolate(others[: len(world.operator.wanted) // 2])
+        world.run(draw.uniform(0.1, 0.4))
+        leader.crash()
     new = world.lose_disk(name)
     world.operator.wanted = world.operator.wanted - {name} | {new.name}
+    world.faults.cut.clear()
     new.start()
+    world.run(draw.choice([0.0, ELECTION_S / 2]))
     _trouble(world)
 
 
@@ -424,7 +433,7 @@ PLOTS: dict[Callable[[World], None], int] = {
     leaders_that_cannot_speak: 3,
     answers_that_come_late: 3,
     restart_storm: 2,
-    requests_that_come_late: 1,
+    requests_that_come_late: 2,
     split_votes: 2,
     slow_leader: 2,
     paused_leader: 2,

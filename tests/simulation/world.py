@@ -288,7 +288,8 @@ class Node:
 
     async def _until_it_serves(self) -> None:
         starting = asyncio.ensure_future(self._next_rounds())
-        await asyncio.wait([starting, self.ended], timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [starting, self.ended]
+        await asyncio.wait(either, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             raise NodeDiedError

@@ -127,13 +127,14 @@ def test_it_knows_its_group_and_state_after_a_restart() -> None:
 
 def test_what_is_staged_is_known() -> None:
     stage = Stage()
-    assert stage.real.is_durable
+    known = [stage.real.is_durable]
     stage.real.add(REGULAR, 1, 1)
-    assert not stage.real.is_durable
+    known.append(stage.real.is_durable)
     stage.sync()
-    assert stage.real.is_durable
+    known.append(stage.real.is_durable)
     stage.real.setCurrentTerm(2, None)
-    assert not stage.real.is_durable
+    known.append(stage.real.is_durable)
+    assert known == [True, False, True, False]
 
 
 def test_a_vote_that_changes_nothing_is_not_written() -> None:

@@ -307,6 +307,33 @@ def test_a_read_waits_for_the_echo_of_a_majority() -> None:
     assert a.may_read(number)
 
 
+def test_an_answer_to_an_earlier_life_is_no_echo() -> None:
+    """A leader restarted and leads again in the next term: whoever gets its old words now tells that term, no more."""
+    stage = Stage()
+    leader = stage.serve("a")
+    for _ in range(50):
+        stage.now_s += TIMING.heartbeat_s
+        leader.tick(stage.now_s)
+        stage.deliver()
+    stage.now_s += TIMING.heartbeat_s
+    leader.tick(stage.now_s)
+    late = [message for sender, to, message in stage.on_the_way if to == "b"] or [
+        message for to, message in leader.outbox if to == "b"
+    ]
+    stage.collect("a")
+    stage.on_the_way.clear()
+    stage.restart("a")
+    again = stage.serve("a")
+    number = again.begin_read()
+    assert number is not None
+    stage.collect("a")
+    stage.on_the_way.clear()  # nobody hears the question
+    stage.give("b", "a", late[-1])
+    stage.collect("b")
+    stage.deliver()
+    assert not again.may_read(number)
+
+
 def test_a_group_of_one_leads_once_its_vote_is_durable() -> None:
     stage = Stage(replicas="a")
     a = stage["a"]

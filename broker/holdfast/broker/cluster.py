@@ -23,7 +23,6 @@ from holdfast.broker.raft.membership import ChangeRefusedError
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Message, Rounds
 
-CARE_SECONDS = 0.25  # between looks at the members of a shard
 CLOCK_SECONDS = 1.0
 FOUND_SECONDS = 0.5  # between attempts to found
 FRAME_SPARE_BYTES = 4 * 1024 * 1024  # beyond the largest batch: one more message, and heads
@@ -73,7 +72,6 @@ class Cluster:
         self._host = host
         self._rounds = rounds
         self._changed = asyncio.Event()  # somebody came or went
-        self._care_due_s: dict[int, float] = {}
         body_bytes_max = config.batch_bytes_max + FRAME_SPARE_BYTES
         others = [node for node in config.nodes if node.name != config.node_name]
         self.peers = Peers(
@@ -123,11 +121,10 @@ class Cluster:
             except TimeoutError:
                 continue
 
-    def care(self, replica: Replica, now_s: float) -> None:
+    def care(self, replica: Replica) -> None:
         """In the rounds of a shard that this node leads: brings its members in line with the list, by one step."""
-        if not replica.shard.serves or now_s < self._care_due_s.get(replica.number, 0.0):
+        if not replica.shard.serves:
             return
-        self._care_due_s[replica.number] = now_s + CARE_SECONDS
         present = {name: peer.identity for name, peer in self.peers.connected().items()}
         present[self._config.node_name] = self._host.me
         raft = replica.raft

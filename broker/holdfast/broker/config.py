@@ -108,7 +108,7 @@ class BrokerConfig(BaseSettings):
     peer_certificate: Path | None = Field(None, description="PEM file: TLS between nodes; needs the other two")
     peer_key: Path | None = Field(None, description="PEM file with the key of peer_certificate")
     peer_authority: Path | None = Field(None, description="PEM file with who signs the nodes' certificates")
-    heartbeat_ms: int = Field(100, ge=10, le=10_000, description="how often a leader is heard of")
+    heartbeat_ms: int = Field(150, ge=10, le=10_000, description="how often a leader is heard of")
     election_ms: int = Field(
         500, ge=50, le=60_000, description="silence of a leader before an election, and up to twice"
     )
@@ -200,8 +200,8 @@ class BrokerConfig(BaseSettings):
         ports = [name for name in ("port", "peer_port", "ops_port") if getattr(self, name)]
         for at, name in enumerate(ports):
             found += [(name, "must differ from", other) for other in ports[:at] if self._equal(name, other)]
-        if 5 * self.heartbeat_ms > self.election_ms:
-            found.append(("election_ms", "must be at least five times", "heartbeat_ms"))
+        if 3 * self.heartbeat_ms > self.election_ms:
+            found.append(("election_ms", "must be at least three times", "heartbeat_ms"))
         found += self._cluster_contradictions()
         if found:
             raise _ContradictionError(found, self.describe())

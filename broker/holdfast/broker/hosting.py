@@ -38,7 +38,6 @@ GROUP_BITS = 63
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
 SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before another can be elected
 NUMBER_MAX = 1 << 16  # of shards: what a task id has room for
-CLOCK_LOOK_SECONDS = 0.25
 
 Result = TypeVar("Result")
 
@@ -78,7 +77,7 @@ class Host:
         self.replicas: dict[int, Replica] = {}
         self.transfers: dict[int, Transfers] = {}
         self.probes: dict[int, Probes] = {}
-        self.on_step: Callable[[Replica, float], None] = lambda _replica, _now_s: None
+        self.on_look: Callable[[Replica], None] = lambda _replica: None
         self.on_state_replaced: Callable[[int], None] = lambda _number: None
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self._other_groups: set[tuple[str, int]] = set()  # those that were logged
@@ -202,20 +201,16 @@ class Host:
             slots=self._sending_slots,
             on_replaced=on_replaced,
         )
-        looked_s = 0.0
 
-        def on_step(now_s: float) -> None:
-            nonlocal looked_s
+        def on_look(now_s: float) -> None:
             transfers.step(now_s)
-            if now_s - looked_s >= CLOCK_LOOK_SECONDS:
-                looked_s = now_s
-                self._look_at_clock(replica, fitness.may_lead(evidence.off_by_ms()))
-            self.on_step(replica, now_s)
+            self._look_at_clock(replica, fitness.may_lead(evidence.off_by_ms()))
+            self.on_look(replica)
 
         self.transfers[number] = transfers
         self.probes[number] = Probes(lambda: self.states[number].view(), self.note_damage)
         replica.on_snapshot_message = transfers.handle
-        replica.on_step = on_step
+        replica.on_look = on_look
         replica.log_needed_after = lambda: transfers.sender.held_index
         self._rounds.attach(replica)
 

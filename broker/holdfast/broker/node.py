@@ -111,7 +111,7 @@ class Node:
         self._cluster: Cluster | None = None
         if config.nodes:
             self._cluster = Cluster(config, self._data_dir.node_id, self._host, self._rounds, SystemTime())
-            self._host.on_step = self._cluster.care
+            self._host.on_look = self._cluster.care
         self._host.on_state_replaced = lambda number: self._checkpointer.forget(number)
         self._checkpointer = Checkpointer(
             self._node_log,

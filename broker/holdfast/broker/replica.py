@@ -18,6 +18,8 @@ from holdfast.broker.snapshots.codec import is_snapshot_message
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 
+LOOK_SECONDS = 0.25  # between looks at what changes slowly: clocks, members, who needs a snapshot
+
 _log = get_logger(__name__)
 
 
@@ -59,10 +61,12 @@ class Replica:
         self._make_engine = make_engine
         self.raft = make_engine(journal, applied_index)
         self.shard = make_shard(self, self.raft)
-        self.raft.shard_time_ms = self.shard.time_ms
+        self.raft.shard_time_ms = self._told_time_ms
         self.durable_base_index = journal.base_index
         self.on_snapshot_message: Callable[[str, bytes], None] = lambda _sender, _data: None
-        self.on_step: Callable[[float], None] = lambda _now_s: None
+        self.on_look: Callable[[float], None] = lambda _now_s: None  # a few times a second, inside a round
+        self._look_due_s = 0.0
+        self._time_ms = 0  # shard time as of the last look
         # Entries after this one are still needed: somebody is sent a snapshot that ends with it.
         self.log_needed_after: Callable[[], int | None] = lambda: None
         self._compact_to = 0
@@ -93,6 +97,10 @@ class Replica:
 
     def step(self, now_s: float) -> int:
         """Lets time pass, takes proposals and sends what is new; returns how many entries were staged."""
+        is_look_due = now_s >= self._look_due_s
+        if is_look_due:
+            self._look_due_s = now_s + LOOK_SECONDS
+            self._time_ms = self.shard.time_ms()
         self.raft.tick(now_s)
         self._take_new_state()
         if self._compact_to > self.journal.base_index:
@@ -102,11 +110,16 @@ class Replica:
         wishes, self._wishes = self._wishes, []
         for wish in wishes:
             wish()
-        self.on_step(now_s)
+        if is_look_due:
+            self.on_look(now_s)
         self.shard.follow_role()
         staged = self.shard.stage()
         self.raft.replicate()
         return staged
+
+    def _told_time_ms(self) -> int:
+        """Shard time for heartbeats. A little late is right enough, for it only says what time it is at least."""
+        return self._time_ms
 
     def take_outgoing(self) -> list[tuple[str, bytes]]:
         outbox, self.raft.outbox = self.raft.outbox, []
@@ -121,6 +134,11 @@ class Replica:
         if self._replaced is not None:
             (taken, old, _machine), self._replaced = self._replaced, None
             taken.ended(True, old)
+
+    @property
+    def wants_apply(self) -> bool:
+        """Whether `apply` has anything to do: of many idle replicas most have not."""
+        return self.raft.commit_index > self.shard.applied_index or self.shard.reads_wait or bool(self._watchers)
 
     async def apply(self) -> None:
         self._more_to_apply = not await self.shard.apply_committed()
@@ -139,7 +157,8 @@ class Replica:
     @property
     def is_unfinished(self) -> bool:
         """Whether there is something to do that no event will announce."""
-        return self._more_to_apply or self.shard.has_work or bool(self.raft.outbox)
+        has_more = self._more_to_apply and self.raft.commit_index > self.shard.applied_index
+        return has_more or self.shard.has_work or bool(self.raft.outbox)
 
     def dropped(self, refused: RefusedError) -> None:
         """There was no room for the round: what was staged is gone, here. Others may have been sent it.
@@ -161,7 +180,7 @@ class Replica:
             self.raft.go_back_to(self.journal)
         else:
             self.raft = self._make_engine(self.journal, self.shard.applied_index)
-            self.raft.shard_time_ms = self.shard.time_ms
+            self.raft.shard_time_ms = self._told_time_ms
             self.shard.replicator = self.raft
         # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
         # nor no. In a group of one nothing was sent, it still leads, and all of it is refused.

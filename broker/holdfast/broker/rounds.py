@@ -186,7 +186,8 @@ class Rounds:
 
     async def _apply(self, active: list[Replica]) -> None:
         for replica in active:
-            await replica.apply()
+            if replica.wants_apply:
+                await replica.apply()
 
     async def _wait(self) -> None:
         """Until something is to be done, or a deadline has come."""

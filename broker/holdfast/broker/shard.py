@@ -372,6 +372,10 @@ class Shard:
         return len(self._proposals) + len(self._staged)
 
     @property
+    def reads_wait(self) -> bool:
+        return len(self._reads) > 0
+
+    @property
     def has_work(self) -> bool:
         """Whether something waits for a round."""
         proposes = self._leading is not None and len(self._proposals) > 0 and self.replicator.accepts

@@ -7,7 +7,7 @@ from holdfast.client.errors import HoldfastError, Rejected
 _PAUSE_FIRST_S = 0.05
 _PAUSE_MAX_S = 1.0
 # Shorter, because the question is cheap: it goes to all servers in turn until one of them leads.
-_LOOK_ELSEWHERE_S_MAX = 0.5
+_LOOK_ELSEWHERE_S_MAX = 0.2
 
 
 def wished_pause_s(attempt: int, error: HoldfastError) -> float:

@@ -151,13 +151,14 @@ class ShardRaft(GroupRaft):
 
     def synced(self) -> None:
         """Everything in the journal is durable; nothing has entered the engine since that sync began."""
+        has_more = self.durable_index != self.last_index
         self.durable_index = self.last_index
         self.outbox += self.held
         self.held.clear()
         if self.role == CANDIDATE and self.voted_for == self.replica:
             self._votes.add(self.replica)
             self._lead_if_elected()
-        elif self.role == LEADER:
+        elif self.role == LEADER and has_more:
             self._advance_commit()
 
     def go_back_to(self, journal: Journal) -> None:
@@ -398,7 +399,7 @@ class ShardRaft(GroupRaft):
         return tuple(entries), size_bytes
 
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
-        if self.role != LEADER or reply.term != self.term:
+        if self.role != LEADER or reply.term != self.term or reply.round > self._round:
             return
         peer = self._peers[sender]
         peer.note_echo(reply.round)
@@ -447,7 +448,9 @@ class ShardRaft(GroupRaft):
 
     def _on_append(self, sender: str, message: Append) -> None:
         if message.term < self.term:
-            self.outbox.append((sender, AppendReply(self.term, False, self.last_index, message.round)))
+            # It tells the newer term, and echoes nothing: the sender may lead again in just that term, with its rounds
+            # counted anew.
+            self.outbox.append((sender, AppendReply(self.term, False, self.last_index, 0)))
             return
         self._hear_leader(sender)
         self.leader_commit_index = message.commit_index

@@ -19,6 +19,8 @@ class Journal(Protocol):
     @property
     def base_term(self) -> int: ...
     @property
+    def last_index(self) -> int: ...
+    @property
     def configurations(self) -> Sequence[Known]:
         """Oldest first: the one that held at the base (none if there was none yet), then each in the log."""
         ...
@@ -80,6 +82,10 @@ class MemoryJournal:
     @property
     def base_term(self) -> int:
         return self._rows[0][2]
+
+    @property
+    def last_index(self) -> int:
+        return self._rows[-1][1]
 
     @property
     def configurations(self) -> Sequence[Known]:

@@ -63,12 +63,22 @@ LEADER: int = _module._RAFT_STATE.LEADER
 class Timing:
     """How patient replicas are with each other, in seconds."""
 
-    heartbeat_s: float = 0.1
+    heartbeat_s: float = 0.15
     election_s_min: float = 0.5  # without a sign of the leader before an election
     election_s_max: float = 1.0
     # Without an answer of a majority before a leader steps down. Counted from when the question was sent, and less than
     # what followers wait from when they got it: nobody can be elected before that.
     silence_s_max: float = 0.45
+
+
+class _Member(str):
+    """Another replica where the library keeps a node. It equals its name, so finding it by name costs nothing."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> str:
+        return str(self)
 
 
 class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
@@ -94,7 +104,6 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         self.replica = replica
         self.journal = journal
         self.others: tuple[str, ...] = ()
-        self._nodes: dict[str, Node] = {}  # the library's name of each of the others
         settings = SyncObjConf(
             autoTick=False,
             journalFile=journal,
@@ -156,14 +165,14 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
     def set_others(self, others: Iterable[str]) -> None:
         """Who else belongs to the group. What is known of those who stay is kept."""
         self.others = tuple(sorted(others))
-        known, self._nodes = self._nodes, {}
-        for replica in self.others:
-            node = self._nodes[replica] = known.pop(replica, None) or Node(replica)
-            self._SyncObj__raftNextIndex.setdefault(node, self.last_index + 1)
-            self._SyncObj__raftMatchIndex.setdefault(node, 0)
-        self._SyncObj__otherNodes = set(self._nodes.values())
-        for node in known.values():
-            del self._SyncObj__raftNextIndex[node], self._SyncObj__raftMatchIndex[node]
+        members = {_Member(replica) for replica in self.others}
+        gone = self._SyncObj__otherNodes - members  # type: ignore[has-type]  # the library has no types
+        self._SyncObj__otherNodes = members
+        for member in members:
+            self._SyncObj__raftNextIndex.setdefault(member, self.last_index + 1)
+            self._SyncObj__raftMatchIndex.setdefault(member, 0)
+        for member in gone:
+            del self._SyncObj__raftNextIndex[member], self._SyncObj__raftMatchIndex[member]
 
     @property
     def election_deadline_s(self) -> float:
@@ -190,19 +199,19 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftLastApplied = index
 
     def next_index(self, replica: str) -> int:
-        index: int = self._SyncObj__raftNextIndex[self._nodes[replica]]
+        index: int = self._SyncObj__raftNextIndex[replica]
         return index
 
     def set_next_index(self, replica: str, index: int) -> None:
-        self._SyncObj__raftNextIndex[self._nodes[replica]] = index
+        self._SyncObj__raftNextIndex[replica] = index
 
     def match_index(self, replica: str) -> int:
         """Up to where another replica's log is known to be durable and the same as this leader's."""
-        index: int = self._SyncObj__raftMatchIndex[self._nodes[replica]]
+        index: int = self._SyncObj__raftMatchIndex[replica]
         return index
 
     def set_match_index(self, replica: str, index: int) -> None:
-        self._SyncObj__raftMatchIndex[self._nodes[replica]] = index
+        self._SyncObj__raftMatchIndex[replica] = index
 
     # --- its log ----------------------------------------------------------------------------------------------
 
@@ -216,7 +225,7 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def last_index(self) -> int:
-        return self.journal.base_index + len(self.journal) - 1
+        return self.journal.last_index
 
     @property
     def last_term(self) -> int:
