@@ -133,7 +133,7 @@ class Plan:
             (scheduler, "REFILL_TASKS", self.refill_tasks),
             (scheduler, "WINDOWS_MAX", self.windows_max),
             (proposals, "ROUND_ENTRIES_MAX", self.round_entries_max),
-            (shard_module, "time", SimpleNamespace(perf_counter=perf_counter)),
+            (shard_module, "time", SimpleNamespace(perf_counter=perf_counter, monotonic=_loop_time)),
             (checkpoints, "_log", SimpleNamespace(debug=_say_nothing, warning=_say_nothing)),
         ]
         before = [(module, name, getattr(module, name)) for module, name, _ in values]
@@ -144,6 +144,10 @@ class Plan:
         finally:
             for module, name, value in before:
                 setattr(module, name, value)
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _say_nothing(*_args: object, **_fields: object) -> None:

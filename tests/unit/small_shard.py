@@ -139,7 +139,7 @@ class SmallShard:
         await settle()
         self.shard.stage()
         self.log.aborted()
-        self.shard.aborted(disk_low(0, 1))
+        self.shard.aborted(disk_low(0, 1), self.log.commit_index)
         await settle()
 
     async def rounds_until(self, work: Coroutine[Any, Any, Result]) -> Result:

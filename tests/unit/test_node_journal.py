@@ -125,6 +125,24 @@ def test_it_knows_its_group_and_state_after_a_restart() -> None:
     stage.compare()
 
 
+def test_old_entries_are_read_only_as_far_as_they_are_valid() -> None:
+    """What was cut stays in the log until the next sync, and must not be taken for what replaced it."""
+    stage = Stage()
+    for index in range(1, 61):
+        stage.real.add(REGULAR + b"old %d" % index, index, 1 if index < 50 else 2)
+    stage.sync()
+    stage.restart()
+    stage.real.deleteEntriesFrom(50)
+    for index in (50, 51):
+        stage.real.add(REGULAR + b"new %d" % index, index, 3)
+    assert stage.real[1][0] == REGULAR + b"old 1"  # reads many at once
+    stage.sync()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
+        stage.real.add(REGULAR + b"new 52", 52, 3)
+    assert stage.real[50] == (REGULAR + b"new 50", 50, 3)
+
+
 def test_what_is_staged_is_known() -> None:
     stage = Stage()
     known = [stage.real.is_durable]

@@ -3,31 +3,36 @@
 Each scene is played twice, by the library and by ours, and tells what came of it. If the library's part fails, the
 pinned library has changed, and with it what we replace.
 
-    finding                                        scene, or pair of tests
+    finding                                        scene; played as test_stock[...] and test_ours[...]
     T1  re-sent entries cut what is acknowledged   an_old_message_comes_again,
                                                    an_old_message_comes_again_and_the_leader_dies,
                                                    the_first_of_many_messages_is_acknowledged
     T2  acks carry no term                         an_ack_of_another_time_comes
-    T3  killed between dump and compaction         test_raft_stock_log.py: killed_between_state_and_log
-    T4  killed while the log is compacted          test_raft_stock_log.py: killed_at_any_step_of_a_compaction
-    T5  two changes of members at once;            two_members_are_added_at_once
-        no learners;                               a_member_is_added_that_has_nothing
-        a replica does not see that it is removed  a_replica_is_removed
-    T6  a callback that raises applies again       test_an_answer_that_fails_stock, test_an_answer_that_fails_ours,
-                                                   test_an_entry_that_comes_again_is_not_applied_again_ours
+    T5  two changes of members at once             two_members_are_added_at_once
+        no learners                                a_member_is_added_that_has_nothing
+        one that is removed does not see it        a_replica_is_removed
     T7  large entries are sent in broken chunks    an_entry_is_larger_than_a_message
     T8  votes are counted, not collected           a_vote_comes_twice
     T9  a leader counts what is not on its disk    a_disk_is_slower_than_a_follower
     T10 members in the log are forgotten           a_replica_restarts_during_a_change
-    nothing is fsynced: entries, term, vote        test_raft_stock_log.py: promises_are_made;
-                                                   the_power_fails_after_a_vote
-    pickle.loads on bytes from anyone; 0.0.0.0     test_raft_stock_wire.py
-    pickle protocol 2                              test_raft_stock_wire.py: bytes_of_an_entry_on_the_wire
     a cut-off leader keeps its role                a_leader_is_cut_off
     a stale leader is not told the higher term     a_stale_leader_sends_entries
     no pre-vote                                    a_replica_hears_nobody, a_replica_that_was_cut_off_comes_back
-    no ReadIndex                                   a_leader_is_read_that_may_have_been_replaced
-    __getEntries takes the whole tail              a_follower_is_far_behind
+    no way to read safely                          a_leader_is_read_that_may_have_been_replaced
+    the whole tail of the log for each message     a_follower_is_far_behind
+    a vote is forgotten                            the_power_fails_after_a_vote
+
+    finding                                        pair of tests, ..._stock and ..._ours
+    T6  a callback that raises applies again       test_an_answer_that_fails_...
+    T3  killed between state and compaction        test_raft_stock_log.py: test_killed_between_state_and_log_...
+    T4  killed while the log is compacted          test_raft_stock_log.py: test_killed_at_any_step_of_a_compaction_...
+    entries, term and vote are never synced        test_raft_stock_log.py: test_promises_are_made_...
+    bytes of anyone are unpickled                  test_raft_stock_wire.py: test_bytes_of_a_stranger_...,
+                                                   test_a_command_is_a_program_...
+    it listens on all addresses                    test_raft_stock_wire.py: test_where_it_listens_...
+    pickle protocol 2                              test_raft_stock_wire.py: test_bytes_of_an_entry_on_the_wire_...
+
+A leader of ours does not remove itself either: it says why, and hands over first (test_raft_members.py).
 """
 
 import asyncio

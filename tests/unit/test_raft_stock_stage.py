@@ -195,7 +195,7 @@ class CountedLibraryJournal(LibraryJournal):  # type: ignore[misc]
 
 
 class Stock(Player):
-    """Nothing of it is changed but its clock and its transport, for which it has a place."""
+    """Nothing of it is changed but its clock; it has a place for a journal and a transport."""
 
     SETTINGS: ClassVar[dict[str, Any]] = {"autoTick": False, "dynamicMembershipChange": True}
 

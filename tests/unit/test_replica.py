@@ -10,6 +10,7 @@ import pytest
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.disk_guard import DiskGuard
+from holdfast.broker.log.errors import DiskFullError
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.raft.codec import decode, encode
@@ -161,6 +162,31 @@ async def test_a_round_without_room_that_others_were_sent_is_neither_refused_nor
     assert not scene.shard.serves, "it has nothing of what it sent: another must lead"
     assert await refusal(scene.enqueue()) == NOT_LEADER
     scene.disk.capacity_bytes = 1 << 40
+    await scene.stop()
+
+
+async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is elected at the end of a round stages its first entry then: it goes with the round of somebody else."""
+
+    async def without_room(_work: Callable[[], None]) -> None:
+        raise DiskFullError("there is no room")
+
+    monkeypatch.setattr(scene.rounds, "_run_blocking", without_room)
+    assert scene.replica.raft.propose(b"", PROBE) is not None
+    flush = scene.log.begin_flush()
+    assert flush is not None
+    await scene.rounds._sync(flush, [])
+    assert scene.replica.raft.last_index == scene.log.last_index(SHARD), "it would count what is on no disk of its own"
+    monkeypatch.undo()
+    await scene.stop()
+
+
+async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) -> None:
+    before = scene.replica.is_unfinished
+    scene.replica.raft.propose(b"", PROBE)
+    assert (before, scene.replica.is_unfinished) == (False, True)
     await scene.stop()
 
 

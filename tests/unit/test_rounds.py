@@ -1,17 +1,20 @@
 """Rounds over a real log on a fake disk: one sync for all that waits, and what happens when there is no room."""
 
 import asyncio
+import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
+from holdfast.broker import shard as shard_module
 from holdfast.broker.checkpoints import Checkpointer
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.log.errors import DiskFailedError
+from holdfast.broker.log.errors import DiskFailedError, DiskFullError
 from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.log.writer import Placed, RoundWriter
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.recovery import RecoveryError
 from holdfast.broker.refusals import DISK_LOW, RefusedError
@@ -67,7 +70,7 @@ class Broker:
             await self.replica.next_round()
         return self
 
-    def enqueue(self, size_bytes: int = 10) -> Awaitable[list[Accepted]]:
+    def enqueue(self, size_bytes: int = 10) -> "asyncio.Future[list[Accepted]]":
         entry = Enqueue(START_MS, [new_task(envelope=bytes(size_bytes))])
         return asyncio.ensure_future(self.shard.submit(entry))  # type: ignore[arg-type]  # an enqueue is never rejected
 
@@ -133,6 +136,62 @@ async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broke
     replay(NodeLog.open(disk, segment_bytes=SEGMENT_BYTES), replayed)
     assert state_hash(replayed) == state_hash(broker.kv)
     assert counted.enqueued_total == accepted + 1
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+async def test_whichever_round_has_no_room_it_serves_once_there_is_some(
+    disk: FakeDisk, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """The founding of a shard, its election and the first entry of its term are rounds like any other."""
+    write, calls = RoundWriter.write, itertools.count(1)
+
+    def full_once(writer: RoundWriter, buffers: list[bytes], size_bytes: int, hard: Mapping[int, bytes]) -> Placed:
+        if next(calls) == nth:
+            raise DiskFullError("there is no room")
+        return write(writer, buffers, size_bytes, hard)
+
+    monkeypatch.setattr(RoundWriter, "write", full_once)
+    async with asyncio.timeout(20):
+        broker = await Broker(disk, MemoryKV()).serving()
+        accepted = 0
+        while accepted < 5:
+            try:
+                await broker.enqueue()
+            except RefusedError:
+                broker.guard.look()
+                continue
+            accepted += 1
+    counted = broker.shard.queue(QUEUE)
+    assert counted is not None
+    assert counted.enqueued_total == accepted
+    await broker.stop()
+
+
+async def test_what_is_in_the_log_is_not_refused_because_a_later_round_has_no_room(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_module, "APPLY_SECONDS_MAX", 0.0)  # one entry in each round
+    monkeypatch.setattr(shard_module, "SLICE_SECONDS", 0.0)
+    broker.thread.is_open = False
+    calls = [broker.enqueue() for _ in range(8)]
+    await settle()
+    later = broker.enqueue()
+    run = broker.thread.run
+
+    async def full_then(work: Callable[[], None]) -> None:
+        if calls[0].done() and not later.done():
+            raise DiskFullError("there is no room")
+        await run(work)
+
+    monkeypatch.setattr(broker.rounds, "_run_blocking", full_then)
+    broker.thread.open()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
+    await asyncio.gather(later, return_exceptions=True)
+    counted = broker.shard.queue(QUEUE)
+    assert counted is not None
+    assert counted.enqueued_total == 8 + (not later.exception())
+    await broker.stop()
 
 
 async def test_a_failed_sync_ends_the_rounds(broker: Broker, disk: FakeDisk) -> None:

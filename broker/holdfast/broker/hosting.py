@@ -80,6 +80,7 @@ class Host:
         self.on_look: Callable[[Replica], None] = lambda _replica: None
         self.on_state_replaced: Callable[[int], None] = lambda _number: None
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
+        self._is_stopping = False
         self._other_groups: set[tuple[str, int]] = set()  # those that were logged
         self.leaders_changed = asyncio.Event()  # set whenever this node begins or ceases to lead
 
@@ -220,7 +221,7 @@ class Host:
         if not may_lead and raft.may_campaign:
             _log.warning("clock_is_off", shard=replica.number, leads=raft.role == LEADER)
             self._hand_over(replica)
-        raft.may_campaign = may_lead
+        raft.may_campaign = may_lead and (replica.is_alone or not self._is_stopping)
 
     async def in_round(self, replica: Replica, act: Callable[[], Result]) -> Result:
         """Has something done with an engine, in the next round."""
@@ -240,7 +241,12 @@ class Host:
 
     async def hand_over_all(self) -> None:
         """Makes others lead what this node leads, if they can, so that nobody has to wait for an election."""
-        led = [replica for replica in self.replicas.values() if replica.shard.serves and not replica.is_alone]
+        self._is_stopping = True
+        grouped = [replica for replica in self.replicas.values() if not replica.is_alone]
+        led = [replica for replica in grouped if replica.shard.serves]
+        for replica in grouped:
+            if replica not in led:
+                replica.raft.may_campaign = False  # or another that stops might hand over to this one
         await asyncio.gather(*(self.hand_over(replica) for replica in led))
 
     async def hand_over(self, replica: Replica) -> None:

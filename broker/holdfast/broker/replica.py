@@ -9,6 +9,7 @@ from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.logs import get_logger
 from holdfast.broker.raft.codec import FrameError, decode, encode
 from holdfast.broker.raft.engine import ShardRaft
+from holdfast.broker.raft.journal import found
 from holdfast.broker.raft.library import LEADER
 from holdfast.broker.raft.messages import Configuration
 from holdfast.broker.raft.node_journal import NodeJournal
@@ -158,7 +159,7 @@ class Replica:
     def is_unfinished(self) -> bool:
         """Whether there is something to do that no event will announce."""
         has_more = self._more_to_apply and self.raft.commit_index > self.shard.applied_index
-        return has_more or self.shard.has_work or bool(self.raft.outbox)
+        return has_more or self.shard.has_work or bool(self.raft.outbox) or not self.journal.is_durable
 
     def dropped(self, refused: RefusedError) -> None:
         """There was no room for the round: what was staged is gone, here. Others may have been sent it.
@@ -168,9 +169,7 @@ class Replica:
         """
         if self.journal.is_durable:
             return
-        self.journal = NodeJournal.load(self._log, self.number) or NodeJournal.create(
-            self._log, self.number, group=self.journal.group, state_name=self.journal.state_name
-        )
+        self.journal = NodeJournal.load(self._log, self.number) or self._begin_again(self.journal)
         if self._replaced is not None:
             (refused_state, old, machine), self._replaced = self._replaced, None
             self.shard.replace_state(old, machine)
@@ -185,7 +184,14 @@ class Replica:
         # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
         # nor no. In a group of one nothing was sent, it still leads, and all of it is refused.
         self.shard.follow_role()
-        self.shard.aborted(refused)
+        self.shard.aborted(refused, self.journal.last_index)
+
+    def _begin_again(self, lost: NodeJournal) -> NodeJournal:
+        """Not even the first round of this replica had room: it is blank, or founds the group that it was to found."""
+        journal = NodeJournal.create(self._log, self.number, group=lost.group, state_name=lost.state_name)
+        if lost.configurations:
+            found(journal, lost.configurations[0][1].voters)
+        return journal
 
     # --- state and log ----------------------------------------------------------------------------------------
 

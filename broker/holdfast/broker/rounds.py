@@ -24,6 +24,7 @@ Message = tuple[int, int, bytes]  # shard, group, bytes
 ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
 INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
 INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
+FULL_SECONDS = 0.1  # between rounds when the disk has no room
 
 
 class Wire(Protocol):
@@ -169,8 +170,10 @@ class Rounds:
         except DiskFullError:
             flush.abort()
             refused = self._on_disk_full()
-            for replica in active:
+            # All of them: who was elected at the end of the last round has staged something since.
+            for replica in self._replicas.values():
                 replica.dropped(refused)
+            await asyncio.sleep(FULL_SECONDS)  # elections and first entries try again at once, and again
             return
         finally:
             syncing.cancel()  # of a node that ends; otherwise it is done

@@ -32,7 +32,7 @@ from holdfast.machine.rows import Execution, Queue
 SLICE_SECONDS = 0.002  # how long entries are applied before other work of the loop gets a turn
 APPLY_SECONDS_MAX = 0.02  # how long before the round goes on: heartbeats must not wait for a long backlog
 APPLY_ENTRIES_MAX = 64  # taken from the log at once
-STATE_FULL_SECONDS = 0.2  # between attempts to write the state when the disk has no room for it
+FULL_SECONDS = 0.2  # between attempts to write when the disk has no room
 
 
 class Shard:
@@ -73,6 +73,7 @@ class Shard:
         self._staged: dict[int, Proposal] = {}  # by index: in the log or on the way there, not yet applied
         self._reads = Reads(config.proposals_max)
         self._leading: Leadership | None = None
+        self._lead_not_before_s = 0.0
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ class Shard:
         term = self.replicator.term if self.replicator.serves else 0
         if self._leading is not None and self._leading.term != term:
             self._stop_leading(self._leading)
-        if self._leading is None and term and not self._draining:
+        if self._leading is None and term and not self._draining and time.monotonic() >= self._lead_not_before_s:
             self._start_leading(term)
 
     def _start_leading(self, term: int) -> None:
@@ -257,16 +258,20 @@ class Shard:
             self._staged[index] = proposal
         return len(taken)
 
-    def aborted(self, error: Exception) -> None:
+    def aborted(self, error: Exception, last_index: int) -> None:
         """The disk had no room for the round: nothing of it was written, and what waits behind it must not be either.
 
-        Entries that wait were decided as if those before them would be applied (low-water marks), so all are refused
-        and the scheduler starts afresh. What is durable has been applied by now.
+        Entries that wait were decided as if those before them would be applied (low-water marks), so all after
+        `last_index` are refused and the scheduler starts afresh. Those up to it are in the log and will be applied.
         """
-        dropped = [*self._staged.values(), *self._proposals.drop_all()]
-        self._staged.clear()
+        dropped = [self._staged.pop(index) for index in list(self._staged) if index > last_index]
+        dropped += self._proposals.drop_all()
         if self._leading is not None:
             self._leading.reserver.reset()
+            if not self._leading.is_open:
+                # Its first entry is among them: it begins again, a little later.
+                self._leading = None
+                self._lead_not_before_s = time.monotonic() + FULL_SECONDS
         for proposal in dropped:
             proposal.reject(error)
 
@@ -327,7 +332,7 @@ class Shard:
             except StateFullError:
                 self._state_lags = True
                 self._found_full()
-                await asyncio.sleep(STATE_FULL_SECONDS)
+                await asyncio.sleep(FULL_SECONDS)
 
     def _follow(self, effects: Effects, applied: Applied) -> None:
         for index in [index for index in self._staged if index <= self._committed_index]:

@@ -163,7 +163,15 @@ class NodeJournal:
         """From the log, with those that follow: whoever asks for one will ask for them too."""
         self._old = {}
         size_bytes = 0
+        first_recent = self._last_index - len(self._recent) + 1
         for entry in islice(self._log.entries(self._shard, index - 1), READ_ENTRIES):
+            if entry.index >= first_recent:
+                break  # the log may still have what was cut and replaced: that is not durable before the next sync
+            if entry.term != self.term_at(entry.index):
+                raise JournalError(
+                    f"Expected entry {entry.index} of shard {self._shard} to be of term {self.term_at(entry.index)}, "
+                    f"but the log has one of term {entry.term}."
+                )
             self._old[entry.index] = (entry.payload, entry.index, entry.term)
             size_bytes += len(entry.payload)
             if size_bytes > READ_BYTES:
