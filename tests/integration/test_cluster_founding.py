@@ -138,6 +138,58 @@ def test_a_node_alone_gets_company(cluster: Cluster, queue: str) -> None:
         assert (stats.ready, stats.claimed, stats.succeeded_total) == (200, 0, 1)
 
 
+def begin_alone(cluster: Cluster, name: str, queue: str) -> str:
+    """A node that began without the others, stopped again; returns the configuration that lists them all."""
+    node, config = cluster.nodes[name], cluster.directory / name / f"{name}.toml"
+    listed = config.read_text()
+    config.write_text(f'node_name = "{name}"\nhost = "{HOST}"\nport = {node.port}\n')
+    cluster.start_node(name)
+    with Client(node.address) as client:
+        client.enqueue(NewTask(queue, "t"))
+    assert node.stop() == 0
+    return listed
+
+
+def test_two_foundings_in_one_list_are_not_both_served(cluster: Cluster, queue: str) -> None:
+    """Clients would find the one or the other, and half of the tasks each time."""
+    for name in ("n1", "n2"):
+        listed = begin_alone(cluster, name, queue)
+        (cluster.directory / name / f"{name}.toml").write_text(listed)
+        cluster.nodes[name].launch()
+    asked = pb.QueueStatsRequest(queues=[queue])
+    for name in ("n1", "n2"):
+        wait_until(lambda name=name: cluster.nodes[name].events("another_group"), f"{name} to notice")  # type: ignore[misc]
+        wait_until(
+            lambda name=name: isinstance(  # type: ignore[misc]
+                raw_call(cluster.nodes[name].address, "Tasks/QueueStats", asked), Refusal
+            ),
+            f"{name} to refuse",
+        )
+    # One of them gives up its own, and there is one founding again.
+    cluster.kill("n2")
+    cluster.start_node("n2", rebuild=True)
+    cluster.start_node("n3")
+    cluster.kill("n1")
+    cluster.start_node("n1")
+    with Client(cluster.address) as client:
+        assert client.queue_stats(queue).enqueued_total == 1
+        wait_for_members(cluster)
+        assert_equal_states(cluster)
+
+
+def test_a_node_of_a_cluster_does_not_start_without_its_list(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.wait_whole()
+    node = cluster.nodes["n2"]
+    assert node.stop() == 0
+    config = cluster.directory / "n2" / "n2.toml"
+    config.write_text(f'node_name = "n2"\nhost = "{HOST}"\nport = {node.port}\n')
+    node.launch()
+    assert node.wait_for_exit() == 1
+    assert "n1, n3" in node.log_text
+    assert "lists no nodes" in node.log_text
+
+
 def test_nodes_that_prove_their_names(cluster: Cluster, queue: str, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command")

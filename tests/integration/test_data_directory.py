@@ -113,3 +113,13 @@ def test_a_torn_tail_is_cut(copy: Path, make_server: MakeServer) -> None:
             return (await client.queue_stats("work")).ready
 
     assert asyncio.run(count()) == 19
+
+
+def test_a_node_whose_log_is_gone_does_not_forget_and_go_on(copy: Path, make_server: MakeServer) -> None:
+    """The state is written later than the log, so it may know of nothing yet."""
+    shutil.rmtree(copy / "log")
+    server = make_server(data_dir=copy)
+    server.launch()
+    said = refusal(server)
+    assert "it was lost" in said
+    assert "--rebuild" in said

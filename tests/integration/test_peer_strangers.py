@@ -22,6 +22,7 @@ from holdfast.broker.peers.words import (
     encode_word,
 )
 from tests.integration.peer_nodes import (
+    DIGEST,
     HOST,
     Listener,
     PeerNode,
@@ -59,6 +60,10 @@ async def test_nodes_of_different_clusters_refuse_each_other(
     said = [(line["event"], line["reason"]) for line in logs if "reason" in line]
     assert said.count(("connection refused", reason.name)) == 2, "once at each node, however often it happened"
     assert said.count(("another node refuses a connection", reason.name)) == 2
+    if reason is Reason.OTHER_NODE_LIST:
+        own = {f"this node's list: 2 nodes, digest {digest.hex()[:8]}" for digest in (DIGEST, b"other")}
+        found = [entry.get("found", "") for entry in logs if entry.get("reason") == reason.name]
+        assert {text.partition(";")[0] for text in found} == own, "both say which list they have"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 
 from holdfast.broker.peers import PeerInfo, PeerLimits, Reason
 from holdfast.broker.peers.words import Hello, Refused
@@ -83,21 +84,52 @@ async def test_a_frame_goes_to_an_identity_and_not_to_a_name(ports: Mapping[str,
         assert one.peers.counters.frames_dropped_unconnected == 2
 
 
-async def test_the_newest_of_one_name_wins(ports: Mapping[str, int]) -> None:
+async def test_of_two_nodes_with_one_name_the_one_that_is_there_stays(
+    ports: Mapping[str, int],
+) -> None:
+    """They would push each other out for ever: somebody forgot to give one of them its name."""
     async with PeerNode("n1", pair(ports)) as one, PeerNode("n2", pair(ports)) as two:
         await meet(one, two)
         changes = one.changes
-        async with await Stranger.dial(one.port) as newer:
-            newer.say_hello(hello_of("n2", "n1", number=77))
-            newer.frame(body("new"))
-            assert isinstance(await newer.hear(preface=True), Hello)
-            await one.expect(body("new"))
-            assert one.frames[-1][0].startswith("n2/")
-            assert one.frames[-1][0] != two.identity
-        # Both connections with the older one were closed, and it was told.
-        await until(lambda: two.peers.counters.refused_by_peers[Reason.REPLACED] >= 2, "the older one to hear of it")
-        await until(lambda: one.changes > changes, "the change to be told")
-        await meet(one, two)  # it is the one that is there, after all
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                assert two.peers.send(one.identity, body("here"))
+                await one.expect(body("here"))
+                one.frames.clear()
+                async with await Stranger.dial(one.port) as twin:
+                    twin.say_hello(hello_of("n2", "n1", number=77))
+                    assert await twin.hear(preface=True) == Refused(Reason.TWO_OF_ONE_NAME)
+                    assert await twin.hear_end() == b""
+        assert (one.changes, one.peers.counters.refused[Reason.TWO_OF_ONE_NAME]) == (changes, 3)
+        assert one.hears(two)
+        assert two.hears(one)
+    [said] = logs  # the same is not said again and again
+    assert (said["event"], said["node"]) == ("connection refused", "n2")
+    assert said["found"].startswith(f"two nodes call themselves n2: {two.identity} at ")
+
+
+async def test_the_one_that_is_refused_says_so_itself(ports: Mapping[str, int]) -> None:
+    async with PeerNode("n1", pair(ports)) as one, PeerNode("n2", pair(ports)) as two:
+        await meet(one, two)
+        with structlog.testing.capture_logs() as logs:
+            async with PeerNode("n2", {"n1": ports["n1"], "n2": ports["n3"]}, number=77) as twin:
+                refused = twin.peers.counters.refused_by_peers
+                await until(lambda: refused[Reason.TWO_OF_ONE_NAME] >= 2, "the twin to be refused")
+                assert not twin.peers.connected()
+    [said] = [each for each in logs if each["event"] == "another node refuses a connection"]
+    assert said["found"] == "two nodes call themselves n2: this one and another"
+
+
+async def test_a_node_with_another_disk_gets_in_once_the_old_connection_is_silent(ports: Mapping[str, int]) -> None:
+    """Its machine lost its power, so nobody closed the connection."""
+    limits = PeerLimits(dead_seconds=0.3)
+    async with PeerNode("n1", pair(ports), limits=limits) as one, await Stranger.dial(one.port) as old:
+        old.say_hello(hello_of("n2", "n1", number=76))
+        assert isinstance(await old.hear(preface=True), Hello)
+        async with PeerNode("n2", pair(ports), number=77) as new:
+            await meet(one, new)
+            assert await old.hear() == Refused(Reason.REPLACED)
+        assert one.peers.counters.refused[Reason.TWO_OF_ONE_NAME] > 0, "it was tried while the old one was fresh"
 
 
 async def test_a_repeated_connection_takes_the_place_of_the_first(ports: Mapping[str, int]) -> None:

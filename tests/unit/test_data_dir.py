@@ -178,3 +178,23 @@ def test_every_new_name_is_synced_with_its_directory(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "fsync", record)
     DataDir.open(tmp_path / "d").close()
     assert synced == [".", "d/LOCK", "d", "d", "d", "d/NODE_ID.tmp", "d", "d/FORMAT.tmp", "d"]
+
+
+def test_a_node_whose_log_is_gone_does_not_begin_anew(tmp_path: Path) -> None:
+    """It would vote and lead as if it had never promised anything."""
+    with DataDir.open(tmp_path) as data:
+        data.check_log(is_empty=True)  # new
+        data.note_log_begun()
+        data.check_log(is_empty=False)
+        with pytest.raises(DataDirError, match="--rebuild"):
+            data.check_log(is_empty=True)
+    with DataDir.open(tmp_path) as data, pytest.raises(DataDirError, match="not mounted"):
+        data.check_log(is_empty=True)
+
+
+def test_a_log_from_before_it_was_marked_is_marked(tmp_path: Path) -> None:
+    """The process ended between its first round and the mark."""
+    with DataDir.open(tmp_path) as data:
+        data.check_log(is_empty=False)
+        with pytest.raises(DataDirError):
+            data.check_log(is_empty=True)

@@ -36,6 +36,17 @@ class Stage:
         self.real.synced()
         self.model.sync()
 
+    def sync_while_it_is_read(self) -> None:
+        """As in a round: what earlier rounds have committed is applied while the sync runs."""
+        flush = self.log.begin_flush()
+        self.compare()
+        if flush is not None:
+            flush.run()
+            self.compare()
+            flush.done()
+        self.real.synced()
+        self.model.sync()
+
     def restart(self) -> None:
         """What was staged and not synced is forgotten."""
         self.log.close(clean=False)
@@ -65,6 +76,7 @@ STEPS = st.one_of(
     st.tuples(st.just("compact"), st.integers(1, 5)),
     st.tuples(st.just("reset"), st.integers(1, 5)),
     st.tuples(st.just("sync"), st.just(0)),
+    st.tuples(st.just("sync while it is read"), st.just(0)),
     st.tuples(st.just("restart"), st.just(0)),
 )
 
@@ -89,16 +101,20 @@ def act(stage: Stage, step: str, number: int) -> None:
             journal.reset(last_index + number, last_term + number, Configuration.of(9, ("c",)))
     if step == "sync":
         stage.sync()
+    elif step == "sync while it is read":
+        stage.sync_while_it_is_read()
     elif step == "restart":
         stage.restart()
 
 
-@given(st.lists(STEPS, max_size=60), st.integers(1, 200))
-@settings(max_examples=150, deadline=None)
-def test_it_does_what_the_one_in_memory_does(steps: list[tuple[str, int]], recent_bytes: int) -> None:
+@given(st.lists(STEPS, max_size=60), st.integers(1, 40), st.sampled_from([3, 100]))
+@settings(max_examples=200, deadline=None)
+def test_it_does_what_the_one_in_memory_does(
+    steps: list[tuple[str, int]], recent_bytes: int, read_entries: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_journal, "RECENT_BYTES_MAX", recent_bytes)
-        patch.setattr(node_journal, "READ_ENTRIES", 3)
+        patch.setattr(node_journal, "READ_ENTRIES", read_entries)
         stage = Stage()
         for step, number in steps:
             act(stage, step, number)
@@ -141,6 +157,30 @@ def test_old_entries_are_read_only_as_far_as_they_are_valid() -> None:
         patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
         stage.real.add(REGULAR + b"new 52", 52, 3)
     assert stage.real[50] == (REGULAR + b"new 50", 50, 3)
+
+
+def test_what_replaces_a_cut_stays_in_memory_until_it_is_durable() -> None:
+    """The log reaches further than the cut, and has none of it."""
+    stage = Stage()
+    for index in range(1, 61):
+        stage.real.add(REGULAR + b"old %d" % index, index, 1)
+    stage.sync()
+    stage.real.deleteEntriesFrom(50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
+        for index in range(50, 56):
+            stage.real.add(REGULAR + b"new %d" % index, index, 3)
+    assert [stage.real[index][0] for index in range(49, 52)] == [
+        REGULAR + b"old 49",
+        REGULAR + b"new 50",
+        REGULAR + b"new 51",
+    ]
+    stage.real.reset(70, 4, Configuration.of(2, ("a",)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
+        for index in range(71, 74):
+            stage.real.add(REGULAR + b"newest %d" % index, index, 4)
+    assert stage.real[1] == (REGULAR + b"newest 71", 71, 4)
 
 
 def test_what_is_staged_is_known() -> None:

@@ -5,6 +5,7 @@ Everything that touches an engine is done inside a round.
 
 import asyncio
 import importlib.metadata
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,9 +14,10 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.hosting import Host
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.peers.identities import name_of
+from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.library import CANDIDATE, LEADER
 from holdfast.broker.raft.membership import ChangeRefusedError
-from holdfast.broker.raft.messages import PROBE
+from holdfast.broker.raft.messages import BLANK, PROBE
 from holdfast.broker.refusals import OutcomeUnknownError, change_refused, probe_not_found
 from holdfast.broker.replica import Replica
 from holdfast.broker.shard_service import (
@@ -29,6 +31,8 @@ from holdfast.broker.shard_service import (
 )
 
 CHANGE_SECONDS_MAX = 10.0  # for a change of leader or members to come about
+
+HAND_OVER_LAG_MAX = 10_000  # entries that a new leader may lack: it gets them while nothing is served
 
 Result = TypeVar("Result")
 
@@ -49,7 +53,8 @@ class Admin:
     # --- looks ------------------------------------------------------------------------------------------------
 
     def describe(self) -> NodeView:
-        replicas = [self._describe(replica) for _, replica in sorted(self._host.replicas.items())]
+        numbers = {*self._host.replicas, *(range(self._config.shards) if self._config.nodes else ())}
+        replicas = [self._describe(number) for number in sorted(numbers)]
         version = importlib.metadata.version("holdfast")
         return NodeView(self._config.node_name, self._node_id, version, self._nodes(), replicas)
 
@@ -58,7 +63,10 @@ class Admin:
             return [NodeAddress(self._config.node_name, self.own_address)]
         return [NodeAddress(node.name, node.address) for node in self._config.nodes]
 
-    def _describe(self, replica: Replica) -> ReplicaView:
+    def _describe(self, number: int) -> ReplicaView:
+        replica = self._host.replicas.get(number)
+        if replica is None:
+            return _not_there_yet(number)
         raft = replica.raft
         age_s = self._checkpointer.age_s(replica.number)
         return ReplicaView(
@@ -73,6 +81,7 @@ class Admin:
             log_bytes=self._log.bytes_after(replica.number, raft.base_index),
             snapshot_age_ms=None if age_s is None else int(age_s * 1000),
             configuration=raft.configuration,
+            problem=self._host.problem_of(replica.number),
         )
 
     def find_leader(self, shard: int) -> LeaderView:
@@ -85,26 +94,49 @@ class Admin:
     # --- changes ----------------------------------------------------------------------------------------------
 
     async def transfer(self, shard: int, to: str) -> LeaderView:
-        replica = self._host.find(shard)
+        replica = self._host.find_to_serve(shard)
         if not replica.shard.serves:
             raise self._host.redirect(shard)
-        members = [voter for voter in replica.raft.configuration.voters if name_of(voter) == to]
-        if not members:
-            raise change_refused("NOT_A_VOTER", f"Expected a voter of shard {shard}, but {to} is none.")
-        if members[0] != self._host.me and not await self._in_round(
-            replica, lambda: replica.raft.hand_over(members[0])
-        ):
-            raise self._host.redirect(shard)
+        voters = {name_of(voter): voter for voter in replica.raft.configuration.voters}
+        if to not in voters:
+            names = ", ".join(voters)
+            raise change_refused("NOT_A_VOTER", f"Expected a voter of shard {shard}, but {to} is none of {names}.")
+        if voters[to] != self._host.me:
+            await self._hand_over(replica, voters[to])
+        return self.find_leader(shard)
+
+    async def _hand_over(self, replica: Replica, member: str) -> None:
+        """Returns once it leads. Whoever cannot take over is not tried: nothing is served meanwhile."""
+        to, raft = name_of(member), replica.raft
+        try:
+            async with asyncio.timeout(2 * raft.timing.election_s_max):
+                while not self._can_lead(raft, member) and replica.shard.serves:
+                    await replica.next_round()
+        except TimeoutError:
+            raise change_refused(
+                "NOT_CAUGHT_UP",
+                f"Expected {to} to be able to lead shard {replica.number}, but it does not answer or is behind: "
+                f"it lacks {raft.peer_lag(member)} entries; see `holdfast shard ls`.",
+            ) from None
+        if not await self._in_round(replica, lambda: replica.raft.hand_over(member)):
+            raise self._host.redirect(replica.number)
         try:
             async with asyncio.timeout(CHANGE_SECONDS_MAX):
-                while replica.raft.leader != members[0]:
+                while replica.raft.leader != member:
+                    if replica.raft.accepts:
+                        raise TimeoutError  # it serves again
                     await replica.next_round()
         except TimeoutError:
             raise change_refused("NO_HAND_OVER", f"Expected {to} to take over, but it did not in time.") from None
-        return self.find_leader(shard)
+
+    @staticmethod
+    def _can_lead(raft: ShardRaft, member: str) -> bool:
+        heard_s = raft.peer_heard_s(member)
+        answers = heard_s is not None and time.monotonic() < heard_s + raft.timing.election_s_max
+        return answers and raft.peer_lag(member) <= HAND_OVER_LAG_MAX
 
     async def change_membership(self, shard: int, expected_version: int, kind: ChangeKind, replica: str) -> int:
-        here = self._host.find(shard)
+        here = self._host.find_to_serve(shard)
         if not here.shard.serves:
             raise self._host.redirect(shard)
         raft = here.raft
@@ -112,26 +144,31 @@ class Admin:
             # A leader cannot remove itself: another takes over, and the caller is sent there.
             await self._host.hand_over(here)
             raise self._host.redirect(shard)
-        steps = {ChangeKind.ADD: raft.add_member, ChangeKind.PROMOTE: raft.promote, ChangeKind.REMOVE: raft.remove}
+
+        def change() -> tuple[int, int]:
+            raft = here.raft  # of this round: another may have taken its place since the call came
+            steps = {ChangeKind.ADD: raft.add_member, ChangeKind.PROMOTE: raft.promote, ChangeKind.REMOVE: raft.remove}
+            return steps[kind](replica, expected_version), raft.term
+
         try:
-            index = await self._in_round(here, lambda: steps[kind](replica, expected_version))
+            index, term = await self._in_round(here, change)
         except ChangeRefusedError as refused:
             if refused.reason == "ALREADY":
                 return raft.configuration.version
             raise change_refused(refused.reason, str(refused)) from None
-        await self._committed(here, index)
+        await self._committed(here, index, term)
         return expected_version + 1
 
     # --- hashes -----------------------------------------------------------------------------------------------
 
     async def probe(self, shard: int) -> int:
-        replica = self._host.find(shard)
+        replica = self._host.find_to_serve(shard)
         if not replica.shard.serves:
             raise self._host.redirect(shard)
-        index = await self._in_round(replica, lambda: replica.raft.propose(b"", PROBE))
+        index, term = await self._in_round(replica, lambda: (replica.raft.propose(b"", PROBE), replica.raft.term))
         if index is None:
             raise self._host.redirect(shard)
-        await self._committed(replica, index)
+        await self._committed(replica, index, term)
         return index
 
     async def read_probe(self, shard: int, index: int, wait_ms: int) -> ProbeView:
@@ -147,17 +184,35 @@ class Admin:
     async def _in_round(self, replica: Replica, act: Callable[[], Result]) -> Result:
         return await self._host.in_round(replica, act)
 
-    async def _committed(self, replica: Replica, index: int) -> None:
-        """Waits until an entry of this leader is applied; if it leads no more, nobody here knows what becomes of it."""
-        term = replica.raft.term
+    async def _committed(self, replica: Replica, index: int, term: int) -> None:
+        """Waits until an entry of this leader is applied; if it leads no more, nobody here knows what becomes of it: in
+        its place another leader's entry may be applied by now."""
         try:
             async with asyncio.timeout(CHANGE_SECONDS_MAX):
-                while replica.applied_index < index:
-                    if replica.raft.term != term or replica.raft.role != LEADER:
-                        raise OutcomeUnknownError
+                while replica.raft.term == term and replica.raft.role == LEADER:
+                    if replica.applied_index >= index:
+                        return
                     await replica.next_round()
         except TimeoutError:
-            raise OutcomeUnknownError from None
+            pass
+        raise OutcomeUnknownError
+
+
+def _not_there_yet(number: int) -> ReplicaView:
+    """A shard of the cluster of which this node has heard nothing yet: nobody has founded it, or it lost its disk."""
+    return ReplicaView(
+        shard=number,
+        role=Role.BLANK,
+        term=0,
+        leader=None,
+        commit_index=0,
+        applied_index=0,
+        last_index=0,
+        lag=0,
+        log_bytes=0,
+        snapshot_age_ms=None,
+        configuration=BLANK,
+    )
 
 
 def _role(replica: Replica, me: str) -> Role:

@@ -99,6 +99,8 @@ class Checkpointer:
             _log.warning("state_flush_failed", shard=replica.number, error=str(error))
             flushed.at_s = self._monotonic()
             return
+        if replica.applied_index < captured:
+            return  # a snapshot that could not be kept was taken back meanwhile: that was another state
         flushed.index, flushed.at_s = captured, self._monotonic()
         base_index = captured
         if not replica.is_alone:

@@ -7,10 +7,11 @@ brings them in line with the list, one change at a time.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from holdfast.broker.clock import TimeSource
 from holdfast.broker.clock_evidence import ClockEvidence
-from holdfast.broker.config import BrokerConfig, ClusterNode
+from holdfast.broker.config import BATCH_BYTES_LIMIT, BrokerConfig, ClusterNode
 from holdfast.broker.hosting import Host
 from holdfast.broker.logs import get_logger
 from holdfast.broker.member_plan import Change, Step, next_change
@@ -25,6 +26,8 @@ from holdfast.broker.rounds import Message, Rounds
 
 CLOCK_SECONDS = 1.0
 FOUND_SECONDS = 0.5  # between attempts to found
+WAITING_SECONDS = 2.0  # without anything before that is said, and then
+WAITING_AGAIN_SECONDS = 30.0
 FRAME_SPARE_BYTES = 4 * 1024 * 1024  # beyond the largest batch: one more message, and heads
 
 _log = get_logger(__name__)
@@ -64,6 +67,26 @@ class PeerWire:
         self._peers.resume_reading()
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a node without anything waits for."""
+
+    missing: list[str]  # nodes of the list to which there is no connection
+    with_data: list[str]  # nodes that have a log: the cluster is there already
+
+    @property
+    def event(self) -> str:
+        return "waiting_to_join" if self.with_data else "waiting_to_found"
+
+    @property
+    def sentence(self) -> str:
+        if self.with_data:
+            return f"this node has no data and waits for the leader to add it; {', '.join(self.with_data)} has data"
+        if self.missing:
+            return f"waiting for {', '.join(self.missing)}: a cluster is founded when all of its nodes are there"
+        return "all nodes are there, and the first of the list is about to found the cluster"
+
+
 class Cluster:
     """The other nodes, for a node that is not alone."""
 
@@ -72,7 +95,8 @@ class Cluster:
         self._host = host
         self._rounds = rounds
         self._changed = asyncio.Event()  # somebody came or went
-        body_bytes_max = config.batch_bytes_max + FRAME_SPARE_BYTES
+        # Not by the present setting: the log may have entries from a time when more was allowed in one call.
+        body_bytes_max = BATCH_BYTES_LIMIT + FRAME_SPARE_BYTES
         others = [node for node in config.nodes if node.name != config.node_name]
         self.peers = Peers(
             name=config.node_name,
@@ -84,7 +108,7 @@ class Cluster:
             on_frame=lambda identity, body: self.wire.on_frame(identity, body),
             on_change=self._changed.set,
             tls=_tls(config),
-            limits=PeerLimits(body_bytes_max=body_bytes_max, outgoing_bytes_max=4 * body_bytes_max),
+            limits=PeerLimits(body_bytes_max=body_bytes_max, outgoing_bytes_max=body_bytes_max),
         )
         self.wire = PeerWire(self.peers, rounds, host.evidence, source, body_bytes_max)
         rounds.wire = self.wire
@@ -99,15 +123,37 @@ class Cluster:
 
     async def run(self) -> None:
         """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""
-        if self._config.nodes[0].name == self._config.node_name:
-            await self._found()
+        await asyncio.gather(self._found(), self._tell_time(), self._tell_waiting())
+
+    async def _tell_time(self) -> None:
+        """Followers have nothing to say to each other, but each needs to know the others' clocks, and that they live."""
         while True:
-            # Followers have nothing to say to each other, but each needs to know the others' clocks.
             for peer in self.peers.connected().values():
                 self.wire.send_clock(peer.identity)
             await asyncio.sleep(CLOCK_SECONDS)
 
+    async def _tell_waiting(self) -> None:
+        """A node that has nothing and serves nothing must say what it waits for."""
+        await asyncio.sleep(WAITING_SECONDS)
+        while self._host.is_blank:
+            waiting = self.waiting()
+            _log.warning(
+                waiting.event, missing=waiting.missing, with_data=waiting.with_data,
+                founder=self._config.nodes[0].name, detail=waiting.sentence,
+            )  # fmt: skip
+            await asyncio.sleep(WAITING_AGAIN_SECONDS)
+
+    def waiting(self) -> Waiting:
+        connected = self.peers.connected()
+        others = [node.name for node in self._config.nodes if node.name != self._config.node_name]
+        return Waiting(
+            [name for name in others if name not in connected],
+            [name for name in others if name in connected and not connected[name].blank],
+        )
+
     async def _found(self) -> None:
+        if self._config.nodes[0].name != self._config.node_name:
+            return
         while self._host.is_blank:
             self._changed.clear()
             if await self.peers.all_blank() and self._host.is_blank:
@@ -153,7 +199,7 @@ class Cluster:
 def _digest(config: BrokerConfig) -> bytes:
     """Of all that must be the same on every node."""
     rows = [[node.name, node.address, node.peer_address] for node in config.nodes]
-    return node_list_digest([*rows, ["shards", str(config.shards)], ["batch_bytes_max", str(config.batch_bytes_max)]])
+    return node_list_digest([*rows, ["shards", str(config.shards)]])
 
 
 def _host_and_port(node: ClusterNode) -> tuple[str, int]:

@@ -32,6 +32,8 @@ _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 _YEAR_MS = 366 * _DAY_MS
 
+BATCH_BYTES_LIMIT = 256 * _MIB  # no call may ever carry more, whatever is set
+
 _Port = Annotated[int, Field(ge=0, le=65_535)]
 _GIVEN_CHARS_MAX = 80
 
@@ -133,7 +135,7 @@ class BrokerConfig(BaseSettings):
     payload_bytes_max: int = Field(_MIB, ge=1, le=64 * _MIB, description="largest payload of a task")
     result_bytes_max: int = Field(_MIB, ge=1, le=64 * _MIB, description="largest result of a task")
     batch_tasks_max: int = Field(1000, ge=1, le=1000, description="most tasks in one call")
-    batch_bytes_max: int = Field(4 * _MIB, ge=_KIB, le=256 * _MIB, description="most bytes in one call")
+    batch_bytes_max: int = Field(4 * _MIB, ge=_KIB, le=BATCH_BYTES_LIMIT, description="most bytes in one call")
     lease_ms_min: int = Field(1000, ge=1, le=_DAY_MS, description="shortest lease")
     lease_ms_max: int = Field(_DAY_MS, ge=1, le=_YEAR_MS, description="longest lease")
     delay_ms_max: int = Field(_YEAR_MS, ge=1, le=10 * _YEAR_MS, description="furthest a task may be put off")

@@ -3,6 +3,7 @@
     LOCK      exclusively locked while a process uses the directory; holds its pid
     FORMAT    version of this layout; written last, so a directory without it was never in use
     NODE_ID   random identity of this node on this disk
+    LOG_BEGUN there once something was promised that only the log has: a log that is empty since was lost
     log/      segment files
     state/    state databases, one per shard
 
@@ -26,6 +27,7 @@ FORMAT_VERSION = 3
 _LOCK = "LOCK"
 _FORMAT = "FORMAT"
 _NODE_ID = "NODE_ID"
+_LOG_BEGUN = "LOG_BEGUN"
 _LOG = "log"
 _STATE = "state"
 _TMP_SUFFIX = ".tmp"
@@ -79,6 +81,22 @@ class DataDir:
         except OSError as error:
             where = error.filename or path
             raise DataDirError(f"Cannot use data directory {path}: {where}: {error.strerror}.") from error
+
+    def note_log_begun(self) -> None:
+        """To be called when the log has its first round, before anybody is told of what is in it."""
+        if not (self.path / _LOG_BEGUN).exists():
+            _write_atomically(self.path / _LOG_BEGUN, b"")
+
+    def check_log(self, *, is_empty: bool) -> None:
+        """A node whose log is gone must not go on under its old identity: it has promised things that it forgot."""
+        if not is_empty:
+            self.note_log_begun()
+        elif (self.path / _LOG_BEGUN).exists():
+            raise DataDirError(
+                f"Expected the log of this node in {self.log_dir}, but there is nothing: it was lost, or its volume is "
+                "not mounted. Bring it back. A node of a cluster can get everything from its peers again: start it "
+                "with --rebuild."
+            )
 
     def close(self) -> None:
         """Let go of the lock. The LOCK file stays: removing it would let two processes lock two different files."""

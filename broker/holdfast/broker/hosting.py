@@ -21,7 +21,6 @@ from holdfast.broker.probes import Probes
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import found
 from holdfast.broker.raft.library import LEADER, Timing
-from holdfast.broker.raft.membership import ChangeRefusedError
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.recovery import RecoveryError, recover_shard
 from holdfast.broker.refusals import RefusedError, not_leader, shard_not_found
@@ -37,7 +36,6 @@ from holdfast.machine.machine import Machine
 GROUP_BITS = 63
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
 SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before another can be elected
-NUMBER_MAX = 1 << 16  # of shards: what a task id has room for
 
 Result = TypeVar("Result")
 
@@ -114,7 +112,7 @@ class Host:
             directories.clean(None)
 
     def _check_identity(self, journal: NodeJournal) -> None:
-        """A node that changed its name would be a stranger in its own group."""
+        """A node that changed its name would be a stranger in its own group, and one without its list finds nobody."""
         _index, configuration = journal.configurations[-1] if journal.configurations else (0, None)
         mine = self.me.partition("/")[2]
         for member in configuration.members if configuration else ():
@@ -122,8 +120,16 @@ class Host:
             if node_id == mine and name != self._config.node_name:
                 raise StateError(
                     f"This data directory belongs to the node {name!r}, but node_name is {self._config.node_name!r}; "
-                    f'set node_name = "{name}".'
+                    f'set node_name = "{name}", or choose the data directory of {self._config.node_name!r}.'
                 )
+        others = (
+            sorted({name_of(member) for member in configuration.members if member != self.me}) if configuration else []
+        )
+        if others and not self._config.nodes:
+            raise StateError(
+                f"This data directory belongs to a node of a cluster with {', '.join(others)}, but the configuration "
+                "lists no nodes; start it with the configuration file of the cluster."
+            )
 
     @property
     def is_blank(self) -> bool:
@@ -141,7 +147,7 @@ class Host:
     def join(self, sender: str, message: Message) -> Replica | None:
         """Another node speaks of a shard that this one has no replica of: it becomes a member, blank as yet."""
         number, group, _data = message
-        if number >= NUMBER_MAX or name_of(sender) not in self._addresses:
+        if number >= self._config.shards or name_of(sender) not in self._addresses:
             return None
         _log.info("joining", shard=number, sender=sender)
         replica = self._open(number, self._create(number, group))
@@ -221,7 +227,8 @@ class Host:
         if not may_lead and raft.may_campaign:
             _log.warning("clock_is_off", shard=replica.number, leads=raft.role == LEADER)
             self._hand_over(replica)
-        raft.may_campaign = may_lead and (replica.is_alone or not self._is_stopping)
+        is_staying = replica.is_alone or not self._is_stopping
+        raft.may_campaign = may_lead and is_staying and not self.problem_of(replica.number)
 
     async def in_round(self, replica: Replica, act: Callable[[], Result]) -> Result:
         """Has something done with an engine, in the next round."""
@@ -232,8 +239,8 @@ class Host:
                 return
             try:
                 done.set_result(act())
-            except ChangeRefusedError as refused:
-                done.set_exception(refused)
+            except Exception as error:  # noqa: BLE001 - it is the caller's, and must not end the rounds
+                done.set_exception(error)
 
         replica.wish(wish)
         self._rounds.wake(replica.number)
@@ -269,9 +276,24 @@ class Host:
         if (sender, number) not in self._other_groups:
             self._other_groups.add((sender, number))
             _log.error(
-                "another_group", shard=number, sender=sender,
-                advice="this node or the other has data of another cluster; start the one that has with --rebuild",
+                "another_group", shard=number, sender=sender, serves=not self.problem_of(number),
+                advice="one of the two has data of another cluster; save what you need of it, start it with --rebuild",
             )  # fmt: skip
+
+    def problem_of(self, number: int) -> str:
+        """Why a replica must not be led or served from here, if there is a reason.
+
+        Of two foundings the one that most nodes of the list belong to goes on. If neither has most of them, nobody can
+        tell which one is meant, and clients would find one or the other: both refuse.
+        """
+        others = sorted(sender for sender, shard in self._other_groups if shard == number)
+        replica = self.replicas.get(number)
+        if not others or replica is None:
+            return ""
+        voters = {name_of(voter) for voter in replica.raft.configuration.voters} & self._addresses.keys()
+        if 2 * len(voters) > len(self._addresses):
+            return ""
+        return f"{name_of(others[0])} has a shard {number} that was founded apart from the one here"
 
     def note_damage(self, error: Exception) -> None:
         """Somebody could not read a state. If that is because a file is damaged, no replica of it may go on: neither

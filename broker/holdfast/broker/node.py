@@ -19,6 +19,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.disk_guard import DiskGuard, free_bytes
 from holdfast.broker.hosting import Host
+from holdfast.broker.leaderless import Leaderless
 from holdfast.broker.log.disk import RealDisk
 from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import NodeLog
@@ -77,6 +78,7 @@ class Node:
                 await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
             self._admin.own_address = f"{self._config.host}:{self.port}"
+            self._warn_of_port("port", self.port)
             await self._ops.start()
             self.ops_port = self._ops.port
             self._ready = True
@@ -89,6 +91,7 @@ class Node:
         self._data_dir = DataDir.open(config.data_dir)
         self._stack.callback(self._data_dir.close)
         self._node_log = NodeLog.open(RealDisk(self._data_dir.log_dir), segment_bytes=config.segment_bytes)
+        self._data_dir.check_log(is_empty=self._node_log.is_empty)
 
     def _build(self) -> None:
         config, metrics = self._config, self.metrics
@@ -98,6 +101,7 @@ class Node:
         self._rounds = Rounds(
             self._node_log, metrics, run_blocking=_runner(self._log_thread), on_disk_full=self._guard.found_full
         )
+        self._rounds.on_first_sync = self._data_dir.note_log_begun
         self._host = Host(
             config,
             self._data_dir,
@@ -162,13 +166,20 @@ class Node:
 
     async def _start_cluster(self, cluster: Cluster) -> None:
         try:
-            await cluster.start()
+            self._warn_of_port("peer_port", await cluster.start())
         except OSError as error:
             raise PortError(
                 f"Expected to listen for the other nodes on {self._config.host}:{self._config.peer_port}, but it "
                 f"cannot be had: {error.strerror or error}."
             ) from error
         self._tasks.append(asyncio.create_task(cluster.run(), name="cluster"))
+
+    def _warn_of_port(self, setting: str, port: int) -> None:
+        """The list says where others look for this node. It may be meant so: there can be a proxy in between."""
+        own = next((node for node in self._config.nodes if node.name == self._config.node_name), None)
+        listed = own and (own.address if setting == "port" else own.peer_address)
+        if listed and int(listed.rpartition(":")[2]) != port:
+            _log.warning("listens_elsewhere", setting=setting, port=port, listed=listed)
 
     async def _lead_alone(self) -> None:
         """A node alone serves from the start; neither a disk that fails meanwhile nor a signal must leave this waiting.
@@ -281,6 +292,7 @@ class Node:
     async def _watch(self) -> None:
         """Looks at disk and clock, once a second, and keeps the gauges."""
         jumped: set[int] = set()
+        leaderless = Leaderless()
         refusing = self._guard.refusing
         while True:
             if self._guard.look():
@@ -299,8 +311,21 @@ class Node:
                 failure = replica.shard.failed() or self._host.damage
                 if failure is not None:
                     raise failure
+            self._watch_leaders(leaderless)
             self._show()
             await asyncio.sleep(WATCH_SECONDS)
+
+    def _watch_leaders(self, leaderless: Leaderless) -> None:
+        replicas = self._host.replicas
+        without = [number for number, replica in replicas.items() if replica.raft.leader is None]
+        connected = self._cluster.peers.connected() if self._cluster is not None else {}
+        for number, seconds in leaderless.look(without, time.monotonic()):
+            voters = replicas[number].raft.configuration.voters
+            there = {self._host.me, *(peer.identity for peer in connected.values())}
+            _log.warning(
+                "no_leader", shard=number, seconds=round(seconds), connected=sorted(connected), voters=list(voters),
+                voters_missing=[voter for voter in voters if voter not in there],
+            )  # fmt: skip
 
     def _watch_clock(self, number: int, shard: Shard, jumped: set[int]) -> None:
         clock = shard.clock
@@ -343,6 +368,8 @@ class Node:
     def _readiness(self) -> tuple[bool, str]:
         if not self._ready:
             return False, "starting or stopping"
+        if self._cluster is not None and self._host.is_blank:
+            return False, self._cluster.waiting().sentence
         if not self._host.all_served():
             return False, "there is a shard of which no leader is known"
         if self._guard.refusing:

@@ -169,6 +169,7 @@ class Replica:
         """
         if self.journal.is_durable:
             return
+        self._compact_to = 0
         self.journal = NodeJournal.load(self._log, self.number) or self._begin_again(self.journal)
         if self._replaced is not None:
             (refused_state, old, machine), self._replaced = self._replaced, None

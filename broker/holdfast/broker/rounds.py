@@ -78,6 +78,8 @@ class Rounds:
         self._is_paused = False
         self._wanted = asyncio.Event()
         self._stopping = False
+        self._has_synced = False
+        self.on_first_sync: Callable[[], None] = lambda: None  # before anybody is told of what is durable
         self.on_other_group: Callable[[str, int], None] = lambda _sender, _number: None
         self.on_stranger: Callable[[str, Message], Replica | None] = lambda _sender, _message: None
 
@@ -179,6 +181,9 @@ class Rounds:
             syncing.cancel()  # of a node that ends; otherwise it is done
         self._metrics.fsync_seconds.observe(time.perf_counter() - started)
         flush.done()
+        if not self._has_synced:
+            self._has_synced = True
+            self.on_first_sync()
         self._finish(active)
 
     def _finish(self, active: list[Replica]) -> None:

@@ -111,6 +111,11 @@ class NodeLog:
         return list(self._index.terms.get(shard, ()))
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it never had a round."""
+        return not self._index.segments
+
+    @property
     def size_bytes(self) -> int:
         """Bytes written in all segments: what a start has to read."""
         return sum(segment.end for segment in self._index.segments)

@@ -9,6 +9,7 @@ A connection does not decide who is welcome: it hands the first word to its owne
 
 import asyncio
 import socket
+import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Set
@@ -16,7 +17,7 @@ from typing import Final, cast
 
 from holdfast.broker.peers.frames import HEAD_BYTES, FrameReader, frame_head
 from holdfast.broker.peers.reasons import PeerError, Reason
-from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
+from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import certified_names
 from holdfast.broker.peers.words import (
     PREFACE,
@@ -37,6 +38,8 @@ from holdfast.broker.peers.words import (
 # its own); all else that waits is counted in `Outgoing`.
 _WRITE_BYTES: Final = 128 * 1024
 _ANSWER_BYTES_MAX: Final = 64 * 1024
+
+DIGEST_CHARS: Final = 8  # of a list's digest, enough to tell two lists apart
 
 _KEEPALIVE_IDLE_S: Final = 5
 _KEEPALIVE_EVERY_S: Final = 2
@@ -68,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         counters: PeerCounters,
         warnings: Warnings,
         *,
+        own: OwnSide,
         on_end: Callable[["Connection"], None],
     ) -> None:
         self.hello: Hello | None = None  # the other side's, once it is welcome
@@ -78,6 +82,9 @@ class Connection(asyncio.BufferedProtocol):
         self.has_ended = False  # nothing is taken or handed on any more
         self.was_judged = False  # one side said why it ended, and that was counted
         self.error: Exception | None = None  # what ended it otherwise, if anything is known
+        self.finding = ""  # what its owner has to say along with a refusal
+        self._heard_s = time.monotonic()
+        self._own = own
         self._limits = limits
         self._counters = counters
         self._warnings = warnings
@@ -92,6 +99,10 @@ class Connection(asyncio.BufferedProtocol):
     def transport(self) -> asyncio.Transport:
         assert self._transport is not None, "not connected yet"
         return self._transport
+
+    def was_heard_lately(self) -> bool:
+        """Whether anything came within `dead_seconds`; of a connection that is held nobody can tell."""
+        return self._is_held or time.monotonic() - self._heard_s < self._limits.dead_seconds
 
     @property
     def certified(self) -> Set[str] | None:
@@ -112,6 +123,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self.has_ended:  # TLS goes on reading while it closes
+            self._heard_s = time.monotonic()
             self._reader.received(nbytes)
             self._read()
 
@@ -151,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             case Refused(reason):
                 self.was_judged = True
                 self._counters.refused_by_peers[reason] += 1
-                self._warn("another node refuses a connection", reason)
+                self._warn("another node refuses a connection", reason, found=self._found_of(reason))
                 self.close()
             case Hello() if self.hello is None:
                 self._take_hello(word)
@@ -163,13 +175,24 @@ class Connection(asyncio.BufferedProtocol):
     def _take_hello(self, hello: Hello) -> None:
         reason = self._greet(hello)
         if reason is not None:
-            self.refuse(reason, node=hello.name)
+            found = self.finding
+            if reason is Reason.OTHER_NODE_LIST:
+                found = f"{self._found_of(reason)}; the other's: digest {hello.digest.hex()[:DIGEST_CHARS]}"
+            self.refuse(reason, node=hello.name, found=found)
             return
         self.hello = hello
         self.identity = hello.identity
         self._counters.connections_made += 1
         self._welcome(hello)
         self.settled.set()
+
+    def _found_of(self, reason: Reason) -> str:
+        """What this node can say about itself when somebody refuses it."""
+        if reason is Reason.OTHER_NODE_LIST:
+            return f"this node's list: {self._own.node_list}"
+        if reason is Reason.TWO_OF_ONE_NAME:
+            return f"two nodes call themselves {self._own.name}: this one and another"
+        return ""
 
     @abstractmethod
     def _greet(self, hello: Hello) -> Reason | None:
@@ -262,12 +285,13 @@ class Incoming(Connection):
         counters: PeerCounters,
         warnings: Warnings,
         *,
+        own: OwnSide,
         greet: Callable[["Incoming", Hello], Reason | None],
         on_end: Callable[[Connection], None],
         on_frame: Callable[[str, bytes], None],
         blank: Callable[[], bool],
     ) -> None:
-        super().__init__(limits, counters, warnings, on_end=on_end)
+        super().__init__(limits, counters, warnings, own=own, on_end=on_end)
         self._owner_greets = greet
         self._on_frame = on_frame
         self._blank = blank
@@ -327,12 +351,13 @@ class Outgoing(Connection):
         counters: PeerCounters,
         warnings: Warnings,
         *,
+        own: OwnSide,
         dialled: str,
         greet: Callable[["Outgoing", Hello], Reason | None],
         on_end: Callable[[Connection], None],
         on_blank: Callable[[], None],
     ) -> None:
-        super().__init__(limits, counters, warnings, on_end=on_end)
+        super().__init__(limits, counters, warnings, own=own, on_end=on_end)
         self._owner_greets = greet
         self.dialled = dialled
         self.blank = False  # as the peer last said

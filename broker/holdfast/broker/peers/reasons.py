@@ -17,6 +17,7 @@ class Reason(IntEnum):
     TLS_NAME = 8
     REPLACED = 9
     HELLO_BROKEN = 10
+    TWO_OF_ONE_NAME = 11
     # It never came to a hello
     TLS_FAILED = 20
     HELLO_LATE = 21
@@ -35,13 +36,16 @@ SENTENCES: Final = {
     Reason.OTHER_PROTOCOL: "Expected a Holdfast node, but something else spoke.",
     Reason.OTHER_VERSION: "Expected this release's version of the protocol between nodes, but the other has another.",
     Reason.OTHER_CLUSTER: "Expected the same cluster_name on both nodes, but they differ.",
-    Reason.OTHER_NODE_LIST: "Expected the same list of nodes, in the same order, on both nodes, but they differ.",
+    Reason.OTHER_NODE_LIST: "Expected the same list of nodes, in the same order, on both nodes, but they differ; "
+    "compare `nodes`, `shards` and `batch_bytes_max` in their configurations.",
     Reason.UNKNOWN_NODE: "Expected a node of the list, but its name is not there.",
     Reason.OTHER_NODE: "Expected the node that was dialled, but another one answers at that address.",
     Reason.OWN_NAME: "Expected another node, but it has the name of the one it speaks to.",
     Reason.TLS_NAME: "Expected a certificate that names the node, but it names others only.",
     Reason.REPLACED: "Expected one connection from each node, but a newer one came.",
     Reason.HELLO_BROKEN: "Expected a complete hello, but it does not fit its form.",
+    Reason.TWO_OF_ONE_NAME: "Expected one node of each name, but two call themselves the same; the one that is "
+    "connected stays. Look at `node_name` on both.",
     Reason.TLS_FAILED: "Expected a TLS handshake with a certificate of our authority, but it failed.",
     Reason.HELLO_LATE: "Expected a hello within the deadline, but none came.",
     Reason.HALF_OPEN_MAX: "Expected fewer connections without a hello; the oldest made room.",

@@ -33,6 +33,14 @@ class PeerLimits:
             raise ValueError("Expected outgoing_bytes_max to hold a frame of body_bytes_max, but it is smaller.")
 
 
+@dataclass(frozen=True, slots=True)
+class OwnSide:
+    """What a node says of itself when somebody does not fit it."""
+
+    name: str
+    node_list: str  # how many nodes, and the beginning of the list's digest
+
+
 @dataclass(slots=True)
 class PeerCounters:
     """Only ever grow. Bytes include the heads of frames, not hellos."""

@@ -17,11 +17,11 @@ from typing import Final
 
 from holdfast.broker.logs import get_logger
 from holdfast.broker.peers.accepting import Acceptor
-from holdfast.broker.peers.connections import Connection, Incoming, Outgoing
+from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, Incoming, Outgoing
 from holdfast.broker.peers.dialling import Dialler
 from holdfast.broker.peers.identities import identity_of, is_name
 from holdfast.broker.peers.reasons import Reason
-from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
+from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import PeerTls
 from holdfast.broker.peers.words import WORD, BlankAsked, Expectation, Hello, objection
 
@@ -68,6 +68,7 @@ class Peers:
         self._name = name
         self._node_id = node_id
         self._expected = Expectation(cluster, digest, name, frozenset(addresses))
+        self._own = OwnSide(name, f"{len(addresses) + 1} nodes, digest {digest.hex()[:DIGEST_CHARS]}")
         self._blank = blank
         self._addresses = dict(addresses)
         self._on_frame = on_frame
@@ -213,6 +214,7 @@ class Peers:
             self._limits,
             self.counters,
             self._warnings,
+            own=self._own,
             greet=self._greet_incoming,
             on_end=self._ended,
             on_frame=self._on_frame,
@@ -224,6 +226,7 @@ class Peers:
             self._limits,
             self.counters,
             self._warnings,
+            own=self._own,
             dialled=name,
             greet=self._greet_outgoing,
             on_end=self._ended,
@@ -235,7 +238,9 @@ class Peers:
         return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self._blank())
 
     def _greet_incoming(self, connection: Incoming, hello: Hello) -> Reason | None:
-        reason = objection(hello, self._expected, None, connection.certified)
+        reason = objection(hello, self._expected, None, connection.certified) or self._two_of_one_name(
+            connection, hello
+        )
         if reason is not None:
             return reason
         older = self._incoming.pop(hello.name, None)
@@ -251,6 +256,7 @@ class Peers:
 
     def _greet_outgoing(self, connection: Outgoing, hello: Hello) -> Reason | None:
         reason = objection(hello, self._expected, connection.dialled, connection.certified)
+        reason = reason or self._two_of_one_name(connection, hello)
         if reason is not None:
             return reason
         self._close_other_identity(hello)
@@ -259,12 +265,34 @@ class Peers:
         self._plan_change()
         return None
 
+    def _other_identities(self, hello: Hello) -> list[Connection]:
+        """Connections with a node of the same name and another disk."""
+        known = (*self._incoming.values(), *self._outgoing.values())
+        return [
+            each
+            for each in known
+            if each.hello is not None and each.hello.name == hello.name and each.hello.node_id != hello.node_id
+        ]
+
+    def _two_of_one_name(self, connection: Connection, hello: Hello) -> Reason | None:
+        """Two nodes that were given the same name would push each other out for ever, so the one that is there stays.
+
+        A node that lost its disk and came back is alone: its old connections ended with the old process, or are
+        silent, with the machine that is gone.
+        """
+        there = next((each for each in self._other_identities(hello) if each.was_heard_lately()), None)
+        if there is None:
+            return None
+        connection.finding = (
+            f"two nodes call themselves {hello.name}: {there.identity} at {there.host}, which is connected, and "
+            f"{hello.identity} at {connection.host}"
+        )
+        return Reason.TWO_OF_ONE_NAME
+
     def _close_other_identity(self, hello: Hello) -> None:
-        """One name is one node, and the newest hello says which: it came back with another disk."""
-        for connection in (*self._incoming.values(), *self._outgoing.values()):
-            known = connection.hello
-            if known is not None and known.name == hello.name and known.node_id != hello.node_id:
-                connection.refuse(Reason.REPLACED)
+        """One name is one node: it came back with another disk, and the old connections are dead."""
+        for connection in self._other_identities(hello):
+            connection.refuse(Reason.REPLACED)
 
     def _ended(self, connection: Connection) -> None:
         hello = connection.hello

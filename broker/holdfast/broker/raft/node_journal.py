@@ -74,6 +74,8 @@ class NodeJournal:
         self._term_starts = [index for index, _ in log.terms(shard)]
         self._terms = [term for _, term in log.terms(shard)]
         self._last_index = max(hard.base_index, log.last_index(shard))
+        # Up to here the log itself has what this journal has. Further on it may have what was cut.
+        self._durable_index = self._last_index
         self._recent: deque[Row] = deque()  # the newest entries, without a gap up to the last
         self._recent_bytes = 0
         self._old: dict[int, Row] = {}  # what was read last of the older ones
@@ -104,6 +106,7 @@ class NodeJournal:
     def synced(self) -> None:
         """All that was staged is durable."""
         self.is_durable = True
+        self._durable_index = self._last_index
 
     @property
     def group(self) -> int:
@@ -203,8 +206,7 @@ class NodeJournal:
 
     def _drop_old(self) -> None:
         """Keeps memory bounded; what is not durable cannot be read from the log, so it stays."""
-        durable_index = self._log.last_index(self._shard)
-        while self._recent_bytes > RECENT_BYTES_MAX and self._recent[0][1] <= durable_index:
+        while self._recent_bytes > RECENT_BYTES_MAX and self._recent[0][1] <= self._durable_index:
             self._recent_bytes -= len(self._recent.popleft()[0])
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 - the library's names
@@ -212,6 +214,7 @@ class NodeJournal:
         self._log.stage_truncate(self._shard, index)
         self.is_durable = False
         self._last_index = index - 1
+        self._durable_index = min(self._durable_index, self._last_index)
         while self._recent and self._recent[-1][1] >= index:
             self._recent_bytes -= len(self._recent.pop()[0])
         self._old = {}
@@ -252,6 +255,7 @@ class NodeJournal:
         """A snapshot replaces everything: log, configuration, and the state that goes with them."""
         self._log.stage_truncate(self._shard, 0)
         self._last_index = index
+        self._durable_index = 0
         self._recent.clear()
         self._recent_bytes = 0
         self._old = {}

@@ -1,0 +1,46 @@
+"""What operators are told: never that something was done which another leader may have replaced."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from holdfast.broker.admin import Admin
+from holdfast.broker.raft.library import FOLLOWER, LEADER
+from holdfast.broker.refusals import OutcomeUnknownError
+
+INDEX, TERM = 10, 2
+
+
+@dataclass
+class Raft:
+    term: int = TERM
+    role: int = LEADER
+
+
+class Replica:
+    """One that changes from round to round as the test says."""
+
+    def __init__(self, *rounds: tuple[int, int, int]) -> None:
+        self.raft = Raft()
+        self.applied_index = INDEX - 1
+        self._rounds = list(rounds)
+
+    async def next_round(self) -> None:
+        self.applied_index, self.raft.term, self.raft.role = self._rounds.pop(0)
+
+
+async def committed(replica: Replica) -> None:
+    await Admin._committed(cast(Any, None), cast(Any, replica), INDEX, TERM)
+
+
+async def test_what_this_leader_has_applied_is_done() -> None:
+    await committed(Replica((INDEX - 1, TERM, LEADER), (INDEX, TERM, LEADER)))
+
+
+@pytest.mark.parametrize(
+    "then", [(INDEX + 2, TERM + 1, FOLLOWER), (INDEX, TERM + 2, LEADER), (INDEX - 1, TERM, FOLLOWER)]
+)
+async def test_what_is_applied_after_leadership_was_lost_may_be_anothers(then: tuple[int, int, int]) -> None:
+    with pytest.raises(OutcomeUnknownError):
+        await committed(Replica(then))
