@@ -111,6 +111,38 @@ def test_a_node_without_its_disk_sends_callers_elsewhere(cluster: Cluster, queue
     check_nothing_is_missing(cluster)
 
 
+@pytest.mark.usefixtures("leader")
+def test_a_majority_without_its_disks_is_said_everywhere(cluster: Cluster) -> None:
+    """It cannot be healed by waiting, so nobody must think that it can. What was moved aside can be put back."""
+    founder, other, last = cluster.names
+    wait_for_members(cluster, SHARDS)
+    cluster.kill(*cluster.names)
+    for name in (founder, other):
+        cluster.nodes[name].data_dir.rename(cluster.directory / name / "aside")
+    cluster.start()
+    for name in (founder, other):
+        node = cluster.nodes[name]
+        wait_until(lambda node=node: node.events("waiting_to_join"), f"{name} to say that it waits")  # type: ignore[misc]
+        assert node.events("waiting_to_join")[0]["with_data"] == [last]
+    said = wait_until(lambda: cluster.nodes[last].events("no_leader"), f"{last} to say that nobody leads")[0]
+    assert said["shard"] in range(SHARDS)
+    assert said["seconds"] >= 10
+    assert said["connected"] == [founder, other]
+    assert {voter.partition("/")[0] for voter in said["voters_missing"]} == {founder, other}
+    assert len(said["voters"]) == 3
+    shown = holdfast("shard", "ls", "--address", cluster.address, exit_code=1)
+    roles = {node["node"]: {(one["role"], one["leader"]) for one in node["replicas"]} for node in shown["nodes"]}
+    assert roles[founder] == roles[other] == {("BLANK", None)}
+    assert roles[last] <= {("FOLLOWER", None), ("CANDIDATE", None)}
+    cluster.kill(founder, other)
+    for name in (founder, other):
+        cluster.lose_disk(name)
+        (cluster.directory / name / "aside").rename(cluster.nodes[name].data_dir)
+    cluster.start()
+    cluster.wait_whole()
+    check_nothing_is_missing(cluster)
+
+
 def launch_damaged(cluster: Cluster, name: str, damaged: Path) -> None:
     """It refuses to start; or it finds the damage later, as the leader, and refuses to go on. It names the file."""
     node = cluster.nodes[name]

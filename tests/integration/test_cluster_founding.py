@@ -1,5 +1,6 @@
 """How a cluster begins: three blank nodes in any order and none missing, over TLS, or one node that gets company."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client import Client, NewTask, ReplicaRole
+from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.integration.cluster import HOST, Cluster
 from tests.integration.cluster_tools import (
@@ -14,6 +16,7 @@ from tests.integration.cluster_tools import (
     assert_equal_states,
     enqueue_request,
     fill,
+    holdfast,
     identity,
     membership,
     raw_call,
@@ -65,6 +68,7 @@ def test_nothing_begins_before_all_are_there(cluster: Cluster, queue: str) -> No
         refusal = raw_call(node.address, "Tasks/Enqueue", enqueue_request(queue))
         assert refusal == Refusal("UNAVAILABLE", "NOT_LEADER", {"shard": "0", "epoch": "0"}, 100)
         assert (node.get("/livez")[0], node.get("/readyz")[0]) == (200, 503)
+    check_they_say_that_they_wait(cluster)
     # Restarted, it is as blank as it was, and there have been several attempts by now.
     cluster.nodes["n3"].stop()
     cluster.start_node("n3")
@@ -87,6 +91,35 @@ def test_nothing_begins_before_all_are_there(cluster: Cluster, queue: str) -> No
         assert client.queue_stats(queue).ready == 1
     assert_equal_states(cluster, 0)
     assert_equal_states(cluster, 1)
+
+
+def check_they_say_that_they_wait(cluster: Cluster) -> None:
+    """n1 and n3, which miss n2."""
+    shown = holdfast("shard", "ls", "--address", cluster.address, exit_code=4)
+    roles = {
+        node["node"]: [one["role"] for one in node["replicas"]] for node in shown["nodes"] if node["error"] is None
+    }
+    assert roles == {"n1": ["BLANK", "BLANK"], "n3": ["BLANK", "BLANK"]}
+    for name in ("n1", "n3"):
+        node = cluster.nodes[name]
+        assert "waiting for n2" in json.loads(node.get("/readyz")[1])["reason"]
+        [said] = wait_until(lambda node=node: node.events("waiting_to_found"), f"{name} to say it")  # type: ignore[misc]
+        assert (said["missing"], said["with_data"], said["founder"]) == (["n2"], [], "n1")
+        transfer = shards_pb.TransferLeadershipRequest(shard=1, to="n1")
+        refusal = raw_call(node.address, "Shards/TransferLeadership", transfer)
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == "NOT_LEADER", "others may have this shard"
+
+
+def test_a_node_that_listens_where_nobody_looks_for_it_says_so(cluster: Cluster) -> None:
+    """It may be meant so, with a proxy in between, or it is a mistake."""
+    node = cluster.nodes["n2"]
+    node.settings |= {"port": 0}
+    node.launch()
+    node.wait_serving()
+    [said] = node.events("listens_elsewhere")
+    assert (said["setting"], said["listed"]) == ("port", node.address)
+    assert said["port"] == node.events("serving")[-1]["port"] != node.port
 
 
 def check_each_shard_has_its_own(cluster: Cluster, queue: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.client import Client, DeadlineExceeded, NewTask, Rejected, ReplicaRole, Unavailable
+from holdfast.client import Client, Conflict, DeadlineExceeded, NewTask, Rejected, ReplicaRole, Unavailable
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.integration.cluster import Cluster
@@ -82,6 +82,26 @@ def test_a_hand_over_to_who_leads_already_is_no_change(cluster: Cluster, leader:
     term = cluster.replicas()[leader].term
     done = holdfast("shard", "transfer", "0", leader, "--address", cluster.address)
     assert (done["leader"], done["epoch"]) == (leader, term)
+
+
+def test_a_hand_over_to_who_cannot_lead_is_refused_and_costs_nothing(cluster: Cluster, leader: str, queue: str) -> None:
+    address = cluster.nodes[leader].address
+    lost = len(cluster.nodes[leader].events("leading_no_more"))
+    stranger = raw_call(address, "Shards/TransferLeadership", shards_pb.TransferLeadershipRequest(to="n9"))
+    assert isinstance(stranger, Refusal)
+    assert stranger.metadata["why"] == "NOT_A_VOTER"
+    with Client(address) as client:
+        with pytest.raises(Conflict, match="n9 is none of n1, n2, n3"):
+            client.transfer(0, "n9")
+        gone = cluster.followers()[0]
+        cluster.kill(gone)
+        with pytest.raises(Conflict, match=f"Expected {gone} to "):
+            client.transfer(0, gone)  # which may have been heard a moment ago
+        with pytest.raises(Conflict, match=f"Expected {gone} to be able to lead shard 0, but it does not answer"):
+            client.transfer(0, gone)
+        client.enqueue(NewTask(queue, "t"))
+    assert len(cluster.nodes[leader].events("leading_no_more")) == lost, "nothing was stopped for it"
+    cluster.start_node(gone)
 
 
 def test_every_replica_is_shown(cluster: Cluster, leader: str, queue: str) -> None:

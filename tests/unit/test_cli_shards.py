@@ -48,7 +48,7 @@ def test_ls_shows_every_replica(nodes: Nodes, cli: Cli) -> None:
     head, _, *rows = cli.out.splitlines()
     assert head.split() == ["shard", "node", "role", "term", "commit", "applied", "lag", "log", "snapshot"]
     assert rows[0].split() == ["0", "n1", "leader", "7", "12,345", "12,344", "1", "3.0", "MiB", "1m", "30s"]
-    assert rows[1].split() == ["0", "n2", "learner", "7", "0", "0", "0", "0", "B", "never"]
+    assert rows[1].split() == ["0", "n2", "learner", "7", "0", "0", "12,345", "0", "B", "never"]
     assert rows[2].split()[:4] == ["0", "n3", "follower", "(!)"]
     assert rows[3].split()[:2] == ["1", "n1"]
     assert rows[4] == "Shard 0 on n3 does not serve: Entry 9 is damaged."
@@ -77,6 +77,47 @@ def test_ls_shows_who_does_not_answer_and_says_so_with_its_exit_code(nodes: Node
     assert cli.json_err()["error"]["reason"] == "CONNECTION_FAILED"
 
 
+def test_lag_is_counted_against_what_any_node_knows(nodes: Nodes, cli: Cli) -> None:
+    """A node that is cut off does not know what the others have committed, and thinks that it has everything."""
+    nodes["n1"].on("DescribeNode", describe(nodes, "n1", replica(leader="", commit_index=57, applied_index=57)))
+    nodes["n2"].on("DescribeNode", describe(nodes, "n2", replica(leader="n3", commit_index=1_480, applied_index=1_484)))
+    nodes["n3"].on("DescribeNode", describe(nodes, "n3", replica(0, "n3", "LEADER", commit_index=1_484)))
+    assert cli.run("shard", "ls", "--json") == 1
+    of_node = {node["node"]: node["replicas"][0] for node in cli.json_out()["nodes"]}
+    assert {name: (one["lag"], one["leader"]) for name, one in of_node.items()} == {
+        "n1": (1_427, None), "n2": (0, "n3"), "n3": (1_484, "n3")
+    }  # fmt: skip
+    error = cli.json_err()["error"]
+    assert (error["reason"], error["message"]) == ("NO_LEADER", "Node n1: it knows no leader of shard 0.")
+
+
+def test_ls_marks_who_knows_no_leader_and_who_has_nothing(nodes: Nodes, cli: Cli) -> None:
+    nodes["n1"].on("DescribeNode", describe(nodes, "n1", replica(leader=""), replica(1, "")))
+    nodes["n2"].on("DescribeNode", describe(nodes, "n2", replica(leader="", role="BLANK")))
+    nodes["n3"].on("DescribeNode", describe(nodes, "n3", replica(leader="", role="CANDIDATE")))
+    assert cli.run("shard", "ls") == 1
+    _, _, *rows = cli.out.splitlines()
+    assert rows[0].split()[:5] == ["0", "n1", "follower,", "no", "leader"]
+    assert rows[1].split()[:3] == ["0", "n2", "blank"]
+    assert rows[2].split()[:4] == ["0", "n3", "candidate", "7"]
+    assert "Node n1: it knows no leader of shards 0, 1." in cli.err
+    assert "Node n2: it has nothing of shard 0 yet, and waits to be told." in cli.err
+    assert "Node n3: it knows no leader of shard 0." in cli.err
+
+
+def test_several_problems_are_one_json_value(nodes: Nodes, cli: Cli) -> None:
+    nodes["n1"].on("DescribeNode", describe(nodes, "n1", replica(leader="")))
+    nodes["n2"].stop()
+    nodes["n3"].stop()
+    assert cli.run("shard", "ls", "--json") == 4
+    told = cli.json_err()
+    assert (told["error"]["reason"], told["exit_code"]) == ("CONNECTION_FAILED", 4)
+    assert [other["reason"] for other in told["other_errors"]] == ["NO_LEADER", "CONNECTION_FAILED"]
+    errors = [node["error"] for node in cli.json_out()["nodes"] if node["error"]]
+    assert len(errors) == 2
+    assert not any("holdfast dev" in error for error in errors), "it is a node of a cluster that does not answer"
+
+
 def test_ls_of_nobody(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     addresses = [server.address for server in nodes.values()]
     for server in nodes.values():
@@ -85,6 +126,8 @@ def test_ls_of_nobody(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert all(f"{address}: connection refused" in err for address in addresses)
+    assert "shard ls" not in err, "that is what was tried"
+    assert "holdfast dev" not in err
 
 
 # ------------------------------------------------------------------------------------------------------------- hash
@@ -199,7 +242,19 @@ def test_without_a_leader_the_command_says_who_was_asked(nodes: Nodes, capsys: p
     for server in nodes.values():
         server.on("ListQueues", not_leader(None, 3))
     address = ",".join(server.address for server in nodes.values())
-    assert main(["queue", "ls", "--address", address]) == 1
+    assert main(["queue", "ls", "--address", address]) == 4
     err = capsys.readouterr().err
     assert all(f"{server.address}: not the leader" in err for server in nodes.values())
     assert "holdfast shard ls" in err
+
+
+def test_without_a_majority_the_command_says_how_many_answer(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes["n1"].on("ListQueues", not_leader(None, 3))
+    nodes["n2"].stop()
+    nodes["n3"].stop()
+    address = ",".join(server.address for server in nodes.values())
+    assert main(["queue", "ls", "--address", address, "--timeout", "300ms"]) == 4
+    err = capsys.readouterr().err
+    assert "1 of 3 nodes answer, no leader: a majority must run; see `holdfast shard ls`" in err
+    assert "No Holdfast server answers" not in err
+    assert "holdfast dev" not in err

@@ -151,14 +151,14 @@ def test_a_server_command_passes_on_the_flags_that_were_given(
 ) -> None:
     started: list[tuple[str, Path | None, dict[str, object]]] = []
 
-    def run(name: str, config: Path | None, overrides: dict[str, object]) -> int:
-        started.append((name, config, overrides))
+    def run(name: str, config: Path | None, overrides: dict[str, object], *, as_json: bool = False) -> int:
+        started.append((name, config, overrides | ({"as_json": True} if as_json else {})))
         return 7
 
     server = ModuleType("holdfast.broker.main")
     vars(server).update(
-        run_dev=lambda config, overrides: run("dev", config, overrides),
-        run_broker=lambda config, overrides: run("broker", config, overrides),
+        run_dev=lambda *given, **more: run("dev", *given, **more),
+        run_broker=lambda *given, **more: run("broker", *given, **more),
     )
     monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
     flags = ["--host=0.0.0.0", "--port=0", "--ops-port=7503", "--log-level=debug", "--log-format=console"]
@@ -179,7 +179,7 @@ def test_a_server_command_passes_on_the_flags_that_were_given(
                 "log_format": "console",
             },
         ),
-        (command, None, {"log_format": "json"}),
+        (command, None, {"log_format": "json", "as_json": True}),
     ]
 
 
@@ -204,7 +204,7 @@ def test_a_missing_package_is_one_line_and_exit_code_3(
 ) -> None:
     server = ModuleType("holdfast.broker.main")
 
-    def run_dev(config: Path | None, overrides: dict[str, object]) -> int:
+    def run_dev(config: Path | None, overrides: dict[str, object], **more: object) -> int:
         raise ModuleNotFoundError("No module named 'rocksdict'", name="rocksdict.sub")
 
     vars(server)["run_dev"] = run_dev

@@ -319,6 +319,35 @@ def test_a_refusal_keeps_its_kind_and_says_who_was_asked() -> None:
     assert "a:1: connection refused; b:1: not the leader" in str(error)
 
 
+def test_servers_that_answer_count_as_such_when_others_are_gone() -> None:
+    way = course(retry=False)
+    way.after(NO_LEADER, 0)
+    way.after(REFUSED, 0)
+    way.after(REFUSED, 0)
+    error = way.last_word(REFUSED)
+    assert isinstance(error, Unavailable)
+    assert (error.reason, error.retry_after_ms) == ("NOT_LEADER", 100)
+    assert error.message.startswith("1 of 3 nodes answer, no leader: a majority must run; see `holdfast shard ls`.")
+    assert "a:1: not the leader; b:1: connection refused" in error.message
+    other = course(retry=False)
+    other.after(REFUSED, 0)
+    other.after(NO_LEADER, 0)
+    told = other.last_word(NO_LEADER)
+    assert isinstance(told, Unavailable)
+    assert told.message.startswith("1 of 2 nodes answer, no leader"), "the same, whoever was asked last"
+
+
+def test_no_leader_is_said_with_an_unknown_outcome_as_well() -> None:
+    way = course()
+    way.after(LOST, 0)
+    way.after(NO_LEADER, 0)
+    error = way.last_word(NO_LEADER)
+    assert isinstance(error, ConnectionFailed)
+    assert error.sent
+    assert error.cause.startswith("1 of 2 nodes answer, no leader")
+    assert "holdfast dev" not in str(error)
+
+
 @pytest.mark.parametrize("unknown", [LOST, UNKNOWN, DeadlineExceeded(A, 1)])
 @pytest.mark.parametrize("last", [NO_LEADER, SHUTTING_DOWN, REFUSED, Overloaded("Full.", reason="OVERLOADED")])
 def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_have_taken_effect(

@@ -1,5 +1,6 @@
 """Configuration: precedence, and refusals that say what to change."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,70 @@ def test_describe_is_printable() -> None:
     assert described["data_dir"] == "/var/lib/x"
     assert described.keys() == BrokerConfig.model_fields.keys()
     assert all(isinstance(value, str | int | float) for value in described.values())
+
+
+# ------------------------------------------------------------------------------------------------------ list of nodes
+
+
+def listed(*names: str, **changes: object) -> list[dict[str, object]]:
+    """Tables of nodes; `changes` are those of the last one."""
+    rows: list[dict[str, object]] = [
+        {"name": name, "address": f"h{at}:1", "peer_address": f"h{at}:2"} for at, name in enumerate(names)
+    ]
+    rows[-1] |= changes
+    return rows
+
+
+def test_a_node_of_a_list_must_be_told_which_one_it_is() -> None:
+    """Or every node of one shared file would be the same one."""
+    (problem,) = problems({"nodes": listed("n1", "n2")})
+    assert problem.startswith("node_name = 'n1' (from default) must be set, in the file or as HOLDFAST_NODE_NAME, ")
+    assert load_config(None, {"nodes": listed("n1", "n2")}, {"HOLDFAST_NODE_NAME": "n1"}).node_name == "n1"
+    assert load_config(None, {}, {}).node_name == "n1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"address": "h0:1"}, "must not have h0:1 twice: address of n1 and address of n2"),
+        ({"peer_address": "h0:2"}, "must not have h0:2 twice: peer_address of n1 and peer_address of n2"),
+        ({"peer_address": "h1:1"}, "must not have h1:1 twice: address of n2 and peer_address of n2"),
+    ],
+)
+def test_an_address_that_stands_in_the_list_twice_is_refused(changes: dict[str, object], expected: str) -> None:
+    (problem,) = problems({"nodes": listed("n1", "n2", **changes), "node_name": "n1"})
+    assert problem.startswith("nodes = 'n1=h0:1")
+    assert problem.endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"adress": "h9:1"},
+            "adress of node 2 in the list: there is no such key (from flag --nodes); did you mean address?",
+        ),
+        (
+            {"zone": "a"},
+            "zone of node 2 in the list: there is no such key (from flag --nodes); "
+            "there are name, address, peer_address",
+        ),
+        ({"address": "h1"}, "address of node 2 in the list: got 'h1' (from flag --nodes), allowed: host:port"),
+    ],
+)
+def test_a_wrong_key_of_a_node_is_named(changes: dict[str, object], expected: str) -> None:
+    assert problems({"nodes": listed("n1", "n2", **changes), "node_name": "n1"}) == (f"nodes: {expected}",)
+
+
+def test_a_missing_key_of_a_node_is_named() -> None:
+    (problem,) = problems({"nodes": [{"name": "n1", "address": "h:1"}], "node_name": "n1"})
+    assert problem == "nodes: peer_address of node 1 in the list: is missing (from flag --nodes)"
+
+
+def test_a_list_in_the_environment_must_be_json() -> None:
+    (problem,) = problems(env={"HOLDFAST_NODES": '{ name = "n1" }'})
+    assert problem.startswith(
+        "nodes: got '{ name = \"n1\" }' (from environment HOLDFAST_NODES), allowed: JSON: a list of "
+    )
+    env = {"HOLDFAST_NODES": json.dumps(listed("n1", "n2")), "HOLDFAST_NODE_NAME": "n2"}
+    assert load_config(None, {}, env).port == 1

@@ -77,11 +77,15 @@ def test_damage_in_the_last_round_after_a_crash_is_a_torn_tail() -> None:
     disk.flip_bit(FIRST, 5 * BLOCK_BYTES + 60)
     log = reopen(disk)
     assert indexes(log) == [1, 2, 3, 4]
+    assert log.cut_tail is not None
+    assert (log.cut_tail.file, log.cut_tail.offset) == (FIRST, 5 * BLOCK_BYTES)
+    assert 100 < log.cut_tail.size_bytes <= BLOCK_BYTES
     # Physically gone, and the log goes on as if it had never been.
     disk.crash()
     assert not any(disk.content(FIRST)[5 * BLOCK_BYTES :])
     log = reopen(disk)
     assert indexes(log) == [1, 2, 3, 4]
+    assert log.cut_tail is None, "once is enough"
     write_rounds(log, 5, 12)
     disk.crash()
     assert indexes(reopen(disk)) == list(range(1, 13))

@@ -126,7 +126,7 @@ class Cluster:
         await asyncio.gather(self._found(), self._tell_time(), self._tell_waiting())
 
     async def _tell_time(self) -> None:
-        """Followers have nothing to say to each other, but each needs to know the others' clocks, and that they live."""
+        """Followers have nothing to say to each other, but each needs the others' clocks, and a sign of life."""
         while True:
             for peer in self.peers.connected().values():
                 self.wire.send_clock(peer.identity)

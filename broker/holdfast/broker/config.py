@@ -7,7 +7,7 @@ field's name, what was given, what is allowed and where it came from; so is a ke
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -18,6 +18,7 @@ from pydantic_settings import (
     EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -47,10 +48,11 @@ class ConfigError(Exception):
 
 
 class _ContradictionError(ValueError):
-    """Fields that are fine alone but not together, as (field, what must hold, other field), and their values."""
+    """Fields that are fine alone but not together, as (field, what must hold, other field or nothing), and their
+    values."""
 
     def __init__(self, found: list[tuple[str, str, str]], values: Mapping[str, object]) -> None:
-        super().__init__("; ".join(f"{field} {rule} {other}" for field, rule, other in found))
+        super().__init__("; ".join(f"{field} {rule} {other}".rstrip() for field, rule, other in found))
         self.found = found
         self.values = values
 
@@ -215,10 +217,15 @@ class BrokerConfig(BaseSettings):
     def _cluster_contradictions(self) -> list[tuple[str, str, str]]:
         found: list[tuple[str, str, str]] = []
         names = [node.name for node in self.nodes]
-        if names and self.node_name not in names:
+        if names and "node_name" not in self.model_fields_set:
+            # A default would make every node of one shared file the same one.
+            rule = "must be set, in the file or as HOLDFAST_NODE_NAME, to the name of this node in"
+            found.append(("node_name", rule, "nodes"))
+        elif names and self.node_name not in names:
             found.append(("node_name", "must be one of the names in", "nodes"))
         if len(set(names)) < len(names):
             found.append(("nodes", "must have different names, and one is that of this node:", "node_name"))
+        found += [("nodes", rule, "") for rule in _shared_addresses(self.nodes)]
         tls = ("peer_certificate", "peer_key", "peer_authority")
         given = [name for name in tls if getattr(self, name) is not None]
         if given and len(given) < len(tls):
@@ -230,6 +237,15 @@ class BrokerConfig(BaseSettings):
         """Every setting as a printable value. No field holds a secret; one that does must be left out here."""
         values = {name: "" if value is None else value for name, value in self.model_dump(mode="json").items()}
         return values | {"nodes": ", ".join(f"{node.name}={node.address}" for node in self.nodes)}
+
+
+def _shared_addresses(nodes: Sequence[ClusterNode]) -> list[str]:
+    """What is wrong with addresses that stand in the list twice: two servers cannot listen at one."""
+    users: dict[str, list[str]] = {}
+    for node in nodes:
+        users.setdefault(node.address, []).append(f"address of {node.name}")
+        users.setdefault(node.peer_address, []).append(f"peer_address of {node.name}")
+    return [f"must not have {at} twice: {' and '.join(uses)}" for at, uses in users.items() if len(uses) > 1]
 
 
 def load_config(
@@ -295,7 +311,14 @@ def _file_layer(path: Path | None) -> _Layer:
 def _environment_layer(env: Mapping[str, str]) -> _Layer:
     source = EnvSettingsSource(BrokerConfig, env_ignore_empty=True)
     source.env_vars = {name.lower(): value for name, value in env.items() if value}
-    values = source()
+    try:
+        values = source()
+    except SettingsError:
+        # Of all fields only the list of nodes is more than a word or a number, and so has to be JSON.
+        given = source.env_vars[f"{ENV_PREFIX}nodes".lower()]
+        allowed = f'JSON: a list of {_allowed("nodes")}, e.g. [{{"name": "n1", "address": "h1:7401", …}}, …]'
+        line = f"nodes: got {_shown(given)} (from environment {ENV_PREFIX}NODES), allowed: {allowed}"
+        raise ConfigError([line]) from None
     return {name: f"environment {ENV_PREFIX}{name.upper()}" for name in values}, values
 
 
@@ -313,14 +336,32 @@ def _problem_lines(error: ErrorDetails, origins: Mapping[str, str]) -> list[str]
         def told(name: str) -> str:
             return f"{name} = {_shown(contradiction.values[name])} (from {origins.get(name, 'default')})"
 
-        return [f"{told(field)} {rule} {told(other)}" for field, rule, other in contradiction.found]
+        found = contradiction.found
+        return [f"{told(field)} {rule} {told(other) if other else ''}".rstrip() for field, rule, other in found]
     name = str(error["loc"][0])
     origin = origins.get(name, "default")
+    if name == "nodes" and len(error["loc"]) == 3:
+        return [_node_problem(error, origin)]
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(name, BrokerConfig.model_fields, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         return [f"{name}: there is no such setting (from {origin}){hint}"]
     return [f"{name}: got {_shown(error['input'])} (from {origin}), allowed: {_allowed(name)}"]
+
+
+def _node_problem(error: ErrorDetails, origin: str) -> str:
+    """A key of one node in the list; people count from one."""
+    _, at, key = error["loc"]
+    where = f"nodes: {key} of node {int(at) + 1} in the list"
+    fields = ClusterNode.model_fields
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(str(key), fields, n=1)
+        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(fields)}"
+        return f"{where}: there is no such key (from {origin}){hint}"
+    if error["type"] == "missing":
+        return f"{where}: is missing (from {origin})"
+    allowed = "1 to 64 letters, digits, dots, dashes or underscores" if key == "name" else "host:port"
+    return f"{where}: got {_shown(error['input'])} (from {origin}), allowed: {allowed}"
 
 
 def _shown(value: object) -> str:

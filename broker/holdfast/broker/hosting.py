@@ -35,6 +35,7 @@ from holdfast.machine.machine import Machine
 
 GROUP_BITS = 63
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
+PINNED_BYTES_MAX = 1024 * 1024 * 1024  # of log that is kept for a snapshot on its way
 SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before another can be elected
 
 Result = TypeVar("Result")
@@ -218,8 +219,16 @@ class Host:
         self.probes[number] = Probes(lambda: self.states[number].view(), self.note_damage)
         replica.on_snapshot_message = transfers.handle
         replica.on_look = on_look
-        replica.log_needed_after = lambda: transfers.sender.held_index
+        replica.log_needed_after = partial(self._log_needed_after, number, transfers)
         self._rounds.attach(replica)
+
+    def _log_needed_after(self, number: int, transfers: Transfers) -> int | None:
+        """The end of a snapshot that is on its way. One that takes too long must not fill this node's disk: then its
+        receiver needs another."""
+        held_index = transfers.sender.held_index
+        if held_index is None or self._log.bytes_after(number, held_index) > PINNED_BYTES_MAX:
+            return None
+        return held_index
 
     def _look_at_clock(self, replica: Replica, may_lead: bool) -> None:
         """A node whose clock is off neither campaigns nor leads; whoever leads hands over first."""

@@ -1,6 +1,7 @@
 """`holdfast dev` and `holdfast broker`: load the configuration, run the node, say what happened."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -33,14 +34,17 @@ _REFUSALS = (
 _log = get_logger(__name__)
 
 
-def run_dev(config_path: Path | None, overrides: Mapping[str, object]) -> int:
-    """Everything in one process on one data directory."""
-    return _run(config_path, overrides, defaults={}, banner=True)
+def run_dev(config_path: Path | None, overrides: Mapping[str, object], *, as_json: bool = False) -> int:
+    """Everything in one process on one data directory. `as_json`: everything it says is lines of JSON."""
+    return _run(config_path, overrides, defaults={}, banner=not as_json, as_json=as_json)
 
 
-def run_broker(config_path: Path | None, overrides: Mapping[str, object], *, rebuild: bool = False) -> int:
+def run_broker(
+    config_path: Path | None, overrides: Mapping[str, object], *, rebuild: bool = False, as_json: bool = False
+) -> int:
     """One node. `rebuild` sets its data aside first: it comes back as a new member, with what the others have."""
-    return _run(config_path, overrides, defaults={"port": 7401}, banner=False, rebuild=rebuild)
+    defaults = {"port": 7401}
+    return _run(config_path, overrides, defaults=defaults, banner=False, rebuild=rebuild, as_json=as_json)
 
 
 def _run(
@@ -50,41 +54,42 @@ def _run(
     defaults: Mapping[str, object],
     banner: bool,
     rebuild: bool = False,
+    as_json: bool,
 ) -> int:
     try:
         config = load_config(config_path, overrides, defaults=defaults)
     except ConfigError as error:
-        _say(str(error))
-        return EXIT_REFUSED
+        message = f"The configuration was refused: {'; '.join(error.problems)}" if as_json else str(error)
+        return _refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)
     setup_logs(config.log_level, config.log_format)
-    if rebuild and not _set_aside(config):
-        return EXIT_REFUSED
-    return asyncio.run(_serve(config, banner=banner))
+    if rebuild:
+        try:
+            _set_aside(config, as_json=as_json)
+        except DataDirError as error:
+            return _refuse("NOT_SET_ASIDE", str(error), EXIT_REFUSED, as_json=as_json)
+    return asyncio.run(_serve(config, banner=banner, as_json=as_json))
 
 
-def _set_aside(config: BrokerConfig) -> bool:
-    """Makes room for a replica that is rebuilt from its peers; False if that cannot be."""
+def _set_aside(config: BrokerConfig, *, as_json: bool) -> None:
+    """Makes room for a replica that is rebuilt from its peers."""
     if len(config.nodes) < 2:
-        _say("--rebuild gets everything from the other nodes, but the configuration lists none: nothing was changed.")
-        return False
-    try:
-        aside = set_aside(config.data_dir, datetime.now(UTC).strftime("%Y%m%dT%H%M%S"))
-    except DataDirError as error:
-        _say(str(error))
-        return False
-    if aside is not None:
+        raise DataDirError(
+            "--rebuild gets everything from the other nodes, but the configuration lists none: nothing was changed."
+        )
+    aside = set_aside(config.data_dir, datetime.now(UTC).strftime("%Y%m%dT%H%M%S"))
+    if aside is None:
+        return
+    if not as_json:
         _say(f"The old data is in {aside}; remove it once this node has caught up (holdfast shard ls).")
-        _log.warning("data_set_aside", path=str(aside))
-    return True
+    _log.warning("data_set_aside", path=str(aside), advice="remove it once this node has caught up")
 
 
-async def _serve(config: BrokerConfig, *, banner: bool) -> int:
+async def _serve(config: BrokerConfig, *, banner: bool, as_json: bool) -> int:
     node = Node(config)
     try:
         await node.start()
     except _REFUSALS as error:
-        _say(f"holdfast cannot start: {error}")
-        return EXIT_FAILED
+        return _refuse("CANNOT_START", f"holdfast cannot start: {error}", EXIT_FAILED, as_json=as_json)
     _log.info("configured", **config.describe())
     _log.info("serving", host=config.host, port=node.port, ops_port=node.ops_port, data_dir=str(config.data_dir))
     if banner:
@@ -94,10 +99,18 @@ async def _serve(config: BrokerConfig, *, banner: bool) -> int:
         return EXIT_OK
     if isinstance(failure, _REFUSALS):
         _log.error("stopped_by_failure", error=str(failure))
-        _say(f"holdfast stopped: {failure}")
-    else:
-        _log.error("stopped_by_bug", error=type(failure).__name__, exc_info=failure)
+        return _refuse("STOPPED", f"holdfast stopped: {failure}", EXIT_FAILED, as_json=as_json)
+    _log.error("stopped_by_bug", error=type(failure).__name__, exc_info=failure)
     return EXIT_FAILED
+
+
+def _refuse(reason: str, message: str, exit_code: int, *, as_json: bool) -> int:
+    """Says why it does not run; for programs in the form in which every command tells what went wrong."""
+    if as_json:
+        error = {"reason": reason, "message": message, "hint": "", "field": "", "retry_after_ms": 0}
+        message = json.dumps({"error": error, "exit_code": exit_code}, separators=(",", ":"))
+    _say(message)
+    return exit_code
 
 
 def _say(text: str) -> None:

@@ -151,6 +151,8 @@ class Node:
 
     async def _open_replicas(self) -> None:
         started = time.perf_counter()
+        if (cut := self._node_log.cut_tail) is not None:
+            _log.warning("torn_tail_cut", file=cut.file, offset=cut.offset, bytes=cut.size_bytes)
         await asyncio.to_thread(self._host.open)
         if self._host.is_blank and not self._config.nodes:
             self._host.found([self._host.me])

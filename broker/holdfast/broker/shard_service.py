@@ -189,7 +189,7 @@ def _shard(number: int) -> int:
 
 def _node_name(text: str) -> str:
     if not text:
-        raise RefusedError(MISSING_FIELD, "Expected {field} to name a node, but it is empty.", "to")
+        raise RefusedError(MISSING_FIELD, "Expected the name of a node ({field}), but it is empty.", "to")
     if not _NODE_NAME.fullmatch(text):
         raise RefusedError(INVALID_FIELD, "Expected {field} to be the name of a node, but it cannot be one.", "to")
     return text

@@ -25,6 +25,7 @@ from holdfast.client import (
     QueueStats,
     ReplicaHash,
     ReplicaInfo,
+    ReplicaRole,
     ShardHash,
     TaskInfo,
     TaskState,
@@ -151,7 +152,10 @@ def print_replicas(reports: Sequence[NodeReport]) -> None:
 def _replica_cells(node: str, replica: ReplicaInfo) -> tuple[str, ...]:
     numbers = (replica.term, replica.commit_index, replica.applied_index, replica.lag)
     age = "never" if replica.snapshot_age_ms is None else shown_duration(max(1, replica.snapshot_age_ms))
-    role = f"{replica.role.lower()}{' (!)' if replica.problem else ''}"
+    role = replica.role.lower()
+    if replica.role in (ReplicaRole.FOLLOWER, ReplicaRole.LEARNER) and not replica.knows_leader:
+        role += ", no leader"
+    role += " (!)" if replica.problem else ""
     return (str(replica.shard), node, role, *(f"{n:,}" for n in numbers), _shown_size(replica.log_bytes), age)
 
 

@@ -15,6 +15,7 @@ from holdfast.client import (
     TaskState,
     UnexpectedAnswer,
 )
+from holdfast.client.errors import NO_LEADER
 
 
 class ExitCode(IntEnum):
@@ -24,7 +25,7 @@ class ExitCode(IntEnum):
     REFUSED = 1  # the server said no, or not all of it could be done
     USAGE = 2  # the command line is wrong
     MISSING_EXTRA = 3  # a server command without holdfast[server]
-    UNREACHABLE = 4  # no server there, or no answer in time
+    UNREACHABLE = 4  # no server there, no answer in time, or nobody leads
     NOT_FOUND = 5  # no such task, queue or shard
     NO_RESULT = 6  # the task waited for is dead or was cancelled
     UNFINISHED = 7  # the task waited for did not finish in time
@@ -38,7 +39,7 @@ EXIT_CODE_MEANINGS = {
     ExitCode.REFUSED: "refused by the server, or not all done",
     ExitCode.USAGE: "wrong usage",
     ExitCode.MISSING_EXTRA: "the server extra is missing",
-    ExitCode.UNREACHABLE: "the server cannot be reached",
+    ExitCode.UNREACHABLE: "the server cannot be reached, or no node leads",
     ExitCode.NOT_FOUND: "no such task, queue or shard",
     ExitCode.NO_RESULT: "the task is dead or was cancelled",
     ExitCode.UNFINISHED: "not finished in time",
@@ -70,11 +71,14 @@ def usage(message: str, hint: str = "") -> CommandFailed:
     return CommandFailed(Problem(ExitCode.USAGE, "USAGE", message, hint))
 
 
+_NO_LEADER_HINT = (
+    "A leader is elected within seconds if a majority of the nodes runs with its data: `holdfast shard ls` shows them."
+)
 _HINTS = {
     "TASK_NOT_FOUND": "Check the id: `holdfast enqueue` prints it. A finished task is forgotten after a while.",
     "QUEUE_NOT_FOUND": "Check the name with `holdfast queue ls`: a queue exists from its first task on.",
     "SHARD_NOT_FOUND": "`holdfast shard ls` shows which shards there are, and where their replicas are.",
-    "NOT_LEADER": "A leader is elected within seconds if a majority of the nodes runs: `holdfast shard ls` shows them.",
+    "NOT_LEADER": _NO_LEADER_HINT,
     "NOT_DEAD": "Only dead letters can be shown, retried or discarded here; `holdfast task get` shows any task.",
     "TASK_FINISHED": "There is nothing left to do; `holdfast task get` shows how it ended.",
 }
@@ -87,14 +91,16 @@ def problem_of(error: HoldfastError, subject: str = "") -> Problem:
 
 
 def _refusal(error: Rejected) -> Problem:
-    missing = isinstance(error, NotFound)
+    # Nobody leads, so nobody can be reached who could do it: the same as if there were no answer in time.
+    codes = {"NOT_LEADER": ExitCode.UNREACHABLE}
+    code = ExitCode.NOT_FOUND if isinstance(error, NotFound) else codes.get(error.reason, ExitCode.REFUSED)
     hint = _HINTS.get(error.reason, "")
     if error.reason == "INVALID_FIELD" and error.field.startswith("task_id"):
         hint = "An id looks like 01984f6e-0000-8000-8000-000000000001: `holdfast enqueue` prints it."
     if not hint and error.retry_after_ms:
         hint = f"Try again in {error.retry_after_ms / 1000:g} s."
     return Problem(
-        ExitCode.NOT_FOUND if missing else ExitCode.REFUSED,
+        code,
         error.reason,
         str(error),
         hint,
@@ -114,15 +120,18 @@ def _failure(error: HoldfastError) -> Problem:
         cause = f" ({error.cause})" if error.cause else ""
         hint = "Start one with `holdfast dev`, or set the right address with --address or HOLDFAST_ADDRESS."
         if "," in error.address:
-            hint = "Check that most nodes of the cluster are running: `holdfast shard ls` shows those that answer."
+            hint = "Check that the nodes of the cluster run, and the addresses in --address or HOLDFAST_ADDRESS."
         if "something else" in error.cause:
             hint = "Check the port: a server has one for gRPC (7400 unless set) and another for HTTP (7403 unless set)."
         message = f"No Holdfast server answers at {error.address}{cause}."
+        if NO_LEADER in error.cause:
+            message, hint = f"No leader answers at {error.address}{cause}.", _NO_LEADER_HINT
         return Problem(ExitCode.UNREACHABLE, "CONNECTION_FAILED", message, hint)
     if isinstance(error, DeadlineExceeded):
         cause = f" ({error.cause})" if error.cause else ""
         message = f"The server at {error.address} did not answer within {error.timeout_s:g} s{cause}."
-        return Problem(ExitCode.UNREACHABLE, "DEADLINE_EXCEEDED", message, "Try again, or allow more with --timeout.")
+        hint = _NO_LEADER_HINT if NO_LEADER in error.cause else "Try again, or allow more with --timeout."
+        return Problem(ExitCode.UNREACHABLE, "DEADLINE_EXCEEDED", message, hint)
     if isinstance(error, UnexpectedAnswer):
         where = f" at {error.address}" if error.address else ""
         return Problem(

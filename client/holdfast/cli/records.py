@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from holdfast.cli.dead_letters import Report
-from holdfast.cli.problems import Problem
+from holdfast.cli.problems import Problem, problem_of
 from holdfast.client import (
     Accepted,
     Cancelled,
@@ -82,21 +82,24 @@ def _bytes_json(name: str, data: bytes | None) -> dict[str, object]:
     return {f"{name}_base64": encoded, f"{name}_json": value}
 
 
-def problem_json(problem: Problem) -> dict[str, object]:
+def problem_json(problem: Problem, others: Sequence[Problem] = ()) -> dict[str, object]:
+    """The one that decides the exit code, and what else went wrong."""
+    more = {"other_errors": [_error_json(other) for other in others]} if others else {}
+    return {"error": _error_json(problem), **more, "exit_code": int(problem.exit_code)}
+
+
+def _error_json(problem: Problem) -> dict[str, object]:
     return {
-        "error": {
-            "reason": problem.reason,
-            "message": problem.message,
-            "hint": problem.hint,
-            "field": problem.field,
-            "retry_after_ms": problem.retry_after_ms,
-        },
-        "exit_code": int(problem.exit_code),
+        "reason": problem.reason,
+        "message": problem.message,
+        "hint": problem.hint,
+        "field": problem.field,
+        "retry_after_ms": problem.retry_after_ms,
     }
 
 
-def print_problem_json(problem: Problem) -> None:
-    print(json.dumps(problem_json(problem), separators=(",", ":")), file=sys.stderr)
+def print_problem_json(problem: Problem, others: Sequence[Problem] = ()) -> None:
+    print(json.dumps(problem_json(problem, others), separators=(",", ":")), file=sys.stderr)
 
 
 def waited_json(info: TaskInfo, accepted: Accepted | None = None, task: NewTask | None = None) -> dict[str, object]:
@@ -151,7 +154,7 @@ def _node_json(report: NodeReport) -> dict[str, object]:
         "address": report.address,
         "node_id": node.node_id if node else None,
         "version": node.version if node else None,
-        "error": str(report.error) if report.error else None,
+        "error": problem_of(report.error).message if report.error else None,
         "replicas": [
             {**asdict(replica), "role": str(replica.role), "leader": replica.leader or None}
             for replica in (node.replicas if node else ())

@@ -12,20 +12,21 @@ _MODULE = "holdfast.broker.main"
 Run = Callable[..., int]
 
 
-def run_dev(config: Path | None, overrides: dict[str, object]) -> int:
-    return _run("dev", "run_dev", config, overrides)
+def run_dev(config: Path | None, overrides: dict[str, object], *, as_json: bool) -> int:
+    return _run("dev", "run_dev", config, overrides, as_json=as_json)
 
 
-def run_broker(config: Path | None, overrides: dict[str, object], *, rebuild: bool) -> int:
+def run_broker(config: Path | None, overrides: dict[str, object], *, rebuild: bool, as_json: bool) -> int:
     """`rebuild`: what is in the data directory is moved aside, and comes anew from the other nodes."""
-    return _run("broker", "run_broker", config, overrides, **({"rebuild": True} if rebuild else {}))
+    return _run("broker", "run_broker", config, overrides, rebuild=rebuild, as_json=as_json)
 
 
-def _run(command: str, function: str, config: Path | None, overrides: dict[str, object], **more: object) -> int:
+def _run(command: str, function: str, config: Path | None, overrides: dict[str, object], **switches: bool) -> int:
     try:
-        # As its contract says: the function takes the configuration file and the flags, and returns an exit code.
+        # As its contract says: the function takes the configuration file, the flags, and what is to be other than
+        # usual, and returns an exit code.
         run = cast(Run, getattr(importlib.import_module(_MODULE), function))
-        return run(config, overrides, **more)
+        return run(config, overrides, **{name: True for name, is_on in switches.items() if is_on})
     except ImportError as error:
         missing = error.name or ""
         package = missing.partition(".")[0]

@@ -14,12 +14,14 @@ from collections.abc import Collection, Sequence
 
 from holdfast.client._pauses import pause_elsewhere_s, wished_pause_s
 from holdfast.client.errors import (
+    NO_LEADER,
     ConnectionFailed,
     DeadlineExceeded,
     HoldfastError,
     InvalidAddress,
     OutcomeUnknown,
     Rejected,
+    Unavailable,
 )
 
 ADDRESSES_MAX = 32
@@ -149,11 +151,15 @@ class Course:
         self._hopped = False  # followed one since the last pause
         self._failed = 0
         self._trail: dict[str, str] = {}  # what happened last at each server
+        self._no_leader: dict[str, Rejected] = {}  # servers whose last answer was that they do not lead
         self._unknown: HoldfastError | None = None  # the last failure after which the call may have taken effect
 
     def after(self, error: HoldfastError, now_s: float) -> float | None:
         """How long to pause before the next attempt, at `address`; None if there is to be none."""
         self._trail[self.address] = _words(error)
+        self._no_leader.pop(self.address, None)
+        if isinstance(error, Rejected) and _is_not_leader(error):
+            self._no_leader[self.address] = error
         if not _did_nothing(error):
             self._unknown = error
         if isinstance(error, Rejected) and error.reason == "NOT_LEADER" and self._follows(error, now_s):
@@ -177,6 +183,16 @@ class Course:
         if len(self._trail) < 2:
             return told
         addresses, cause = ", ".join(self._trail), "; ".join(f"{at}: {what}" for at, what in self._trail.items())
+        if 0 < len(self._no_leader) < len(self._trail):
+            nobody = f"{len(self._no_leader)} of {len(self._trail)} nodes answer, {NO_LEADER}"
+            nothing_done = isinstance(told, ConnectionFailed) and self._unknown is None
+            if nothing_done or _is_not_leader(told):
+                refused = next(iter(self._no_leader.values()))
+                told = Unavailable(
+                    f"{nobody}.", reason=refused.reason, retry_after_ms=refused.retry_after_ms,
+                    metadata=refused.metadata,
+                )  # fmt: skip
+            cause = cause if isinstance(told, Rejected) else f"{nobody}; {cause}"
         if isinstance(told, ConnectionFailed):
             return ConnectionFailed(addresses, cause, sent=self._unknown is not None)
         if isinstance(told, DeadlineExceeded):
@@ -240,6 +256,10 @@ def _is_of_the_server(error: HoldfastError) -> bool:
     if isinstance(error, Rejected):
         return error.reason in _ELSEWHERE
     return isinstance(error, ConnectionFailed | DeadlineExceeded)
+
+
+def _is_not_leader(error: HoldfastError) -> bool:
+    return isinstance(error, Rejected) and error.reason == "NOT_LEADER"
 
 
 def _did_nothing(error: HoldfastError) -> bool:

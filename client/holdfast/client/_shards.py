@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.client._rpc import Connection, method
 from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument, NotFound, UnexpectedAnswer
@@ -70,11 +71,11 @@ async def describe_nodes(connection: Connection, timeout_s: float) -> list[NodeR
             reports.append(NodeReport(names.get(address, ""), address, error=error))
         else:
             reports.append(NodeReport(task.result().name, address, task.result()))
-    return _each_once(reports)
+    return _with_true_lags(_each_once(reports))
 
 
 async def _describe(connection: Connection, address: str, ends_s: float) -> NodeInfo:
-    left_s = max(_ASK_S_MIN, ends_s - time.monotonic())
+    left_s = round(max(_ASK_S_MIN, ends_s - time.monotonic()), 1)  # people may be told how long it was
     return _node_info(await connection.call_at(address, _DESCRIBE, pb.DescribeNodeRequest(), timeout_s=left_s))
 
 
@@ -87,6 +88,21 @@ def _each_once(reports: Sequence[NodeReport]) -> list[NodeReport]:
             continue
         kept.setdefault(report.name or report.address, report)
     return sorted(kept.values(), key=lambda report: (report.name or "\N{REPLACEMENT CHARACTER}", report.address))
+
+
+def _with_true_lags(reports: Sequence[NodeReport]) -> list[NodeReport]:
+    """A node that is cut off cannot know how far the others are, so its lag is counted against what they say."""
+    committed: dict[int, int] = {}
+    for replica in (replica for report in reports if report.node is not None for replica in report.node.replicas):
+        committed[replica.shard] = max(committed.get(replica.shard, 0), replica.commit_index)
+
+    def corrected(node: NodeInfo) -> NodeInfo:
+        replicas = (
+            replace(each, lag=max(each.lag, committed[each.shard] - each.applied_index)) for each in node.replicas
+        )
+        return replace(node, replicas=tuple(replicas))
+
+    return [report if report.node is None else replace(report, node=corrected(report.node)) for report in reports]
 
 
 async def transfer(connection: Connection, shard: int, to: str, timeout_s: float) -> Transferred:

@@ -37,6 +37,8 @@ with its `request_id`, a reserve with its `claim_request_id`. No message ever ho
 from collections.abc import Mapping
 from types import MappingProxyType
 
+NO_LEADER = "no leader: a majority must run; see `holdfast shard ls`"  # said of a cluster of which some nodes answer
+
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
@@ -89,10 +91,10 @@ class ConnectionFailed(HoldfastError):
 
     def __str__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""
-        return (
-            f"No answer from a Holdfast server at {self.address}{cause}: "
-            "start one with `holdfast dev`, or check the address."
-        )
+        advice = "start one with `holdfast dev`, or check the address."
+        if "," in self.address:
+            advice = "check the addresses, and that a majority of the nodes runs."
+        return f"No answer from a Holdfast server at {self.address}{cause}: {advice}"
 
 
 class DeadlineExceeded(HoldfastError):

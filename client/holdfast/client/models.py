@@ -279,11 +279,16 @@ class ReplicaInfo:
     commit_index: int = 0  # the last entry known to be on a majority
     applied_index: int = 0  # the last entry in its state
     last_index: int = 0  # the last entry in its log
-    lag: int = 0  # entries that it has not applied of those that the leader has committed
+    lag: int = 0  # entries that it has not applied of those that are committed, as any replica that was asked knows
     log_bytes: int = 0  # what its entries take in the node's log
     snapshot_age_ms: int | None = None  # since its state was last made durable by itself; None if never
     membership: Membership = Membership()
     problem: str = ""  # why it refuses to serve
+
+    @property
+    def knows_leader(self) -> bool:
+        """If not, its node is cut off from the others, or no majority of them runs."""
+        return self.role is ReplicaRole.LEADER or bool(self.leader)
 
 
 @dataclass(frozen=True, slots=True)

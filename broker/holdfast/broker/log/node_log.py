@@ -19,7 +19,7 @@ from holdfast.broker.log import frames
 from holdfast.broker.log.disk import Disk
 from holdfast.broker.log.errors import DiskFailedError, DiskFullError, LogDamagedError, LogFormatError
 from holdfast.broker.log.frames import RECORD, RECORD_HEADER_BYTES
-from holdfast.broker.log.recovery import recover
+from holdfast.broker.log.recovery import CutTail, recover
 from holdfast.broker.log.segments import LogIndex, Segment
 from holdfast.broker.log.windows import Window
 from holdfast.broker.log.writer import Placed, RoundWriter
@@ -54,7 +54,7 @@ class _Staged:
 class NodeLog:
     """See the module's text. Made by `open`."""
 
-    def __init__(self, disk: Disk, index: LogIndex, writer: RoundWriter, *, closed: bool) -> None:
+    def __init__(self, disk: Disk, index: LogIndex, writer: RoundWriter, *, closed: bool, cut: CutTail | None) -> None:
         self._disk = disk
         self._index = index
         self._writer = writer
@@ -67,6 +67,8 @@ class NodeLog:
         """The newest durable hard state of each shard."""
         self.was_closed: Final = closed
         """Whether the log had been closed cleanly before it was opened."""
+        self.cut_tail: Final = cut
+        """What was taken off its end when it was opened."""
 
     @classmethod
     def open(cls, disk: Disk, *, segment_bytes: int, random_bytes: Callable[[int], bytes] = os.urandom) -> NodeLog:
@@ -86,7 +88,7 @@ class NodeLog:
             active=active,
             last_round=found.last_round,
         )
-        return cls(disk, found.index, writer, closed=found.closed)
+        return cls(disk, found.index, writer, closed=found.closed, cut=found.cut)
 
     # Reading: only what is durable.
 

@@ -24,11 +24,21 @@ from holdfast.broker.log.windows import Window, used_end
 
 
 @dataclass(frozen=True, slots=True)
+class CutTail:
+    """Bytes after the last valid round, which are no round: most likely one that a crash interrupted."""
+
+    file: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     index: LogIndex
     active_handle: int | None  # of the last segment, when there is one
     last_round: int
     closed: bool  # the last round says that the log was closed cleanly
+    cut: CutTail | None  # what was taken away
 
 
 def recover(disk: Disk, segment_bytes: int) -> Recovered:
@@ -38,7 +48,7 @@ def recover(disk: Disk, segment_bytes: int) -> Recovered:
     for number in numbers:
         scan.read_segment(number, is_last=number == numbers[-1])
     handle = _repair_tail(disk, scan, segment_bytes)
-    return Recovered(scan.index, handle, scan.last_round, scan.closed)
+    return Recovered(scan.index, handle, scan.last_round, scan.closed, scan.cut)
 
 
 def _segment_numbers(disk: Disk) -> list[int]:
@@ -62,6 +72,7 @@ class _Scan:
         self.junk_end = FRAMES_START
         # The last file when it holds no valid round: a spare, or one that a crash interrupted.
         self.leftover: str | None = None
+        self.cut: CutTail | None = None
 
     def read_segment(self, number: int, *, is_last: bool) -> None:
         handle = self._disk.open(segment_name(number))
@@ -81,6 +92,10 @@ class _Scan:
                 self._refuse_trace_of_later_round(segment, window, junk_end)
         finally:
             self._disk.close(handle)
+        if count:
+            self.cut = None  # nothing but the end of the log is ever cut
+        if junk_end > segment.end:
+            self.cut = CutTail(segment.name, segment.end, junk_end - segment.end)
         if count:
             self.junk_end = junk_end
         else:

@@ -37,7 +37,7 @@ SENTENCES: Final = {
     Reason.OTHER_VERSION: "Expected this release's version of the protocol between nodes, but the other has another.",
     Reason.OTHER_CLUSTER: "Expected the same cluster_name on both nodes, but they differ.",
     Reason.OTHER_NODE_LIST: "Expected the same list of nodes, in the same order, on both nodes, but they differ; "
-    "compare `nodes`, `shards` and `batch_bytes_max` in their configurations.",
+    "compare `nodes` and `shards` in their configurations.",
     Reason.UNKNOWN_NODE: "Expected a node of the list, but its name is not there.",
     Reason.OTHER_NODE: "Expected the node that was dialled, but another one answers at that address.",
     Reason.OWN_NAME: "Expected another node, but it has the name of the one it speaks to.",

@@ -43,7 +43,7 @@ def dev(
     Flags win over the environment (HOLDFAST_PORT and so on), which wins over the file. Ctrl-C stops it.
     """
     overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, as_json=as_json)
-    return servers.run_dev(config, overrides)
+    return servers.run_dev(config, overrides, as_json=as_json)
 
 
 def broker(
@@ -65,7 +65,7 @@ def broker(
     The old data stay beside the new, in a directory whose name ends with .damaged and the time.
     """
     overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, as_json=as_json)
-    return servers.run_broker(config, overrides, rebuild=rebuild)
+    return servers.run_broker(config, overrides, rebuild=rebuild, as_json=as_json)
 
 
 def _overrides(

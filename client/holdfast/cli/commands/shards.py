@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import calls, output, records
-from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problem, time_limit_s
+from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problems, time_limit_s
 from holdfast.cli.problems import ExitCode, Problem, problem_of
-from holdfast.client import HoldfastError, ReplicaHash, ShardHash
+from holdfast.client import HoldfastError, NodeReport, ReplicaHash, ReplicaRole, ShardHash
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
 shard_app = group("Look at the replicas of shards, compare them, move leadership.")
@@ -43,12 +43,13 @@ def shard_ls(
 ) -> int:
     """List every replica of every shard, as its own node sees it.
 
-    role: leader, follower, learner (catches up, does not vote yet), candidate, blank (waits to be told).
+    role: leader, follower, learner (catches up, does not vote yet), candidate, blank (waits to be told);
+    with "no leader" if it knows of none.
     term: the epoch it is in. commit: the last entry that is on a majority. applied: the last one in its state.
-    lag: entries that it has not applied of those that the leader has committed.
+    lag: entries that it has not applied of those that are committed, as far as any node that answers knows.
     log: what its entries take on disk. snapshot: how long ago its state was last made durable by itself.
     It is enough to give the address of one node: it names the others.
-    A node that does not answer is shown as such, and the exit code is 4.
+    A node that does not answer is shown as such, and the exit code is 4; it is 1 if a replica knows no leader.
     """
     with output.waiting("Asking every node …"):
         reports = calls.describe_nodes(address, timeout_s)
@@ -56,13 +57,25 @@ def shard_ls(
         records.print_json(records.nodes_json(reports))
     else:
         output.print_replicas(reports)
-    code = ExitCode.OK
-    for report in reports:
-        if report.error is not None:
-            problem = _of_node(problem_of(report.error, subject=f"Node {report.name or report.address}"))
-            print_problem(problem, as_json=as_json)
-            code = max(code, problem.exit_code)
-    return code
+    return print_problems([problem for report in reports for problem in _node_problems(report)], as_json=as_json)
+
+
+def _node_problems(report: NodeReport) -> list[Problem]:
+    subject = f"Node {report.name or report.address}"
+    if report.error is not None:
+        return [_of_node(problem_of(report.error, subject=subject))]
+    replicas = report.node.replicas if report.node is not None else ()
+    leaderless = [replica for replica in replicas if not replica.knows_leader]
+    if not leaderless:
+        return []
+    shards = f"shard{'s' * (len(leaderless) > 1)} {', '.join(str(replica.shard) for replica in leaderless)}"
+    if all(replica.role is ReplicaRole.BLANK for replica in leaderless):
+        message = f"{subject}: it has nothing of {shards} yet, and waits to be told."
+        hint = "A new cluster begins when all of its nodes run. Otherwise its leader, if there is one, adds this node."
+    else:
+        message = f"{subject}: it knows no leader of {shards}."
+        hint = "It is cut off from the others, or no majority of the voters runs. Its log says more: `no_leader`."
+    return [Problem(ExitCode.REFUSED, "NO_LEADER", message, hint)]
 
 
 def _of_node(problem: Problem) -> Problem:
@@ -108,11 +121,8 @@ def shard_hash(
         records.print_json(records.hashes_json(hashes))
     elif hashes:
         output.print_hashes(hashes)
-    code = ExitCode.OK
-    for problem in (*problems, *(problem for each in hashes for problem in _problems(each))):
-        print_problem(problem, as_json=as_json)
-        code = max(code, problem.exit_code)
-    return code
+    problems += [problem for each in hashes for problem in _problems(each)]
+    return print_problems(problems, as_json=as_json)
 
 
 def _hash_all(address: str, timeout_s: float, shards: Sequence[int]) -> tuple[list[ShardHash], list[Problem]]:

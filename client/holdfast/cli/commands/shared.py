@@ -1,13 +1,13 @@
 """Options that many commands have, how help texts end, and how problems with parts of a command are told."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import calls, output, records, times
-from holdfast.cli.problems import EXIT_CODE_MEANINGS, Problem, usage
+from holdfast.cli.problems import EXIT_CODE_MEANINGS, ExitCode, Problem, usage
 from holdfast.client.aio import DEFAULT_ADDRESS
 from holdfast.client.app import ADDRESS_VARIABLE
 
@@ -80,3 +80,17 @@ def print_problem(problem: Problem, *, as_json: bool) -> None:
         records.print_problem_json(problem)
     else:
         output.print_problem(problem)
+
+
+def print_problems(problems: Sequence[Problem], *, as_json: bool) -> ExitCode:
+    """All that went wrong with parts of a command, as one JSON value if that was asked for; the exit code is that of
+    the worst."""
+    if not problems:
+        return ExitCode.OK
+    worst = max(problems, key=lambda problem: problem.exit_code)
+    if as_json:
+        records.print_problem_json(worst, [problem for problem in problems if problem is not worst])
+    else:
+        for problem in problems:
+            output.print_problem(problem)
+    return worst.exit_code

@@ -23,18 +23,29 @@ PASSING_REFUSALS = (Overloaded, Unavailable, OutcomeUnknown, ServerError, Worker
 PASSING = (ConnectionFailed, DeadlineExceeded, *PASSING_REFUSALS)
 
 
+# As long as an election or a hand-over may take, there is nothing that anybody has to know of.
+_LEADER_CHANGE_S = 3.0
+
+
 class Outage:
     """One kind of call and whether the server answers it at the moment."""
 
     def __init__(self, what: str) -> None:
         self._what = what  # e.g. "claim tasks"
         self._failures = 0
+        self._since_s = 0.0
+        self._was_told = False
 
     async def pause(self, error: HoldfastError) -> None:
         """Waits before the next try; raises the error if waiting cannot help."""
         if not isinstance(error, PASSING):
             raise error
+        now_s = asyncio.get_running_loop().time()
         if not self._failures:
+            self._since_s = now_s
+        leader_moves = isinstance(error, Rejected) and error.reason == "NOT_LEADER"
+        if not self._was_told and not (leader_moves and now_s < self._since_s + _LEADER_CHANGE_S):
+            self._was_told = True
             cause = error.reason if isinstance(error, Rejected) else str(error)
             log.warning("Cannot %s at the moment, and goes on trying: %s", self._what, cause)
         pause_s = wished_pause_s(self._failures, error)
@@ -43,6 +54,7 @@ class Outage:
 
     def over(self) -> None:
         """The server has answered."""
-        if self._failures:
+        if self._was_told:
             log.info("Can %s again, after %d failed tries.", self._what, self._failures)
-            self._failures = 0
+        self._failures = 0
+        self._was_told = False
