@@ -1,0 +1,498 @@
+"""Whole nodes of a group on simulated machines: real rounds, replicas, shards, journals, logs and checkpoints.
+
+Disks forget what was not synced, states forget what was not flushed, the network loses, repeats, reorders and is cut,
+processes are stopped, killed or lose their power, and disks are slow or full, wherever the seed says. What every
+replica applies is compared while it is applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from holdfast.broker.checkpoints import Checkpointer
+from holdfast.broker.clock import ShardClock, carried_on_ms
+from holdfast.broker.disk_guard import DiskGuard
+from holdfast.broker.log.errors import DiskFullError
+from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.raft.engine import ShardRaft
+from holdfast.broker.raft.journal import found
+from holdfast.broker.raft.library import Timing
+from holdfast.broker.raft.messages import BLANK, Configuration
+from holdfast.broker.raft.messages import Entry as LogEntry
+from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.broker.recovery import recover_shard
+from holdfast.broker.refusals import RefusedError, not_leader
+from holdfast.broker.replica import NewState, Replica
+from holdfast.broker.reserving import Applied
+from holdfast.broker.rounds import Message, Rounds
+from holdfast.broker.shard import Shard
+from holdfast.machine import machine as state_machine
+from holdfast.machine.effects import Effects
+from holdfast.machine.hashing import state_hash
+from holdfast.machine.invariants import rows_of
+from holdfast.machine.kv import MemoryKV, OrderedKV
+from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
+from tests.simulation.group_plan import Plan
+from tests.simulation.world import ROOMY_BYTES, BrokenPromiseError, NodeDiedError, SimulatedTime, VolatileKV
+
+SHARDS = (0, 1)
+WATCH_SECONDS = 0.3
+HASHED_ENTRIES = 11  # states are compared after every so many
+FOUNDING = "founding"  # the name of a replica's first state
+
+Result = TypeVar("Result")
+
+_METRICS = Metrics()
+_TIMING = Timing()
+
+
+def loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Watch:
+    """Compares what the replicas apply, and who leads. Raises BrokenPromiseError at the first contradiction."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[int, int], tuple[int, bytes]] = {}  # by shard and index: term and command
+        self._hashes: dict[tuple[int, int], str] = {}
+        self.leaders: dict[tuple[int, int], str] = {}  # by shard and term
+        self.compared = 0  # states that were the same
+        self.snapshots = 0
+        self.dropped_rounds = 0
+
+    def applied(self, shard: int, who: str, entry: LogEntry) -> None:
+        known = self._entries.setdefault((shard, entry.index), (entry.term, entry.command))
+        if known != (entry.term, entry.command):
+            raise BrokenPromiseError(
+                f"{who} applied another entry {entry.index} of shard {shard}: of term {entry.term}, not {known[0]}"
+            )
+
+    def state(self, shard: int, who: str, index: int, kv: OrderedKV) -> None:
+        if index % HASHED_ENTRIES:
+            return
+        digest = state_hash(kv)
+        known = self._hashes.setdefault((shard, index), digest)
+        if known != digest:
+            raise BrokenPromiseError(f"{who} has another state of shard {shard} at entry {index}")
+        self.compared += 1
+
+    def leads(self, shard: int, term: int, who: str) -> None:
+        if (shard, term) in self.leaders:
+            raise BrokenPromiseError(
+                f"{who} serves shard {shard} in term {term}, which {self.leaders[shard, term]} has served"
+            )
+        self.leaders[shard, term] = who
+
+
+class WatchedShard(Shard):
+    """A shard that takes a while to apply something, and tells what it was."""
+
+    watch: Watch
+    number: int
+    who: str
+    take_a_while: Callable[[], Awaitable[None]]
+
+    async def apply_committed(self) -> bool:
+        await self.take_a_while()
+        return await super().apply_committed()
+
+    def _apply_slice(self, committed: Sequence[LogEntry], at: int, started: float) -> tuple[int, Applied]:
+        to, applied = super()._apply_slice(committed, at, started)
+        for entry in committed[at:to]:
+            self.watch.applied(self.number, self.who, entry)
+        return to, applied
+
+    def _follow(self, effects: Effects, applied: Applied) -> None:
+        super()._follow(effects, applied)
+        self.watch.state(self.number, self.who, self.applied_index, self.kv)
+
+
+class Network:
+    """Frames between nodes. Each takes its own time, so one may overtake another."""
+
+    def __init__(self, rng: random.Random, plan: Plan) -> None:
+        self._rng = rng
+        self.latency_seconds = plan.latency_seconds
+        self.loss = plan.loss
+        self.repetition = plan.repetition
+        self.cuts: list[frozenset[tuple[str, str]]] = []  # ways from one to another on which nothing comes through
+        self.nodes: dict[str, Node] = {}  # that run, by identity
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return any((source, target) in ways for ways in self.cuts)
+
+    def send(self, source: str, target: str, messages: list[Message]) -> None:
+        rng, loop = self._rng, asyncio.get_running_loop()
+        for _copy in range(2 if rng.random() < self.repetition else 1):
+            if rng.random() >= self.loss:
+                loop.call_later(rng.expovariate(1 / self.latency_seconds), self._deliver, source, target, messages)
+
+    def _deliver(self, source: str, target: str, messages: list[Message]) -> None:
+        node = self.nodes.get(target)
+        if node is not None and not self.is_cut(source, target):
+            node.rounds.receive(source, messages)
+
+    def heal(self) -> None:
+        self.cuts.clear()
+        self.loss = self.repetition = 0.0
+
+
+class NodeWire:
+    def __init__(self, network: Network, me: str) -> None:
+        self._network = network
+        self._me = me
+
+    def send(self, identity: str, messages: list[Message]) -> None:
+        self._network.send(self._me, identity, messages)
+
+    def pause_reading(self) -> None:
+        """Everything fits."""
+
+    def resume_reading(self) -> None:
+        """Nothing was paused."""
+
+
+class PausableRounds(Rounds):
+    """The rounds of a process that can be stopped and continued, as by SIGSTOP and SIGCONT."""
+
+    going: asyncio.Event
+
+    async def _wait(self) -> None:
+        await super()._wait()
+        await self.going.wait()
+
+
+class Machine:
+    """What outlives a process."""
+
+    def __init__(self, number: int, rng: random.Random) -> None:
+        self.identity = f"n{number}/{str(number) * 32}"
+        self.founds = number == 1
+        self.rng = rng
+        self.disk = FakeDisk(random.Random(rng.random()))
+        self.states: dict[tuple[int, str], VolatileKV] = {}  # by shard and name
+        self.sync_factor = 1.0  # how slow the disk is
+        self.no_room = 0.0  # how likely a round finds none, while it is like that
+        self.is_healed = False
+
+    def lose(self, *, power_fails: bool) -> None:
+        if power_fails:
+            self.disk.crash()
+        else:
+            self.disk.restart()
+        for state in self.states.values():
+            state.crash(self.rng)
+
+    def keep_only(self, shard: int, name: str | None) -> None:
+        """Removes the other states of a shard: those that came to nothing, and those that were replaced."""
+        for key in [key for key in self.states if key[0] == shard and key[1] != name]:
+            del self.states[key]
+
+    def fill(self, free_bytes: int) -> None:
+        self.disk.capacity_bytes += free_bytes - self.disk.free_bytes()
+
+    def heal(self) -> None:
+        self.disk.capacity_bytes = ROOMY_BYTES
+        self.disk.crash_after(1 << 60)
+        self.disk.fail_next_sync = False
+        self.sync_factor, self.no_room, self.is_healed = 1.0, 0.0, True
+        for state in self.states.values():
+            state.is_full = state.fail_next_flush = False
+
+
+class Node:
+    """One process, from its start to its end."""
+
+    def __init__(self, plan: Plan, machine: Machine, network: Network, watch: Watch, voters: list[str]) -> None:
+        self.machine = machine
+        self.plan = plan
+        self.network = network
+        self.watch = watch
+        self._voters = voters
+        self._time = SimulatedTime()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._calls: dict[asyncio.Task[Any], None] = {}
+        self.is_dead = False
+        self.power_fails = False
+        self.config = plan.config()
+        self.replicas: dict[int, Replica] = {}
+        self.copies: dict[int, Copies] = {}
+        self.going = asyncio.Event()
+        self.going.set()
+        # Why the process cannot go on; None when it was killed or the power has failed.
+        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def me(self) -> str:
+        return self.machine.identity
+
+    # --- start ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """SimulatedCrash passes through."""
+        machine, plan, loop = self.machine, self.plan, asyncio.get_running_loop()
+        self.log = NodeLog.open(machine.disk, segment_bytes=plan.segment_bytes, random_bytes=machine.rng.randbytes)
+        self.guard = DiskGuard(machine.disk.free_bytes, 0)
+        self.rounds = PausableRounds(
+            self.log, _METRICS, run_blocking=self._sync, on_disk_full=self._found_full,
+            wire=NodeWire(self.network, self.me), monotonic=loop.time,
+        )  # fmt: skip
+        self.rounds.going = self.going
+        self.rounds.on_stranger = lambda _sender, message: self._join(message)
+        self.checkpointer = Checkpointer(
+            self.log, lambda: list(self.replicas.values()),
+            log_bytes_max=plan.flush_bytes, age_seconds_max=plan.flush_age_seconds, keep_bytes=plan.keep_bytes,
+            run_blocking=lambda function: self._run_blocking(function, plan.flush_seconds), monotonic=loop.time,
+        )  # fmt: skip
+        for number in SHARDS:
+            self._open_known(number)
+        if machine.founds and not self.replicas:
+            for number in SHARDS:
+                journal = self._create(number, number + 1)
+                found(journal, self._voters)
+                self._open(number, journal)
+        for work in (self.rounds.run(), self._watch(), self._checkpoint()):
+            self.begin(work)
+        self.network.nodes[self.me] = self
+
+    def _open_known(self, number: int) -> None:
+        journal = NodeJournal.load(self.log, number)
+        self.machine.keep_only(number, journal.state_name if journal is not None else FOUNDING)
+        if journal is not None:
+            self._open(number, journal)
+        elif (number, FOUNDING) in self.machine.states:
+            state = self.machine.states.pop((number, FOUNDING))
+            if state_machine.Machine(state).meta.applied_index:
+                raise BrokenPromiseError(f"{self.me} has a state of shard {number}, but its log knows nothing of it")
+
+    def _create(self, number: int, group: int) -> NodeJournal:
+        self.machine.states[number, FOUNDING] = VolatileKV()
+        return NodeJournal.create(self.log, number, group=group, state_name=FOUNDING)
+
+    def _join(self, message: Message) -> Replica:
+        number, group, _data = message
+        return self._open(number, self._create(number, group))
+
+    def _open(self, number: int, journal: NodeJournal) -> Replica:
+        kv = self.machine.states[number, journal.state_name]
+        machine = recover_shard(journal, self.log, kv, number)
+        replica = Replica(
+            number, self.log, journal, self._make_engine,
+            lambda replica, raft: self._make_shard(replica, raft, kv, machine), machine.meta.applied_index,
+        )  # fmt: skip
+        copies = self.copies[number] = Copies(self, replica)
+        replica.on_look = copies.look
+        replica.log_needed_after = lambda: copies.held_index
+        self.replicas[number] = replica
+        self.rounds.attach(replica)
+        return replica
+
+    def _make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+        now_s, draw = loop_time(), self.machine.rng.random
+        return ShardRaft(self.me, journal, now_s=now_s, applied_index=applied_index, timing=_TIMING, draw=draw)
+
+    def _make_shard(self, replica: Replica, raft: ShardRaft, kv: OrderedKV, machine: state_machine.Machine) -> Shard:
+        number = replica.number
+
+        def make_clock(last_applied_ms: int) -> ShardClock:
+            heard_ms_ago = (loop_time() - replica.raft.leader_time_heard_s) * 1000
+            continued_ms = carried_on_ms(replica.raft.leader_time_ms, heard_ms_ago)
+            return ShardClock(self._time, last_applied_ms, continued_ms=continued_ms)
+
+        def on_leading(leads: bool) -> None:
+            if leads:
+                self.watch.leads(number, replica.raft.term, self.me)
+
+        shard = WatchedShard(
+            kv, machine, raft, self.config, _METRICS, make_clock=make_clock,
+            wake_rounds=lambda: self.rounds.wake(number), check_disk=self.guard.check, found_full=self.guard.found_full,
+            redirect=lambda: not_leader(number, replica.raft.term, None), on_leading=on_leading,
+        )  # fmt: skip
+        shard.watch, shard.number, shard.who = self.watch, number, self.me
+        shard.take_a_while = lambda: self._take_a_while(self.plan.apply_pause_seconds)
+        return shard
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        def note_end(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                has_no_power = isinstance(error, SimulatedCrash)
+                self.end(None if has_no_power else error, power_fails=has_no_power)
+
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(note_end)
+        self._tasks.append(task)
+
+    def end(self, failure: BaseException | None, *, power_fails: bool = False) -> None:
+        if not self.ended.done():
+            self.power_fails = power_fails
+            self.ended.set_result(failure)
+
+    async def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Runs a caller's request until it ends or the node does."""
+        task = asyncio.ensure_future(work)
+        self._calls[task] = None
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if self.is_dead and current is not None and not current.cancelling():
+                raise NodeDiedError from None
+            raise
+        finally:
+            self._calls.pop(task, None)
+
+    async def kill(self) -> None:
+        """The process is gone from one moment to the next."""
+        self.is_dead = True
+        self.network.nodes.pop(self.me, None)
+        doomed = [*self._calls, *self._tasks]
+        for replica in self.replicas.values():
+            leading = replica.shard._leading
+            doomed += leading.housekeeping._tasks if leading is not None else ()
+        for task in doomed:
+            task.cancel()
+        await asyncio.gather(*doomed, return_exceptions=True)
+
+    def _found_full(self) -> RefusedError:
+        self.watch.dropped_rounds += 1
+        return self.guard.found_full()
+
+    async def _watch(self) -> None:
+        while True:
+            if self.guard.look():
+                for replica in self.replicas.values():
+                    replica.shard.serve_all_waiters()
+            for replica in self.replicas.values():
+                failure = replica.shard.failed()
+                if failure is not None:
+                    raise failure
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS * self.machine.rng.random())
+            for replica in list(self.replicas.values()):
+                if self.checkpointer.is_due(replica):
+                    await self.checkpointer.flush(replica)
+            await self.checkpointer.cut()
+
+    async def _sync(self, function: Callable[[], None]) -> None:
+        machine = self.machine
+        if machine.rng.random() < max(machine.no_room, 0.0 if machine.is_healed else self.plan.no_room):
+            await self._take_a_while(self.plan.sync_seconds)
+            raise DiskFullError("no room for the segment that this round needs")
+        await self._run_blocking(function, self.plan.sync_seconds * machine.sync_factor)
+
+    async def _run_blocking(self, function: Callable[[], None], seconds: float) -> None:
+        """A thread that takes a while, before and after it has done its work."""
+        await self._take_a_while(seconds)
+        if self.is_dead:
+            raise asyncio.CancelledError
+        try:
+            function()
+        except SimulatedCrash:
+            self.end(None, power_fails=True)
+            await asyncio.get_running_loop().create_future()  # such a call never returns
+        await self._take_a_while(seconds)
+        await self.going.wait()
+
+    async def _take_a_while(self, seconds: float) -> None:
+        if seconds:
+            await asyncio.sleep(self.machine.rng.expovariate(1 / seconds))
+        for _ in range(self.machine.rng.randrange(3)):
+            await asyncio.sleep(0)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    sender: str
+    term: int
+    index: int
+    index_term: int
+    configuration: Configuration
+    rows: dict[bytes, bytes]
+
+
+class Copies:
+    """The snapshots of one replica, both ways, as transfers.py has them: but a state is copied row by row."""
+
+    def __init__(self, node: Node, replica: Replica) -> None:
+        self._node = node
+        self._replica = replica
+        self._sending: dict[str, int] = {}  # to whom, and the entry that the snapshot ends with
+        self._is_receiving = False
+        self._received = 0
+
+    @property
+    def held_index(self) -> int | None:
+        return min(self._sending.values(), default=None)
+
+    def look(self, _now_s: float) -> None:
+        for peer in self._replica.raft.wants_snapshot():
+            if peer not in self._sending:
+                snapshot = self._take()
+                self._sending[peer] = snapshot.index
+                self._node.begin(self._send(peer, snapshot))
+
+    def _take(self) -> Snapshot:
+        replica = self._replica
+        rows = dict(rows_of(replica.shard.kv, b"\x00", b"\xff"))
+        meta = state_machine.Machine(MemoryKV(rows)).meta
+        known = [configuration for at, configuration in replica.journal.configurations if at <= meta.applied_index]
+        configuration = known[-1] if known else BLANK
+        return Snapshot(self._node.me, replica.raft.term, meta.applied_index, meta.applied_term, configuration, rows)
+
+    async def _send(self, peer: str, snapshot: Snapshot) -> None:
+        node = self._node
+        await asyncio.sleep(node.machine.rng.expovariate(1 / node.plan.copy_seconds))
+        target = node.network.nodes.get(peer)
+        if target is not None and not node.network.is_cut(node.me, peer) and not node.network.is_cut(peer, node.me):
+            copies = target.copies.get(self._replica.number)
+            if copies is not None:
+                copies.receive(snapshot)
+        await asyncio.sleep(node.machine.rng.random())  # the answer takes its time, too
+        del self._sending[peer]
+
+    def receive(self, snapshot: Snapshot) -> None:
+        raft = self._replica.raft
+        is_needed = snapshot.index > raft.commit_index and raft.term_at(snapshot.index) != snapshot.index_term
+        if not self._is_receiving and is_needed and snapshot.term >= raft.term:
+            self._is_receiving = True
+            self._node.begin(self._install(snapshot))
+
+    async def _install(self, snapshot: Snapshot) -> None:
+        node, replica = self._node, self._replica
+        self._received += 1
+        name = f"{snapshot.index}-{snapshot.term}-{loop_time():.6f}-{self._received}"
+        kv = node.machine.states[replica.number, name] = VolatileKV()
+        kv.write(snapshot.rows)
+        kv.flush()
+        await node._take_a_while(node.plan.flush_seconds)
+        ended: asyncio.Future[tuple[bool, OrderedKV]] = asyncio.get_running_loop().create_future()
+
+        def end(taken: bool, unneeded: OrderedKV) -> None:
+            ended.set_result((taken, unneeded))
+
+        replica.offer_state(
+            NewState(
+                snapshot.sender, snapshot.term, snapshot.index, snapshot.index_term, snapshot.configuration, name,
+                kv, state_machine.Machine(kv), end,
+            )
+        )  # fmt: skip
+        node.rounds.wake(replica.number)
+        taken, unneeded = await ended
+        if taken:
+            node.watch.snapshots += 1
+            node.checkpointer.forget(replica.number)
+        states = node.machine.states
+        for key in [key for key, state in states.items() if state is unneeded]:
+            del states[key]
+        self._is_receiving = False
