@@ -28,7 +28,7 @@ run: $(STAMP)  ## Start a development server (gRPC on 7400, ops HTTP on 7403)
 	@exec $(BIN)/holdfast dev $(ARGS)
 
 test: $(STAMP)  ## Run the whole test suite
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
 
 check: $(STAMP)  ## Format, lint, types, import contracts, generated code
 	@$(BIN)/ruff format --check .
