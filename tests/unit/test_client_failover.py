@@ -271,6 +271,7 @@ async def test_an_address_that_accepts_but_never_speaks_is_left(servers: Three) 
         silent = f"127.0.0.1:{listener.getsockname()[1]}"
         async with AsyncClient(f"{silent},{a.address}", timeout_s=60, retry=False) as client:
             await client.get_task("id-1")
+    assert sent("GetTask", a) == [1]
 
 
 async def test_a_call_that_must_not_be_done_twice_waits_but_the_next_one_goes_to_the_new_leader(

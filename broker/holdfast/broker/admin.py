@@ -6,7 +6,6 @@ Everything that touches an engine is done inside a round.
 import asyncio
 import importlib.metadata
 import time
-from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.broker.checkpoints import Checkpointer
@@ -48,6 +47,7 @@ class Admin:
         self._host = host
         self._log = log
         self._checkpointer = checkpointer
+        self._version = importlib.metadata.version("holdfast")  # reads a file
         self.own_address = ""  # known once the server listens
 
     # --- looks ------------------------------------------------------------------------------------------------
@@ -55,8 +55,7 @@ class Admin:
     def describe(self) -> NodeView:
         numbers = {*self._host.replicas, *(range(self._config.shards) if self._config.nodes else ())}
         replicas = [self._describe(number) for number in sorted(numbers)]
-        version = importlib.metadata.version("holdfast")
-        return NodeView(self._config.node_name, self._node_id, version, self._nodes(), replicas)
+        return NodeView(self._config.node_name, self._node_id, self._version, self._nodes(), replicas)
 
     def _nodes(self) -> list[NodeAddress]:
         if not self._config.nodes:
@@ -118,7 +117,7 @@ class Admin:
                 f"Expected {to} to be able to lead shard {replica.number}, but it does not answer or is behind: "
                 f"it lacks {raft.peer_lag(member)} entries; see `holdfast shard ls`.",
             ) from None
-        if not await self._in_round(replica, lambda: replica.raft.hand_over(member)):
+        if not await self._host.in_round(replica, lambda: replica.raft.hand_over(member)):
             raise self._host.redirect(replica.number)
         try:
             async with asyncio.timeout(CHANGE_SECONDS_MAX):
@@ -151,7 +150,7 @@ class Admin:
             return steps[kind](replica, expected_version), raft.term
 
         try:
-            index, term = await self._in_round(here, change)
+            index, term = await self._host.in_round(here, change)
         except ChangeRefusedError as refused:
             if refused.reason == "ALREADY":
                 return raft.configuration.version
@@ -165,7 +164,7 @@ class Admin:
         replica = self._host.find_to_serve(shard)
         if not replica.shard.serves:
             raise self._host.redirect(shard)
-        index, term = await self._in_round(replica, lambda: (replica.raft.propose(b"", PROBE), replica.raft.term))
+        index, term = await self._host.in_round(replica, lambda: (replica.raft.propose(b"", PROBE), replica.raft.term))
         if index is None:
             raise self._host.redirect(shard)
         await self._committed(replica, index, term)
@@ -180,9 +179,6 @@ class Admin:
         return ProbeView(replica.applied_index, found)
 
     # --- shared -----------------------------------------------------------------------------------------------
-
-    async def _in_round(self, replica: Replica, act: Callable[[], Result]) -> Result:
-        return await self._host.in_round(replica, act)
 
     async def _committed(self, replica: Replica, index: int, term: int) -> None:
         """Waits until an entry of this leader is applied; if it leads no more, nobody here knows what becomes of it: in

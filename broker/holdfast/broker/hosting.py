@@ -72,7 +72,6 @@ class Host:
         self.timing = Timing(config.heartbeat_ms / 1000, election_s, 2 * election_s, SILENCE_SHARE * election_s)
         self._throttle = Throttle(config.snapshot_bytes_per_second, config.snapshot_bytes_per_second // 4)
         self._sending_slots = asyncio.Semaphore(SENDING_AT_ONCE_MAX)
-        self.states: dict[int, RocksState] = {}
         self.replicas: dict[int, Replica] = {}
         self.transfers: dict[int, Transfers] = {}
         self.probes: dict[int, Probes] = {}
@@ -166,7 +165,6 @@ class Host:
         directories.clean(journal.state_name)
         state = self.open_state(directories, journal.state_name)
         machine = recover_shard(journal, self._log, state, number)
-        self.states[number] = state
         replica = Replica(
             number,
             self._log,
@@ -193,8 +191,7 @@ class Host:
         fitness = ClockFitness(self._source)
         evidence = self._group_evidence(replica)
 
-        def on_replaced(state: RocksState) -> None:
-            self.states[number] = state
+        def on_replaced() -> None:
             self.probes[number].passed()
             self.on_state_replaced(number)
 
@@ -216,7 +213,7 @@ class Host:
             self.on_look(replica)
 
         self.transfers[number] = transfers
-        self.probes[number] = Probes(lambda: self.states[number].view(), self.note_damage)
+        self.probes[number] = Probes(lambda: _state_of(replica).view(), self.note_damage)
         replica.on_snapshot_message = transfers.handle
         replica.on_look = on_look
         replica.log_needed_after = partial(self._log_needed_after, number, transfers)
@@ -316,9 +313,9 @@ class Host:
             await transfers.close()
 
     def close(self) -> None:
-        for state in self.states.values():
+        for replica in self.replicas.values():
             try:
-                state.close()
+                _state_of(replica).close()
             except StateError as error:
                 _log.warning("state_not_flushed", error=str(error))
 
@@ -407,3 +404,10 @@ class Host:
 
     def kept(self) -> Iterable["Replica"]:
         return list(self.replicas.values())
+
+
+def _state_of(replica: Replica) -> RocksState:
+    """As it is now: a snapshot may have taken the place of the one that was opened."""
+    state = replica.shard.kv
+    assert isinstance(state, RocksState)
+    return state

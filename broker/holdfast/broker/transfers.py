@@ -41,7 +41,7 @@ class Transfers:
         guard: DiskGuard,
         throttle: Throttle,
         slots: asyncio.Semaphore,
-        on_replaced: Callable[[RocksState], None],
+        on_replaced: Callable[[], None],
     ) -> None:
         self._replica = replica
         self._directories = directories
@@ -122,7 +122,7 @@ class Transfers:
         taken, unneeded = await ended
         assert isinstance(unneeded, RocksState)
         if taken:
-            self._on_replaced(state)
+            self._on_replaced()
         await asyncio.to_thread(self._discard, unneeded)
         return taken
 
