@@ -39,7 +39,7 @@ from tests.simulation.group_faults import Faults
 from tests.simulation.group_plan import Plan
 from tests.simulation.group_world import SHARDS, Machine, Network, Node, Watch
 from tests.simulation.raft_ablations import PromisesAtOnce
-from tests.simulation.world import BrokenPromiseError, is_expected
+from tests.simulation.world import BrokenPromiseError, FlushedTooEarly, is_expected
 
 SEEDS = int(os.environ.get("SEEDS", "16"))
 START = int(os.environ.get("START", "0"))
@@ -370,29 +370,15 @@ def test_founding_once_whether_there_was_room_or_not_is_caught(monkeypatch: pyte
     assert is_caught(KNOWN["founded"], matters=lambda plan: plan.no_room > 0)
 
 
-class Flushed:
-    """A replica whose state was flushed already. Too early: what was applied since is not in it."""
-
-    def __init__(self, replica: Kept) -> None:
-        self.number = replica.number
-        self.is_alone = replica.is_alone
-        self.applied_index = replica.applied_index
-        self.durable_base_index = replica.durable_base_index
-        self.compact = replica.compact
-
-    def flush_state(self) -> None:
-        """Done before."""
-
-
 def test_cutting_what_the_flush_did_not_reach_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     flush = Checkpointer.flush
 
     async def capture_late(checkpointer: Checkpointer, replica: Kept) -> None:
         try:
-            await checkpointer._run_blocking(replica.flush_state)
+            await checkpointer._run_blocking(replica.state.flush)
         except StateError:
             return
-        await flush(checkpointer, Flushed(replica))
+        await flush(checkpointer, FlushedTooEarly(replica))
 
     monkeypatch.setattr(Checkpointer, "flush", capture_late)
     assert is_caught(KNOWN["cut"], matters=lambda plan: plan.flush_seconds > 0.1 and plan.flush_bytes == 1)

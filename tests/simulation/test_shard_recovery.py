@@ -44,6 +44,7 @@ from tests.simulation.world import (
     ROOMY_BYTES,
     BrokenPromiseError,
     Ending,
+    FlushedTooEarly,
     Machine,
     Node,
     NodeDiedError,
@@ -338,13 +339,10 @@ def test_cutting_what_the_flush_did_not_reach_is_caught(monkeypatch: pytest.Monk
 
     async def capture_late(checkpointer: Checkpointer, replica: Kept) -> None:
         try:
-            await checkpointer._run_blocking(replica.flush_state)
+            await checkpointer._run_blocking(replica.state.flush)
         except StateError:
             return
-        with monkeypatch.context() as already_flushed:
-            # Too early: what was applied since is not in it.
-            already_flushed.setattr(Replica, "flush_state", lambda _replica: None)
-            await flush(checkpointer, replica)
+        await flush(checkpointer, FlushedTooEarly(replica))
 
     monkeypatch.setattr(Checkpointer, "flush", capture_late)
     assert is_caught(matters=lambda plan: plan.cuts_log and plan.flush_seconds > 0.1)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from holdfast.broker import checkpoints, proposals, scheduler
 from holdfast.broker import shard as shard_module
-from holdfast.broker.checkpoints import Checkpointer
+from holdfast.broker.checkpoints import Checkpointer, Kept
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.log.errors import DiskFailedError
@@ -208,6 +208,24 @@ class VolatileKV:
                 else:
                     self._kept[key] = value
         del self._unkept[:count]
+
+
+class FlushedTooEarly:
+    """For ablations: a replica whose state was flushed before; what was applied since is not in it."""
+
+    def __init__(self, replica: Kept) -> None:
+        self.number = replica.number
+        self.is_alone = replica.is_alone
+        self.applied_index = replica.applied_index
+        self.durable_base_index = replica.durable_base_index
+        self.compact = replica.compact
+
+    @property
+    def state(self) -> FlushedTooEarly:
+        return self
+
+    def flush(self) -> None:
+        """Done before."""
 
 
 class SimulatedTime:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from holdfast.broker import shard as shard_module
-from holdfast.broker.checkpoints import Checkpointer
+from holdfast.broker.checkpoints import Checkpointer, Flushable
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.log.errors import DiskFailedError, DiskFullError
@@ -218,13 +218,14 @@ async def test_a_stop_finishes_what_waits(broker: Broker) -> None:
 
 
 class State:
-    """The replica, as the checkpointer sees it, with a state that may refuse to be flushed."""
+    """The replica, as the checkpointer sees it, and its state in one, which may refuse to be flushed."""
 
     number = 0
     is_alone = True
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.state: Flushable = self
         self.flushes = 0
         self.fails = False
 
@@ -240,7 +241,7 @@ class State:
         self._broker.replica.compact(index)
         self._broker.rounds.wake(0)
 
-    def flush_state(self) -> None:
+    def flush(self) -> None:
         if self.fails:
             raise StateError("no")
         self.flushes += 1
@@ -314,6 +315,25 @@ async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broke
     await broker.enqueue()
     await one.cut()
     assert 1 < broker.log.first_index(0) <= captured + 1
+    await broker.stop()
+
+
+async def test_a_flush_of_another_state_cuts_nothing(broker: Broker) -> None:
+    """A snapshot that could not be kept was taken back while it was flushed. Meanwhile the old state has got as far."""
+    thread, state = Held(), State(broker)
+    one = checkpointer(broker, state, Moments(), thread)
+    for _ in range(20):
+        await broker.enqueue(size_bytes=4000)
+    state.state = State(broker)
+    thread.is_open = False
+    running = asyncio.ensure_future(one.flush(state))
+    await settle()
+    state.state = state
+    thread.open()
+    await running
+    await broker.enqueue()
+    await one.cut()
+    assert broker.log.first_index(0) == 1
     await broker.stop()
 
 

@@ -4,13 +4,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.logs import get_logger
 from holdfast.broker.state import StateError
 
 _log = get_logger(__name__)
+
+
+@runtime_checkable
+class Flushable(Protocol):
+    """A state that can be made durable."""
+
+    def flush(self) -> None:
+        """Blocks."""
+        ...
 
 
 class Kept(Protocol):
@@ -34,8 +43,9 @@ class Kept(Protocol):
         """The log is known, for good, to begin after this entry."""
         ...
 
-    def flush_state(self) -> None:
-        """Makes the state durable. Blocks."""
+    @property
+    def state(self) -> Flushable:
+        """The state that it has now. A snapshot brings another one; if that cannot be kept, this one comes back."""
         ...
 
     def compact(self, index: int) -> None:
@@ -91,16 +101,16 @@ class Checkpointer:
 
     async def flush(self, replica: Kept) -> None:
         """A flush that fails costs nothing but log space: the log still has everything."""
-        captured = replica.applied_index
+        state, captured = replica.state, replica.applied_index
         flushed = self._of(replica)
         try:
-            await self._run_blocking(replica.flush_state)
+            await self._run_blocking(state.flush)
         except StateError as error:
             _log.warning("state_flush_failed", shard=replica.number, error=str(error))
             flushed.at_s = self._monotonic()
             return
-        if replica.applied_index < captured:
-            return  # a snapshot that could not be kept was taken back meanwhile: that was another state
+        if replica.state is not state:
+            return  # a snapshot came, or was taken back because it could not be kept: this says nothing of that state
         flushed.index, flushed.at_s = captured, self._monotonic()
         base_index = captured
         if not replica.is_alone:

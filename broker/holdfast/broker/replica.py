@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
+from holdfast.broker.checkpoints import Flushable
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.logs import get_logger
 from holdfast.broker.raft.codec import FrameError, decode, encode
@@ -22,11 +22,6 @@ from holdfast.machine.machine import Machine
 LOOK_SECONDS = 0.25  # between looks at what changes slowly: clocks, members, who needs a snapshot
 
 _log = get_logger(__name__)
-
-
-@runtime_checkable
-class Flushable(Protocol):
-    def flush(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +204,11 @@ class Replica:
     def is_alone(self) -> bool:
         return len(self.raft.configuration.members) == 1
 
-    def flush_state(self) -> None:
-        """Makes the state durable. Blocks."""
+    @property
+    def state(self) -> Flushable:
         state = self.shard.kv
         assert isinstance(state, Flushable)
-        state.flush()
+        return state
 
     def compact(self, index: int) -> None:
         """Lets the log begin after this entry, with the next round."""
