@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.ops import OpsServer, OpsServerError
+from holdfast.serving.ops import OpsServer, OpsServerError
 
 
 @dataclass

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from holdfast.broker import views
 from holdfast.broker.decisions import BackOff, fail_verdict
-from holdfast.broker.refusals import OutcomeUnknownError, RefusedError
 from holdfast.broker.reserving import ReserveWanted
 from holdfast.machine import keys
 from holdfast.machine.entries import (
@@ -31,6 +30,7 @@ from holdfast.machine.entries import (
 from holdfast.machine.outcomes import Accepted, Acked, Claimed, Extended, Failed, Moved, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import NOT_DEAD
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 from tests.simulation.ledger import Ledger, Order
 from tests.simulation.world import Node, NodeDiedError, Plan
 

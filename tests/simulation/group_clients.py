@@ -8,11 +8,11 @@ import random
 from typing import Protocol
 
 from holdfast.broker import views
-from holdfast.broker.refusals import OutcomeUnknownError, RefusedError
 from holdfast.broker.reserving import ReserveWanted
 from holdfast.machine.entries import Ack, AckItem, Enqueue, NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Claimed
 from holdfast.machine.rejections import Rejection
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 from tests.simulation.group_plan import Plan
 from tests.simulation.group_world import Node
 from tests.simulation.ledger import Ledger, Order

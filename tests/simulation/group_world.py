@@ -26,7 +26,6 @@ from holdfast.broker.raft.messages import BLANK, Configuration
 from holdfast.broker.raft.messages import Entry as LogEntry
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.recovery import recover_shard
-from holdfast.broker.refusals import RefusedError, not_leader
 from holdfast.broker.replica import NewState, Replica
 from holdfast.broker.reserving import Applied
 from holdfast.broker.rounds import Message, Rounds
@@ -36,6 +35,7 @@ from holdfast.machine.effects import Effects
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of
 from holdfast.machine.kv import MemoryKV, OrderedKV
+from holdfast.serving.refusals import RefusedError, not_leader
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.group_plan import Plan
 from tests.simulation.world import ROOMY_BYTES, BrokenPromiseError, NodeDiedError, SimulatedTime, VolatileKV

@@ -13,13 +13,13 @@ from holdfast.broker.raft.library import Timing
 from holdfast.broker.raft.messages import REGULAR
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.recovery import recover_shard
-from holdfast.broker.refusals import not_leader
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.shard import Shard
 from holdfast.machine.entries import decode
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.serving.refusals import not_leader
 
 SHARD = 0
 ME = "n1/" + "0" * 32

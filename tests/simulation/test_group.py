@@ -25,13 +25,13 @@ from holdfast.broker.raft import node_journal
 from holdfast.broker.raft.journal import Row
 from holdfast.broker.raft.node_journal import JournalError, NodeJournal
 from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.refusals import RefusedError
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.shard import Shard
 from holdfast.broker.state import StateError
 from holdfast.machine import keys
 from holdfast.machine.hashing import state_hash
+from holdfast.serving.refusals import RefusedError
 from tests.simulation import group_world, virtual_time
 from tests.simulation.fake_disk import SimulatedCrash
 from tests.simulation.group_clients import QUEUES, Books, Caller, Finisher, Producer, Worker

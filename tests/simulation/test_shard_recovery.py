@@ -22,7 +22,6 @@ from holdfast.broker.clock import ShardClock
 from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import Flush
 from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.refusals import RefusedError
 from holdfast.broker.replica import Replica
 from holdfast.broker.reserving import Reserver
 from holdfast.broker.rounds import Rounds
@@ -35,6 +34,7 @@ from holdfast.machine.handlers import claiming
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Claimed, Outcome
+from holdfast.serving.refusals import RefusedError
 from tests.simulation import virtual_time
 from tests.simulation.actors import QUEUES, Actor, Finisher, Operator, Producer, Worker, live_tasks, unforgotten_rows
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash

@@ -9,7 +9,6 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.raft.messages import REGULAR
 from holdfast.broker.raft.messages import Entry as LogEntry
-from holdfast.broker.refusals import RefusedError, disk_low, not_leader
 from holdfast.broker.reserving import ReserveWanted
 from holdfast.broker.shard import Shard
 from holdfast.broker.state import StateFullError
@@ -19,6 +18,7 @@ from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
+from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, new_task
 
 WAIT_MS = 60_000  # no test waits for its end

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.broker.admin import Admin
 from holdfast.broker.raft.library import FOLLOWER, LEADER
-from holdfast.broker.refusals import OutcomeUnknownError
+from holdfast.serving.refusals import OutcomeUnknownError
 
 INDEX, TERM = 10, 2
 

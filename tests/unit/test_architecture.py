@@ -20,10 +20,10 @@ FILE_LINES_MAX = 600
 ONE_IMPORTER = {
     "pysyncobj": "broker/holdfast/broker/raft/library.py",
     "rocksdict": "broker/holdfast/broker/state.py",
-    "structlog": "broker/holdfast/broker/logs.py",
+    "structlog": "router/holdfast/serving/logs.py",
     "prometheus_client": "broker/holdfast/broker/metrics.py",
-    "starlette": "broker/holdfast/broker/ops.py",
-    "uvicorn": "broker/holdfast/broker/ops.py",
+    "starlette": "router/holdfast/serving/ops.py",
+    "uvicorn": "router/holdfast/serving/ops.py",
     "pydantic": "broker/holdfast/broker/config.py",
     "pydantic_settings": "broker/holdfast/broker/config.py",
 }

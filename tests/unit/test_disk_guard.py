@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.broker.disk_guard import DiskGuard, free_bytes
-from holdfast.broker.refusals import DISK_LOW, RefusedError
 from holdfast.machine.entries import Ack, Cancel, Claim, Enqueue, Entry, Purge, RetryDead
+from holdfast.serving.refusals import DISK_LOW, RefusedError
 
 MIN = 1000
 GROWING: list[Entry] = [Enqueue(1, []), RetryDead(1, [])]

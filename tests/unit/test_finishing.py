@@ -6,10 +6,10 @@ import random
 import pytest
 
 from holdfast.broker.finishing import ENDS, Finishing
-from holdfast.broker.refusals import OVERLOADED, SHUTTING_DOWN, RefusedError
 from holdfast.machine import entries
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CANCELLED, DEAD, READY, SUCCEEDED, WORKER_GAVE_UP, Execution
+from holdfast.serving.refusals import OVERLOADED, SHUTTING_DOWN, RefusedError
 from tests.unit.machine_shard import DEAD_KEEP_MS, KEEP_MS, PAUSE_MS
 from tests.unit.small_shard import WAIT_MS, SmallShard, settle
 

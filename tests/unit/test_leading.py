@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.refusals import NOT_LEADER, SHUTTING_DOWN, OutcomeUnknownError, RefusedError
 from holdfast.machine import entries
 from holdfast.machine.entries import LeaderStarted
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Accepted, Claimed
 from holdfast.machine.rows import CLAIMED, READY
+from holdfast.serving.refusals import NOT_LEADER, SHUTTING_DOWN, OutcomeUnknownError, RefusedError
 from tests.unit.machine_shard import QUEUE, new_task
 from tests.unit.small_shard import SmallShard, settle
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from holdfast.broker.logs import REDACTED, LogFormat, get_logger, setup_logs
+from holdfast.serving.logs import REDACTED, LogFormat, get_logger, setup_logs
 
 
 class _Terminal(io.StringIO):

@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.logs import Logger
 from holdfast.broker.peers.dialling import Backoff
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import PeerLimits, Warnings
+from holdfast.serving.logs import Logger
 
 
 class Said:

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.broker.proposals import ROUND_BYTES_MAX, ROUND_ENTRIES_MAX, Proposal, ProposalQueue
-from holdfast.broker.refusals import OVERLOADED, RefusedError
 from holdfast.machine.entries import Enqueue, Entry, LeaderStarted, Purge, decode
 from holdfast.machine.outcomes import Accepted
+from holdfast.serving.refusals import OVERLOADED, RefusedError
 from tests.unit.machine_shard import new_task
 
 ENTRY = LeaderStarted(1, False)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.broker.reads import Reads
-from holdfast.broker.refusals import OVERLOADED, RefusedError, not_leader
+from holdfast.serving.refusals import OVERLOADED, RefusedError, not_leader
 from tests.unit.small_shard import MemoryLog, settle
 
 

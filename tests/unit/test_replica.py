@@ -20,13 +20,13 @@ from holdfast.broker.raft.library import Timing
 from holdfast.broker.raft.messages import PROBE
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.recovery import recover_shard
-from holdfast.broker.refusals import NOT_LEADER, OutcomeUnknownError, RefusedError, not_leader
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Message, Rounds
 from holdfast.broker.shard import Shard
 from holdfast.machine.entries import Enqueue
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Outcome
+from holdfast.serving.refusals import NOT_LEADER, OutcomeUnknownError, RefusedError, not_leader
 from tests.simulation.fake_disk import FakeDisk
 from tests.unit.machine_shard import START_MS, new_task
 from tests.unit.small_shard import StillTime, settle

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.refusals import DISK_LOW, OVERLOADED, SHUTTING_DOWN, WORKER_AT_LIMIT, OutcomeUnknownError
 from holdfast.machine import entries
 from holdfast.machine.outcomes import Acked, Claimed
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CLAIMED, READY
+from holdfast.serving.refusals import DISK_LOW, OVERLOADED, SHUTTING_DOWN, WORKER_AT_LIMIT, OutcomeUnknownError
 from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, new_task
 from tests.unit.small_shard import SmallShard, refusal, settle
 

@@ -17,13 +17,13 @@ from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.log.writer import Placed, RoundWriter
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.refusals import DISK_LOW, RefusedError
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.state import StateError
 from holdfast.machine.entries import Enqueue
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Accepted
+from holdfast.serving.refusals import DISK_LOW, RefusedError
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import lone_replica, replay
 from tests.unit.machine_shard import QUEUE, START_MS, new_task

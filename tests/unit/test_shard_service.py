@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from holdfast.broker import refusals
 from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.refusals import RefusedError
 from holdfast.broker.shard_service import (
     ChangeKind,
     LeaderView,
@@ -18,8 +16,10 @@ from holdfast.broker.shard_service import (
     Role,
     ShardService,
 )
-from holdfast.broker.statuses import status_of
 from holdfast.proto.v1 import shards_pb2 as pb
+from holdfast.serving import refusals
+from holdfast.serving.refusals import RefusedError
+from holdfast.serving.statuses import status_of
 
 N1, N2 = NodeAddress("n1", "h1:7401"), NodeAddress("n2", "h2:7401")
 IDENTITY = "n2/" + "5f" * 16

@@ -10,7 +10,10 @@ from hypothesis import given
 
 from holdfast.broker import validation
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.refusals import (
+from holdfast.broker.validation import Validator
+from holdfast.machine.ids import format_task_id, make_task_id
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
     INVALID_FIELD,
     MISSING_FIELD,
@@ -18,9 +21,6 @@ from holdfast.broker.refusals import (
     TOO_LARGE,
     RefusedError,
 )
-from holdfast.broker.validation import Validator
-from holdfast.machine.ids import format_task_id, make_task_id
-from holdfast.proto.v1 import tasks_pb2 as pb
 
 NOW_MS = 1_700_000_000_000
 CONFIG = BrokerConfig(

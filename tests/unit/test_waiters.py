@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.refusals import OVERLOADED, RefusedError
 from holdfast.broker.waiters import Waiter, Waiters
+from holdfast.serving.refusals import OVERLOADED, RefusedError
 
 A, B, C = b"a", b"b", b"c"
 

@@ -17,7 +17,6 @@ from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.library import CANDIDATE, LEADER
 from holdfast.broker.raft.membership import ChangeRefusedError
 from holdfast.broker.raft.messages import BLANK, PROBE
-from holdfast.broker.refusals import OutcomeUnknownError, change_refused, probe_not_found
 from holdfast.broker.replica import Replica
 from holdfast.broker.shard_service import (
     ChangeKind,
@@ -28,6 +27,7 @@ from holdfast.broker.shard_service import (
     ReplicaView,
     Role,
 )
+from holdfast.serving.refusals import OutcomeUnknownError, change_refused, probe_not_found
 
 CHANGE_SECONDS_MAX = 10.0  # for a change of leader or members to come about
 

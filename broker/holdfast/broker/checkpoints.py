@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.logs import get_logger
 from holdfast.broker.state import StateError
+from holdfast.serving.logs import get_logger
 
 _log = get_logger(__name__)
 

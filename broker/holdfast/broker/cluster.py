@@ -13,7 +13,6 @@ from holdfast.broker.clock import TimeSource
 from holdfast.broker.clock_evidence import ClockEvidence
 from holdfast.broker.config import BATCH_BYTES_LIMIT, BrokerConfig, ClusterNode
 from holdfast.broker.hosting import Host
-from holdfast.broker.logs import get_logger
 from holdfast.broker.member_plan import Change, Step, next_change
 from holdfast.broker.peers.bodies import BodyError, pack, pack_within, unpack
 from holdfast.broker.peers.identities import node_list_digest
@@ -23,6 +22,7 @@ from holdfast.broker.peers.transport import Peers
 from holdfast.broker.raft.membership import ChangeRefusedError
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Message, Rounds
+from holdfast.serving.logs import get_logger
 
 CLOCK_SECONDS = 1.0
 FOUND_SECONDS = 0.5  # between attempts to found

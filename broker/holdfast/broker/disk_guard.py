@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.broker.refusals import RefusedError, disk_low
 from holdfast.machine.entries import Enqueue, Entry, RetryDead
+from holdfast.serving.refusals import RefusedError, disk_low
 
 _GROWING = (Enqueue, RetryDead)
 

@@ -7,8 +7,8 @@ and waiting are one step of the event loop, so no end can fall between them.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.broker.refusals import overloaded, shutting_down
 from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Execution
+from holdfast.serving.refusals import overloaded, shutting_down
 
 ENDS = frozenset({SUCCEEDED, DEAD, CANCELLED})
 

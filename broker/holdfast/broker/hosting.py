@@ -14,7 +14,6 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.logs import get_logger
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of, name_of
 from holdfast.broker.probes import Probes
@@ -23,7 +22,6 @@ from holdfast.broker.raft.journal import found
 from holdfast.broker.raft.library import LEADER, Timing
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.recovery import RecoveryError, recover_shard
-from holdfast.broker.refusals import RefusedError, not_leader, shard_not_found
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Message, Rounds
 from holdfast.broker.shard import Shard
@@ -32,6 +30,8 @@ from holdfast.broker.snapshots.throttle import Throttle
 from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory
 from holdfast.broker.transfers import SENDING_AT_ONCE_MAX, Transfers
 from holdfast.machine.machine import Machine
+from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import RefusedError, not_leader, shard_not_found
 
 GROUP_BITS = 63
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.decisions import expire_verdict
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.refusals import OutcomeUnknownError, RefusedError
 from holdfast.broker.sweeps import Sweep
 from holdfast.broker.views import read_executions
 from holdfast.machine import keys
@@ -17,6 +16,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rows import CLAIMED, DEAD
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 Due = list[tuple[int, bytes]]  # when, what
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from holdfast.broker.config import BrokerConfig, ConfigError, load_config
 from holdfast.broker.data_dir import DataDirError, set_aside
 from holdfast.broker.log.errors import LogError
-from holdfast.broker.logs import get_logger, setup_logs
 from holdfast.broker.node import Node
-from holdfast.broker.ops import OpsServerError
 from holdfast.broker.peers.tls import PeerTlsError
 from holdfast.broker.raft.node_journal import JournalError
 from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.refusals import RefusedError
 from holdfast.broker.rpc import PortError
 from holdfast.broker.snapshots.directories import StateMissingError
 from holdfast.broker.state import StateError
+from holdfast.serving.logs import get_logger, setup_logs
+from holdfast.serving.ops import OpsServerError
+from holdfast.serving.refusals import RefusedError
 
 EXIT_OK = 0
 EXIT_FAILED = 1

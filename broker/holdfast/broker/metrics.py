@@ -20,7 +20,6 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 QUEUES_MAX = 1000
 
 # Queue name and its number of tasks by state (`ready`, `claimed`, ...).
@@ -54,6 +53,8 @@ class RpcMetrics:
 
 class Metrics:
     """All metrics of one node, in a registry of its own so that tests can have several."""
+
+    content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

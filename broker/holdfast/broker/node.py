@@ -23,10 +23,7 @@ from holdfast.broker.leaderless import Leaderless
 from holdfast.broker.log.disk import RealDisk
 from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.logs import get_logger
 from holdfast.broker.metrics import QUEUES_MAX, Metrics
-from holdfast.broker.ops import OpsServer
-from holdfast.broker.refusals import shutting_down
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.rpc import PortError, RpcServer
 from holdfast.broker.service import Service
@@ -34,6 +31,9 @@ from holdfast.broker.shard import Shard
 from holdfast.broker.shard_service import ShardService
 from holdfast.broker.validation import Validator
 from holdfast.broker.views import read_queue_names
+from holdfast.serving.logs import get_logger
+from holdfast.serving.ops import OpsServer
+from holdfast.serving.refusals import shutting_down
 
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles

@@ -8,9 +8,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
-from holdfast.broker.logs import get_logger
 from holdfast.broker.state import StateError, StateView
 from holdfast.machine.hashing import state_hash
+from holdfast.serving.logs import get_logger
 
 KEPT_MAX = 8
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections import deque
 
-from holdfast.broker.refusals import overloaded
 from holdfast.broker.scheduler import Picked
 from holdfast.machine.entries import Entry, encode
 from holdfast.machine.outcomes import Outcome
+from holdfast.serving.refusals import overloaded
 
 ROUND_ENTRIES_MAX = 256
 ROUND_BYTES_MAX = 2 * 1024 * 1024

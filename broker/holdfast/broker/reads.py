@@ -6,8 +6,8 @@ has answered a heartbeat that was sent after the call came. All reads that wait 
 
 import asyncio
 
-from holdfast.broker.refusals import overloaded
 from holdfast.broker.replication import Replicator
+from holdfast.serving.refusals import overloaded
 
 
 class Reads:

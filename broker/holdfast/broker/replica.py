@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from holdfast.broker.checkpoints import Flushable
 from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.logs import get_logger
 from holdfast.broker.raft.codec import FrameError, decode, encode
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import found
 from holdfast.broker.raft.library import LEADER
 from holdfast.broker.raft.messages import Configuration
 from holdfast.broker.raft.node_journal import NodeJournal
-from holdfast.broker.refusals import RefusedError
 from holdfast.broker.shard import Shard
 from holdfast.broker.snapshots.codec import is_snapshot_message
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import RefusedError
 
 LOOK_SECONDS = 0.25  # between looks at what changes slowly: clocks, members, who needs a snapshot
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.proposals import Proposal
-from holdfast.broker.refusals import RefusedError, worker_at_limit
 from holdfast.broker.scheduler import Picked, Scheduler
 from holdfast.broker.waiters import Waiter, Waiters
 from holdfast.machine.effects import Effects
@@ -15,6 +14,7 @@ from holdfast.machine.entries import Claim, ClaimRef, Entry, Mark, Release
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
+from holdfast.serving.refusals import RefusedError, worker_at_limit
 
 CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
 

@@ -15,8 +15,8 @@ from typing import Protocol
 from holdfast.broker.log.errors import DiskFullError
 from holdfast.broker.log.node_log import Flush, NodeLog
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.refusals import RefusedError
 from holdfast.broker.replica import Replica
+from holdfast.serving.refusals import RefusedError
 
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
 Message = tuple[int, int, bytes]  # shard, group, bytes

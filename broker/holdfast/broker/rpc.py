@@ -12,9 +12,14 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from holdfast.broker.logs import get_logger
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.refusals import (
+from holdfast.broker.service import Service
+from holdfast.broker.state import StateDamagedError
+from holdfast.broker.validation import Validator
+from holdfast.proto.v1 import shards_pb2 as shards_pb
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import (
     INVALID_FIELD,
     MALFORMED_REQUEST,
     OutcomeUnknownError,
@@ -22,12 +27,7 @@ from holdfast.broker.refusals import (
     internal_error,
     outcome_unknown,
 )
-from holdfast.broker.service import Service
-from holdfast.broker.state import StateDamagedError
-from holdfast.broker.statuses import DETAILS_KEY, status_of
-from holdfast.broker.validation import Validator
-from holdfast.proto.v1 import shards_pb2 as shards_pb
-from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.statuses import DETAILS_KEY, status_of
 
 SHARD_KEY = "holdfast-shard"
 RECEIVE_FACTOR = 4  # how far beyond the largest batch a call is still read, to refuse it by name

@@ -11,7 +11,6 @@ from holdfast.broker.decisions import BackOff, fail_verdict
 from holdfast.broker.finishing import ENDS
 from holdfast.broker.messages import fill_claim, fill_queue, task_message, wire_state
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.refusals import QUEUE_NOT_FOUND, RefusedError
 from holdfast.broker.shard import Shard
 from holdfast.broker.validation import Validator
 from holdfast.machine import rejections
@@ -35,6 +34,7 @@ from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, 
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import DEAD, NOT_DEAD, Queue
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import QUEUE_NOT_FOUND, RefusedError
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000

@@ -17,7 +17,6 @@ from holdfast.broker.proposals import Proposal, ProposalQueue
 from holdfast.broker.raft.messages import PROBE, REGULAR
 from holdfast.broker.raft.messages import Entry as LogEntry
 from holdfast.broker.reads import Reads
-from holdfast.broker.refusals import OutcomeUnknownError, RefusedError, shutting_down
 from holdfast.broker.replication import Replicator
 from holdfast.broker.reserving import Applied, ReserveWanted
 from holdfast.broker.state import StateFullError
@@ -28,6 +27,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import Execution, Queue
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, shutting_down
 
 SLICE_SECONDS = 0.002  # how long entries are applied before other work of the loop gets a turn
 APPLY_SECONDS_MAX = 0.02  # how long before the round goes on: heartbeats must not wait for a long backlog

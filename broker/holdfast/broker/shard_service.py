@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Protocol
 
 from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.refusals import INVALID_FIELD, MISSING_FIELD, OUT_OF_RANGE, RefusedError
 from holdfast.proto.v1 import shards_pb2 as pb
+from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, OUT_OF_RANGE, RefusedError
 
 PROBE_WAIT_MS_MAX = 60_000
 SHARD_MAX = 2**32 - 1  # as wide as on the wire between nodes

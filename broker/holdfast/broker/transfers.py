@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.logs import get_logger
 from holdfast.broker.raft.codec import FrameError
 from holdfast.broker.raft.messages import BLANK, Configuration
 from holdfast.broker.replica import NewState, Replica
@@ -20,6 +19,7 @@ from holdfast.broker.snapshots.throttle import Throttle
 from holdfast.broker.state import RocksState, StateError
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.serving.logs import get_logger
 
 HEARD_SECONDS = 5.0  # a replica that has not answered for so long is not there
 SENDING_AT_ONCE_MAX = 2  # snapshots leaving a node

@@ -4,7 +4,12 @@ import re
 from collections.abc import Sequence
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.refusals import (
+from holdfast.broker.reserving import ReserveWanted
+from holdfast.machine.entries import NewTask
+from holdfast.machine.ids import parse_task_id
+from holdfast.machine.keys import PRIORITY_MAX
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
     INVALID_FIELD,
     MISSING_FIELD,
@@ -12,11 +17,6 @@ from holdfast.broker.refusals import (
     TOO_LARGE,
     RefusedError,
 )
-from holdfast.broker.reserving import ReserveWanted
-from holdfast.machine.entries import NewTask
-from holdfast.machine.ids import parse_task_id
-from holdfast.machine.keys import PRIORITY_MAX
-from holdfast.proto.v1 import tasks_pb2 as pb
 
 ID_BYTES_MAX = 256
 HEADERS_MAX = 64

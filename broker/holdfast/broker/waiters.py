@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from holdfast.broker.proposals import Proposal
-from holdfast.broker.refusals import overloaded
+from holdfast.serving.refusals import overloaded
 
 _NO_LIMITS: Mapping[bytes, int] = MappingProxyType({})
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.broker.logs import Logger
 from holdfast.broker.peers.reasons import SENTENCES, Reason
+from holdfast.serving.logs import Logger
 
 _MIB: Final = 1024 * 1024
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.broker.logs import get_logger
 from holdfast.broker.peers.accepting import Acceptor
 from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, Incoming, Outgoing
 from holdfast.broker.peers.dialling import Dialler
@@ -24,6 +23,7 @@ from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import PeerTls
 from holdfast.broker.peers.words import WORD, BlankAsked, Expectation, Hello, objection
+from holdfast.serving.logs import get_logger
 
 _LAST_WORDS_S: Final = 1.0  # for what was sent just before `stop`
 _NUMBERS: Final = 2**32

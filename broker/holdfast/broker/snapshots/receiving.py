@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.broker.logs import get_logger
 from holdfast.broker.raft.messages import Configuration
 from holdfast.broker.snapshots.blocking import RunBlocking
 from holdfast.broker.snapshots.directories import StateDirectories
@@ -26,6 +25,7 @@ from holdfast.broker.snapshots.messages import (
     SnapshotMessage,
     SnapshotWants,
 )
+from holdfast.serving.logs import get_logger
 
 _NO_ROOM_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from holdfast.broker.logs import get_logger
 from holdfast.broker.raft.messages import BLANK, Configuration
 from holdfast.broker.snapshots.blocking import RunBlocking
 from holdfast.broker.snapshots.checkpoint import CheckpointPoint, files_of
@@ -29,6 +28,7 @@ from holdfast.broker.snapshots.messages import (
 )
 from holdfast.broker.snapshots.throttle import Throttle
 from holdfast.broker.state import StateError
+from holdfast.serving.logs import get_logger
 
 _COUNTER_BITS = 31  # of a snapshot id; the random number of the process is above it
 

@@ -33,7 +33,7 @@ class Membership(_message.Message):
     def __init__(self, version: _Optional[int] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("shard", "role", "term", "leader", "commit_index", "applied_index", "last_index", "lag", "log_bytes", "snapshot_age_ms", "membership", "problem")
+    __slots__ = ("shard", "role", "term", "leader", "commit_index", "applied_index", "last_index", "lag", "log_bytes", "snapshot_age_ms", "membership", "problem", "state_bytes")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class Replica(_message.Message):
     SNAPSHOT_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
     shard: int
     role: ReplicaRole
     term: int
@@ -58,7 +59,8 @@ class Replica(_message.Message):
     snapshot_age_ms: int
     membership: Membership
     problem: str
-    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., term: _Optional[int] = ..., leader: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., lag: _Optional[int] = ..., log_bytes: _Optional[int] = ..., snapshot_age_ms: _Optional[int] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
+    state_bytes: int
+    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., term: _Optional[int] = ..., leader: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., lag: _Optional[int] = ..., log_bytes: _Optional[int] = ..., snapshot_age_ms: _Optional[int] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ..., problem: _Optional[str] = ..., state_bytes: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("name", "address")

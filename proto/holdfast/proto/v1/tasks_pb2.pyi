@@ -98,10 +98,19 @@ class EnqueueOutcome(_message.Message):
     def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
 
 class EnqueueResponse(_message.Message):
-    __slots__ = ("outcomes",)
+    __slots__ = ("outcomes", "generations")
+    class GenerationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedCompositeFieldContainer[EnqueueOutcome]
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ...) -> None: ...
+    generations: _containers.ScalarMap[str, int]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ..., generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
     __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max")
@@ -144,6 +153,26 @@ class ReserveResponse(_message.Message):
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     claims: _containers.RepeatedCompositeFieldContainer[Claim]
     def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ...) -> None: ...
+
+class AwaitTasksRequest(_message.Message):
+    __slots__ = ("queues", "wait_ms", "worker", "claim_request_id")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    wait_ms: int
+    worker: str
+    claim_request_id: str
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., worker: _Optional[str] = ..., claim_request_id: _Optional[str] = ...) -> None: ...
+
+class AwaitTasksResponse(_message.Message):
+    __slots__ = ("ready", "held")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ready: bool
+    held: bool
+    def __init__(self, ready: bool = ..., held: bool = ...) -> None: ...
 
 class ClaimRef(_message.Message):
     __slots__ = ("task_id", "token")

@@ -2,9 +2,8 @@
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from holdfast.broker import refusals
-from holdfast.broker.refusals import RefusedError
-from holdfast.machine import rejections
+from holdfast.serving import refusals
+from holdfast.serving.refusals import RefusedError
 
 DOMAIN = "holdfast"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -27,8 +26,9 @@ _CODES = {
     refusals.SHUTTING_DOWN: "UNAVAILABLE",
     refusals.OUTCOME_UNKNOWN: "UNAVAILABLE",
     refusals.INTERNAL: "INTERNAL",
-    rejections.TASK_NOT_FOUND: "NOT_FOUND",
-    rejections.NOT_DEAD: "FAILED_PRECONDITION",
+    # Of the machine, which this does not know.
+    "TASK_NOT_FOUND": "NOT_FOUND",
+    "NOT_DEAD": "FAILED_PRECONDITION",
 }
 
 

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -12,10 +13,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from holdfast.broker.metrics import CONTENT_TYPE, Metrics
-
 _CONNECTIONS_MAX = 100
 _STOP_SECONDS_MAX = 2
+
+
+class Shown(Protocol):
+    """What a process counts."""
+
+    @property
+    def content_type(self) -> str: ...
+
+    def refresh(self) -> None:
+        """Brings up to date what is not counted as it happens. Called on the loop."""
+        ...
+
+    def format(self) -> bytes:
+        """As Prometheus reads it. Called in a thread."""
+        ...
 
 
 class OpsServerError(Exception):
@@ -28,7 +42,7 @@ class OpsServer:
     readiness tells whether the node takes work and, if not, why. It is called on the loop and must not block.
     """
 
-    def __init__(self, host: str, port: int, metrics: Metrics, readiness: Callable[[], tuple[bool, str]]) -> None:
+    def __init__(self, host: str, port: int, metrics: Shown, readiness: Callable[[], tuple[bool, str]]) -> None:
         self.host = host
         self.port = port  # after start: the port really bound, also when 0 was asked for
         self._metrics = metrics
@@ -81,7 +95,7 @@ class OpsServer:
 
     async def _show_metrics(self, _request: Request) -> Response:
         self._metrics.refresh()
-        return Response(await asyncio.to_thread(self._metrics.format), media_type=CONTENT_TYPE)
+        return Response(await asyncio.to_thread(self._metrics.format), media_type=self._metrics.content_type)
 
     async def _livez(self, _request: Request) -> Response:
         return JSONResponse({"live": True})

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from holdfast.cluster.placement import home_shard
+from holdfast.routing.homes import home_shard
 
 NAMES = [f"queue-{at}" for at in range(2000)]
 

@@ -1,0 +1,1 @@
+"""Where a call goes: pure rules that routers, brokers and clients share."""
