@@ -8,13 +8,16 @@ STAMP := $(VENV)/.installed
 # Arguments passed on, e.g.  make run ARGS="--port 7500"   make test ARGS="tests/unit -k config"
 ARGS ?=
 SEEDS ?= 1000
+# Many tests wait more than they work, so there are more processes than cores. In the order of the folders: those with
+# servers first, because the short ones fill the end better.
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 START ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check fmt proto bench demo clean sim chaos
+.PHONY: help venv run test test-long check fmt proto bench demo demo-cluster clean sim chaos moves
 
 help:  ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP)  ## Create or refresh .venv
 
@@ -28,7 +31,10 @@ run: $(STAMP)  ## Start a development server (gRPC on 7400, ops HTTP on 7403)
 	@exec $(BIN)/holdfast dev $(ARGS)
 
 test: $(STAMP)  ## Run the whole test suite
-	@$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+test-long: $(STAMP)  ## The same, with what takes longer (about a quarter of an hour)
+	@LONG=1 PLACES=all $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 check: $(STAMP)  ## Format, lint, types, import contracts, generated code
 	@$(BIN)/ruff format --check .
@@ -50,11 +56,17 @@ sim: $(STAMP)  ## Simulate replicas under faults: make sim SEEDS=1000 START=0
 chaos: $(STAMP)  ## Break real brokers under load, judge the history: make chaos ARGS="--fault mix"
 	@PYTHONPATH=jepsen-style $(BIN)/python -m chaos.run $(ARGS)
 
+moves: $(STAMP)  ## Move replicas while somebody dies at every step of it (about 2 minutes)
+	@PLACES=all $(BIN)/python -m pytest tests/integration/test_moves.py $(ARGS)
+
 bench: $(STAMP)  ## Run the benchmarks
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 demo: $(STAMP)  ## Kill a worker and the server amid 10,000 tasks, and account for every one (about 30 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
+
+demo-cluster: $(STAMP)  ## Kill a leader, empty a node and add one in a cluster under load, lose nothing (about 90 s)
+	@$(BIN)/python -m examples.demo_cluster $(ARGS)
 
 clean:  ## Remove caches, build output and .venv; never a data directory
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

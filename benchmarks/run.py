@@ -20,7 +20,7 @@ from harness.display import Display
 from harness.machine import Machine, look_at_machine
 from harness.results import Aim, BrokenRunError, Measured, Outcome, reasons
 from holdfast.client import HoldfastError
-from scenarios import backlog, batches, failover, idle, replicated, singles, workers
+from scenarios import backlog, batches, failover, idle, move, replicated, router, router_start, singles, workers
 
 EXIT_OK = 0
 EXIT_BROKEN = 1
@@ -69,6 +69,20 @@ SCENARIOS = {
     ),
     "failover": Scenario("until a write is acknowledged after the leader is gone", failover.AIMS, failover.measure, 1),
     "idle-shards": Scenario(f"three nodes, {idle.SHARDS} shards, nothing to do", idle.AIMS, idle.measure, 1),
+    "router-enqueue": Scenario(
+        "100 × 1 KB per call, through the router and straight to the leader in turns",
+        router.ENQUEUE_AIMS,
+        router.measure_enqueue,
+        1,
+    ),
+    "router-single": Scenario(
+        f"single enqueues of 1 KB at {router.SINGLE_RATE_PER_S:g}/s, through the router and straight in turns",
+        router.SINGLE_AIMS,
+        router.measure_single,
+        1,
+    ),
+    "move": Scenario("a replica moves to a new node while tasks are enqueued", move.AIMS, move.measure, 1),
+    "router-start": Scenario("a router starts with a large map", router_start.AIMS, router_start.measure, 1),
 }
 
 
@@ -89,17 +103,21 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dir", type=Path, default=Path(), metavar="DIR", help="where data is put meanwhile (the current directory)"
     )
     parser.add_argument(
-        "--tasks", type=_positive, metavar="N", help="tasks of enqueue, lifecycle, worker and caller, replicated or not"
+        "--tasks",
+        type=_positive,
+        metavar="N",
+        help="tasks of enqueue, lifecycle, worker and caller, replicated or not, and of a turn of router-enqueue",
     )
     parser.add_argument(
         "--seconds",
         type=_positive,
         metavar="N",
-        help="length of single, of a turn of replicated-single, and of idle-shards",
+        help="length of single, of a turn of replicated-single and router-single, of idle-shards, and before a move",
     )
     parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
     parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")
-    parser.add_argument("--trials", type=_positive, metavar="N", help="fail-overs of each kind")
+    parser.add_argument("--trials", type=_positive, metavar="N", help="fail-overs of each kind, starts of a router")
+    parser.add_argument("--mb", type=_positive, metavar="N", help="how much a replica has that moves")
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.scenario if name not in SCENARIOS]
     if unknown:
@@ -114,15 +132,24 @@ def _sizes(arguments: argparse.Namespace) -> Sizes:
     if arguments.tasks:
         number = arguments.tasks
         sizes = dataclasses.replace(
-            sizes, enqueue_tasks=number, lifecycle_tasks=number, worker_tasks=number, caller_tasks=number
+            sizes,
+            enqueue_tasks=number,
+            lifecycle_tasks=number,
+            worker_tasks=number,
+            caller_tasks=number,
+            router_tasks=number,
         )
     if arguments.seconds:
         seconds = float(arguments.seconds)
-        sizes = dataclasses.replace(sizes, single_seconds=seconds, turn_seconds=seconds, idle_seconds=seconds)
+        sizes = dataclasses.replace(
+            sizes, single_seconds=seconds, turn_seconds=seconds, idle_seconds=seconds, move_seconds=seconds
+        )
     if arguments.samples:
         sizes = dataclasses.replace(sizes, pickup_tasks=arguments.samples)
     if arguments.trials:
-        sizes = dataclasses.replace(sizes, trials=arguments.trials)
+        sizes = dataclasses.replace(sizes, trials=arguments.trials, starts=arguments.trials)
+    if arguments.mb:
+        sizes = dataclasses.replace(sizes, move_mb=arguments.mb)
     if arguments.backlog:
         most = max(1, arguments.backlog // sizes.drain_samples)
         sizes = dataclasses.replace(sizes, backlog_tasks=arguments.backlog, drain_tasks=min(sizes.drain_tasks, most))

@@ -11,6 +11,7 @@ from pathlib import Path
 from harness.cluster import Cluster
 from harness.display import Display
 from harness.fleet import Fleet
+from harness.mapped import MappedCluster
 from harness.probes import NoiseMeter, calibration_ms
 from harness.protocol import LoadResult, LoadSpec
 from harness.results import BrokenRunError, Measured, reasons
@@ -36,6 +37,12 @@ class Sizes:
     turn_seconds: float
     trials: int  # of each kind of fail-over
     idle_seconds: float
+    router_tasks: int  # per turn
+    move_mb: int
+    move_seconds: float  # before and after the move
+    map_shards: int
+    map_queues: int
+    starts: int  # of a router
 
 
 FULL = Sizes(
@@ -52,6 +59,12 @@ FULL = Sizes(
     turn_seconds=4.0,
     trials=20,
     idle_seconds=20.0,
+    router_tasks=20_000,
+    move_mb=1_000,
+    move_seconds=20.0,
+    map_shards=1_000,
+    map_queues=10_000,
+    starts=5,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,
@@ -67,6 +80,12 @@ QUICK = Sizes(
     turn_seconds=1.0,
     trials=2,
     idle_seconds=3.0,
+    router_tasks=2_000,
+    move_mb=20,
+    move_seconds=3.0,
+    map_shards=100,
+    map_queues=1_000,
+    starts=1,
 )
 
 
@@ -109,6 +128,12 @@ class Bench:
     async def cluster(self, *, shards: int = 1) -> AsyncIterator[Cluster]:
         """A fresh cluster on empty data directories."""
         async with self.data_dir() as path, await Cluster.start(path, shards=shards) as cluster:
+            yield cluster
+
+    @asynccontextmanager
+    async def mapped_cluster(self) -> AsyncIterator[MappedCluster]:
+        """A fresh cluster with a map and a router, of one shard, on empty data directories."""
+        async with self.data_dir() as path, await MappedCluster.start(path) as cluster:
             yield cluster
 
     async def run_fleet(

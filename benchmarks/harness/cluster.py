@@ -34,7 +34,7 @@ class Cluster:
         self._directory = directory
         self._shards = shards
         self._names = [f"n{number}" for number in range(1, NODES + 1)]
-        ports = _free_ports(2 * NODES)
+        ports = free_ports(2 * NODES)
         self._addresses = dict(zip(self._names, (f"{HOST}:{port}" for port in ports[:NODES]), strict=True))
         self._peer_addresses = dict(zip(self._names, (f"{HOST}:{port}" for port in ports[NODES:]), strict=True))
         self._client = AsyncClient(self.address, timeout_s=ASK_SECONDS_MAX)
@@ -45,13 +45,7 @@ class Cluster:
         """Returns once every replica of every shard votes."""
         cluster = cls(directory, shards)
         try:
-            for name in cluster._names:
-                cluster._config(name).write_text(cluster._config_text(name), encoding="utf-8")
-            # None of them can found the shards alone.
-            async with asyncio.TaskGroup() as group:
-                for name in cluster._names:
-                    group.create_task(cluster.start_node(name))
-            cluster.nodes = {name: cluster.nodes[name] for name in cluster._names}
+            await cluster._begin()
             await cluster.wait_whole()
         except BaseException:
             await cluster.__aexit__()
@@ -71,6 +65,19 @@ class Cluster:
     def address(self) -> str:
         """All of them, as a client takes it."""
         return ",".join(self._addresses.values())
+
+    async def _begin(self) -> None:
+        """Starts every process."""
+        await self._start_nodes()
+
+    async def _start_nodes(self) -> None:
+        for name in self._names:
+            self._config(name).write_text(self._config_text(name), encoding="utf-8")
+        # None of them can found the shards alone.
+        async with asyncio.TaskGroup() as group:
+            for name in self._names:
+                group.create_task(self.start_node(name))
+        self.nodes = {name: self.nodes[name] for name in self._names}
 
     async def start_node(self, name: str) -> None:
         self.nodes[name] = await ServerProcess.start_node(self._config(name), self._directory / name)
@@ -119,9 +126,9 @@ class Cluster:
                 raise BrokenRunError(f"the replicas did not come together within {WHOLE_SECONDS_MAX:g} s:\n{told}")
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def check_equal(self) -> None:
+    async def check_equal(self, timeout_s: float = HASH_SECONDS_MAX) -> None:
         """Every replica has the same state."""
-        told = await self._client.hash_shard(0, timeout_s=HASH_SECONDS_MAX)
+        told = await self._client.hash_shard(0, timeout_s=timeout_s)
         if len(told.replicas) != NODES or not told.complete or told.different:
             raise BrokenRunError(f"expected {NODES} equal states, but they are {told.replicas}")
 
@@ -163,7 +170,7 @@ def _is_shard_whole(replicas: Mapping[str, ReplicaInfo], lag_max: int) -> bool:
     return len(ready) == NODES and sum(_leads(one) for one in ready) == 1
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on at the moment."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):

@@ -222,8 +222,7 @@ async def _report(load: Load) -> None:
 async def main(roles: Mapping[str, Role]) -> None:
     control = Control()
     spec = LoadSpec(**json.loads(await control.next_line()))
-    # Nothing is repeated: a lost answer would blur what was measured.
-    async with AsyncClient(spec.address, timeout_s=CALL_SECONDS_MAX, retry=False) as client:
+    async with AsyncClient(spec.address, timeout_s=CALL_SECONDS_MAX, retry=spec.retry, direct=spec.direct) as client:
         load = Load(spec, client, control)
         await load.warm_up()
         _tell(READY)

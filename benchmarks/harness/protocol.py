@@ -38,6 +38,9 @@ class LoadSpec:
     calls_in_flight: int = 1  # of a worker: its slots
     rate_per_s: float = 0.0  # of a schedule
     worker: str = ""  # of a consumer
+    direct: bool = False  # straight to the leaders of a cluster with a map
+    # Nothing is repeated unless told: a lost answer would blur what is measured.
+    retry: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

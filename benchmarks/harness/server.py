@@ -1,4 +1,5 @@
-"""Real server processes, each on a data directory of its own: `holdfast dev` on free ports, or a node of a cluster."""
+"""Real server processes: `holdfast dev` on free ports, a node of a cluster, each on a data directory of its own, or a
+router."""
 
 import asyncio
 import json
@@ -6,9 +7,11 @@ import os
 import signal
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +21,7 @@ from harness.results import BrokenRunError
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 120.0
 PAUSE_SECONDS_MAX = 10.0
+LOOK_SECONDS = 0.01  # between two looks whether it is ready
 LINES_KEPT = 40
 
 
@@ -39,17 +43,22 @@ class ServerProcess:
     @classmethod
     async def start(cls, data_dir: Path) -> Self:
         """A node alone."""
-        return await cls._run(["dev", "--port", "0"], data_dir)
+        return await cls._run(["dev", "--port", "0", "--data-dir", str(data_dir)], data_dir)
 
     @classmethod
     async def start_node(cls, config: Path, data_dir: Path) -> Self:
         """A node of a cluster, on the ports of its configuration."""
-        return await cls._run(["broker", "--config", str(config)], data_dir)
+        return await cls._run(["broker", "--config", str(config), "--data-dir", str(data_dir)], data_dir)
+
+    @classmethod
+    async def start_router(cls, directory: Path, etcd_endpoint: str, cluster_name: str) -> Self:
+        """A router, which has no data."""
+        arguments = ["--port", "0", "--etcd-endpoints", etcd_endpoint, "--cluster-name", cluster_name]
+        return await cls._run(["router", *arguments], directory)
 
     @classmethod
     async def _run(cls, arguments: Sequence[str], data_dir: Path) -> Self:
-        command = [sys.executable, "-m", "holdfast.cli", *arguments, "--data-dir", str(data_dir)]
-        command += ["--ops-port", "0", "--log-format", "json"]
+        command = [sys.executable, "-m", "holdfast.cli", *arguments, "--ops-port", "0", "--log-format", "json"]
         # Settings of the person who runs the benchmark must not change what is measured.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         started_s = time.monotonic()
@@ -88,6 +97,22 @@ class ServerProcess:
 
     def memory(self) -> probes.Memory:
         return probes.memory(self.pid)
+
+    async def wait_ready(self) -> float:
+        """Returns once /readyz says so: how many seconds after the start of the process that was."""
+        while not await asyncio.to_thread(self._is_ready):
+            if time.monotonic() > self._started_s + START_SECONDS_MAX:
+                raise BrokenRunError(f"the server was not ready within {START_SECONDS_MAX:g} s:\n{self.last_line}")
+            await asyncio.sleep(LOOK_SECONDS)
+        return time.monotonic() - self._started_s
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._ops_port}/readyz", timeout=10) as answer:
+                return bool(answer.status == HTTPStatus.OK)
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
+            return False
 
     async def stop(self) -> None:
         """A clean stop; raises if it was not one."""

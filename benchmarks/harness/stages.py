@@ -44,7 +44,8 @@ def _stages(before: Mapping[str, float], after: Mapping[str, float], tasks: int)
         stages["log sync, ms each"] = grown("holdfast_fsync_seconds_sum") / syncs * 1e3
         if entries := grown("holdfast_round_entries_sum"):  # only of a leader: they are its own
             stages["log entries per sync"] = entries / syncs
-    stages["apply, µs per task"] = grown("holdfast_apply_seconds_sum") / tasks * 1e6
+    if applied_s := grown("holdfast_apply_seconds_sum"):  # a router applies nothing
+        stages["apply, µs per task"] = applied_s / tasks * 1e6
     for method in ("Enqueue", "Reserve", "Ack"):
         label = f'{{method="{method}"}}'
         calls = grown(f"holdfast_rpc_seconds_count{label}")

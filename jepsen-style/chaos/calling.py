@@ -11,7 +11,7 @@ from holdfast.client import AsyncClient, ClaimedTask, HoldfastError, InvalidAddr
 # The refusals that say that nothing was done. Whatever is not in this list may have happened.
 NOTHING_DONE = frozenset({
     "NOT_LEADER", "OVERLOADED", "SHUTTING_DOWN", "DISK_LOW", "WORKER_AT_LIMIT", "STALE_TOKEN", "TASK_NOT_FOUND",
-    "QUEUE_NOT_FOUND", "TASK_FINISHED", "SHARD_NOT_FOUND",
+    "QUEUE_NOT_FOUND", "TASK_FINISHED", "SHARD_NOT_FOUND", "STALE_MAP",
 })  # fmt: skip
 CALL_S_MAX = 1.0  # a paused broker answers nobody: so long does a caller stay with it
 # After a call that was refused or not answered, growing with each: callers that spin would take the processor from the

@@ -4,8 +4,10 @@ python  A block that begins with a comment such as `# hello.py` is saved under t
         page in one interpreter, as in a Python shell.
 sh      Run line by line. Servers and workers are started in the background and stopped at the end of the page. A line
         that begins with `kill` ends some of them: the page goes on when they have ended. A broker that is given a file
-        goes by it alone. Lines that begin with `openssl` are left out where there is no such command.
-toml    Loaded by the server's configuration; saved if it begins with a comment such as `# holdfast.toml`.
+        goes by it alone. `holdfast cluster up` gets a port for its router if the page gives it none, and what it
+        started is stopped at the end. Lines that begin with `openssl` are left out where there is no such command.
+toml    Loaded by the broker's configuration; saved if it begins with a comment such as `# holdfast.toml`. A name with
+        `router` in it is one of a router's.
 text    Directly after a python or sh block: what that block must print. Elsewhere: a picture.
 
 Anything else is an error, so that no block can escape. In expected output `…` stands for anything, a line of `…` for
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.broker.config import load_config
+from holdfast.router.config import load_config as load_router_config
 from tests.acceptance.running import REPO, Running, environment
 from tests.integration.cluster import free_ports
 from tests.integration.server import wait_until
@@ -35,11 +38,15 @@ LINE_S_MAX = 100.0
 MAKE_ARGS = {"help": "", "test": "--version", "bench": "--help", "demo": "--tasks 600"}
 
 _FILE_NAME = re.compile(r"# ([\w-]+\.(?:py|toml))$")
-_LONG_RUNNING = re.compile(r"(?:[A-Z_]+=\S+ )*(?:holdfast (?:dev|broker|worker)|make run)\b(?!.*(?:--help|\|\|))")
+_LONG_RUNNING = re.compile(
+    r"(?:[A-Z_]+=\S+ )*(?:holdfast (?:dev|broker|router|worker)|etcd|make run)\b(?!.*(?:--help|\|\|))"
+)
 # Ports and directory are in the file: those of the session must not win over it.
 _BROKER_OF_A_FILE = re.compile(r"\bholdfast broker --config\b")
 _BY_ITS_FILE = "env -u HOLDFAST_PORT -u HOLDFAST_OPS_PORT -u HOLDFAST_DATA_DIR holdfast broker --config"
-_PORT = re.compile(r"(?P<before>localhost:|127\.0\.0\.1:|port |PORT=|port = )(?P<port>7[45]\d\d)\b")
+_CLUSTER_UP = re.compile(r"\bholdfast cluster up\b(?!.*--router-port)")
+_CLUSTER_DIRECTORY = "holdfast-cluster"
+_PORT = re.compile(r"(?P<before>localhost:|127\.0\.0\.1:|port |PORT=|port = )(?P<port>7[45]\d\d|23(?:79|80))\b")
 _KINDS = (  # of values that differ from run to run
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
@@ -207,6 +214,9 @@ class Session:
         path = self._directory / ".checked.toml"
         path.write_text(text)
         try:
+            if "router" in text.partition("\n")[0]:
+                load_router_config(path, {}, env={})
+                return
             # A file that all nodes share has no name in it: the commands give each its own, which shows when they run.
             load_config(path, {}, env={} if "node_name" in text else {"HOLDFAST_NODE_NAME": "n1"})
         except Exception as error:
@@ -269,6 +279,8 @@ class Session:
     def _command(self, number: int, line: str) -> str:
         """The line as it is run here: `make` in the repository, and the virtual environment wherever it is."""
         line = _BROKER_OF_A_FILE.sub(_BY_ITS_FILE, line.replace(".venv/", f"{sys.prefix}/"))
+        if not (self._directory / _CLUSTER_DIRECTORY).exists():  # one that is there keeps its ports
+            line = _CLUSTER_UP.sub(f"holdfast cluster up --router-port {self._ports['7400']}", line)
         if not line.startswith("make "):
             return line
         target = line.partition("#")[0].split()[1]
@@ -286,7 +298,7 @@ class Session:
         process = Started(argv, self._directory, output, self._env)
         self.running.append(process)
         try:
-            process.wait_for(" serves " if " worker " in f"{command} " else "serving")
+            process.wait_for(_sign_of(command))
         except AssertionError as error:
             raise PageError(self._page, number, f"`{line}` did not start: {error}") from error
 
@@ -319,6 +331,8 @@ class Session:
             self._check_end(process, 0)
 
     def _check_end(self, process: Started, wanted: int) -> None:
+        if " etcd " in process.command:
+            return  # not ours: it ends by the signal
         # make, which was interrupted as well, has an exit code of its own.
         if process.exit_code != wanted and not process.command.startswith("make "):
             raise PageError(self._page, 0, f"`{process.command}` ended with {process.exit_code}:\n{process.output}")
@@ -326,6 +340,9 @@ class Session:
             raise PageError(self._page, 0, f"`{process.command}` did not stop warmly:\n{process.output}")
 
     def close(self) -> None:
+        if (self._directory / _CLUSTER_DIRECTORY).exists():
+            stop = ["holdfast", "cluster", "down", "--dir", _CLUSTER_DIRECTORY]
+            subprocess.run(stop, cwd=self._directory, env=self._env, check=False, capture_output=True)
         for process in self.running:
             process.close()
         if self._interpreter is not None:
@@ -353,6 +370,13 @@ def _session(page: str, directory: Path) -> Iterator[Session]:
         yield session
     finally:
         session.close()
+
+
+def _sign_of(command: str) -> str:
+    """What a process says once it is there."""
+    if " worker " in f"{command} ":
+        return " serves "
+    return "ready to serve" if command.startswith("etcd ") else "serving"
 
 
 def _make(target: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.server import wait_until
+from tests.long import long_only
 
 RUN = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
 
@@ -62,6 +63,7 @@ def test_app_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     assert figures_of(scenarios["caller"])["call, p50"]["reached"]["median"] > 0
 
 
+@long_only
 def test_latency_and_backlog_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     sizes = ("--seconds", "1", "--samples", "10", "--backlog", "1000")
     _, scenarios = scenarios_of(tmp_path, "single", "pickup", "backlog", *sizes)
@@ -92,6 +94,7 @@ def test_replicated_throughput_scenarios_count_and_report_everything(tmp_path: P
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
+@long_only
 def test_replicated_latency_and_idle_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "replicated-single", "idle-shards", "--seconds", "1")
     assert scenarios["replicated-single"]["counts"] == {"three replicas": 100, "one replica": 100}
@@ -105,6 +108,7 @@ def test_replicated_latency_and_idle_scenarios_count_and_report_everything(tmp_p
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
+@long_only
 def test_the_fail_over_scenario_counts_and_reports_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "failover", "--trials", "1")
     assert scenarios["failover"]["counts"]["fail-overs"] == 2
@@ -114,6 +118,46 @@ def test_the_fail_over_scenario_counts_and_reports_everything(tmp_path: Path) ->
         assert failover[f"{kind}, next write"]["reached"]["samples"] == 1
         assert failover[f"{kind}, next write"]["target"] == "≤ 2 s"
         assert failover[f"{kind}, slowest of all"]["target"] == "≤ 5 s"
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_router_scenarios_count_and_report_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "router-enqueue", "router-single", "--tasks", "500", "--seconds", "1")
+    assert scenarios["router-enqueue"]["counts"] == {"enqueued": 2 * 500}
+    assert scenarios["router-single"]["counts"] == {"enqueued": 2 * 100}
+    batches = {name: figure["reached"]["median"] for name, figure in figures_of(scenarios["router-enqueue"]).items()}
+    assert min(batches.values()) > 0
+    ratio = batches["router"] / batches["brokers, direct"]
+    assert batches["router to all brokers, CPU"] == pytest.approx(ratio)
+    assert batches["router to the leader, CPU"] > ratio > batches["router to brokers and client, CPU"]
+    assert figures_of(scenarios["router-enqueue"])["router to all brokers, CPU"]["target"] == "≤ 0.4 ×"
+    # Nothing passes the router when clients go straight to the leader: it does less then than any broker.
+    spent_us = {name: spread["median"] for name, spread in scenarios["router-enqueue"]["cpu_us"].items()}
+    assert spent_us["direct, router"] < min(spent_us["direct, leader"], spent_us["through the router, router"])
+    single = figures_of(scenarios["router-single"])
+    ratio = single["p50, through the router"]["reached"]["median"] / single["p50, direct"]["reached"]["median"]
+    assert single["router to direct, p50"]["reached"]["median"] == pytest.approx(ratio)
+    assert single["router to direct, p50"]["target"] == "≤ 2 ×"
+    assert brokers_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_move_and_router_start_scenarios_count_and_report_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "move", "router-start", "--mb", "5", "--seconds", "1")
+    counts = scenarios["move"]["counts"]
+    assert counts["filled"] == 306  # × 16 KiB
+    assert counts["enqueued"] > 100
+    assert counts["moves"] == 1
+    move = {name: figure["reached"]["median"] for name, figure in figures_of(scenarios["move"]).items()}
+    assert min(move.values()) > 0
+    assert move["p99 while moving to before"] == pytest.approx(move["p99, while moving"] / move["p99, before"])
+    assert figures_of(scenarios["move"])["p99 while moving to before"]["target"] == "≤ 3 ×"
+    assert scenarios["router-start"]["counts"] == {"shards": 100, "queues": 1000, "starts": 1}
+    start = figures_of(scenarios["router-start"])
+    assert min(figure["reached"]["median"] for figure in start.values()) > 0
+    assert start["exec to ready"]["target"] == "≤ 2 s"
+    assert start["RSS at its peak"]["target"] == "≤ 300 MB"
+    assert brokers_in(tmp_path) == []
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 

@@ -3,21 +3,32 @@
 import inspect
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import typer.main
+from pydantic.fields import FieldInfo
 
 from holdfast.broker.config import ENV_PREFIX, BrokerConfig
 from holdfast.broker.metrics import Metrics
+from holdfast.cli.commands.root import app
 from holdfast.cli.problems import EXIT_CODE_MEANINGS
 from holdfast.client import Holdfast, Task, Worker
+from holdfast.cluster.settings import ClusterSettings
+from holdfast.router.config import RouterConfig
+from holdfast.router.metrics import Metrics as RouterMetrics
+from holdfast.serving.settings import ADDRESSES_PATTERN
 from tests.acceptance.doc_pages import PageError, Session, blocks_of, logical_lines, matches, run_page
 from tests.acceptance.running import REPO
+from tests.long import IS_LONG
 
 PAGES = ["README.md", *(path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").glob("**/*.md")))]
+LONG_PAGES = ("docs/static-clusters.md",)
 COMMANDS = (
-    "dev", "broker", "worker", "enqueue", "task get", "task wait", "task cancel", "queue ls", "queue stats", "dlq ls",
-    "dlq show", "dlq retry", "dlq discard", "shard ls", "shard hash", "shard transfer", "bench", "version",
+    "dev", "broker", "router", "worker", "enqueue", "task get", "task wait", "task cancel", "queue ls", "queue stats",
+    "dlq ls", "dlq show", "dlq retry", "dlq discard", "bench", "cluster up", "cluster init", "cluster status",
+    "node ls", "node drain", "node undrain", "node remove", "shard ls", "shard plan", "shard apply", "shard move",
+    "shard transfer", "shard watch", "shard cancel", "shard hash", "queue set", "queue show", "cluster down", "version",
 )  # fmt: skip
 
 
@@ -26,7 +37,7 @@ def page_text(name: str) -> str:
 
 
 @pytest.mark.timeout(240)  # a page is many processes, one after the other
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if IS_LONG or page not in LONG_PAGES])
 def test_every_block_does_what_the_page_says(page: str, tmp_path: Path) -> None:
     assert run_page(page, page_text(page), tmp_path) > 0
 
@@ -66,8 +77,7 @@ def shown(name: str, value: object) -> str:
     return f"{plain} ms" if units and units[0][0] == "d" and value else plain
 
 
-def setting_row(name: str) -> list[str]:
-    field = BrokerConfig.model_fields[name]
+def setting_row(field: FieldInfo, name: str) -> list[str]:
     bounds = {key: getattr(each, key) for each in field.metadata for key in ("ge", "le") if hasattr(each, key)}
     choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
     if name == "nodes":
@@ -77,19 +87,33 @@ def setting_row(name: str) -> list[str]:
         allowed = ", ".join(f"`{choice}`" for choice in choices)
     elif bounds:
         allowed = f"{shown(name, bounds['ge'])} to {shown(name, bounds['le'])}"
-    elif any(hasattr(each, "pattern") and each.pattern for each in field.metadata):
+    elif ADDRESSES_PATTERN in (patterns := patterns_of(field)):
+        allowed = "addresses"
+    elif "address" in name:
+        allowed = "an address"
+    elif patterns:
         allowed = "a name"
     else:
-        allowed = "text" if field.annotation is str else "a path"
+        allowed = "text" if field.annotation in (str, str | None) else "a path"
     return [shown(name, field.default), allowed, str(field.description)]
 
 
-def test_the_configuration_page_has_every_setting_as_it_is() -> None:
-    wanted = {name: setting_row(name) for name in BrokerConfig.model_fields}
-    found = {name: row for name, row in rows_of(page_text("docs/configuration.md")).items() if len(row) == 3}
+def patterns_of(field: FieldInfo) -> list[str]:
+    return [each.pattern for each in field.metadata if getattr(each, "pattern", None)]
+
+
+@pytest.mark.parametrize(
+    ("title", "config"), [("## Settings of a broker", BrokerConfig), ("## Settings of a router", RouterConfig)]
+)
+def test_the_configuration_page_has_every_setting_as_it_is(title: str, config: type[ClusterSettings]) -> None:
+    wanted = {name: setting_row(field, name) for name, field in config.model_fields.items()}
+    section = page_text("docs/configuration.md").partition(f"\n{title}\n")[2].partition("\n## ")[0]
+    found = {name: row for name, row in rows_of(section).items() if len(row) == 3}
     right = "\n".join(f"| `{name}` | " + " | ".join(row) + " |" for name, row in wanted.items())
     assert found == wanted, f"docs/configuration.md has drifted; the right rows are\n{right}"
-    assert list(found) == list(wanted)  # in the order of the source, which is grouped
+    # In the order of the source, which is grouped. What all servers share comes first there; a page may have it later.
+    shared = set(ClusterSettings.model_fields)
+    assert [name for name in found if name not in shared] == [name for name in wanted if name not in shared]
 
 
 def test_the_configuration_page_has_every_option_of_apps_tasks_and_workers() -> None:
@@ -113,18 +137,28 @@ def test_what_operators_are_told_to_watch_is_there() -> None:
     text = page_text("docs/clusters.md")
     metrics = set(re.findall(r"\bholdfast_[a-z_]+", text))
     assert len(metrics) > 5
-    assert {name for name in metrics if f"# HELP {name} " not in Metrics().render().decode()} == set()
+    there = (Metrics().render() + RouterMetrics().format()).decode()
+    assert {name for name in metrics if f"# HELP {name} " not in there} == set()
     lines = text.partition("| line in the log |")[2].partition("\n\n")[0]
     events = set(re.findall("`([a-z_ ]+)`", lines))
     assert len(events) > 5
-    source = "".join(path.read_text() for path in (REPO / "broker").glob("**/*.py"))
+    source = "".join(path.read_text() for root in ("broker", "router") for path in (REPO / root).glob("**/*.py"))
     assert {event for event in events if f'"{event}"' not in source} == set()
+
+
+def commands_of(command: Any, prefix: str = "") -> list[str]:
+    """All commands below this one, as they are typed."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        return [prefix]
+    return [each for name, sub in below.items() for each in commands_of(sub, f"{prefix} {name}".strip())]
 
 
 def test_the_command_line_page_has_every_command_and_exit_code() -> None:
     text = page_text("docs/cli.md")
     headings = re.findall(r"^## `holdfast ([^`A-Z\[]+)", text, re.MULTILINE)
     assert [heading.strip() for heading in headings] == list(COMMANDS)
+    assert sorted(COMMANDS) == sorted(commands_of(typer.main.get_command(app)))
     codes = {name: row[0] for name, row in rows_of(text).items() if name.isdigit()}
     assert codes == {str(int(code)): meaning for code, meaning in EXIT_CODE_MEANINGS.items()} | {
         "141": "the reader of the output has gone"

@@ -220,7 +220,7 @@ def test_a_node_of_a_cluster_does_not_start_without_its_list(cluster: Cluster) -
     node.launch()
     assert node.wait_for_exit() == 1
     assert "n1, n3" in node.log_text
-    assert "lists no nodes" in node.log_text
+    assert "names neither nodes nor etcd" in node.log_text
 
 
 def test_nodes_that_prove_their_names(cluster: Cluster, queue: str, tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ async def test_delays_go_on_while_the_server_is_down(server: ServerProcess, queu
             seen.append(claim.type)
             if claim.type == "later":
                 assert time.monotonic() - sent_s >= later_ms / 1000 - ROUNDING_S
-    assert seen == ["due", "due", "later", "later", "later"]
+    assert sorted(seen) == ["due", "due", "later", "later", "later"]
+    if started_s < sent_s + later_ms / 1000 - 1:  # otherwise all were due by then, and the urgent one comes first
+        assert seen == sorted(seen)
     assert time.monotonic() < max(started_s, sent_s + later_ms / 1000) + LATE_S
 
 

@@ -94,7 +94,6 @@ class WatchedShard(Shard):
     """A shard that takes a while to apply something, and tells what it was."""
 
     watch: Watch
-    number: int
     who: str
     take_a_while: Callable[[], Awaitable[None]]
 
@@ -314,7 +313,7 @@ class Node:
             wake_rounds=lambda: self.rounds.wake(number), check_disk=self.guard.check, found_full=self.guard.found_full,
             redirect=lambda: not_leader(number, replica.raft.term, None), on_leading=on_leading,
         )  # fmt: skip
-        shard.watch, shard.number, shard.who = self.watch, number, self.me
+        shard.watch, shard.who = self.watch, self.me
         shard.take_a_while = lambda: self._take_a_while(self.plan.apply_pause_seconds)
         return shard
 

@@ -59,6 +59,8 @@ class Checks:
                 self._becomes_leader(process)
             if engine.commit_index > process.commit_seen:
                 self._commits(process)
+            if engine.term == max(self.leaders):
+                self._counts_on(process)
         process.commit_seen = engine.commit_index
 
     def _becomes_leader(self, process: "Process") -> None:
@@ -86,6 +88,22 @@ class Checks:
         holders = [name for name in voters if self._world.durable[name].holds(index, term)]
         if 2 * len(holders) <= len(voters):
             raise Violation(f"{process.name} commits {index} of term {term}, which is only on {holders} of {voters}")
+
+    def _counts_on(self, process: "Process") -> None:
+        """What a leader believes that others have is on their disks, unless another led since."""
+        engine = process.engine
+        assert engine is not None
+        for name in engine.others:
+            if name in self._world.durable and engine.match_index(name) > self._world.durable[name].last_index:
+                has = self._world.durable[name].last_index
+                raise Violation(f"{process.name} counts on {name} up to {engine.match_index(name)}, but it has {has}")
+
+    def newest_configuration(self) -> Configuration | None:
+        """Of those that were applied anywhere."""
+        for index in sorted(self.log, reverse=True):
+            if self.log[index].command[:1] == CONFIGURATION:
+                return decode_configuration(self.log[index].command[1:])
+        return None
 
     def changes(self, process: "Process", configuration_index: int) -> None:
         """One change at a time, by a leader that knows what is committed."""

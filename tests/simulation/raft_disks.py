@@ -11,7 +11,7 @@ from holdfast.broker.log.node_log import SEGMENT_BYTES_MIN, Flush, NodeLog
 from holdfast.broker.raft.journal import Known, MemoryJournal
 from holdfast.broker.raft.library import REGULAR
 from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.broker.raft.node_journal import NodeJournal, gone_of
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 
 GROUP = 7
@@ -76,6 +76,10 @@ class Durable:
     def reset(self, index: int) -> None:
         self.base_index = self.last_index = index
         self._terms.clear()
+
+    def wipe(self) -> None:
+        """Nothing is left of it but its term and its vote."""
+        self.reset(0)
 
 
 Change = Callable[[Durable], None]
@@ -193,6 +197,13 @@ class MemoryDisk:
         assert isinstance(self.journal, MemoryJournal)
         self.journal = self._watch(_WatchedMemory.of(self.journal.after_crash()))
 
+    def wipe(self) -> None:
+        """The replica is deleted and blank again. What it has promised is kept."""
+        assert isinstance(self.journal, MemoryJournal)
+        self.journal = self._watch(_WatchedMemory.of(self.journal.wiped()))
+        self.saved = State()
+        self.durable.wipe()
+
 
 class NodeDisk(MemoryDisk):
     """The node's log with small segments, on a disk that loses and tears what was not synced."""
@@ -200,7 +211,7 @@ class NodeDisk(MemoryDisk):
     def __init__(self, draw: random.Random, on_add: Added) -> None:
         super().__init__(draw, on_add)
         self._disk = FakeDisk(random.Random(draw.random()))
-        self._states = {"s0": State()}  # by the name of their directory
+        self._states: dict[str, State] = {}  # by the name of their directory
         self._flush: Flush | None = None
         self._open()
 
@@ -209,7 +220,9 @@ class NodeDisk(MemoryDisk):
         self._load()
 
     def _load(self) -> None:
-        journal = _WatchedNode.load(self._log, 0) or _WatchedNode.create(self._log, 0, group=GROUP, state_name="s0")
+        journal = _WatchedNode.load(self._log, 0) or _WatchedNode.create(
+            self._log, 0, group=GROUP, state_name=self._add_state(State())
+        )
         assert isinstance(journal, _WatchedNode)
         self.journal = self._node = self._watch(journal)
         self.saved = self._states[journal.state_name]
@@ -238,9 +251,12 @@ class NodeDisk(MemoryDisk):
             self._states[self._node.state_name] = state
 
     def prepare_install(self, state: State) -> None:
+        self._node.next_state_name = self._add_state(state)
+
+    def _add_state(self, state: State) -> str:
         name = f"s{len(self._states)}"
         self._states[name] = state
-        self._node.next_state_name = name
+        return name
 
     def crash(self) -> None:
         """In the middle of a write, if one is under way: any part of it may have reached the disk."""
@@ -258,6 +274,26 @@ class NodeDisk(MemoryDisk):
         assert self._flush is not None
         self._flush.abort()
         self._flush, self.syncing, self.installed = None, False, None
+        self._load()
+
+    def wipe(self) -> None:
+        """The power may fail while the log is told; then it is told again."""
+        crashes_after = self.draw.choice([None, self.draw.randrange(6)])
+        while gone_of(self._log, 0) is None:
+            self._node.forget()
+            flush = self._log.begin_flush()
+            assert flush is not None
+            if crashes_after is None:
+                flush.run()
+                flush.done()
+                break
+            self._disk.crash_after(crashes_after)
+            with contextlib.suppress(SimulatedCrash):
+                flush.run()
+            self._disk.crash()
+            crashes_after = None
+            self._open()
+        self.durable.wipe()
         self._load()
 
     def _learn_what_survived(self, changes: list[Change]) -> None:

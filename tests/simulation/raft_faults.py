@@ -81,6 +81,13 @@ def doubt_a_clock(world: World) -> None:
         world.draw.choice(world.alive()).set_may_campaign(world.draw.random() < 0.3)
 
 
+def wipe(world: World) -> None:
+    """A replica that does not belong to the group any more is deleted."""
+    outside = [name for name in world.names if world.may_be_wiped(name)]
+    if outside:
+        world.wipe(world.draw.choice(outside)).start()
+
+
 FAULTS: dict[Callable[[World], None], int] = {
     crash: 3,
     crash_the_leader: 2,
@@ -95,6 +102,7 @@ FAULTS: dict[Callable[[World], None], int] = {
     doubt_a_clock: 1,
     pause: 2,
     hand_over: 2,
+    wipe: 1,
 }
 
 

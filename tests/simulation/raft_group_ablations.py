@@ -154,12 +154,41 @@ class EchoesOldTerms(ShardRaft):
         super()._on_append_reply(sender, reply)
 
 
+class CountsFormerLives(ShardRaft):
+    """Who was removed and added again counts with what it acknowledged before."""
+
+    def _follow_members(self) -> None:
+        super()._follow_members()
+        for peer in self._peers.values():
+            peer.former_round = -1
+
+
+class ForgetsItsFormerLog(ShardRaft):
+    """Who was deleted and taken back votes, and stands, as if it had never acknowledged anything."""
+
+    def _may_stand(self) -> bool:
+        return self.may_campaign and self.replica in self._voters
+
+    def _is_as_complete(self, last_index: int, last_term: int) -> bool:
+        return (last_term, last_index) >= (self.last_term, self.last_index)
+
+
 class KeepsItsIdentity(World):
     """A replica that lost its disk comes back under its old name."""
 
     def lose_disk(self, name: str) -> Process:
         self.processes.pop(name).crash()
         return self.add_process(name, identity=name)
+
+
+class ForgetsItsVote(World):
+    """A replica that is deleted keeps neither its term nor its vote."""
+
+    def wipe(self, name: str) -> Process:
+        process = super().wipe(name)
+        process.disk.journal.setCurrentTerm(0, None)
+        process.disk.end_sync()
+        return process
 
 
 GROUP_ABLATIONS: list[type[ShardRaft]] = [
@@ -176,5 +205,7 @@ GROUP_ABLATIONS: list[type[ShardRaft]] = [
     LeadsWithoutAnswers,
     ReadsWithoutAsking,
     EchoesOldTerms,
+    CountsFormerLives,
+    ForgetsItsFormerLog,
 ]
-WORLD_ABLATIONS: list[type[World]] = [KeepsItsIdentity]
+WORLD_ABLATIONS: list[type[World]] = [KeepsItsIdentity, ForgetsItsVote]

@@ -5,7 +5,7 @@ Every plot leaves the network whole and all replicas running, and may be followe
 
 from collections.abc import Callable
 
-from holdfast.broker.raft.messages import Append, AppendReply, Message
+from holdfast.broker.raft.messages import Append, AppendReply, Message, RequestVote
 from tests.simulation.raft_checks import Violation
 from tests.simulation.raft_faults import change_the_disks, change_the_network, one_fault
 from tests.simulation.raft_process import Process
@@ -340,6 +340,85 @@ def change_members(world: World) -> None:
     _trouble(world)
 
 
+def wiped_and_wanted_again(world: World) -> None:
+    """A replica is removed, deleted, and comes back under its old name. What it said before comes last."""
+    draw, leader = world.draw, a_leader(world)
+    if leader is None or not world.operator.is_settled() or not _others(leader):
+        return
+    name, to = draw.choice(_others(leader)), leader.name
+    if draw.random() < 0.7:
+        world.faults.holds = lambda sender, receiver, message: (
+            isinstance(message, AppendReply) and (sender, receiver) == (name, to)
+        )
+    world.run(draw.uniform(0.05, 0.3))
+    world.operator.wanted = world.operator.wanted - {name}
+    if world.run_until(lambda: world.may_be_wiped(name), ELECTION_S):
+        world.wipe(name).start()
+    world.operator.wanted = world.operator.wanted | {name}
+    world.run_until(lambda: leader.engine is not None and name in leader.engine.configuration.members, 1.0)
+    world.release()
+    world.run(draw.uniform(0, 0.3))
+    _trouble(world)
+
+
+def removed_while_one_was_away(world: World) -> None:
+    """One is away while two are removed, of which one is deleted. Then it meets just those two: all three go by a
+    configuration in which they are a majority."""
+    if not world.run_until(world.operator.is_settled, ELECTION_S):
+        return
+    draw, leader = world.draw, world.leader()
+    if leader is None or len(_others(leader)) < 4:
+        return
+    away, *leaving = draw.sample(_others(leader), 3)
+    world.isolate([away])
+    for name in leaving:
+        world.operator.wanted = world.operator.wanted - {name}
+        if not world.run_until(world.operator.is_settled, ELECTION_S):
+            break
+    world.run(draw.uniform(0, 0.2))
+    for name in draw.sample(leaving, draw.choice([1, 1, 2])):
+        if world.may_be_wiped(name):
+            world.wipe(name).start()
+    world.faults.cut.clear()
+    world.isolate([away, *leaving])
+    world.run(ELECTION_S)
+    world.operator.wanted = world.operator.wanted | set(leaving)
+    make_peace(world)
+
+
+def wiped_between_two_votes(world: World) -> None:
+    """Two stand in the same term, and one vote is missing to each. Whoever gives it to the first is removed by it and
+    deleted; then the question of the second arrives."""
+    if not world.run_until(world.operator.is_settled, ELECTION_S):
+        return
+    draw, leader = world.draw, a_leader(world)
+    if leader is None or len(_others(leader)) != 4:
+        return
+    first, second, friend, both = draw.sample(_others(leader), 4)
+
+    def holds(sender: str, to: str, message: Message) -> bool:
+        if isinstance(message, RequestVote):
+            return (sender == second and to != friend) or (sender == first and to in (second, friend))
+        return isinstance(message, Append) and to in (second, both)
+
+    world.is_quiet = True
+    world.run(0.2)  # both have everything: the leader can hand over to each
+    world.processes[second].set_clock_rate(0.1)  # it waits long for an answer
+    world.hand_over(leader, first)
+    world.hand_over(leader, second)
+    world.faults.holds = holds
+    if world.run_until(lambda: world.processes[first].leads, 1.0):
+        world.isolate([second, both])
+        world.operator.wanted = world.operator.wanted - {both}
+        if world.run_until(lambda: world.may_be_wiped(both), ELECTION_S):
+            world.wipe(both).start()
+        world.release(lambda sender, to: (sender, to) == (second, both))
+        world.run(draw.uniform(0.1, 0.5))
+        world.operator.wanted = world.operator.wanted | {both}
+    world.drop_held_back()
+    make_peace(world)
+
+
 def change_cut_off(world: World) -> None:
     """A leader begins a change that nobody hears of; the next one begins another. The first comes back."""
     draw, leader = world.draw, a_leader(world)
@@ -440,6 +519,9 @@ PLOTS: dict[Callable[[World], None], int] = {
     hand_over: 1,
     lost_disk: 3,
     change_members: 4,
+    wiped_and_wanted_again: 3,
+    removed_while_one_was_away: 2,
+    wiped_between_two_votes: 2,
     change_cut_off: 2,
     far_behind: 3,
     slow_clock: 1,

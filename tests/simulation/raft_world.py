@@ -64,6 +64,7 @@ class World:
         self.processes: dict[str, Process] = {}  # by identity, as all names here
         self.durable: dict[str, Durable] = {}  # also of disks that are lost
         self.lost: set[str] = set()  # identities whose disk is
+        self.wiped = 0  # replicas that were deleted
         self.down_max = 0
         self.handed_over_s = 0.0
         self._under_load = True
@@ -94,6 +95,23 @@ class World:
         self.processes.pop(name).crash()
         self.lost.add(name)
         return self.add_process(name.partition("/")[0])
+
+    def may_be_wiped(self, name: str) -> bool:
+        """Whether a replica is out of its group for certain: by what is committed, and no log has anything newer that
+        takes it back."""
+        if name in self.operator.wanted:
+            return False
+        newest = self.checks.newest_configuration()
+        known = [each for process in self.processes.values() for _, each in process.disk.journal.configurations]
+        return newest is not None and not any(name in each.members for each in known if each.version >= newest.version)
+
+    def wipe(self, name: str) -> Process:
+        """A replica is deleted, whatever it was doing. It is blank when it starts again."""
+        process = self.processes[name]
+        process.crash()
+        process.disk.wipe()
+        self.wiped += 1
+        return process
 
     def make_engine(self, process: Process) -> ShardRaft:
         return self._engine(
@@ -161,12 +179,13 @@ class World:
     def _send_later(self, sender: str, to: str, data: bytes, latency_s: float) -> None:
         self.at(latency_s, lambda: self._deliver(sender, to, data))
 
-    def release(self) -> None:
-        """What was held back arrives, in any order."""
+    def release(self, passes: Callable[[str, str], bool] = lambda _from, _to: True) -> None:
+        """What was held back arrives, in any order; what may not pass is lost."""
         self.faults.holds = None
         held, self._held_back = self._held_back, []
         for sender, to, data in held:
-            self._send_later(sender, to, data, self.draw.uniform(0, 0.01))
+            if passes(sender, to):
+                self._send_later(sender, to, data, self.draw.uniform(0, 0.01))
 
     def drop_held_back(self) -> None:
         self.faults.holds = None

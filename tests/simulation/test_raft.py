@@ -1,5 +1,5 @@
 """Raft under fire: seeds are histories of lost messages, cut networks, crashes that lose what was not synced, members
-that change and disks that are gone.
+that change, replicas that are deleted and taken back, and disks that are gone.
 
 `make sim SEEDS=1000 START=0` runs more of them.
 """
@@ -24,6 +24,7 @@ def test_nothing_acknowledged_is_lost_and_no_two_replicas_differ(replicas: int, 
     assert sum(world.checks.installed for world in worlds) >= len(worlds) // 4, "too few snapshots"
     assert sum(world.checks.changed for world in worlds) >= len(worlds) // 2, "too few changes of members"
     assert any(world.lost for world in worlds), "no lost disk"
+    assert sum(world.wiped for world in worlds) >= len(worlds) // 4, "too few replicas were deleted and came back"
 
 
 def test_a_seed_is_one_history() -> None:

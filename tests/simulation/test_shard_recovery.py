@@ -55,7 +55,7 @@ from tests.simulation.world import (
     make_trouble,
 )
 
-SEEDS = int(os.environ.get("SEEDS", "160"))
+SEEDS = int(os.environ.get("SEEDS", "100"))
 START = int(os.environ.get("START", "0"))
 SEEDS_OF_AN_ABLATION = 100
 DRAIN_SECONDS = 40.0
@@ -253,10 +253,13 @@ def test_a_seed_is_one_history() -> None:
 # --- The checks can fail: each of these breaks one thing, and must be caught ------------------------------------------
 
 
-def is_caught(make_disk: MakeDisk = FakeDisk, matters: Callable[[Plan], bool] = lambda plan: True) -> bool:
-    """Whether some history fails. Those in which the broken part plays no role are passed over."""
+def is_caught(
+    make_disk: MakeDisk = FakeDisk, matters: Callable[[Plan], bool] = lambda plan: True, known_seed: int = 0
+) -> bool:
+    """Whether some history fails. Those in which the broken part plays no role are passed over. A seed that is known to
+    find it out is tried first; a change of the code may give it another history."""
     seeds = (seed for seed in itertools.count() if matters(Plan.draw(random.Random(seed))))
-    for seed in itertools.islice(seeds, SEEDS_OF_AN_ABLATION):
+    for seed in itertools.chain([known_seed], itertools.islice(seeds, SEEDS_OF_AN_ABLATION)):
         try:
             simulate(seed, make_disk)
         except (BrokenPromiseError, RecoveryError, LogError):
@@ -331,7 +334,7 @@ def test_answering_with_claims_that_are_on_their_way_back_is_caught(monkeypatch:
         return [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
 
     monkeypatch.setattr(Reserver, "_still_held", all_claims)
-    assert is_caught()
+    assert is_caught(known_seed=82)
 
 
 def test_cutting_what_the_flush_did_not_reach_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

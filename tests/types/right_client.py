@@ -11,13 +11,22 @@ from holdfast.client import (
     ClaimedTask,
     ClaimRef,
     Client,
+    ClusterInfo,
+    ClusterNode,
     DeadLetterPage,
     Extended,
+    MoveWish,
     NewTask,
+    Plan,
+    PlanProgress,
+    PlanStep,
+    QueuePolicy,
+    QueueSettings,
     QueueStats,
     Rejected,
     TaskInfo,
     TaskState,
+    Topology,
 )
 
 
@@ -57,3 +66,29 @@ async def asynchronously() -> None:
         assert_type(await client.wait_task("id"), TaskInfo)
         assert_type(await client.wait_tasks(["id"]), list[TaskInfo | Rejected])
         assert_type((await client.list_queues()).next_page_token, str)
+
+
+def operate() -> None:
+    with Client("localhost:7400", direct=True) as client:
+        assert_type(client.init_cluster(16, replication=3), str)
+        info = assert_type(client.describe_cluster(), ClusterInfo)
+        assert_type(info.nodes, tuple[ClusterNode, ...])
+        assert_type(info.plan, Plan | None)
+        assert_type(client.topology(["mail"]), Topology)
+        policy = QueuePolicy(max_attempts=3, retry_factor=1.5)
+        settings = assert_type(client.set_queue("mail", policy=policy, clear=["max_claims"], spread=4), QueueSettings)
+        assert_type(settings.route.shards, tuple[int, ...])
+        client.set_queue("mail", pin=[1, 2])
+        plan = assert_type(client.make_plan(move=MoveWish(3, "n1", "n2")), Plan)
+        assert_type(plan.steps, tuple[PlanStep, ...])
+        assert_type(client.start_plan(plan), Plan)
+        assert_type(client.advance_plan(plan.id), PlanProgress)
+        client.cancel_plan(plan.id)
+        client.drain_node("n1", drain=False)
+        client.remove_node("n1")
+
+
+async def operate_asynchronously(client: AsyncClient) -> None:
+    assert_type(await client.describe_cluster(), ClusterInfo)
+    assert_type(await client.make_plan(leaders=True), Plan)
+    assert_type(await client.remove_node("n1"), None)

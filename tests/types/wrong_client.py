@@ -16,6 +16,10 @@ def mistakes(client: Client) -> None:
     client.wait_task(17)  # type: ignore[arg-type]
     client.enqueue(NewTask("mail", "welcome")).task_id = "other"  # type: ignore[misc]
     print(client.enqueue_many([])[0].task_id)  # type: ignore[union-attr]
+    client.set_queue("mail", spread="4")  # type: ignore[arg-type]
+    client.set_queue("mail", policy={"max_attempts": 3})  # type: ignore[arg-type]
+    client.make_plan(True)  # type: ignore[call-arg]
+    client.start_plan("p-1")  # type: ignore[arg-type]
     client.no_such_call()  # type: ignore[attr-defined]
 
 

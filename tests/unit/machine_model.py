@@ -1,7 +1,7 @@
 """A second, plain telling of the machine's rules, to compare the machine with: dicts, no key layout, no index rows."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,18 +61,35 @@ class Model:
         self.totals: dict[bytes, Counter[str]] = {}
         self.marks: dict[bytes, list[int]] = {}
         self.memory: dict[Handle, tuple[Any, int]] = {}  # what is remembered, until when
+        self.level = 1
+        self.settings: dict[bytes, tuple[int, bytes]] = {}
+        self.posted: dict[int, list[tuple[int, bytes]]] = {}  # all letters that ever were, by destination
+        self.delivered: Counter[int] = Counter()
+        self.inbox: dict[tuple[int, int], int] = {}
 
     def apply(self, entry: Entry) -> list[Answer]:
         self.now_ms = max(self.now_ms, entry.now_ms)
         if isinstance(entry, entries.LeaderStarted):
             self.stepped_ms = self.now_ms if entry.stepped else self.stepped_ms
             return []
+        if isinstance(entry, entries.RaiseLevel):
+            if entry.level <= self.level:
+                return ["OLD_LEVEL"]
+            self.level = entry.level
+            return [("Changed", entry.level)]
+        if isinstance(entry, entries.SetQueue):
+            return [self._set_queue(entry)]
+        if isinstance(entry, entries.Receive):
+            return [self._receive(entry)]
+        if isinstance(entry, entries.Delivered):
+            return [self._delivered(entry)]
         if isinstance(entry, entries.Claim):
             return self._claim(entry)
         if isinstance(entry, entries.Enqueue):
             return [("Accepted", *self._accept(new)) for new in entry.tasks]
         rules: dict[type[Entry], Callable[[Any, Any], Answer]] = {
             entries.Ack: self._ack,
+            entries.AckAway: self._ack,
             entries.Fail: self._fail,
             entries.Extend: self._extend,
             entries.Release: self._release,
@@ -107,6 +124,36 @@ class Model:
         if new.request_id:
             self.memory[handle] = (task_id, new.dedup_window_ms), now_ms + new.dedup_window_ms
         return task_id, False
+
+    def _set_queue(self, entry: entries.SetQueue) -> Answer:
+        if entry.queue in self.settings and entry.version <= self.settings[entry.queue][0]:
+            return "OLD_VERSION"
+        self.settings[entry.queue] = entry.version, entry.policy
+        return ("Changed", entry.version)
+
+    def _receive(self, entry: entries.Receive) -> Answer:
+        source = entry.source, entry.incarnation
+        last = self.inbox.get(source, entry.first_sequence - 1)
+        numbered = list(enumerate(entry.tasks, start=entry.first_sequence))
+        if entry.first_sequence - last > 1:
+            return "OUT_OF_ORDER"
+        accepted = []
+        for number, new in numbered:
+            if number > last:
+                accepted.append(self._accept(new))
+                self.inbox[source] = number
+        return ("Received", self.inbox.get(source, last), tuple(accepted))
+
+    def _delivered(self, entry: entries.Delivered) -> Answer:
+        letters, before = self.posted.get(entry.destination, []), self.delivered[entry.destination]
+        if entry.sequence not in range(before + 1, len(letters) + 1):
+            return "NOT_WAITING"
+        self.delivered[entry.destination] = min(entry.sequence, before + 1000)
+        return ("Changed", self.delivered[entry.destination])
+
+    def _post(self, parcels: Iterable[entries.Parcel]) -> None:
+        for parcel in parcels:
+            self.posted.setdefault(parcel.destination, []).append((parcel.run_at_ms, parcel.envelope))
 
     def _next_place(self) -> int:
         self.next_place += 1
@@ -178,21 +225,31 @@ class Model:
         first: Answer = answer
         return first if (task_id, first[:1]) == (item.task_id, (kind,)) else self._refusal(item.task_id, code)
 
-    def _ack(self, item: AckItem, entry: entries.Ack) -> Answer:
+    def _ack(self, item: AckItem, entry: entries.Ack | entries.AckAway) -> Answer:
         task = self._held(item.task_id, item.token)
         if task is None:
             done = self.tasks.get(item.task_id)
             if done is None or done.state != SUCCEEDED or done.token != item.token or done.had_follow_ups:
                 return self._first_answer(item, "Acked")
             return ("Acked", ())
+        if isinstance(entry, entries.AckAway):
+            for parcel in item.parcels:
+                coming = sum(other.destination == parcel.destination for other in item.parcels)
+                waiting = len(self.posted.get(parcel.destination, ())) - self.delivered[parcel.destination]
+                if waiting + coming > entry.waiting_max:
+                    return "OUTBOX_FULL"
         keep_ms = entry.keep_ms
         if item.result is not None and task.new.result_ttl_ms:
             task.report = rows.REPORT_RESULT, item.result
             keep_ms = max(keep_ms, task.new.result_ttl_ms)
         self._finish(task, SUCCEEDED, keep_ms)
-        task.had_follow_ups = bool(item.follow_ups)
-        answer = ("Acked", tuple(self._accept(new) for new in item.follow_ups))
-        if item.follow_ups:
+        here, away = iter(item.follow_ups), {parcel.place for parcel in item.parcels}
+        count = len(item.follow_ups) + len(item.parcels)
+        task.had_follow_ups = count > 0
+        accepted = [(bytes(16), False) if at in away else self._accept(next(here)) for at in range(count)]
+        self._post(item.parcels)
+        answer = ("Acked", tuple(accepted))
+        if task.had_follow_ups:
             self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + keep_ms
         return answer
 
@@ -326,6 +383,18 @@ class Model:
             "timers": timers,
             "dead": {(t.new.queue, t.changed_ms, id_) for id_, t in self.tasks.items() if t.state == DEAD},
             "memory": self.memory,
+            "level": self.level,
+            "outbox": {
+                (destination, number): letter
+                for destination, letters in self.posted.items()
+                for number, letter in enumerate(letters, start=1)
+                if number > self.delivered[destination]
+            },
+            "outboxes": {
+                destination: (len(letters), self.delivered[destination]) for destination, letters in self.posted.items()
+            },
+            "inbox": self.inbox,
+            "settings": self.settings,
             "workers": Counter(task.worker for task in self.tasks.values() if task.state == CLAIMED and task.worker),
         }
 
@@ -398,6 +467,22 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
             for queue, rest in (key[1:].split(b"\0", 1) for key, _ in families[keys.DEAD])
         },
         "memory": {handle_of(key): (remembered(key, row), forgotten.get(key)) for key, row in kept},
+        "level": meta.machine_level,
+        "outbox": {
+            keys.outbox_place(key): tuple(rows.Letter.decode(row))
+            for key, row in families[keys.OUTBOX]
+            if keys.outbox_place(key)[1]
+        },
+        "outboxes": {
+            keys.outbox_place(key)[0]: tuple(rows.Outbox.decode(row))
+            for key, row in families[keys.OUTBOX]
+            if not keys.outbox_place(key)[1]
+        },
+        "inbox": {
+            (int.from_bytes(key[1:3], "big"), int.from_bytes(key[3:], "big")): rows.Inbox.decode(row).last
+            for key, row in families[keys.INBOX]
+        },
+        "settings": {key[1:]: tuple(rows.Settings.decode(row)) for key, row in families[keys.SETTINGS]},
         "workers": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.WORKER]},
     }
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.admin import Admin
+from holdfast.broker import hosting
 from holdfast.broker.raft.library import FOLLOWER, LEADER
 from holdfast.serving.refusals import OutcomeUnknownError
 
@@ -31,7 +31,7 @@ class Replica:
 
 
 async def committed(replica: Replica) -> None:
-    await Admin._committed(cast(Any, None), cast(Any, replica), INDEX, TERM)
+    await hosting.committed(cast(Any, replica), INDEX, TERM)
 
 
 async def test_what_this_leader_has_applied_is_done() -> None:

@@ -16,17 +16,23 @@ OTHER_ROOTS = ("tests", "tools", "benchmarks", "jepsen-style")
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 
-# Each outside library of the server has one importing file, so that it can be replaced in one place.
+# Each outside library has one importing file in a package, so that it can be replaced in one place.
 ONE_IMPORTER = {
-    "pysyncobj": "broker/holdfast/broker/raft/library.py",
-    "rocksdict": "broker/holdfast/broker/state.py",
-    "structlog": "router/holdfast/serving/logs.py",
-    "prometheus_client": "broker/holdfast/broker/metrics.py",
-    "starlette": "router/holdfast/serving/ops.py",
-    "uvicorn": "router/holdfast/serving/ops.py",
-    "pydantic": "broker/holdfast/broker/config.py",
-    "pydantic_settings": "broker/holdfast/broker/config.py",
-}
+    "pysyncobj": {"broker/holdfast/broker/raft/library.py"},
+    "rocksdict": {"broker/holdfast/broker/state.py"},
+    "structlog": {"router/holdfast/serving/logs.py"},
+    "prometheus_client": {"broker/holdfast/broker/metrics.py", "router/holdfast/router/metrics.py"},
+    "starlette": {"router/holdfast/serving/ops.py"},
+    "uvicorn": {"router/holdfast/serving/ops.py"},
+    "pydantic": {
+        "broker/holdfast/broker/config.py", "router/holdfast/cluster/settings.py", "router/holdfast/router/config.py",
+        "router/holdfast/serving/settings.py",
+    },
+    "pydantic_core": {"router/holdfast/serving/settings.py"},
+    "pydantic_settings": {"router/holdfast/serving/settings.py"},
+}  # fmt: skip
+# Packages in which gRPC has one importing file; `grpc_health` and `grpc_reflection` count as gRPC.
+GRPC_IMPORTER = {"router/holdfast/router/": "router/holdfast/router/wire.py"}
 # Those of the command line; typer has a folder, because each group of commands is a file.
 CLI_IMPORTERS = {"typer": "client/holdfast/cli/commands/", "rich": "client/holdfast/cli/output.py"}
 
@@ -82,8 +88,13 @@ def test_each_outside_library_has_one_importing_file() -> None:
     for path in _python_files(*SOURCE_ROOTS):
         for module in _imports(path):
             importers[module.partition(".")[0]].add(_name(path))
-    for library, owner in ONE_IMPORTER.items():
-        assert importers[library] <= {owner}, f"{library} may be imported by {owner} only"
+    for library, owners in ONE_IMPORTER.items():
+        assert importers[library] <= owners, f"{library} may be imported by {sorted(owners)} only"
+        packages = [owner.rpartition("/")[0] for owner in owners]
+        assert len(set(packages)) == len(packages), f"{library} has two importing files in one package"
+    grpc = importers["grpc"] | importers["grpc_health"] | importers["grpc_reflection"]
+    for package, owner in GRPC_IMPORTER.items():
+        assert {name for name in grpc if name.startswith(package)} == {owner}
     for library, owner in CLI_IMPORTERS.items():
         elsewhere = {name for name in importers[library] if not name.startswith(owner)}
         assert elsewhere == set(), f"{library} may be imported by {owner} only"

@@ -495,7 +495,7 @@ async def test_queues_come_in_pages(server: ScriptedServer, client: AsyncClient)
 
 async def test_a_made_up_request_id_is_not_shown_as_the_producers(server: ScriptedServer, client: AsyncClient) -> None:
     """Handed over once more, such a task would be taken for a repetition."""
-    for request_id, shown in (("auto-1-0", None), ("r-1", "r-1"), ("", "")):
+    for request_id, shown in (("~0.k.0", None), ("~mine", "~mine"), ("r-1", "r-1"), ("", "")):
         spec = pb.TaskSpec(queue="q", type="t", request_id=request_id, request_id_ttl_ms=70_000)
         server.on("GetTask", pb.GetTaskResponse(task=pb.TaskInfo(task_id="id-1", task=spec)))
         info = await client.get_task("id-1")

@@ -69,6 +69,7 @@ async def failure_of(server: ScriptedServer, *, timeout_s: float = 5.0) -> Holdf
         (Code.RESOURCE_EXHAUSTED, "DISK_LOW", Unavailable),
         (Code.UNAVAILABLE, "SHUTTING_DOWN", Unavailable),
         (Code.UNAVAILABLE, "NOT_LEADER", Unavailable),
+        (Code.UNAVAILABLE, "STALE_MAP", Unavailable),
         (Code.UNAVAILABLE, "OUTCOME_UNKNOWN", OutcomeUnknown),
         (Code.INTERNAL, "INTERNAL", ServerError),
         # Reasons of a newer server: the code still says what kind of refusal it is.

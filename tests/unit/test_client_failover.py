@@ -263,6 +263,19 @@ async def test_a_silent_server_is_left_also_if_nobody_can_say_who_leads(servers:
     assert sent("GetTask", a, b) == [1, 1]
 
 
+async def test_a_silent_call_of_routers_never_goes_past_them_to_a_broker(servers: Three) -> None:
+    """Only a router knows which shard a call is for that names none: a broker would take it for any."""
+    a, b, broker = servers
+    a.on("Enqueue", Hang())
+    b.on("FindLeader", leader_is(broker, 5))
+    b.on("Enqueue", ACCEPTED)
+    broker.on("Enqueue", ACCEPTED)
+    async with AsyncClient(addresses(a, b), timeout_s=1.5) as client:
+        await client.enqueue_many([NewTask("q", "t")], timeout_s=10)
+    assert sent("Enqueue", a, b, broker) == [1, 1, 0]
+    assert b.requests["FindLeader"], "b was asked, and what it named is not in the list"
+
+
 async def test_an_address_that_accepts_but_never_speaks_is_left(servers: Three) -> None:
     a, _, _ = servers
     a.on("GetTask", FOUND)

@@ -15,15 +15,18 @@ from holdfast.client import (
     ClaimRef,
     NewTask,
     ReplicaRole,
+    StepState,
     TaskInfo,
     TaskState,
     _batches,
+    _leaders,
+    _memory,
     aio,
     arguments,
     errors,
     models,
 )
-from holdfast.proto.v1 import shards_pb2
+from holdfast.proto.v1 import cluster_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import ScriptedServer
 
@@ -63,6 +66,9 @@ MODELS = [
     "Claim",
     "ClaimRef",
     "ClaimedTask",
+    "ClusterInfo",
+    "ClusterNode",
+    "ClusterShard",
     "DeadLetterDone",
     "DeadLetterPage",
     "Extended",
@@ -70,22 +76,35 @@ MODELS = [
     "Failed",
     "Failure",
     "Membership",
+    "MoveWish",
     "NewTask",
     "NodeAddress",
     "NodeInfo",
     "NodeReport",
+    "Plan",
+    "PlanProgress",
+    "PlanStep",
     "QueuePage",
+    "QueuePolicy",
+    "QueueRoute",
+    "QueueSet",
+    "QueueSettings",
+    "QueueSettingsPage",
     "QueueStats",
     "Released",
     "ReplicaHash",
     "ReplicaInfo",
     "ReplicaRole",
     "ShardHash",
+    "ShardLeader",
+    "StepState",
     "TaskError",
     "TaskInfo",
     "TaskState",
+    "Topology",
     "Transferred",
 ]
+ENUMS = ("Claim", "ReplicaRole", "StepState", "TaskState")  # and a protocol
 APP = [
     "AsyncHandle",
     "AsyncTask",
@@ -101,12 +120,16 @@ APP = [
 CALLS = [
     "ack",
     "ack_many",
+    "advance_plan",
     "cancel",
     "cancel_many",
+    "cancel_plan",
     "close",
+    "describe_cluster",
     "describe_nodes",
     "discard_dead_letter",
     "discard_dead_letters",
+    "drain_node",
     "enqueue",
     "enqueue_many",
     "extend",
@@ -116,15 +139,23 @@ CALLS = [
     "get_dead_letter",
     "get_task",
     "hash_shard",
+    "init_cluster",
     "list_dead_letters",
+    "list_queue_settings",
     "list_queues",
+    "make_plan",
+    "queue_settings",
     "queue_stats",
     "queue_stats_many",
     "release",
     "release_many",
+    "remove_node",
     "reserve",
     "retry_dead_letter",
     "retry_dead_letters",
+    "set_queue",
+    "start_plan",
+    "topology",
     "transfer",
     "wait_task",
     "wait_tasks",
@@ -138,7 +169,7 @@ def test_public_names_are_exact() -> None:
 
 
 def test_calls_of_the_client_are_exact_and_documented() -> None:
-    public = {name: call for name, call in vars(AsyncClient).items() if not name.startswith("_") and callable(call)}
+    public = {name: call for name, call in inspect.getmembers(AsyncClient, callable) if not name.startswith("_")}
     assert sorted(public) == CALLS
     assert [name for name, call in public.items() if not call.__doc__] == []
 
@@ -148,7 +179,7 @@ def test_every_call_takes_a_deadline() -> None:
         assert "timeout_s" in inspect.signature(getattr(AsyncClient, name)).parameters, name
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("Claim", "ReplicaRole", "TaskState")])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ENUMS])
 def test_values_are_frozen_and_slotted(name: str) -> None:
     model = getattr(models, name)
     assert dataclasses.is_dataclass(model)
@@ -172,6 +203,8 @@ def test_states_and_roles_of_the_wire_all_have_a_name() -> None:
     assert wire == {state.value for state in TaskState} - {"UNKNOWN"}
     roles = {name.removeprefix("REPLICA_ROLE_") for name in shards_pb2.ReplicaRole.keys()}  # noqa: SIM118
     assert roles - {"UNSPECIFIED"} == {role.value for role in ReplicaRole} - {"UNKNOWN"}
+    steps = {name.removeprefix("STEP_STATE_") for name in cluster_pb2.StepState.keys()}  # noqa: SIM118
+    assert steps - {"UNSPECIFIED"} == {state.value for state in StepState} - {"UNKNOWN"}
 
 
 def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
@@ -196,7 +229,9 @@ def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
     assert set(reasons) == set(errors._BY_REASON)
 
 
-@pytest.mark.parametrize("module", [models, times, output, _batches, arguments], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [models, times, output, _batches, _leaders, _memory, arguments], ids=lambda module: module.__name__
+)
 def test_examples_of_values_are_true(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0
@@ -218,7 +253,13 @@ def test_examples_of_the_client_run() -> None:
         server.on("Enqueue", accept)
         server.on("Reserve", hand_out)
         server.on("Ack", pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked())]))
-        names = {**vars(aio), "AsyncClient": lambda address="": AsyncClient(server.address)}
+        leader = cluster_pb2.ShardLeader(shard=0, node="n1", address=server.address, epoch=1)
+        server.on("GetTopology", cluster_pb2.GetTopologyResponse(cluster_id="c", shards=1, leaders=[leader]))
+
+        def client(address: str = "", *, direct: bool = False) -> AsyncClient:
+            return AsyncClient(server.address, direct=direct)
+
+        names = {**vars(aio), "AsyncClient": client}
         runner = doctest.DocTestRunner()
         for test in doctest.DocTestFinder().find(AsyncClient, "AsyncClient", module=aio, globs=names):
             runner.run(test)

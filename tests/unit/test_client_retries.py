@@ -12,15 +12,19 @@ from holdfast.client import (
     AsyncClient,
     ClaimRef,
     ConnectionFailed,
+    DeadlineExceeded,
     Extension,
     Failure,
     NewTask,
     OutcomeUnknown,
     Overloaded,
     Unavailable,
+    _memory,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.sets import parse_made_up
 from tests.unit.scripted_server import Answer, Hang, Refusal, ScriptedServer
+from tests.unit.scripted_shards import MetadataServer
 
 Code = grpc.StatusCode
 LOST = Refusal(Code.UNAVAILABLE)
@@ -110,7 +114,9 @@ async def test_an_enqueue_without_a_request_id_is_repeated_under_a_made_up_one(s
     assert first == second
     ids = [spec.request_id for spec in first.tasks]
     assert len(set(ids)) == 3
-    assert ids[0].startswith("auto-")
+    made_up = [parse_made_up(ids[0]), parse_made_up(ids[2])]
+    assert [None if each is None else (each.generation, each.n) for each in made_up] == [(0, 0), (0, 2)]
+    assert len({each.call_key for each in made_up if each is not None}) == 1, "all of a call go to one shard"
     assert [spec.request_id_ttl_ms for spec in first.tasks] == [65_000, 0, 65_000]
     assert outcomes == [Accepted(ids[0]), Accepted("r-1", duplicate=True), Accepted(ids[2])]
 
@@ -122,6 +128,58 @@ async def test_each_call_makes_up_other_ids(server: ScriptedServer) -> None:
             await client.enqueue(NewTask("q", "t"))
     first, second = (request.tasks[0].request_id for request in server.requests["Enqueue"])
     assert first != second
+
+
+async def test_made_up_ids_name_the_generation_that_servers_told(server: ScriptedServer) -> None:
+    """Under the id of the first sending all repetitions, whatever is learned meanwhile; under the new one all later."""
+    told = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 3, "other": 9})
+    server.on("Enqueue", LOST, told, LOST, ACCEPTED)
+    async with AsyncClient(server.address) as client:
+        for queue in ("q", "q", "other", "third"):
+            await client.enqueue(NewTask(queue, "t"))
+    ids = [request.tasks[0].request_id for request in server.requests["Enqueue"]]
+    assert ids[0] == ids[1]
+    assert ids[2] == ids[3]
+    assert [request_id.partition(".")[0] for request_id in ids] == ["~0", "~0", "~3", "~3", "~9", "~0"]
+
+
+async def test_a_generation_is_not_unlearned_from_a_server_that_lags_behind(server: ScriptedServer) -> None:
+    newer = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 3})
+    older = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 2, "r": -1})
+    server.on("Enqueue", newer, older, ACCEPTED)
+    async with AsyncClient(server.address) as client:
+        for queue in ("q", "q", "q", "r"):
+            await client.enqueue(NewTask(queue, "t"))
+    ids = [request.tasks[0].request_id for request in server.requests["Enqueue"]]
+    assert [request_id.partition(".")[0] for request_id in ids] == ["~0", "~3", "~3", "~0"]
+
+
+def test_generations_are_forgotten_at_last() -> None:
+    generations = _memory.Generations()
+    for number in range(_memory.QUEUES_MAX + 1):
+        generations.learn({f"q{number}": 1})
+    assert (generations.of("q0"), generations.of("q1"), generations.of(f"q{_memory.QUEUES_MAX}")) == (0, 1, 1)
+
+
+async def test_a_repeated_reserve_says_so() -> None:
+    """Another attempt may have claimed at another shard: a router then looks for these claims first."""
+    with MetadataServer() as server:
+        server.on("Reserve", LOST, LOST, pb.ReserveResponse())
+        async with AsyncClient(server.address) as client:
+            await client.reserve(["q"])
+            await client.reserve(["q"])
+        assert server.metadata["Reserve"] == [{}, {"holdfast-attempt": "2"}, {"holdfast-attempt": "3"}, {}]
+
+
+async def test_a_reserve_that_its_caller_repeats_says_so_too() -> None:
+    with MetadataServer() as server:
+        server.on("Reserve", LOST, pb.ReserveResponse())
+        async with AsyncClient(server.address, retry=False) as client:
+            with pytest.raises(ConnectionFailed):
+                await client.reserve(["q"], claim_request_id="mine")
+            for _ in range(2):
+                await client.reserve(["q"], claim_request_id="mine")
+        assert server.metadata["Reserve"] == [{}, {"holdfast-attempt": "2"}, {}]
 
 
 async def test_a_made_up_id_is_kept_for_a_time_that_servers_allow(server: ScriptedServer) -> None:
@@ -212,7 +270,7 @@ async def test_repeating_ends_with_the_deadline(server: ScriptedServer) -> None:
     server.on("GetTask", LOST)
     async with AsyncClient(server.address) as client:
         began_s = time.monotonic()
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises((ConnectionFailed, DeadlineExceeded)):  # the last attempt may be under way by then
             await client.get_task("id-1", timeout_s=0.3)
         assert time.monotonic() - began_s < 5
     assert len(server.requests["GetTask"]) > 1

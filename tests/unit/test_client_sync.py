@@ -51,7 +51,7 @@ def end_of(threads: list[threading.Thread]) -> None:
 
 
 def calls_of(kind: type) -> dict[str, Callable[..., Any]]:
-    return {name: call for name, call in vars(kind).items() if inspect.isfunction(call) and not name.startswith("_")}
+    return {name: call for name, call in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
 
 
 def test_both_clients_have_the_same_calls_with_the_same_signatures() -> None:

@@ -19,7 +19,7 @@ from holdfast.client import (
     TaskState,
     Unavailable,
     UnexpectedAnswer,
-    _rpc,
+    _attempts,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
@@ -82,7 +82,7 @@ async def test_a_wait_goes_on_through_trouble(server: ScriptedServer, trouble: R
 async def test_a_wait_goes_on_when_the_server_falls_silent(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_rpc, "POLL_S_MAX", 0.1)
+    monkeypatch.setattr(_attempts, "POLL_S_MAX", 0.1)
     server.on("WaitTasks", Hang(), DONE)
     async with AsyncClient(server.address, timeout_s=0.2) as client:
         assert (await client.wait_task("id-1")).result == b"42"

@@ -21,6 +21,7 @@ from holdfast.machine.entries import (
     ForgetItem,
     Mark,
     NewTask,
+    Parcel,
 )
 from holdfast.machine.packing import DecodeError
 
@@ -58,7 +59,9 @@ def some(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(items, max_size=4)
 
 
-ack_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple))
+ack_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple), st.just(()))
+parcels = st.builds(Parcel, u16, u16, u64, blobs)
+away_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple), some(parcels).map(tuple))
 ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.LeaderStarted: st.builds(entries.LeaderStarted, u64, st.booleans()),
     entries.Enqueue: st.builds(entries.Enqueue, u64, some(new_tasks)),
@@ -76,12 +79,18 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.DiscardDead: st.builds(entries.DiscardDead, u64, some(task_ids)),
     entries.Purge: st.builds(entries.Purge, u64, some(task_ids)),
     entries.Forget: st.builds(entries.Forget, u64, some(st.builds(ForgetItem, u64, blobs))),
+    entries.RaiseLevel: st.builds(entries.RaiseLevel, u64, u16),
+    entries.SetQueue: st.builds(entries.SetQueue, u64, queues, u64, blobs),
+    entries.AckAway: st.builds(entries.AckAway, u64, u64, u64, some(away_items)),
+    entries.Receive: st.builds(entries.Receive, u64, u16, u16, u64, some(new_tasks)),
+    entries.Delivered: st.builds(entries.Delivered, u64, u16, u64),
 }
 # Stored in every log: a number is never changed or given to another kind.
 KIND_NUMBERS = {
     entries.LeaderStarted: 1, entries.Enqueue: 2, entries.Claim: 3, entries.Ack: 4, entries.Fail: 5,
     entries.Extend: 6, entries.Release: 7, entries.Expire: 8, entries.Promote: 9, entries.Cancel: 10,
     entries.RetryDead: 11, entries.DiscardDead: 12, entries.Purge: 13, entries.Forget: 14,
+    entries.RaiseLevel: 15, entries.SetQueue: 16, entries.AckAway: 17, entries.Receive: 18, entries.Delivered: 19,
 }  # fmt: skip
 any_entry = st.one_of(list(ENTRIES.values()))
 
@@ -120,6 +129,11 @@ FULL_ENTRIES: list[Entry] = [
     entries.DiscardDead(1, [bytes(16)]),
     entries.Purge(1, [bytes(16)]),
     entries.Forget(1, [ForgetItem(1, b"key")]),
+    entries.RaiseLevel(1, 2),
+    entries.SetQueue(1, b"queue", 2, b"policy"),
+    entries.AckAway(1, 2, 3, [AckItem(bytes(16), 1, b"result", (FULL_TASK,), (Parcel(1, 2, 3, b"envelope"),) * 2)]),
+    entries.Receive(1, 2, 3, 4, [FULL_TASK, FULL_TASK]),
+    entries.Delivered(1, 2, 3),
 ]
 
 
@@ -129,6 +143,11 @@ def test_an_entry_cut_anywhere_is_refused(entry: Entry) -> None:
     for length in range(len(whole)):
         with pytest.raises(DecodeError):
             entries.decode(whole[:length])
+
+
+def test_an_ack_never_loses_a_parcel() -> None:
+    with pytest.raises(ValueError, match="AckAway"):
+        entries.encode(entries.Ack(1, 2, [AckItem(bytes(16), 1, None, (), (Parcel(0, 1, 2, b""),))]))
 
 
 def test_every_kind_of_entry_is_covered() -> None:
@@ -142,7 +161,7 @@ def test_an_entry_with_bytes_behind_it_is_refused(entry: Entry, more: bytes) -> 
         entries.decode(entries.encode(entry) + more)
 
 
-@pytest.mark.parametrize("kind", [0, 15, 99, 255])
+@pytest.mark.parametrize("kind", [0, 20, 99, 255])
 def test_an_unknown_kind_is_refused_by_number(kind: int) -> None:
     with pytest.raises(DecodeError, match=f"kind {kind}"):
         entries.decode(bytes([kind]) + bytes(30))
@@ -223,12 +242,16 @@ named_rows = st.one_of(
     st.builds(rows.Recent, task_ids, u8, u8, u64, some(st.tuples(task_ids, st.booleans())).map(tuple)),
     st.builds(rows.Report, u8, blobs),
     st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u64)).map(tuple)),
+    st.builds(rows.Settings, u64, blobs),
+    st.builds(rows.Letter, u64, blobs),
+    st.builds(rows.Outbox, u64, u64),
+    st.builds(rows.Inbox, u64),
 )
 
 
 @thorough
 @given(named_rows)
-def test_a_row_is_read_back_as_written(row: rows.Dedup | rows.Recent | rows.Report | rows.ClaimRequest) -> None:
+def test_a_row_is_read_back_as_written(row: Any) -> None:
     assert type(row).decode(row.encode()) == row
 
 
@@ -364,6 +387,10 @@ def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
         (keys.REPORT, keys.report(bytes(16))),
         (keys.CLAIM_REQUEST, keys.claim_request(b"w", b"r")),
         (keys.WORKER, keys.worker(b"w")),
+        (keys.SETTINGS, keys.settings(b"q")),
+        (keys.OUTBOX, keys.outbox(0, 0)),
+        (keys.OUTBOX, keys.outbox_end(2**16 - 1)),
+        (keys.INBOX, keys.inbox(2**16 - 1, 2**16 - 1)),
     ],
 )
 def test_a_key_begins_with_its_family(family: int, key: bytes) -> None:
@@ -420,6 +447,15 @@ def test_dead_tasks_of_a_queue_are_ordered_by_their_death(
     assert (keys.dead(*one) < keys.dead(*same_queue)) == (one[1:] < other[1:])
     prefix = keys.dead_prefix(one[0])
     assert (prefix <= keys.dead(*other) < keys.after_prefix(prefix)) == (one[0] == other[0])
+
+
+@quick
+@given(st.tuples(u16, st.integers(0, 2**63)), st.tuples(u16, st.integers(0, 2**63)))
+def test_letters_are_ordered_by_destination_and_number(one: tuple[int, int], other: tuple[int, int]) -> None:
+    assert (keys.outbox(*one) < keys.outbox(*other)) == (one < other)
+    assert keys.outbox_place(keys.outbox(*one)) == one
+    inside = keys.outbox(one[0], 0) <= keys.outbox(*other) < keys.outbox_end(one[0])
+    assert inside == (one[0] == other[0])
 
 
 @quick

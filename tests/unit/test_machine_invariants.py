@@ -10,7 +10,7 @@ from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
-from tests.unit.machine_shard import ALL_STATES, LEASE_MS, QUEUE, START_MS, Shard, new_task
+from tests.unit.machine_shard import ALL_STATES, KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, new_task
 
 
 def busy_shard() -> Shard:
@@ -21,6 +21,11 @@ def busy_shard() -> Shard:
     done = shard.task_in(CLAIMED, result_ttl_ms=9)
     shard.ack(done, shard.task(done).token, b"result", (new_task(),))
     shard.claim_all(shard.enqueue(priority=9), request_id=b"reserve")
+    shard.apply(entries.SetQueue(shard.now_ms, QUEUE, 1, b"policy"))
+    item = entries.AckItem(away := shard.enqueue(), shard.claim(away), None, (), (entries.Parcel(0, 2, 0, b"x"),) * 3)
+    shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, 9, [item]))
+    shard.apply(entries.Delivered(shard.now_ms, 2, 1))
+    shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, [new_task()]))
     first = shard.task(shard.line()[0])
     shard.claim_all(marks=(Mark(QUEUE, 0, 4, first.sequence),))
     return shard
@@ -54,14 +59,16 @@ def test_a_sound_state_has_no_violations() -> None:
     assert in_use == {
         keys.META, keys.ENVELOPE, keys.EXECUTION, keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.DEDUP,
         keys.FORGET, keys.RECENT, keys.RETENTION, keys.QUEUE, keys.REPORT, keys.CLAIM_REQUEST,
-        keys.WORKER,
+        keys.WORKER, keys.SETTINGS, keys.OUTBOX, keys.INBOX,
     }  # fmt: skip
     assert violations(MemoryKV()) == []
 
 
-@pytest.mark.parametrize("family", sorted({key[0] for key in busy_shard().kv.rows()} - {keys.REPORT}))
+@pytest.mark.parametrize(
+    "family", sorted({key[0] for key in busy_shard().kv.rows()} - {keys.REPORT, keys.SETTINGS, keys.INBOX})
+)
 def test_a_lost_row_is_reported(family: int) -> None:
-    """Only reports may be missing: not every task has one."""
+    """Only reports, settings and inboxes may be missing: not every task, queue or other shard has one."""
     whole = busy_shard().kv.rows()
     lost = [key for key in whole if key[0] == family]
     for key in lost:
@@ -80,6 +87,8 @@ def test_a_lost_row_is_reported(family: int) -> None:
         keys.forget(START_MS, keys.recent(1)),
         keys.recent(1),
         keys.worker(b"nobody"),
+        keys.outbox(2, 4),
+        keys.outbox(7, 1),
     ],
 )
 def test_a_stray_row_is_reported(key: bytes) -> None:
@@ -154,6 +163,12 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("report of an unknown kind", strange_report, "unknown kind"),
     ("forgotten at another time", reorder_forget, "another time"),
     ("forgotten twice", arm_twice, "more than once"),
+    ("letter gone", lambda s: s.kv.write({keys.outbox(2, 3): None}), "letters that it says"),
+    ("letter delivered, yet there", lambda s: s.kv.write({keys.outbox(2, 1): b""}), "letters that it says"),
+    ("outbox of nothing", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox().encode()}), "0 letters of 0"),
+    ("more delivered than sent", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox(1, 2).encode()}), "2 letters of"),
+    ("inbox of nothing", lambda s: s.kv.write({keys.inbox(3, 1): rows.Inbox(0).encode()}), "is empty"),
+    ("settings without a version", lambda s: s.kv.write({keys.settings(QUEUE): bytes(8)}), "have no version"),
 ]
 
 

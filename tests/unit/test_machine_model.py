@@ -154,6 +154,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
         gone = {rows.split_ready_row(row)[0] for row in left}
         waiting = {task_id for task_id in gone if self.model.tasks[task_id].state == CANCELLED}
         assert waiting == {ready.task_id for ready in effects.withdrawn}
+        changed = {key for key in after if key[0] == keys.SETTINGS and before.get(key) != after[key]}
+        assert changed == {keys.settings(queue) for queue in effects.settings}
+        posted = {keys.outbox_place(key)[0] for key in new if key[0] == keys.OUTBOX}
+        assert posted == effects.outbox
         ended = {key[-16:] for key in new if key[0] == keys.RETENTION}
         assert ended == set(effects.finished)
         told = {keys.CLAIM_EXPIRY: effects.expiry_ms, keys.DUE: effects.due_ms, keys.RETENTION: effects.purge_ms,
@@ -376,6 +380,46 @@ class MachineAgainstModel(RuleBasedStateMachine):
         nowhere = ForgetItem(START_MS, keys.dedup(b"nowhere", b"a"))
         self.propose(entries.Forget(self.stamp_ms, choose(picked, items, [*items, *wrong, nowhere])))
 
+    @precondition(lambda self: self.known_claims)
+    @rule(
+        picked=picks,
+        follow_ups=st.lists(new_tasks, max_size=2),
+        away=st.lists(st.tuples(st.sampled_from((2, 9)), st.binary(max_size=3)), max_size=3),
+        turn=st.integers(0, 4),
+        waiting_max=st.sampled_from((2, 4, 100)),
+    )
+    def ack_away(
+        self, picked: Picks, follow_ups: list[NewTask], away: list[tuple[int, bytes]], turn: int, waiting_max: int
+    ) -> None:
+        """Follow-ups of this shard and of others, mixed."""
+        places = sorted((at + turn) % (len(follow_ups) + len(away)) for at in range(len(away)))
+        parcels = tuple(
+            entries.Parcel(place, destination, self.clock_ms, envelope)
+            for place, (destination, envelope) in zip(places, away, strict=True)
+        )
+        here = tuple(self.dated(follow_ups))
+        items = [AckItem(*claim, None, here, parcels) for claim in self.claims_like(picked)]
+        self.propose(entries.AckAway(self.stamp_ms, KEEP_MS, waiting_max, items))
+
+    @rule(destination=st.sampled_from((2, 9)), count=st.integers(0, 4))
+    def deliver(self, destination: int, count: int) -> None:
+        sequence = self.model.delivered[destination] + count
+        self.propose(entries.Delivered(self.stamp_ms, destination, sequence))
+
+    @rule(
+        source=st.sampled_from(((5, 1), (5, 2))),
+        ahead=st.sampled_from((-2, -1, 0, 0, 0, 1)),
+        tasks=st.lists(new_tasks, max_size=3),
+    )
+    def receive(self, source: tuple[int, int], ahead: int, tasks: list[NewTask]) -> None:
+        first = max(1, self.model.inbox.get(source, 0) + 1 + ahead)
+        self.propose(entries.Receive(self.stamp_ms, *source, first, self.dated(tasks)))
+
+    @rule(queue=queue_names, version=st.integers(1, 6), policy=st.binary(max_size=3))
+    def set_queue(self, queue: bytes, version: int, policy: bytes) -> None:
+        self.propose(entries.RaiseLevel(self.stamp_ms, entries.MACHINE_LEVEL))
+        self.propose(entries.SetQueue(self.stamp_ms, queue, version, policy))
+
     # Other replicas.
 
     def teardown(self) -> None:
@@ -403,7 +447,9 @@ def accepted_in(done: Iterable[outcomes.Outcome]) -> Iterable[outcomes.Accepted]
         if isinstance(outcome, outcomes.Accepted):
             yield outcome
         elif isinstance(outcome, outcomes.Acked):
-            yield from outcome.follow_ups
+            yield from (follow_up for follow_up in outcome.follow_ups if follow_up.task_id != outcomes.ELSEWHERE)
+        elif isinstance(outcome, outcomes.Received):
+            yield from outcome.accepted
 
 
 def choose(picked: Picks, fitting: Sequence[T], anything: Sequence[T]) -> list[T]:
@@ -412,7 +458,7 @@ def choose(picked: Picks, fitting: Sequence[T], anything: Sequence[T]) -> list[T
 
 
 TestMachineAgainstModel = MachineAgainstModel.TestCase
-TestMachineAgainstModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None, print_blob=True)
+TestMachineAgainstModel.settings = settings(max_examples=40, stateful_step_count=50, deadline=None, print_blob=True)
 
 
 # Hypothesis finds and shrinks short histories well; these go deeper, into states that take many steps to reach.
@@ -456,6 +502,15 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
         (1, lambda: run.discard_dead(picked)),
         (1, lambda: run.purge(picked)),
         (1, lambda: run.forget(picked)),
+        (
+            2,
+            lambda: run.ack_away(
+                picked, some_tasks(rng, 1), [(rng.choice((2, 9)), rng.randbytes(2))], rng.randrange(2), 6
+            ),
+        ),
+        (2, lambda: run.deliver(rng.choice((2, 9)), rng.randrange(4))),
+        (1, lambda: run.receive((5, rng.randint(1, 2)), rng.choice((-1, 0, 0, 1)), some_tasks(rng, 2))),
+        (1, lambda: run.set_queue(rng.choice(QUEUES), rng.randrange(1, 30), rng.randbytes(2))),
         (4, lambda: run.time_passes(rng.choice((1, 5, 20)), rng.choice((0, 0, 7)))),
         (6, lambda: run.timers_fire(rng.choice((1, 5, 20, 60)), 3)),
         (2, lambda: run.change_lag(rng.randrange(4))),

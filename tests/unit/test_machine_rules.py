@@ -6,9 +6,10 @@ import pytest
 
 from holdfast.machine import entries, ids, keys, rows
 from holdfast.machine.entries import Mark
+from holdfast.machine.handlers.governing import UnknownLevelError
 from holdfast.machine.invariants import violations
 from holdfast.machine.machine import OutOfOrderError
-from holdfast.machine.outcomes import Accepted, Claimed, Moved, Outcome
+from holdfast.machine.outcomes import Accepted, Changed, Claimed, Moved, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine_shard import (
@@ -38,6 +39,37 @@ def names(states: tuple[int, ...]) -> list[str]:
 
 def others(*states: int) -> tuple[int, ...]:
     return tuple(state for state in ALL_STATES if state not in states)
+
+
+# --- Levels and settings ----------------------------------------------------------------------------------------------
+
+
+def test_settings_are_taken_only_forward(shard: Shard) -> None:
+    assert shard.apply(entries.SetQueue(START_MS, QUEUE, 5, b"first")) == [Changed(5)]
+    assert shard.effects.settings == [QUEUE]
+    before = shard.state_rows()
+    for version in (0, 4, 5):
+        (refused,) = shard.apply(entries.SetQueue(START_MS, QUEUE, version, b"old"))
+        assert code(refused) == "OLD_VERSION"
+        assert shard.effects.settings == []
+    assert shard.state_rows() == before
+    assert shard.apply(entries.SetQueue(START_MS, b"other", 4, b"another")) == [Changed(4)]
+    assert shard.apply(entries.SetQueue(START_MS, QUEUE, 6, b"")) == [Changed(6)]
+    assert shard.kv.get(keys.settings(QUEUE)) == rows.Settings(6, b"").encode()
+
+
+def test_a_level_is_only_raised(shard: Shard) -> None:
+    assert shard.machine.meta.machine_level == 1
+    assert shard.apply(entries.RaiseLevel(START_MS, 2)) == [Changed(2)]
+    for level in (1, 2):
+        assert code(shard.apply(entries.RaiseLevel(START_MS, level))[0]) == "OLD_LEVEL"
+    shard.restart()
+    assert shard.machine.meta.machine_level == 2
+
+
+def test_a_replica_stops_before_entries_that_it_does_not_know(shard: Shard) -> None:
+    with pytest.raises(UnknownLevelError, match="upgrade"):
+        shard.apply(entries.RaiseLevel(START_MS, entries.MACHINE_LEVEL + 1))
 
 
 # --- A refused entry changes nothing ---------------------------------------------------------------------------------

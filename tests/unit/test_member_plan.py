@@ -81,3 +81,64 @@ def test_every_step_is_allowed_and_they_end_with_the_nodes_that_are_there(
         assert steps < 20, "it does not end"
         assert change.step is not Step.PROMOTE or len({voter[:2] for voter in now.voters}) == len(now.voters)
     assert (now.voters, now.learners) == (tuple(sorted(identities)), ())
+
+
+# --- membership by wish -----------------------------------------------------------------------------------------------
+
+NOBODY_LAGS = frozenset(("a/1", "b/1", "c/1", "d/1", "e/1")).__contains__
+
+
+def names(configuration: Configuration) -> set[str]:
+    return {voter.partition("/")[0] for voter in configuration.voters}
+
+
+def applied(now: Configuration, change: Change) -> Configuration:
+    voters, learners = set(now.voters), set(now.learners)
+    if change.step is Step.ADD:
+        learners.add(change.replica)
+    elif change.step is Step.PROMOTE:
+        learners.remove(change.replica)
+        voters.add(change.replica)
+    else:
+        voters.discard(change.replica)
+        learners.discard(change.replica)
+    return Configuration.of(now.version + 1, voters, learners)
+
+
+def test_a_move_adds_before_it_removes() -> None:
+    now = Configuration.of(1, ("a/1", "b/1", "c/1"))
+    present = {name: f"{name}/1" for name in "abcd"}
+    steps: list[tuple[str, str]] = []
+    while (change := next_change(now, present, NOBODY_LAGS, ("b", "c", "d"), "b/1")) is not None:
+        steps.append((change.step.value, change.replica))
+        now = applied(now, change)
+        assert len(now.voters) >= 3
+    assert steps == [("add", "d/1"), ("promote", "d/1"), ("remove", "a/1")]
+    assert names(now) == {"b", "c", "d"}
+
+
+def test_nobody_goes_while_somebody_who_should_come_is_not_there() -> None:
+    now = Configuration.of(1, ("a/1", "b/1", "c/1"))
+    present = {name: f"{name}/1" for name in "abc"}
+    assert next_change(now, present, NOBODY_LAGS, ("b", "c", "d"), "b/1") is None
+
+
+def test_the_leader_goes_last() -> None:
+    now = Configuration.of(1, ("a/1", "b/1", "c/1", "d/1", "e/1"))
+    present = {name: f"{name}/1" for name in "abcde"}
+    assert next_change(now, present, NOBODY_LAGS, ("c", "d", "e"), "a/1") == Change(Step.REMOVE, "b/1")
+    now = Configuration.of(2, ("a/1", "c/1", "d/1", "e/1"))
+    assert next_change(now, present, NOBODY_LAGS, ("c", "d", "e"), "a/1") == Change(Step.REMOVE, "a/1")
+
+
+def test_a_learner_that_is_not_wished_any_more_goes() -> None:
+    now = Configuration.of(1, ("a/1", "b/1", "c/1"), ("d/1",))
+    present = {name: f"{name}/1" for name in "abcd"}
+    assert next_change(now, present, NOBODY_LAGS, ("a", "b", "c"), "a/1") == Change(Step.REMOVE, "d/1")
+
+
+def test_a_node_that_is_wished_and_lost_its_disk_is_replaced() -> None:
+    now = Configuration.of(1, ("a/1", "b/1", "c/1"), ())
+    present = {"a": "a/1", "b": "b/1", "c": "c/2"}
+    change = next_change(now, present, lambda _replica: True, ("a", "b", "c"), "a/1")
+    assert change == Change(Step.ADD, "c/2")

@@ -11,7 +11,7 @@ from holdfast.broker.raft import node_journal
 from holdfast.broker.raft.codec import encode_configuration
 from holdfast.broker.raft.journal import MemoryJournal, found
 from holdfast.broker.raft.messages import CONFIGURATION, REGULAR, Configuration
-from holdfast.broker.raft.node_journal import HardState, JournalError, NodeJournal
+from holdfast.broker.raft.node_journal import Gone, HardState, JournalError, NodeJournal, gone_of
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 16 * 1024
@@ -52,9 +52,19 @@ class Stage:
         self.log.close(clean=False)
         self.log = NodeLog.open(self.disk, segment_bytes=SEGMENT_BYTES)
         journal = NodeJournal.load(self.log, SHARD)
+        if gone_of(self.log, SHARD) is not None:
+            assert journal is None
+            journal = NodeJournal.create(self.log, SHARD, group=7, state_name="s")
         assert journal is not None
         self.real = journal
         self.model = self.model.after_crash()
+
+    def forget(self) -> None:
+        """The replica is deleted, and later its group takes it back."""
+        self.real.forget()
+        self.sync()
+        self.real = NodeJournal.create(self.log, SHARD, group=7, state_name="s")
+        self.model = self.model.wiped()
 
     def compare(self) -> None:
         real, model = self.real, self.model
@@ -62,6 +72,7 @@ class Stage:
         assert (real.base_index, real.base_term) == (model.base_index, model.base_term)
         assert list(real.configurations) == list(model.configurations)
         assert (real.getCurrentTerm(), real.getVotedForNodeId()) == (model.getCurrentTerm(), model.getVotedForNodeId())
+        assert real.former_last == model.former_last
         assert [real[at] for at in range(len(real))] == [model[at] for at in range(len(model))]
         assert real[-1] == model[-1]
         for index in range(max(0, model.base_index - 2), model.base_index + len(model) + 3):
@@ -77,6 +88,7 @@ STEPS = st.one_of(
     st.tuples(st.just("reset"), st.integers(1, 5)),
     st.tuples(st.just("sync"), st.just(0)),
     st.tuples(st.just("sync while it is read"), st.just(0)),
+    st.tuples(st.just("forget"), st.just(0)),
     st.tuples(st.just("restart"), st.just(0)),
 )
 
@@ -103,6 +115,8 @@ def act(stage: Stage, step: str, number: int) -> None:
         stage.sync()
     elif step == "sync while it is read":
         stage.sync_while_it_is_read()
+    elif step == "forget":
+        stage.forget()
     elif step == "restart":
         stage.restart()
 
@@ -211,3 +225,133 @@ def test_the_log_knows_nothing_of_other_shards() -> None:
 def test_a_record_of_another_kind_is_refused(data: bytes) -> None:
     with pytest.raises(JournalError, match="hard state"):
         HardState.decode(data)
+
+
+# --- gone ---------------------------------------------------------------------------------------------------------
+
+
+def with_entries(count: int = 60) -> Stage:
+    """A replica in term 5 that has voted, with entries of term 4."""
+    stage = Stage()
+    for index in range(1, count + 1):
+        stage.real.add(REGULAR + bytes(1000), index, 4)
+        stage.sync()
+    stage.real.setCurrentTerm(5, "b")
+    stage.sync()
+    return stage
+
+
+def test_what_is_gone_is_known_by_what_it_promised() -> None:
+    stage = with_entries()
+    assert gone_of(stage.log, SHARD) is None
+    stage.real.forget()
+    assert gone_of(stage.log, SHARD) is None, "not before it is durable"
+    stage.sync()
+    gone = Gone(7, 5, "b", (4, 60))
+    assert (gone_of(stage.log, SHARD), NodeJournal.load(stage.log, SHARD)) == (gone, None)
+    stage.log.close(clean=False)
+    log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
+    assert (gone_of(log, SHARD), NodeJournal.load(log, SHARD)) == (gone, None)
+    assert (log.first_index(SHARD), log.last_index(SHARD), log.terms(SHARD)) == (0, 0, [])
+
+
+def test_a_crash_before_it_is_durable_leaves_the_replica_as_it_was() -> None:
+    stage = with_entries()
+    stage.real.forget()
+    stage.log.close(clean=False)
+    log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
+    journal = NodeJournal.load(log, SHARD)
+    assert journal is not None
+    assert (journal.last_index, journal.state_name, journal.getVotedForNodeId()) == (60, "s", "b")
+
+
+def test_who_comes_back_to_its_group_is_blank_and_keeps_its_promises() -> None:
+    stage = with_entries()
+    stage.real.forget()
+    stage.sync()
+    back = NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2")
+    assert (back.getCurrentTerm(), back.getVotedForNodeId(), back.former_last) == (5, "b", (4, 60))
+    assert (back.last_index, back.base_index, len(back), list(back.configurations)) == (0, 0, 1, [])
+    back.add(REGULAR, 1, 1)  # from the beginning, or
+    back.reset(80, 5, Configuration.of(3, ("a",)))  # from a snapshot
+    back.add(REGULAR, 81, 5)
+    stage.real = back
+    stage.sync()
+    stage.log.close(clean=False)
+    log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
+    loaded = NodeJournal.load(log, SHARD)
+    assert loaded is not None
+    assert (loaded.last_index, loaded.former_last, loaded.getCurrentTerm()) == (81, (4, 60), 5)
+    assert gone_of(log, SHARD) is None
+
+
+def test_a_crash_before_who_came_back_is_durable_leaves_it_gone() -> None:
+    stage = with_entries()
+    stage.real.forget()
+    stage.sync()
+    NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2").add(REGULAR, 1, 1)
+    stage.log.close(clean=False)
+    log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
+    assert gone_of(log, SHARD) == Gone(7, 5, "b", (4, 60))
+
+
+def test_the_longest_of_several_lives_counts() -> None:
+    """Who was deleted again before it had everything still owes what the first life acknowledged."""
+    stage = with_entries()
+    stage.real.forget()
+    stage.sync()
+    stage.real = NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2")
+    stage.real.add(REGULAR, 1, 1)
+    stage.real.setCurrentTerm(6, None)
+    stage.real.forget()  # in the same round
+    stage.sync()
+    assert gone_of(stage.log, SHARD) == Gone(7, 6, None, (4, 60))
+
+
+def test_another_group_owes_nothing() -> None:
+    stage = with_entries()
+    stage.real.forget()
+    stage.sync()
+    other = NodeJournal.create(stage.log, SHARD, group=8, state_name="s-2")
+    assert (other.getCurrentTerm(), other.getVotedForNodeId(), other.former_last) == (0, None, (0, 0))
+    found(other, ("a", "b"))
+
+
+def test_a_group_is_never_founded_again_by_who_forgot_it() -> None:
+    stage = with_entries()
+    stage.real.forget()
+    stage.sync()
+    with pytest.raises(AssertionError, match="founded once"):
+        found(NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2"), ("a", "b"))
+
+
+def test_a_replica_that_is_there_is_not_created_anew() -> None:
+    with pytest.raises(JournalError, match="the log has one"):
+        NodeJournal.create(Stage().log, SHARD, group=7, state_name="s-2")
+
+
+def test_what_is_gone_does_not_keep_the_log_from_being_cut() -> None:
+    """Whether anybody lists it or not, and its promises outlive the segments that they were written to."""
+    stage = with_entries()
+    other = NodeJournal.create(stage.log, SHARD + 1, group=9, state_name="t")
+    for index in range(1, 61):
+        other.add(REGULAR + bytes(1000), index, 1)
+        stage.sync()
+    other.compact(55)
+    stage.sync()
+    before = stage.log.size_bytes
+    assert stage.log.cut({SHARD + 1: 56}) == 0, "it is there, and nobody says that it needs nothing"
+    stage.real.forget()
+    stage.sync()
+    assert stage.log.cut({SHARD + 1: 56}) > before / 2
+    stage.log.close(clean=False)
+    log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
+    assert gone_of(log, SHARD) == Gone(7, 5, "b", (4, 60))
+    assert NodeJournal.load(log, SHARD + 1) is not None
+
+
+def test_a_record_of_before_there_were_former_lives_is_read() -> None:
+    record = b'{"group":7,"state":"s","term":3,"vote":"a","base":[2,1],"configurations":[[1,1,["a"],[]]]}'
+    hard = HardState.decode(record)
+    assert hard == HardState(7, "s", 3, "a", 2, 1, ((1, Configuration.of(1, ("a",))),))
+    assert hard.encode() == record

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from holdfast.broker import rounds as rounds_module
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.disk_guard import DiskGuard
@@ -16,17 +17,19 @@ from holdfast.broker.metrics import Metrics
 from holdfast.broker.raft.codec import decode, encode
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import MemoryJournal, found
-from holdfast.broker.raft.library import Timing
-from holdfast.broker.raft.messages import PROBE
-from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.broker.raft.library import FOLLOWER, Timing
+from holdfast.broker.raft.messages import PROBE, Configuration
+from holdfast.broker.raft.node_journal import NodeJournal, gone_of
 from holdfast.broker.recovery import recover_shard
-from holdfast.broker.replica import Replica
+from holdfast.broker.replica import NewState, Replica
 from holdfast.broker.rounds import Message, Rounds
 from holdfast.broker.shard import Shard
 from holdfast.machine.entries import Enqueue
 from holdfast.machine.kv import MemoryKV
+from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
-from holdfast.serving.refusals import NOT_LEADER, OutcomeUnknownError, RefusedError, not_leader
+from holdfast.routing.groups import mapped_group
+from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError, not_leader
 from tests.simulation.fake_disk import FakeDisk
 from tests.unit.machine_shard import START_MS, new_task
 from tests.unit.small_shard import StillTime, settle
@@ -246,3 +249,149 @@ async def test_a_wish_is_carried_out_in_a_round(scene: Scene) -> None:
     scene.rounds.wake(SHARD)
     await done.wait()
     await scene.stop()
+
+
+# --- leaving ------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_forgotten_leads_nobody_and_is_driven_no_more(scene: Scene) -> None:
+    await scene.enqueue()
+    last = (scene.replica.raft.last_term, scene.replica.raft.last_index)
+    scene.other.listens = False
+    call = scene.enqueue()
+    await settle()
+    await scene.rounds.forget(scene.replica)
+    with pytest.raises(OutcomeUnknownError):
+        await call
+    gone = gone_of(scene.log, SHARD)
+    assert gone is not None
+    assert (gone.group, gone.term, gone.last) == (GROUP, scene.replica.raft.term, (last[0], last[1] + 1))
+    assert list(scene.rounds.replicas) == []
+    assert not scene.shard.serves
+    scene.replica.raft.election_deadline_s = 0.0
+    scene.other.heard = 0
+    scene.other.listens = True
+    scene.rounds.wake(SHARD)  # somebody has not heard yet
+    await settle()
+    assert (scene.other.heard, scene.log.staged_bytes) == (0, 0)
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> None:
+    strangers: list[Message] = []
+
+    def on_stranger(_sender: str, message: Message) -> None:
+        strangers.append(message)
+
+    scene.rounds.on_stranger = on_stranger
+    leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
+    await asyncio.sleep(0)
+    scene.rounds.receive(OTHER, [(SHARD, GROUP, b"early")])
+    await leaving
+    assert strangers == [], "not before it is durable: nobody could join"
+    scene.rounds.receive(OTHER, [(SHARD, GROUP, b"late")])
+    await settle()
+    assert strangers == [(SHARD, GROUP, b"late")]
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_who_waits_for_a_replica_that_leaves_is_told(scene: Scene) -> None:
+    wished: list[int] = []
+    scene.replica.wish(lambda: wished.append(scene.replica.raft.role))
+    waiting = asyncio.ensure_future(scene.replica.next_round())
+    await asyncio.sleep(0)
+    scene.rounds.detach(scene.replica)
+    await waiting
+    assert wished == [FOLLOWER]
+    assert await refusal(scene.replica.next_round()) == SHARD_NOT_FOUND
+    with pytest.raises(RefusedError):
+        scene.replica.wish(lambda: None)
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_it_is_forgotten_once_there_is_room(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[bool] = []
+
+    async def sometimes_without_room(work: Callable[[], None]) -> None:
+        tries.append(gone_of(scene.log, SHARD) is not None)
+        if len(tries) < 3:
+            raise DiskFullError("there is no room")
+        work()
+
+    monkeypatch.setattr(scene.rounds, "_run_blocking", sometimes_without_room)
+    monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
+    await scene.rounds.forget(scene.replica)
+    assert tries == [False, False, False]
+    assert gone_of(scene.log, SHARD) is not None
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_a_stop_does_not_wait_for_room_to_forget(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def without_room(_work: Callable[[], None]) -> None:
+        raise DiskFullError("there is no room")
+
+    monkeypatch.setattr(scene.rounds, "_run_blocking", without_room)
+    monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
+    leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
+    await settle()
+    assert not leaving.done()
+    scene.rounds.stop()
+    await scene.running
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert NodeJournal.load(scene.log, SHARD) is not None, "the next start finds it"
+
+
+async def test_a_snapshot_that_comes_too_late_is_thrown_away(scene: Scene) -> None:
+    ended: list[bool] = []
+    kv = MemoryKV()
+    new = NewState(
+        OTHER, 1, 9, 1, Configuration.of(1, [ME]), "s-9", kv, Machine(kv), lambda taken, _kv: ended.append(taken)
+    )
+    scene.replica.offer_state(new)
+    await scene.rounds.forget(scene.replica)
+    scene.replica.offer_state(new)
+    assert ended == [False, False]
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_not_name_it(scene: Scene) -> None:
+    """A replica that leaves between the round that takes a snapshot and its sync."""
+    ended: list[tuple[bool, object, bool]] = []
+    kv = MemoryKV()
+    old = scene.shard.kv
+    scene.replica.raft.set_term(9, None)
+    scene.replica.raft.follow(None)
+    new = NewState(
+        OTHER, 9, 50, 9, Configuration.of(2, [OTHER]), "s-50", kv, Machine(kv),
+        lambda taken, unneeded: ended.append((taken, unneeded, gone_of(scene.log, SHARD) is not None)),
+    )  # fmt: skip
+    scene.replica.offer_state(new)
+    scene.replica.step(time.monotonic())
+    assert (ended, scene.shard.kv) == ([], kv)
+    await scene.rounds.forget(scene.replica)
+    assert ended == [(True, old, True)]
+    gone = gone_of(scene.log, SHARD)
+    assert gone is not None
+    assert gone.last == (9, 50)
+    scene.rounds.stop()
+    await scene.running
+
+
+# --- a blank state ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("group", "incarnation"),
+    [(1, 1), ((1 << 63) - 1, 1), (mapped_group(1, 5), 1), (mapped_group(7, 5), 7), (mapped_group(65535, 0), 65535)],
+)
+def test_a_blank_state_has_the_incarnation_of_its_group(group: int, incarnation: int) -> None:
+    """Whoever founds or joins the group, and whenever: replicas with another one would make other tokens."""
+    log = NodeLog.open(FakeDisk(random.Random(0)), segment_bytes=64 * 1024)
+    journal = NodeJournal.create(log, SHARD, group=group, state_name="s")
+    assert recover_shard(journal, log, MemoryKV(), SHARD).meta.incarnation == incarnation

@@ -16,6 +16,7 @@ from holdfast.broker.log.errors import DiskFailedError, DiskFullError
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.log.writer import Placed, RoundWriter
 from holdfast.broker.metrics import Metrics
+from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.recovery import RecoveryError
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.state import StateError
@@ -316,6 +317,49 @@ async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broke
     await one.cut()
     assert 1 < broker.log.first_index(0) <= captured + 1
     await broker.stop()
+
+
+async def test_the_log_of_a_node_without_replicas_is_cut(broker: Broker) -> None:
+    one = Checkpointer(
+        broker.log, list, run_blocking=broker.thread.run, keep_bytes=0, log_bytes_max=1, age_seconds_max=1
+    )
+    for _ in range(20):
+        await broker.enqueue(size_bytes=4000)
+    before = broker.log.size_bytes
+    await one.cut()
+    assert broker.log.size_bytes == before, "who is not listed and still there needs everything"
+    await broker.rounds.forget(broker.replica)
+    await one.cut()
+    assert broker.log.size_bytes < before / 2
+    broker.rounds.stop()
+    await broker.running
+
+
+async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Broker) -> None:
+    """What it goes by is of a former life, which had more than the new one has yet."""
+    thread, state = Held(), State(broker)
+    one = checkpointer(broker, state, Moments(), thread)
+    for _ in range(20):
+        await broker.enqueue(size_bytes=4000)
+    await flush_and_cut(one, state, broker)
+    await broker.enqueue()
+    broker.replica.durable_base_index += 1  # so that there is something to cut
+    thread.is_open = False
+    late = asyncio.ensure_future(one.cut())
+    await settle()
+    await broker.rounds.forget(broker.replica)
+    journal = NodeJournal.create(broker.log, 0, group=1, state_name="s-2")
+    for index in range(1, 10):
+        journal.add(bytes(4000), index, 1)
+        flush = broker.log.begin_flush()
+        assert flush is not None
+        flush.run()
+        flush.done()
+    thread.open()
+    await late
+    assert broker.log.first_index(0) == 1
+    broker.rounds.stop()
+    await broker.running
 
 
 async def test_a_flush_of_another_state_cuts_nothing(broker: Broker) -> None:

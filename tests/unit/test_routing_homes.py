@@ -1,6 +1,8 @@
 """Which shard a queue calls home."""
 
 from collections import Counter
+from hashlib import blake2b
+from time import perf_counter
 
 import hypothesis.strategies as st
 import pytest
@@ -20,6 +22,21 @@ def test_queues_spread_evenly() -> None:
     counts = Counter(home_shard(name, 8) for name in NAMES)
     assert set(counts) == set(range(8))
     assert all(200 <= count <= 300 for count in counts.values())
+
+
+@given(st.text(max_size=20), st.integers(1, 64))
+def test_the_highest_score_wins_also_when_asked_again(name: str, shard_count: int) -> None:
+    scores = [blake2b(f"{shard}/{name}".encode(), digest_size=8).digest() for shard in range(shard_count)]
+    assert scores[home_shard(name, shard_count)] == scores[home_shard(name, shard_count)] == max(scores)
+
+
+def test_a_home_among_many_shards_is_worked_out_once() -> None:
+    """A first look takes a thousand hashes; a router asks for every batch."""
+    home_shard("mail", 1000)
+    began = perf_counter()
+    for _ in range(1000):
+        home_shard("mail", 1000)
+    assert perf_counter() - began < 0.3, "about 1 s if each is worked out"
 
 
 @settings(max_examples=20, deadline=None)

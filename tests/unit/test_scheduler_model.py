@@ -116,6 +116,12 @@ class SchedulerTraffic(RuleBasedStateMachine):
                 assert queue is not None
                 assert all(queue.marks[priority] <= sequence for sequence, _ in self.ready(priority))
 
+    @invariant()
+    def what_is_available_can_be_picked(self) -> None:
+        if hasattr(self, "shard"):
+            ready = sum(len(self.ready(priority)) for priority in range(BANDS))
+            assert self.scheduler.available(QUEUE) == ready
+
     def teardown(self) -> None:
         """In the end every ready task is handed out."""
         if not hasattr(self, "shard"):

@@ -9,13 +9,13 @@ from holdfast.broker.raft.messages import Configuration
 from holdfast.broker.shard_service import (
     ChangeKind,
     LeaderView,
-    NodeAddress,
     NodeView,
     ProbeView,
     ReplicaView,
     Role,
     ShardService,
 )
+from holdfast.broker.surroundings import NodeAddress
 from holdfast.proto.v1 import shards_pb2 as pb
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError

@@ -15,7 +15,7 @@ def waiter(*queues: bytes) -> Waiter:
 
 
 async def test_the_first_to_come_is_the_first_in_each_of_its_queues() -> None:
-    waiters = Waiters(10)
+    waiters: Waiters[Waiter] = Waiters(10)
     both, only_b = waiter(A, B), waiter(B)
     waiters.add(both)
     waiters.add(only_b)
@@ -26,7 +26,7 @@ async def test_the_first_to_come_is_the_first_in_each_of_its_queues() -> None:
 
 
 async def test_leaving_leaves_every_queue() -> None:
-    waiters = Waiters(10)
+    waiters: Waiters[Waiter] = Waiters(10)
     both, only_b = waiter(A, B), waiter(B)
     waiters.add(both)
     waiters.add(only_b)
@@ -40,14 +40,14 @@ async def test_leaving_leaves_every_queue() -> None:
 
 
 async def test_one_that_was_never_added_can_be_removed() -> None:
-    waiters = Waiters(10)
+    waiters: Waiters[Waiter] = Waiters(10)
     waiters.add(waiter(A))
     waiters.remove(waiter(A))
     assert len(waiters) == 1
 
 
 async def test_the_line_is_bounded() -> None:
-    waiters = Waiters(2)
+    waiters: Waiters[Waiter] = Waiters(2)
     first = waiter(A)
     waiters.add(first)
     waiters.add(waiter(B))

@@ -6,12 +6,12 @@ Everything that touches an engine is done inside a round.
 import asyncio
 import importlib.metadata
 import time
-from typing import TypeVar
 
 from holdfast.broker.checkpoints import Checkpointer
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.hosting import Host
+from holdfast.broker.hosting import CHANGE_SECONDS_MAX, Host, committed
 from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.member_plan import Change, Step
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.library import CANDIDATE, LEADER
@@ -21,46 +21,46 @@ from holdfast.broker.replica import Replica
 from holdfast.broker.shard_service import (
     ChangeKind,
     LeaderView,
-    NodeAddress,
     NodeView,
     ProbeView,
     ReplicaView,
     Role,
 )
-from holdfast.serving.refusals import OutcomeUnknownError, change_refused, probe_not_found
-
-CHANGE_SECONDS_MAX = 10.0  # for a change of leader or members to come about
+from holdfast.broker.surroundings import Surroundings
+from holdfast.serving.refusals import change_refused, probe_not_found
 
 HAND_OVER_LAG_MAX = 10_000  # entries that a new leader may lack: it gets them while nothing is served
 
-Result = TypeVar("Result")
+_STEPS = {ChangeKind.ADD: Step.ADD, ChangeKind.PROMOTE: Step.PROMOTE, ChangeKind.REMOVE: Step.REMOVE}
 
 
 class Admin:
     """See `ShardAdmin`."""
 
     def __init__(
-        self, config: BrokerConfig, node_id: str, host: Host, log: NodeLog, checkpointer: Checkpointer
+        self,
+        config: BrokerConfig,
+        node_id: str,
+        host: Host,
+        surroundings: Surroundings,
+        log: NodeLog,
+        checkpointer: Checkpointer,
     ) -> None:
         self._config = config
         self._node_id = node_id
         self._host = host
+        self._surroundings = surroundings
         self._log = log
         self._checkpointer = checkpointer
         self._version = importlib.metadata.version("holdfast")  # reads a file
-        self.own_address = ""  # known once the server listens
 
     # --- looks ------------------------------------------------------------------------------------------------
 
     def describe(self) -> NodeView:
-        numbers = {*self._host.replicas, *(range(self._config.shards) if self._config.nodes else ())}
+        numbers = {*self._host.replicas, *self._surroundings.shards_here}
         replicas = [self._describe(number) for number in sorted(numbers)]
-        return NodeView(self._config.node_name, self._node_id, self._version, self._nodes(), replicas)
-
-    def _nodes(self) -> list[NodeAddress]:
-        if not self._config.nodes:
-            return [NodeAddress(self._config.node_name, self.own_address)]
-        return [NodeAddress(node.name, node.address) for node in self._config.nodes]
+        nodes = self._surroundings.nodes
+        return NodeView(self._config.node_name, self._node_id, self._version, nodes, replicas)
 
     def _describe(self, number: int) -> ReplicaView:
         replica = self._host.replicas.get(number)
@@ -80,7 +80,8 @@ class Admin:
             log_bytes=self._log.bytes_after(replica.number, raft.base_index),
             snapshot_age_ms=None if age_s is None else int(age_s * 1000),
             configuration=raft.configuration,
-            problem=self._host.problem_of(replica.number),
+            problem=self._host.problem_of(replica.number) or self._host.clock_problem(replica.number),
+            state_bytes=self._host.state_bytes(replica.number),
         )
 
     def find_leader(self, shard: int) -> LeaderView:
@@ -88,7 +89,7 @@ class Admin:
         if raft.leader is None or (raft.leader == self._host.me and not self._host.find(shard).shard.serves):
             return LeaderView(raft.term, None)
         name = name_of(raft.leader)
-        return LeaderView(raft.term, next((node for node in self._nodes() if node.name == name), None))
+        return LeaderView(raft.term, next((node for node in self._surroundings.nodes if node.name == name), None))
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -135,6 +136,12 @@ class Admin:
         return answers and raft.peer_lag(member) <= HAND_OVER_LAG_MAX
 
     async def change_membership(self, shard: int, expected_version: int, kind: ChangeKind, replica: str) -> int:
+        if self._surroundings.cluster_id:
+            # The leader itself does it, and whoever leaves is listed before it may come back (steward.py).
+            raise change_refused(
+                "MAPPED",
+                f"Expected the members of shard {shard} to be changed through the map: see `holdfast shard move`.",
+            )
         here = self._host.find_to_serve(shard)
         if not here.shard.serves:
             raise self._host.redirect(shard)
@@ -144,18 +151,12 @@ class Admin:
             await self._host.hand_over(here)
             raise self._host.redirect(shard)
 
-        def change() -> tuple[int, int]:
-            raft = here.raft  # of this round: another may have taken its place since the call came
-            steps = {ChangeKind.ADD: raft.add_member, ChangeKind.PROMOTE: raft.promote, ChangeKind.REMOVE: raft.remove}
-            return steps[kind](replica, expected_version), raft.term
-
         try:
-            index, term = await self._host.in_round(here, change)
+            await self._host.change_members(here, Change(_STEPS[kind], replica), expected_version)
         except ChangeRefusedError as refused:
             if refused.reason == "ALREADY":
                 return raft.configuration.version
             raise change_refused(refused.reason, str(refused)) from None
-        await self._committed(here, index, term)
         return expected_version + 1
 
     # --- hashes -----------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class Admin:
         index, term = await self._host.in_round(replica, lambda: (replica.raft.propose(b"", PROBE), replica.raft.term))
         if index is None:
             raise self._host.redirect(shard)
-        await self._committed(replica, index, term)
+        await committed(replica, index, term)
         return index
 
     async def read_probe(self, shard: int, index: int, wait_ms: int) -> ProbeView:
@@ -177,21 +178,6 @@ class Admin:
         if found is None and probes.has_lost(index, replica.applied_index):
             raise probe_not_found(shard, index)
         return ProbeView(replica.applied_index, found)
-
-    # --- shared -----------------------------------------------------------------------------------------------
-
-    async def _committed(self, replica: Replica, index: int, term: int) -> None:
-        """Waits until an entry of this leader is applied; if it leads no more, nobody here knows what becomes of it: in
-        its place another leader's entry may be applied by now."""
-        try:
-            async with asyncio.timeout(CHANGE_SECONDS_MAX):
-                while replica.raft.term == term and replica.raft.role == LEADER:
-                    if replica.applied_index >= index:
-                        return
-                    await replica.next_round()
-        except TimeoutError:
-            pass
-        raise OutcomeUnknownError
 
 
 def _not_there_yet(number: int) -> ReplicaView:

@@ -84,7 +84,7 @@ class Checkpointer:
         self._may_flush = may_flush  # a flush that finds no room stops all writes to the state for a while
         self._monotonic = monotonic
         self._flushed: dict[int, _Flushed] = {}
-        self._cut_before: dict[int, int] = {}
+        self._cut_before: tuple[dict[int, int], int] | None = None
 
     def age_s(self, number: int) -> float | None:
         """How long ago the state of a shard was last made durable; None if it has not been since the start."""
@@ -122,16 +122,18 @@ class Checkpointer:
     async def cut(self) -> None:
         """Cuts what no replica needs any more."""
         keep_from = {replica.number: replica.durable_base_index + 1 for replica in self._replicas()}
-        if keep_from == self._cut_before:
+        emptied = self._log.emptied  # a replica that is gone has nothing in the log any more
+        wanted = keep_from, emptied
+        if wanted == self._cut_before:
             return
         freed = 0
 
         def cut() -> None:
             nonlocal freed
-            freed = self._log.cut(keep_from)
+            freed = self._log.cut(keep_from, emptied)
 
         await self._run_blocking(cut)
-        self._cut_before = keep_from
+        self._cut_before = wanted
         if freed:
             _log.debug("log_cut", bytes_freed=freed)
 

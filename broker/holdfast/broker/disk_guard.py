@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.machine.entries import Enqueue, Entry, RetryDead
+from holdfast.machine.entries import Enqueue, Entry, Receive, RetryDead
 from holdfast.serving.refusals import RefusedError, disk_low
 
-_GROWING = (Enqueue, RetryDead)
+_GROWING = (Enqueue, Receive, RetryDead)
 
 
 def free_bytes(directory: Path) -> int:

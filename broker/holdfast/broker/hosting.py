@@ -4,23 +4,26 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from holdfast.broker import failpoints
 from holdfast.broker.clock import ShardClock, TimeSource, carried_on_ms
 from holdfast.broker.clock_evidence import ClockEvidence, ClockFitness, GroupEvidence
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.courier import Deliver
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.member_plan import Change, Step
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of, name_of
 from holdfast.broker.probes import Probes
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import found
 from holdfast.broker.raft.library import LEADER, Timing
-from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.broker.raft.node_journal import NodeJournal, gone_of
 from holdfast.broker.recovery import RecoveryError, recover_shard
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Message, Rounds
@@ -28,12 +31,14 @@ from holdfast.broker.shard import Shard
 from holdfast.broker.snapshots.directories import StateDirectories
 from holdfast.broker.snapshots.throttle import Throttle
 from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory
+from holdfast.broker.surroundings import Surroundings
 from holdfast.broker.transfers import SENDING_AT_ONCE_MAX, Transfers
 from holdfast.machine.machine import Machine
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import RefusedError, not_leader, shard_not_found
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, not_leader, shard_not_found
 
-GROUP_BITS = 63
+GROUP_BITS = 63  # of a group that a node draws; see routing/groups.py
+CHANGE_SECONDS_MAX = 10.0  # for a change of leader or members to come about
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
 PINNED_BYTES_MAX = 1024 * 1024 * 1024  # of log that is kept for a snapshot on its way
 SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before another can be elected
@@ -56,6 +61,7 @@ class Host:
         guard: DiskGuard,
         rounds: Rounds,
         source: TimeSource,
+        surroundings: Surroundings,
     ) -> None:
         self.me = identity_of(config.node_name, data_dir.node_id)
         self._config = config
@@ -65,20 +71,23 @@ class Host:
         self._guard = guard
         self._rounds = rounds
         self._source = source
+        self._surroundings = surroundings
         self.evidence = ClockEvidence(source)
         self._memory = StateMemory(config.state_block_cache_bytes, 4 * config.state_write_buffer_bytes)
-        self._addresses = {node.name: node.address for node in config.nodes}
         election_s = config.election_ms / 1000
         self.timing = Timing(config.heartbeat_ms / 1000, election_s, 2 * election_s, SILENCE_SHARE * election_s)
-        self._throttle = Throttle(config.snapshot_bytes_per_second, config.snapshot_bytes_per_second // 4)
+        self._throttle = Throttle(config.snapshot_bytes_per_second, config.snapshot_bytes_per_second // 32)
         self._sending_slots = asyncio.Semaphore(SENDING_AT_ONCE_MAX)
         self.replicas: dict[int, Replica] = {}
         self.transfers: dict[int, Transfers] = {}
         self.probes: dict[int, Probes] = {}
         self.on_look: Callable[[Replica], None] = lambda _replica: None
         self.on_state_replaced: Callable[[int], None] = lambda _number: None
+        self.deliver: Deliver | None = None  # to other shards; a node without a map has nobody to deliver to
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self._is_stopping = False
+        self._off_by_ms: dict[int, float] = {}  # by shard: how far this node's clock is off, if too far to lead
+        self._dropping: set[int] = set()  # shards whose replica is being deleted
         self._other_groups: set[tuple[str, int]] = set()  # those that were logged
         self.leaders_changed = asyncio.Event()  # set whenever this node begins or ceases to lead
 
@@ -89,7 +98,10 @@ class Host:
         self._check_log_is_there()
         for number in sorted(self._log.hard_states):
             journal = NodeJournal.load(self._log, number)
-            assert journal is not None
+            if journal is None:
+                # It has left: what is there of a state is of its deletion, or of a return that came to nothing.
+                StateDirectories(self._state_dir, number).clean(None)
+                continue
             self._check_identity(journal)
             self._open(number, journal)
 
@@ -125,34 +137,66 @@ class Host:
         others = (
             sorted({name_of(member) for member in configuration.members if member != self.me}) if configuration else []
         )
-        if others and not self._config.nodes:
+        if others and self._surroundings.is_alone:
             raise StateError(
                 f"This data directory belongs to a node of a cluster with {', '.join(others)}, but the configuration "
-                "lists no nodes; start it with the configuration file of the cluster."
+                "names neither nodes nor etcd; start it with the configuration file of the cluster."
             )
 
     @property
     def is_blank(self) -> bool:
         """Whether this node has nothing yet: no log, no vote, no promise."""
-        return not self.replicas
+        return not self.replicas and not self._log.hard_states
 
-    def found(self, voters: Sequence[str]) -> None:
-        """Begins all shards, once in the life of a cluster."""
-        for number in range(self._config.shards):
-            journal = self._create(number, secrets.randbits(GROUP_BITS))
-            found(journal, voters)
-            self._attach(self._open(number, journal))
-        _log.info("founded", shards=self._config.shards, voters=list(voters))
+    def has_had(self, number: int, group: int) -> bool:
+        """Whether this node had a replica of this group and has deleted it."""
+        gone = gone_of(self._log, number)
+        return gone is not None and gone.group == group
+
+    def found(self, number: int, group: int, voters: Sequence[str]) -> None:
+        """Begins a shard, once in its life."""
+        journal = self._create(number, group)
+        found(journal, voters)
+        self._attach(self._open(number, journal))
+        _log.info("founded", shard=number, voters=list(voters))
+
+    def found_all(self, voters: Sequence[str]) -> None:
+        """Begins all shards of a cluster without a map."""
+        for number in range(self._surroundings.shard_count):
+            self.found(number, secrets.randbits(GROUP_BITS), voters)
 
     def join(self, sender: str, message: Message) -> Replica | None:
         """Another node speaks of a shard that this one has no replica of: it becomes a member, blank as yet."""
         number, group, _data = message
-        if number >= self._config.shards or name_of(sender) not in self._addresses:
+        if number in self._dropping or not self._surroundings.admits(sender, number, group):
             return None
         _log.info("joining", shard=number, sender=sender)
         replica = self._open(number, self._create(number, group))
         self._attach(replica)
+        failpoints.reached("host:joined")
         return replica
+
+    async def drop(self, replica: Replica) -> None:
+        """Deletes a replica that has left its group. The log keeps what it has promised."""
+        number = replica.number
+        self._dropping.add(number)
+        try:
+            await self._rounds.forget(replica)
+            await replica.shard.stop()
+            await self.transfers.pop(number).close()
+            del self.replicas[number], self.probes[number]
+            self.on_state_replaced(number)
+            await asyncio.to_thread(self._delete, number, _state_of(replica))
+        finally:
+            self._dropping.discard(number)
+
+    def _delete(self, number: int, state: RocksState) -> None:
+        """Blocks."""
+        try:
+            state.close()
+        except StateError as error:
+            _log.warning("state_not_flushed", error=str(error))
+        StateDirectories(self._state_dir, number).clean(None)
 
     def _create(self, number: int, group: int) -> NodeJournal:
         directories = StateDirectories(self._state_dir, number)
@@ -209,7 +253,10 @@ class Host:
 
         def on_look(now_s: float) -> None:
             transfers.step(now_s)
-            self._look_at_clock(replica, fitness.may_lead(evidence.off_by_ms()))
+            off_by_ms = evidence.off_by_ms()
+            may_lead = fitness.may_lead(off_by_ms)
+            self._off_by_ms[number] = 0.0 if may_lead else off_by_ms or 0.0
+            self._look_at_clock(replica, may_lead)
             self.on_look(replica)
 
         self.transfers[number] = transfers
@@ -252,6 +299,18 @@ class Host:
         self._rounds.wake(replica.number)
         return await done
 
+    async def change_members(self, replica: Replica, change: Change, expected_version: int) -> None:
+        """Changes the members of a shard that this node leads; returns once that is committed. Raises
+        `ChangeRefusedError`, or `OutcomeUnknownError` if it leads no more."""
+
+        def begin() -> tuple[int, int]:
+            raft = replica.raft  # of this round: another may have taken its place
+            steps = {Step.ADD: raft.add_member, Step.PROMOTE: raft.promote, Step.REMOVE: raft.remove}
+            return steps[change.step](change.replica, expected_version), raft.term
+
+        index, term = await self.in_round(replica, begin)
+        await committed(replica, index, term)
+
     async def hand_over_all(self) -> None:
         """Makes others lead what this node leads, if they can, so that nobody has to wait for an election."""
         self._is_stopping = True
@@ -262,19 +321,20 @@ class Host:
                 replica.raft.may_campaign = False  # or another that stops might hand over to this one
         await asyncio.gather(*(self.hand_over(replica) for replica in led))
 
-    async def hand_over(self, replica: Replica) -> None:
-        """Makes whoever has the most lead a shard instead of this node, if that can be in time."""
+    async def hand_over(self, replica: Replica, among: Collection[str] | None = None) -> None:
+        """Makes whoever has the most, of these or of all voters, lead a shard instead of this node, if that can be in
+        time."""
         try:
             async with asyncio.timeout(2 * self.timing.election_s_max):
-                if await self.in_round(replica, partial(self._hand_over, replica)):
+                if await self.in_round(replica, partial(self._hand_over, replica, among)):
                     while replica.shard.serves:
                         await replica.next_round()
         except TimeoutError:
             _log.warning("not_handed_over", shard=replica.number)
 
-    def _hand_over(self, replica: Replica) -> bool:
+    def _hand_over(self, replica: Replica, among: Collection[str] | None = None) -> bool:
         raft = replica.raft
-        others = [voter for voter in raft.configuration.voters if voter != self.me]
+        others = [voter for voter in raft.configuration.voters if voter != self.me and (not among or voter in among)]
         return bool(others) and raft.hand_over(max(others, key=raft.match_index))
 
     def note_other_group(self, sender: str, number: int) -> None:
@@ -287,19 +347,23 @@ class Host:
             )  # fmt: skip
 
     def problem_of(self, number: int) -> str:
-        """Why a replica must not be led or served from here, if there is a reason.
-
-        Of two foundings the one that most nodes of the list belong to goes on. If neither has most of them, nobody can
-        tell which one is meant, and clients would find one or the other: both refuse.
-        """
-        others = sorted(sender for sender, shard in self._other_groups if shard == number)
+        """Why a replica must not be led or served from here, if there is a reason."""
         replica = self.replicas.get(number)
-        if not others or replica is None:
+        if replica is None:
             return ""
-        voters = {name_of(voter) for voter in replica.raft.configuration.voters} & self._addresses.keys()
-        if 2 * len(voters) > len(self._addresses):
+        others = sorted(sender for sender, shard in self._other_groups if shard == number)
+        voters = replica.raft.configuration.voters
+        return self._surroundings.objection(number, replica.group, voters, others)
+
+    def clock_problem(self, number: int) -> str:
+        """What is wrong with this node's clock, in the eyes of the voters of a shard; empty if nothing is."""
+        off_by_ms = self._off_by_ms.get(number, 0.0)
+        if not off_by_ms:
             return ""
-        return f"{name_of(others[0])} has a shard {number} that was founded apart from the one here"
+        side = "ahead of" if off_by_ms > 0 else "behind"
+        return (
+            f"the clock of this node is {abs(off_by_ms) / 1000:.1f} s {side} the others', so it does not lead: set it"
+        )
 
     def note_damage(self, error: Exception) -> None:
         """Somebody could not read a state. If that is because a file is damaged, no replica of it may go on: neither
@@ -365,6 +429,9 @@ class Host:
             found_full=self._guard.found_full,
             redirect=lambda: self.redirect(number),
             on_leading=on_leading,
+            all_know_level=lambda level: self._surroundings.all_know_level(replica.raft.configuration.members, level),
+            owner_of=partial(self._surroundings.owner_of, number),
+            deliver=self.deliver,
             on_probe=lambda index: self.probes[number].reached(index),
         )
 
@@ -372,9 +439,12 @@ class Host:
 
     def find_to_serve(self, number: int) -> Replica:
         """For callers with work: a node that waits for its replicas sends them elsewhere."""
-        if number not in self.replicas and self._config.nodes and number < self._config.shards:
+        if number not in self.replicas and not self._surroundings.is_alone and self._is_of_the_cluster(number):
             raise not_leader(number, 0, None)
         return self.find(number)
+
+    def _is_of_the_cluster(self, number: int) -> bool:
+        return number < self._surroundings.shard_count
 
     def find(self, number: int) -> Replica:
         replica = self.replicas.get(number)
@@ -388,7 +458,7 @@ class Host:
 
     def address_of(self, identity: str | None) -> str | None:
         """Where clients find a node."""
-        return None if identity is None else self._addresses.get(name_of(identity))
+        return None if identity is None else self._surroundings.address_of(name_of(identity))
 
     def redirect(self, number: int) -> RefusedError:
         """Tells a caller who leads, as far as this node knows."""
@@ -398,12 +468,30 @@ class Host:
 
     def all_served(self) -> bool:
         """Whether each shard has a leader that this node knows of."""
-        return bool(self.replicas) and all(
+        return all(
             replica.shard.serves or replica.raft.leader not in (None, self.me) for replica in self.replicas.values()
         )
 
+    def state_bytes(self, number: int) -> int:
+        """About what a replica's state takes on disk."""
+        return _state_of(self.replicas[number]).size_bytes
+
     def kept(self) -> Iterable["Replica"]:
         return list(self.replicas.values())
+
+
+async def committed(replica: Replica, index: int, term: int) -> None:
+    """Waits until an entry of this leader is applied; if it leads no more, nobody here knows what becomes of it: in
+    its place another leader's entry may be applied by now."""
+    try:
+        async with asyncio.timeout(CHANGE_SECONDS_MAX):
+            while replica.raft.term == term and replica.raft.role == LEADER:
+                if replica.applied_index >= index:
+                    return
+                await replica.next_round()
+    except TimeoutError:
+        pass
+    raise OutcomeUnknownError
 
 
 def _state_of(replica: Replica) -> RocksState:

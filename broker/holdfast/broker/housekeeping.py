@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.decisions import expire_verdict
 from holdfast.broker.metrics import Metrics
+from holdfast.broker.policies import Policies
 from holdfast.broker.sweeps import Sweep
 from holdfast.broker.views import read_executions
 from holdfast.machine import keys
@@ -30,13 +31,14 @@ class Housekeeping:
         machine: Machine,
         config: BrokerConfig,
         metrics: Metrics,
+        policies: Policies,
         *,
         now_ms: Callable[[], int],
         submit: Callable[[Entry], Awaitable[list[Outcome]]],
     ) -> None:
         self._kv = kv
-        self._config = config
         self._metrics = metrics
+        self._policies = policies
         self._now_ms = now_ms
         self._submit = submit
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,16 +98,17 @@ class Housekeeping:
 
     async def _expire(self, due: Due) -> bool:
         task_ids = [task_id for _, task_id in due]
-        items = [
-            ExpireItem(task_id, task.token, expire_verdict(task))
-            for task_id, task in zip(task_ids, read_executions(self._kv, task_ids), strict=True)
-            if task is not None and task.state == CLAIMED
-        ]
-        config = self._config
-        moved = await self._write(Expire(self._now_ms(), config.finished_retention_ms, config.dead_retention_ms, items))
-        self._metrics.tasks_expired.inc(len(moved or ()))
-        self._metrics.tasks_dead.inc(sum(outcome.state == DEAD for outcome in moved or ()))
-        return moved is not None
+        found = zip(task_ids, read_executions(self._kv, task_ids), strict=True)
+        claimed = [(task_id, task) for task_id, task in found if task is not None and task.state == CLAIMED]
+        for finished_ms, dead_ms, places in self._policies.kept([task for _, task in claimed]):
+            expired = [claimed[place] for place in places]
+            items = [ExpireItem(task_id, task.token, expire_verdict(task)) for task_id, task in expired]
+            moved = await self._write(Expire(self._now_ms(), finished_ms, dead_ms, items))
+            if moved is None:
+                return False
+            self._metrics.tasks_expired.inc(len(moved))
+            self._metrics.tasks_dead.inc(sum(outcome.state == DEAD for outcome in moved))
+        return True
 
     async def _promote(self, due: Due) -> bool:
         moved = await self._write(Promote(self._now_ms(), [task_id for _, task_id in due]))

@@ -17,6 +17,8 @@ from holdfast.broker.recovery import RecoveryError
 from holdfast.broker.rpc import PortError
 from holdfast.broker.snapshots.directories import StateMissingError
 from holdfast.broker.state import StateError
+from holdfast.cluster.records import NewerFormatError
+from holdfast.cluster.store_nodes import RegistrationError
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
 from holdfast.serving.refusals import RefusedError
@@ -28,7 +30,7 @@ EXIT_REFUSED = 2
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (
     DataDirError, LogError, JournalError, StateError, StateMissingError, RecoveryError, PortError, PeerTlsError,
-    OpsServerError, RefusedError,
+    OpsServerError, RefusedError, RegistrationError, NewerFormatError,
 )  # fmt: skip
 
 _log = get_logger(__name__)
@@ -72,9 +74,10 @@ def _run(
 
 def _set_aside(config: BrokerConfig, *, as_json: bool) -> None:
     """Makes room for a replica that is rebuilt from its peers."""
-    if len(config.nodes) < 2:
+    if len(config.nodes) < 2 and config.etcd_endpoints is None:
         raise DataDirError(
-            "--rebuild gets everything from the other nodes, but the configuration lists none: nothing was changed."
+            "--rebuild gets everything from the other nodes, but the configuration names neither nodes nor etcd: "
+            "nothing was changed."
         )
     aside = set_aside(config.data_dir, datetime.now(UTC).strftime("%Y%m%dT%H%M%S"))
     if aside is None:

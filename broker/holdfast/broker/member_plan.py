@@ -2,9 +2,12 @@
 
 A node that lost its disk comes back as somebody else with the same name. It is added as a learner; once it has caught
 up, whoever it was before is removed, and it votes.
+
+A node that should be a member and is not is added in the same way. Only when all that should be members vote are those
+removed that should not be: so a group never has fewer replicas than it should because of a change.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,19 +27,33 @@ class Change:
     replica: str
 
 
-def next_change(now: Configuration, present: Mapping[str, str], has_caught_up: Callable[[str], bool]) -> Change | None:
-    """`present` has the identity of each node that should be a member and is there, by its name.
+def next_change(
+    now: Configuration,
+    present: Mapping[str, str],
+    has_caught_up: Callable[[str], bool],
+    wished: Collection[str] | None = None,
+    me: str = "",
+) -> Change | None:
+    """`present` has the identity of each node that is there, by its name; `wished` the names of those that should be
+    members, all that are there if not given, and then nobody is removed for not being among them. `me` is removed
+    last, because the leader has to hand over first.
 
     Nodes that are away are left as they are: they may come back with everything they had.
     """
+    wanted = present.keys() if wished is None else frozenset(wished)
     for learner in now.learners:
-        if present.get(name_of(learner), learner) != learner:
-            return Change(Step.REMOVE, learner)  # it lost its disk before it ever voted
+        is_unwanted = wished is not None and name_of(learner) not in wanted
+        if is_unwanted or present.get(name_of(learner), learner) != learner:
+            return Change(Step.REMOVE, learner)  # or it lost its disk before it ever voted
     for learner in now.learners:
         if has_caught_up(learner) and name_of(learner) in present:
             former = [voter for voter in now.voters if name_of(voter) == name_of(learner)]
             return Change(Step.REMOVE, former[0]) if former else Change(Step.PROMOTE, learner)
-    for _, identity in sorted(present.items()):
-        if identity not in now.members:
+    for name, identity in sorted(present.items()):
+        if name in wanted and identity not in now.members:
             return Change(Step.ADD, identity)
+    if wished is not None and wanted <= {name_of(voter) for voter in now.voters}:
+        unwanted = [voter for voter in now.voters if name_of(voter) not in wanted]
+        if unwanted:
+            return Change(Step.REMOVE, min(unwanted, key=lambda voter: (voter == me, voter)))
     return None

@@ -1,11 +1,23 @@
 """Rows of the state as messages of the wire API."""
 
+from collections.abc import Sequence
 from typing import cast
 
 from holdfast.broker.views import TaskView
 from holdfast.machine.ids import format_task_id
-from holdfast.machine.outcomes import Claimed
-from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DEAD_REASONS, DELAYED, RETRY_PENDING, SUCCEEDED, Queue
+from holdfast.machine.outcomes import ELSEWHERE, Accepted, Claimed
+from holdfast.machine.rows import (
+    CANCELLED,
+    CLAIMED,
+    DEAD,
+    DEAD_REASONS,
+    DELAYED,
+    RETRY_PENDING,
+    SUCCEEDED,
+    Letter,
+    Queue,
+)
+from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 
@@ -22,6 +34,30 @@ def fill_claim(message: pb.Claim, claim: Claimed, envelope: bytes, now_ms: int) 
     message.attempt = claim.failures + 1
     message.claims = claim.claims
     message.enqueued_at_ms = claim.enqueued_ms
+
+
+def fill_follow_up(message: pb.Accepted, accepted: Accepted) -> None:
+    """One that belongs to another shard has no id yet."""
+    if accepted.task_id != ELSEWHERE:
+        message.task_id = format_task_id(accepted.task_id)
+        message.duplicate = accepted.duplicate
+
+
+def receive_request(
+    cluster_id: str, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
+) -> couriers_pb.ReceiveTasksRequest:
+    """What a courier says to the leader of the destination."""
+    request = couriers_pb.ReceiveTasksRequest(
+        cluster_id=cluster_id,
+        destination_shard=destination,
+        source_shard=source,
+        source_incarnation=incarnation,
+        first_sequence=first_sequence,
+    )
+    for letter in letters:
+        message = request.letters.add(run_at_ms=letter.run_at_ms)
+        message.task.ParseFromString(letter.envelope)
+    return request
 
 
 def fill_queue(message: pb.QueueCounts, name: str, queue: Queue) -> None:

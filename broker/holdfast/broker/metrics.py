@@ -107,6 +107,8 @@ class Metrics:
         self.peer_frames_dropped = gauge(
             "peer_frames_dropped", "Frames for other nodes that were dropped since the start"
         )
+        self.map_revision = gauge("map_revision", "Revision of the partition map that this node has; 0 without etcd")
+        self.map_is_current = gauge("map_is_current", "1 while etcd answers; 0 without etcd")
         self.free_bytes = gauge("free_bytes", "Free space of the data directory's file system")
         self.clock_offset_seconds = gauge("clock_offset_seconds", "Wall clock minus shard time")
         self.writes_refused = gauge("writes_refused", "1 while writes are refused for lack of disk space")

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from holdfast.broker.admin import Admin
 from holdfast.broker.checkpoints import Checkpointer
 from holdfast.broker.clock import SystemTime
-from holdfast.broker.cluster import Cluster
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.disk_guard import DiskGuard, free_bytes
@@ -23,17 +22,24 @@ from holdfast.broker.leaderless import Leaderless
 from holdfast.broker.log.disk import RealDisk
 from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
+from holdfast.broker.mapped_cluster import MappedCluster
 from holdfast.broker.metrics import QUEUES_MAX, Metrics
+from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.rpc import PortError, RpcServer
+from holdfast.broker.rpc import SHARD_KEY, PortError, RpcServer
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
 from holdfast.broker.shard_service import ShardService
+from holdfast.broker.static_cluster import StaticCluster
+from holdfast.broker.static_topology import StaticTopology
+from holdfast.broker.surroundings import StaticSurroundings
 from holdfast.broker.validation import Validator
 from holdfast.broker.views import read_queue_names
+from holdfast.cluster.connect import connect
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
-from holdfast.serving.refusals import shutting_down
+from holdfast.serving.refusals import MISSING_FIELD, RefusedError, shutting_down
 
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
@@ -70,17 +76,19 @@ class Node:
             self._build()
             await self._open_replicas()
             self._tasks.append(asyncio.create_task(self._rounds.run(), name="rounds"))
-            if not self._config.nodes:
+            if self._surroundings.is_alone:
                 await self._lead_alone()
             self._tasks.append(asyncio.create_task(self._checkpointer.run(WATCH_SECONDS), name="checkpoints"))
             self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
             if self._cluster is not None:
                 await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
-            self._admin.own_address = f"{self._config.host}:{self.port}"
             self._warn_of_port("port", self.port)
             await self._ops.start()
             self.ops_port = self._ops.port
+            self._announce(f"{self._config.host}:{self.port}", f"{self._config.host}:{self.ops_port}")
+            if self._cluster is not None:
+                self._tasks.append(asyncio.create_task(self._cluster.run(), name="cluster"))
             self._ready = True
         except BaseException:
             await self._abandon()
@@ -92,6 +100,14 @@ class Node:
         self._stack.callback(self._data_dir.close)
         self._node_log = NodeLog.open(RealDisk(self._data_dir.log_dir), segment_bytes=config.segment_bytes)
         self._data_dir.check_log(is_empty=self._node_log.is_empty)
+        self._surroundings = self._look_around()
+
+    def _look_around(self) -> StaticSurroundings | MapSurroundings:
+        config = self._config
+        if config.etcd_endpoints is None:
+            return StaticSurroundings(config)
+        known = MapCopy(self._data_dir.path, config.cluster_name).load()
+        return MapSurroundings(identity_of(config.node_name, self._data_dir.node_id), known)
 
     def _build(self) -> None:
         config, metrics = self._config, self.metrics
@@ -110,12 +126,10 @@ class Node:
             guard=self._guard,
             rounds=self._rounds,
             source=SystemTime(),
+            surroundings=self._surroundings,
         )
         self._stack.callback(self._host.close)
-        self._cluster: Cluster | None = None
-        if config.nodes:
-            self._cluster = Cluster(config, self._data_dir.node_id, self._host, self._rounds, SystemTime())
-            self._host.on_look = self._cluster.care
+        self._cluster = self._make_cluster()
         self._host.on_state_replaced = lambda number: self._checkpointer.forget(number)
         self._checkpointer = Checkpointer(
             self._node_log,
@@ -129,33 +143,76 @@ class Node:
         # Only a last bound: within it, what is too much gets a typed refusal.
         calls_max = 2 * config.waiters_max + config.proposals_max + CALLS_SPARE
         self._services: dict[int, Service] = {}
-        self._admin = Admin(config, self._data_dir.node_id, self._host, self._node_log, self._checkpointer)
+        self._admin = Admin(
+            config, self._data_dir.node_id, self._host, self._surroundings, self._node_log, self._checkpointer
+        )
         self._rpc = RpcServer(
             self._find_service,
             ShardService(self._admin),
+            self._cluster_service(),
             Validator(config),
             metrics,
             batch_bytes_max=config.batch_bytes_max,
             calls_max=calls_max,
+            default_shard=self._default_shard,
             on_damage=self._host.note_damage,
         )
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
 
     def _find_service(self, number: int) -> Service:
+        shard = self._host.find_to_serve(number).shard
         service = self._services.get(number)
-        if service is None:
-            shard = self._host.find_to_serve(number).shard
-            service = self._services[number] = Service(shard, self._config, self.metrics)
+        if service is None or service.shard is not shard:  # a replica may leave, and come back as a new one
+            service = self._services[number] = Service(
+                shard, self._config, self.metrics, cluster_id=lambda: self._surroundings.cluster_id
+            )
         return service
+
+    def _make_cluster(self) -> StaticCluster | MappedCluster | None:
+        """The other nodes; None for a node alone."""
+        config, host, rounds = self._config, self._host, self._rounds
+        if isinstance(self._surroundings, MapSurroundings):
+            return MappedCluster(
+                config, self._data_dir, host, rounds, SystemTime(), surroundings=self._surroundings,
+                etcd=connect(config),
+            )  # fmt: skip
+        if not config.nodes:
+            return None
+        cluster = StaticCluster(config, self._data_dir.node_id, host, rounds, SystemTime())
+        host.on_look = cluster.care
+        return cluster
+
+    def _cluster_service(self) -> object:
+        if isinstance(self._cluster, MappedCluster):
+            return self._cluster.admin
+        return StaticTopology(self._host, self._surroundings)
+
+    def _default_shard(self) -> int:
+        """Of a call that names none. In a cluster with a map, whoever does not know of shards needs a router."""
+        shards = self._surroundings.shard_count
+        if shards <= 1 or isinstance(self._surroundings, StaticSurroundings):
+            return 0
+        raise RefusedError(
+            MISSING_FIELD,
+            f"Expected the number of a shard in the metadata {SHARD_KEY}, because this cluster has {shards} of them; "
+            "connect to a router, or let the client find the leaders itself (direct=True).",
+            field=SHARD_KEY,
+        )
+
+    def _announce(self, address: str, ops_address: str) -> None:
+        if isinstance(self._surroundings, StaticSurroundings):
+            self._surroundings.own_address = address
+        elif isinstance(self._cluster, MappedCluster):
+            self._cluster.announce(address, ops_address)
 
     async def _open_replicas(self) -> None:
         started = time.perf_counter()
         if (cut := self._node_log.cut_tail) is not None:
             _log.warning("torn_tail_cut", file=cut.file, offset=cut.offset, bytes=cut.size_bytes)
         await asyncio.to_thread(self._host.open)
-        if self._host.is_blank and not self._config.nodes:
-            self._host.found([self._host.me])
+        if self._host.is_blank and self._surroundings.is_alone:
+            self._host.found_all([self._host.me])
         self._host.attach_all()
         _log.info(
             "recovered",
@@ -166,7 +223,7 @@ class Node:
             seconds=round(time.perf_counter() - started, 3),
         )
 
-    async def _start_cluster(self, cluster: Cluster) -> None:
+    async def _start_cluster(self, cluster: StaticCluster | MappedCluster) -> None:
         try:
             self._warn_of_port("peer_port", await cluster.start())
         except OSError as error:
@@ -174,7 +231,6 @@ class Node:
                 f"Expected to listen for the other nodes on {self._config.host}:{self._config.peer_port}, but it "
                 f"cannot be had: {error.strerror or error}."
             ) from error
-        self._tasks.append(asyncio.create_task(cluster.run(), name="cluster"))
 
     def _warn_of_port(self, setting: str, port: int) -> None:
         """The list says where others look for this node. It may be meant so: there can be a proxy in between."""
@@ -320,7 +376,7 @@ class Node:
     def _watch_leaders(self, leaderless: Leaderless) -> None:
         replicas = self._host.replicas
         without = [number for number, replica in replicas.items() if replica.raft.leader is None]
-        connected = self._cluster.peers.connected() if self._cluster is not None else {}
+        connected = self._cluster.connected() if self._cluster is not None else {}
         for number, seconds in leaderless.look(without, time.monotonic()):
             voters = replicas[number].raft.configuration.voters
             there = {self._host.me, *(peer.identity for peer in connected.values())}
@@ -340,7 +396,7 @@ class Node:
                 "wall_clock_jumped",
                 shard=number,
                 offset_ms=round(clock.wall_offset_ms),
-                followed="no: the majority's clock is" if self._config.nodes else "no, until the next start",
+                followed="no, until the next start" if self._surroundings.is_alone else "no: the majority's clock is",
             )
             jumped.add(number)
         if not clock.jumped:
@@ -361,21 +417,26 @@ class Node:
         metrics.shards_led.set(sum(shard.serves for shard in shards))
         metrics.replication_lag_entries.set(max((at.lag for at in self._host.replicas.values()), default=0))
         if self._cluster is not None:
-            counters = self._cluster.peers.counters
-            metrics.peers_connected.set(len(self._cluster.peers.connected()))
+            counters = self._cluster.counters
+            metrics.peers_connected.set(len(self._cluster.connected()))
             metrics.peer_bytes_sent.set(counters.bytes_sent)
             metrics.peer_frames_dropped.set(counters.frames_dropped_full + counters.frames_dropped_unconnected)
+        if isinstance(self._cluster, MappedCluster):
+            metrics.map_revision.set(self._cluster.follower.map.revision)
+            metrics.map_is_current.set(self._cluster.follower.is_current)
         metrics.clock_offset_seconds.set(max((clock.wall_offset_ms for clock in clocks), key=abs, default=0.0) / 1000)
 
     def _readiness(self) -> tuple[bool, str]:
         if not self._ready:
             return False, "starting or stopping"
-        if self._cluster is not None and self._host.is_blank:
-            return False, self._cluster.waiting().sentence
+        if self._cluster is not None and not self._host.replicas and (why := self._cluster.waits_for()):
+            return False, why
         if not self._host.all_served():
             return False, "there is a shard of which no leader is known"
         if self._guard.refusing:
             return False, f"new tasks are refused: {self._guard.free_bytes} bytes of disk are free"
+        if why := next(filter(None, map(self._host.clock_problem, self._host.replicas)), ""):
+            return True, f"serving, but {why}"
         return True, "serving"
 
     def _queue_counts(self) -> Iterator[tuple[str, dict[str, int]]]:

@@ -5,6 +5,7 @@ from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.routing.groups import incarnation_of
 
 
 class RecoveryError(RuntimeError):
@@ -12,8 +13,8 @@ class RecoveryError(RuntimeError):
 
 
 def recover_shard(journal: NodeJournal, log: NodeLog, kv: OrderedKV, shard: int) -> Machine:
-    """The machine of a shard, as far as its state reaches."""
-    machine = Machine(kv, shard=shard)
+    """The machine of a shard, as far as its state reaches. A blank one's incarnation is its group's, on every node."""
+    machine = Machine(kv, shard=shard, incarnation=incarnation_of(journal.group))
     _check_together(journal, log, shard, machine.meta.applied_index)
     return machine
 

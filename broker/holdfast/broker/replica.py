@@ -8,7 +8,7 @@ from holdfast.broker.checkpoints import Flushable
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.raft.codec import FrameError, decode, encode
 from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import found
+from holdfast.broker.raft.journal import NOTHING, found
 from holdfast.broker.raft.library import LEADER
 from holdfast.broker.raft.messages import Configuration
 from holdfast.broker.raft.node_journal import NodeJournal
@@ -17,7 +17,7 @@ from holdfast.broker.snapshots.codec import is_snapshot_message
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import RefusedError
+from holdfast.serving.refusals import RefusedError, shard_not_found
 
 LOOK_SECONDS = 0.25  # between looks at what changes slowly: clocks, members, who needs a snapshot
 
@@ -71,6 +71,7 @@ class Replica:
         self._watchers: list[asyncio.Future[None]] = []
         self._new_state: NewState | None = None  # waits for the next round
         self._replaced: tuple[NewState, OrderedKV, Machine] | None = None  # until the log says so durably
+        self.is_detached = False  # nobody drives it any more
 
     @property
     def group(self) -> int:
@@ -127,6 +128,9 @@ class Replica:
         self.durable_base_index = self.journal.base_index
         self.raft.synced()
         self.shard.follow_role()
+        self._end_replaced()
+
+    def _end_replaced(self) -> None:
         if self._replaced is not None:
             (taken, old, _machine), self._replaced = self._replaced, None
             taken.ended(True, old)
@@ -139,6 +143,9 @@ class Replica:
     async def apply(self) -> None:
         self._more_to_apply = not await self.shard.apply_committed()
         self.shard.follow_role()
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():
@@ -146,6 +153,8 @@ class Replica:
 
     async def next_round(self) -> None:
         """Returns after a round in which something happened to this replica."""
+        if self.is_detached:
+            raise shard_not_found(self.number)
         watcher = asyncio.get_running_loop().create_future()
         self._watchers.append(watcher)
         await watcher
@@ -185,9 +194,32 @@ class Replica:
     def _begin_again(self, lost: NodeJournal) -> NodeJournal:
         """Not even the first round of this replica had room: it is blank, or founds the group that it was to found."""
         journal = NodeJournal.create(self._log, self.number, group=lost.group, state_name=lost.state_name)
-        if lost.configurations:
+        # What a snapshot brought, or comes later in the log, is not what the group began with.
+        is_first = bool(lost.configurations) and lost.configurations[0][0] == 1 and not lost.base_index
+        if is_first and lost.former_last == NOTHING:
             found(journal, lost.configurations[0][1].voters)
         return journal
+
+    # --- its end ----------------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Nobody drives it any more, and whoever waits for something is told: it leads nobody and takes no snapshot."""
+        if self.is_detached:
+            return
+        self.is_detached = True
+        self.raft.resign()
+        self.shard.follow_role()
+        wishes, self._wishes = self._wishes, []
+        for wish in wishes:
+            wish()  # refused by an engine that leads nobody
+        new, self._new_state = self._new_state, None
+        if new is not None:
+            new.ended(False, new.kv)
+        self._tell_watchers()
+
+    def forgotten(self) -> None:
+        """The log says durably that it is gone, so it names no state of it any more."""
+        self._end_replaced()
 
     # --- state and log ----------------------------------------------------------------------------------------
 
@@ -216,12 +248,17 @@ class Replica:
 
     def wish(self, act: Callable[[], None]) -> None:
         """Has something done in the next round, when nothing is frozen."""
+        if self.is_detached:
+            raise shard_not_found(self.number)
         self._wishes.append(act)
 
     def offer_state(self, new: NewState) -> None:
         """A snapshot is here; the next round decides whether it is still needed."""
         assert self._new_state is None, "one at a time"
-        self._new_state = new
+        if self.is_detached:
+            new.ended(False, new.kv)
+        else:
+            self._new_state = new
 
     def _take_new_state(self) -> None:
         new, self._new_state = self._new_state, None

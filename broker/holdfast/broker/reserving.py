@@ -4,16 +4,20 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.broker.awaiting import HELD, NOTHING, Awaited, Awaiting, AwaitWanted
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.policies import Policies
 from holdfast.broker.proposals import Proposal
 from holdfast.broker.scheduler import Picked, Scheduler
+from holdfast.broker.views import read_executions
 from holdfast.broker.waiters import Waiter, Waiters
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Claim, ClaimRef, Entry, Mark, Release
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
+from holdfast.machine.rows import Execution
 from holdfast.serving.refusals import RefusedError, worker_at_limit
 
 CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
@@ -61,15 +65,18 @@ class Reserver:
         check: Callable[[Entry], None],
         check_disk: Callable[[Entry], None],
         check_written: Callable[[], None],
+        policies: Policies,
     ) -> None:
+        self._kv = kv
         self._machine = machine
+        self._policies = policies
         self._clock = clock
         self._config = config
         self._propose = propose
         self._check = check
         self._check_disk = check_disk
         self._check_written = check_written  # refuses while the machine is ahead of the state
-        self._waiters = Waiters(config.waiters_max)
+        self._waiters: Waiters[Waiter] = Waiters(config.waiters_max)
         self._polls: dict[tuple[bytes, bytes], Waiter] = {}  # waiting calls by worker and request
         self._coming: dict[bytes, int] = {}  # by worker: claims that are proposed and not yet applied
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
@@ -81,39 +88,57 @@ class Reserver:
             window_tasks_max=config.ready_window_tasks,
             oldest_share_percent=config.oldest_share_percent,
         )
+        self._awaiting = Awaiting(
+            self._scheduler.available, calls_max=config.waiters_max, may_offer=lambda: self._may_claim()
+        )
 
     async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
-            self._send_home_an_older_call(wanted)
-            held = self._held_by_request(wanted)
+            self._send_home_an_older_call(wanted.worker, wanted.request_id)
+            held = self._held_by_request(wanted.worker, wanted.request_id)
             if held:
                 return held
         while True:
             proposal = await self._claim_or_wait(wanted, deadline_ms)
             if proposal is None:
                 # An older call of the same request may have claimed in the last moment, for a caller that is not there.
-                return self._held_by_request(wanted) if wanted.request_id else []
+                return self._held_by_request(wanted.worker, wanted.request_id) if wanted.request_id else []
             claimed = await self._claimed(proposal)
             # Every pick may have been cancelled on its way; then the wait goes on.
             if claimed or self._clock.now_ms() >= deadline_ms:
                 return claimed
 
-    def _held_by_request(self, wanted: ReserveWanted) -> list[Claimed]:
+    async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
+        """Waits until there is a task to claim, and claims none."""
+        worker, request_id = wanted.worker, wanted.request_id
+        if request_id:
+            self._send_home_an_older_call(worker, request_id)
+            if self._held_by_request(worker, request_id):
+                return HELD
+        self._check(_NOTHING)
+        self._room(worker, 1)
+        answer = await self._awaiting.wait(wanted)
+        if answer == NOTHING and request_id and self._held_by_request(worker, request_id):
+            return HELD  # an older call of the same request claimed in the last moment
+        return answer
+
+    def _held_by_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
         """What the request has been given and still holds, if all of it does."""
         now_ms = self._clock.now_ms()
-        held = self._still_held(self._machine.claims_of_request(wanted.worker, wanted.request_id))
+        held = self._still_held(self._machine.claims_of_request(worker, request_id))
         if not held or any(claim.expiry_ms <= now_ms for claim in held):
             return []
         self._check_written()
         return held
 
-    def _send_home_an_older_call(self, wanted: ReserveWanted) -> None:
+    def _send_home_an_older_call(self, worker: bytes, request_id: bytes) -> None:
         """Who repeats a request no longer waits for its first answer: its connection broke, and nobody told us."""
-        older = self._polls.get((wanted.worker, wanted.request_id))
+        older = self._polls.get((worker, request_id))
         if older is not None:
             older.give_up()
+        self._awaiting.send_home(worker, request_id)
 
     async def _claim_or_wait(self, wanted: ReserveWanted, deadline_ms: int) -> Proposal | None:
         waiter = Waiter(
@@ -164,20 +189,28 @@ class Reserver:
 
     # --- picking and proposing --------------------------------------------------------------------------------
 
-    def _room(self, waiter: Waiter) -> int:
+    def _room(self, worker: bytes, tasks_max: int) -> int:
         """How many tasks the caller may get; refuses a worker that holds too many already."""
-        if not waiter.worker:
-            return waiter.tasks_max
+        if not worker:
+            return tasks_max
         limit = self._config.claims_per_worker_max
-        room = limit - self._machine.worker_claims(waiter.worker) - self._coming.get(waiter.worker, 0)
+        room = limit - self._machine.worker_claims(worker) - self._coming.get(worker, 0)
         if room <= 0:
             raise worker_at_limit(limit)
-        return min(waiter.tasks_max, room)
+        return min(tasks_max, room)
+
+    def _may_claim(self) -> bool:
+        """Whether a claim would be let in; otherwise those who wait are served when space is back."""
+        try:
+            self._check_disk(_NOTHING)
+        except RefusedError:
+            return False
+        return True
 
     def _try_claim(self, waiter: Waiter, queues: list[bytes]) -> Proposal | None:
         """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks."""
         picks: list[Picked] = []
-        room = self._room(waiter)
+        room = self._room(waiter.worker, waiter.tasks_max)
         room_bytes = self._config.batch_bytes_max
         for queue in queues:
             picked = self._scheduler.pick(queue, min(room, waiter.queue_tasks_max.get(queue, room)), room_bytes)
@@ -185,6 +218,7 @@ class Reserver:
                 picks.append(picked)
                 room -= len(picked.places)
                 room_bytes -= picked.size_bytes
+                self._awaiting.was_taken(queue, len(picked.places))
                 if not room or room_bytes <= 0:
                     break
         if not picks:
@@ -225,6 +259,19 @@ class Reserver:
         if self._waiters:
             for queue in queues:
                 self._serve_waiters(queue)
+        if self._awaiting:
+            self._tell_awaiting(queues, applied)
+
+    def _tell_awaiting(self, queues: Iterable[bytes], applied: Applied) -> None:
+        """Offers what those who wait to claim have left. A settled claim changes what is counted as left, too."""
+        touched = dict.fromkeys(queues)
+        for proposal, outcomes in applied:
+            entry = proposal.entry
+            if isinstance(entry, Claim):
+                touched.update((picked.queue, None) for picked in proposal.picks)
+                if entry.request_id and not proposal.abandoned and self._still_held(outcomes):
+                    self._awaiting.was_claimed(entry.worker, entry.request_id)
+        self._awaiting.look(touched)
 
     def answer(self, proposal: Proposal, outcomes: list[Outcome]) -> list[Outcome]:
         """What the caller of a claim is told. If it has gone, its claims go back instead."""
@@ -262,10 +309,8 @@ class Reserver:
             if waiter.future.done():  # gave up or went away, and has not had its turn to say so
                 self._waiters.remove(waiter)
                 continue
-            try:
-                self._check_disk(_NOTHING)
-            except RefusedError:
-                return  # they are served when space is back
+            if not self._may_claim():
+                return
             try:
                 proposal = self._try_claim(waiter, waiter.queues)
             except RefusedError as refused:  # only this worker: it got its share through other calls meanwhile
@@ -281,6 +326,7 @@ class Reserver:
         """Looks for tasks for everyone who waits, after writes were refused for a while."""
         for queue in self._waiters.queues():
             self._serve_waiters(queue)
+        self._awaiting.look_everywhere()
 
     # --- callers that have gone -------------------------------------------------------------------------------
 
@@ -299,12 +345,21 @@ class Reserver:
     def _release_abandoned(self, outcomes: list[Outcome]) -> None:
         """Hands back claims whose answer reached nobody. The lease is the promise, so this may fail silently."""
         items = [ClaimRef(claim.task_id, claim.token) for claim in self._still_held(outcomes)]
-        if items and not self._draining:
-            tokens = {item.token for item in items}
-            self._returning |= tokens
-            proposal = Proposal(Release(self._clock.now_ms(), self._config.finished_retention_ms, items))
-            proposal.future.add_done_callback(lambda _: self._returning.difference_update(tokens))
-            self._propose(proposal)
+        if not items or self._draining:
+            return
+        for kept in self._policies.kept(self._executions(items)):
+            self._give_back([items[place] for place in kept.places], kept.finished_ms)
+
+    def _executions(self, items: list[ClaimRef]) -> Sequence[Execution | None]:
+        """Only looked up if it matters: for queues that keep their tasks in their own way."""
+        return [None] * len(items) if self._policies.is_empty else read_executions(self._kv, [i.task_id for i in items])
+
+    def _give_back(self, items: list[ClaimRef], keep_ms: int) -> None:
+        tokens = {item.token for item in items}
+        self._returning |= tokens
+        proposal = Proposal(Release(self._clock.now_ms(), keep_ms, items))
+        proposal.future.add_done_callback(lambda _: self._returning.difference_update(tokens))
+        self._propose(proposal)
 
     # --- life and looks ---------------------------------------------------------------------------------------
 
@@ -316,19 +371,21 @@ class Reserver:
     def drain(self) -> None:
         """Sends everyone who waits home."""
         self._draining = True
+        self._awaiting.drain()
         for waiter in self._waiters.everyone():
             waiter.give_up()
 
     def dismiss(self, error: Exception) -> None:
         """Somebody else hands out the tasks now: tells everyone who waits."""
         self._draining = True
+        self._awaiting.dismiss(error)
         for waiter in self._waiters.everyone():
             if not waiter.future.done():
                 waiter.future.set_exception(error)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiters)
+        return len(self._waiters) + len(self._awaiting)
 
     def waiting_for(self, queue: bytes) -> int:
-        return self._waiters.waiting_for(queue)
+        return self._waiters.waiting_for(queue) + self._awaiting.waiting_for(queue)

@@ -10,11 +10,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.broker.log.errors import DiskFullError
 from holdfast.broker.log.node_log import Flush, NodeLog
 from holdfast.broker.metrics import Metrics
+from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.replica import Replica
 from holdfast.serving.refusals import RefusedError
 
@@ -25,6 +27,16 @@ ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
 INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
 INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
 FULL_SECONDS = 0.1  # between rounds when the disk has no room
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """A replica of which the log does not say durably yet that it is gone."""
+
+    replica: Replica
+    journal: NodeJournal
+    done: asyncio.Future[None]
+    is_staged: bool = False
 
 
 class Wire(Protocol):
@@ -73,6 +85,7 @@ class Rounds:
         self._replicas: dict[int, Replica] = {}
         self._deadlines_s: dict[int, float] = {}
         self._active: dict[int, Replica] = {}  # those with something to do in the next round
+        self._leaving: dict[int, _Leaving] = {}
         self._inbox: deque[tuple[str, Message]] = deque()
         self._inbox_bytes = 0
         self._is_paused = False
@@ -87,14 +100,36 @@ class Rounds:
         self._replicas[replica.number] = replica
         self.wake(replica.number)
 
+    def detach(self, replica: Replica) -> None:
+        """Ceases to drive a replica, at once. What comes for it is a stranger's again."""
+        number = replica.number
+        assert self._replicas.get(number) is replica, "only what was attached can be detached"
+        del self._replicas[number]
+        self._active.pop(number, None)
+        self._deadlines_s.pop(number, None)
+        replica.detach()
+
+    async def forget(self, replica: Replica) -> None:
+        """Detaches a replica that is no member any more, and has the log keep nothing but what it has promised.
+
+        When this returns that is durable, and no round uses the replica: only then its state may be closed and deleted.
+        Until then nobody joins this shard. Cancelled, if the node stops before.
+        """
+        self.detach(replica)
+        done = asyncio.get_running_loop().create_future()
+        self._leaving[replica.number] = _Leaving(replica, replica.journal, done)
+        self._wanted.set()
+        await asyncio.shield(done)
+
     @property
     def replicas(self) -> Iterable[Replica]:
         return self._replicas.values()
 
     def wake(self, number: int) -> None:
         """A replica has something for a round."""
-        self._active[number] = self._replicas[number]
-        self._wanted.set()
+        if number in self._replicas:  # somebody may not have heard yet that it was detached
+            self._active[number] = self._replicas[number]
+            self._wanted.set()
 
     def receive(self, sender: str, messages: list[Message]) -> None:
         """What another node says; it is dealt with in the next round."""
@@ -114,6 +149,7 @@ class Rounds:
             active = self._take_active(now_s)
             entries = sum(replica.step(now_s) for replica in active)
             self._send(active)
+            self._stage_leaving()
             flush = self._log.begin_flush()
             if flush is not None:
                 await self._sync(flush, active)
@@ -121,11 +157,12 @@ class Rounds:
             else:
                 self._finish(active)
             await self._apply(active)
-            for replica in active:
+            for replica in _driven(active):
                 self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
                 if replica.is_unfinished:
                     self._active[replica.number] = replica
             if self._stopping and flush is None and not self._active:
+                self._leave_the_rest()
                 return
             await self._wait()
 
@@ -141,6 +178,8 @@ class Rounds:
             sender, message = self._inbox.popleft()
             number, group, data = message
             self._inbox_bytes -= len(data)
+            if number in self._leaving:
+                continue
             replica = self._replicas.get(number) or self.on_stranger(sender, message)
             if replica is None:
                 continue
@@ -156,7 +195,7 @@ class Rounds:
     def _send(self, active: list[Replica]) -> None:
         """One frame for each node, with what all shards have to say to it."""
         outgoing: dict[str, list[Message]] = {}
-        for replica in active:
+        for replica in _driven(active):
             for to, data in replica.take_outgoing():
                 outgoing.setdefault(to, []).append((replica.number, replica.group, data))
         for to, messages in outgoing.items():
@@ -175,12 +214,14 @@ class Rounds:
             # All of them: who was elected at the end of the last round has staged something since.
             for replica in self._replicas.values():
                 replica.dropped(refused)
+            self._leave_again()
             await asyncio.sleep(FULL_SECONDS)  # elections and first entries try again at once, and again
             return
         finally:
             syncing.cancel()  # of a node that ends; otherwise it is done
         self._metrics.fsync_seconds.observe(time.perf_counter() - started)
         flush.done()
+        self._left()
         if not self._has_synced:
             self._has_synced = True
             self.on_first_sync()
@@ -188,14 +229,48 @@ class Rounds:
 
     def _finish(self, active: list[Replica]) -> None:
         """What was staged is durable: promises may leave."""
-        for replica in active:
+        for replica in _driven(active):
             replica.synced()
         self._send(active)
 
     async def _apply(self, active: list[Replica]) -> None:
         for replica in active:
-            if replica.wants_apply:
+            if not replica.is_detached and replica.wants_apply:
                 await replica.apply()
+
+    # --- those who leave --------------------------------------------------------------------------------------
+
+    def _stage_leaving(self) -> None:
+        for leaving in self._leaving.values():
+            if not leaving.is_staged and not self._stopping:
+                leaving.journal.forget()
+                leaving.is_staged = True
+
+    def _left(self) -> None:
+        """A round is durable. What was staged since it began belongs to the next: nobody leaves in between."""
+        for number, leaving in list(self._leaving.items()):
+            if leaving.is_staged:
+                del self._leaving[number]
+                leaving.replica.forgotten()
+                _settle(leaving.done)
+
+    def _leave_again(self) -> None:
+        """The round was dropped. What the log has of a replica is all that it ever promised."""
+        for number, leaving in list(self._leaving.items()):
+            journal = NodeJournal.load(self._log, number)
+            if journal is None:  # it never had a round, or a later one was dropped
+                del self._leaving[number]
+                leaving.replica.forgotten()
+                _settle(leaving.done)
+                continue
+            leaving.journal, leaving.is_staged = journal, False
+            self._wanted.set()
+
+    def _leave_the_rest(self) -> None:
+        """The node stops; it finds them again when it starts."""
+        for leaving in self._leaving.values():
+            leaving.done.cancel()
+        self._leaving.clear()
 
     async def _wait(self) -> None:
         """Until something is to be done, or a deadline has come."""
@@ -216,3 +291,13 @@ class Rounds:
         """Ends `run` once nothing waits any more."""
         self._stopping = True
         self._wanted.set()
+
+
+def _driven(active: list[Replica]) -> list[Replica]:
+    """A replica may be detached in the middle of a round."""
+    return [replica for replica in active if not replica.is_detached]
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -16,6 +16,8 @@ from holdfast.broker.metrics import Metrics
 from holdfast.broker.service import Service
 from holdfast.broker.state import StateDamagedError
 from holdfast.broker.validation import Validator
+from holdfast.proto.v1 import cluster_pb2 as cluster_pb
+from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.logs import get_logger
@@ -30,11 +32,13 @@ from holdfast.serving.refusals import (
 from holdfast.serving.statuses import DETAILS_KEY, status_of
 
 SHARD_KEY = "holdfast-shard"
+LETTERS_BYTES_MAX = 4 * 1024 * 1024  # what a courier brings at once, beside one task of any size
 RECEIVE_FACTOR = 4  # how far beyond the largest batch a call is still read, to refuse it by name
 OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the port must be refused, not share it
     ("grpc.keepalive_time_ms", 20_000),  # notices workers that vanished while they wait
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what newer versions of gRPC go by
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 ]
 
@@ -54,24 +58,34 @@ class RpcServer:
         self,
         find_service: Callable[[int], Service],
         admin: object,
+        cluster: object,
         validator: Validator,
         metrics: Metrics,
         *,
         batch_bytes_max: int,
         calls_max: int,
+        default_shard: Callable[[], int] = lambda: 0,
         on_damage: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
         self._on_damage = on_damage
         self._find_service = find_service  # of a shard's number
-        self._admin = admin
+        self._default_shard = default_shard  # of a call that names none; may refuse it
         self._validator = validator
         self._metrics = metrics
-        limit = batch_bytes_max * RECEIVE_FACTOR
+        limit = max(batch_bytes_max * RECEIVE_FACTOR, batch_bytes_max + LETTERS_BYTES_MAX)
         limits = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
         self._server = grpc.aio.server(options=OPTIONS + limits, maximum_concurrent_rpcs=calls_max)
-        self._names = [self._register(pb, descriptor) for descriptor in pb.DESCRIPTOR.services_by_name.values()]
-        self._names += [
-            self._register(shards_pb, descriptor) for descriptor in shards_pb.DESCRIPTOR.services_by_name.values()
+        # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
+        served: list[tuple[Any, object | None]] = [
+            (pb, None),
+            (couriers_pb, None),
+            (shards_pb, admin),
+            (cluster_pb, cluster),
+        ]
+        self._names = [
+            self._register(messages, descriptor, servant)
+            for messages, servant in served
+            for descriptor in messages.DESCRIPTOR.services_by_name.values()
         ]
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -99,12 +113,14 @@ class RpcServer:
     async def stop(self, grace_seconds: float) -> None:
         await self._server.stop(grace_seconds)
 
-    def _register(self, messages: Any, descriptor: Any) -> str:
+    def _register(self, messages: Any, descriptor: Any, servant: object | None) -> str:
         handlers: dict[str, Any] = {}
         for method in descriptor.methods:
             request_type = getattr(messages, method.input_type.name)
-            find = self._find_admin if messages is shards_pb else self._find_handler
-            call = self._wrap(method.name, request_type, partial(find, _snake_case(method.name)))
+            name = _snake_case(method.name)
+            find = partial(self._find_handler, name) if servant is None else partial(_find_in, servant, name)
+            # Couriers bring what was accepted: it must be taken in, whatever clients may send at once.
+            call = self._wrap(method.name, request_type, find, check_size=messages is not couriers_pb)
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(call)
         generic = grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
         self._server.add_generic_rpc_handlers((generic,))
@@ -112,15 +128,12 @@ class RpcServer:
 
     def _find_handler(self, name: str, context: Any) -> _Handler:
         """The method of the service of the shard that the call is about."""
-        handler: _Handler = getattr(self._find_service(_shard_of(context.invocation_metadata())), name)
-        return handler
-
-    def _find_admin(self, name: str, _context: Any) -> _Handler:
-        handler: _Handler = getattr(self._admin, name)
+        number = _shard_of(context.invocation_metadata())
+        handler: _Handler = getattr(self._find_service(self._default_shard() if number is None else number), name)
         return handler
 
     def _wrap(
-        self, method: str, request_type: type[Message], find: Callable[[Any], _Handler]
+        self, method: str, request_type: type[Message], find: Callable[[Any], _Handler], *, check_size: bool
     ) -> Callable[..., Awaitable[bytes]]:
         observed = self._metrics.rpc(method)
 
@@ -128,7 +141,9 @@ class RpcServer:
             started = time.perf_counter()
             code = "OK"
             try:
-                response = await find(context)(self._parse(request_type, data))
+                if check_size:
+                    self._validator.batch_bytes(len(data))
+                response = await find(context)(_parse(request_type, data))
                 return response.SerializeToString()
             except asyncio.CancelledError:
                 code = "CANCELLED"
@@ -145,19 +160,24 @@ class RpcServer:
 
         return call
 
-    def _parse(self, request_type: type[Message], data: bytes) -> Message:
-        self._validator.batch_bytes(len(data))
-        try:
-            return request_type.FromString(data)
-        except DecodeError as error:
-            raise RefusedError(
-                MALFORMED_REQUEST,
-                f"Expected a {request_type.DESCRIPTOR.name} with UTF-8 texts, but the bytes are not one.",
-            ) from error
+
+def _parse(request_type: type[Message], data: bytes) -> Message:
+    try:
+        return request_type.FromString(data)
+    except DecodeError as error:
+        raise RefusedError(
+            MALFORMED_REQUEST,
+            f"Expected a {request_type.DESCRIPTOR.name} with UTF-8 texts, but the bytes are not one.",
+        ) from error
 
 
-def _shard_of(metadata: Any) -> int:
-    """The number of the shard that a call names; 0 if it names none."""
+def _find_in(servant: object, name: str, _context: Any) -> _Handler:
+    handler: _Handler = getattr(servant, name)
+    return handler
+
+
+def _shard_of(metadata: Any) -> int | None:
+    """The number of the shard that a call names; None if it names none."""
     for key, value in metadata or ():
         if key == SHARD_KEY:
             if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5):
@@ -165,7 +185,7 @@ def _shard_of(metadata: Any) -> int:
                     INVALID_FIELD, f"Expected the number of a shard in the metadata {SHARD_KEY}.", field=SHARD_KEY
                 )
             return int(value)
-    return 0
+    return None
 
 
 def _as_refusal(method: str, error: Exception) -> RefusedError:

@@ -165,6 +165,16 @@ class Scheduler:
         marks = [Mark(queue, version, priority, window.bands[BANDS - 1 - priority].mark()) for priority in touched]
         return Picked(window, places, marks, bytes_max - room)
 
+    def available(self, queue: bytes) -> int:
+        """How many tasks could be picked now, by the queue's counters; what is on its way to a claim is not among them.
+        Too few while a claim is applied and not yet settled: whoever waits for more must look again then."""
+        row = self._queue_row(queue)
+        if row is None or not row.ready:
+            return 0
+        window = self._windows.get(queue)
+        coming = len(window.claiming - window.withdrawn) if window is not None and window.claiming else 0
+        return max(0, row.ready - coming)
+
     def give_back(self, picked: Picked) -> None:
         """The tasks were not claimed after all and are still ready."""
         window = picked.window

@@ -7,15 +7,18 @@ from typing import Protocol, TypeVar
 
 from holdfast.broker import views
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.decisions import BackOff, fail_verdict
+from holdfast.broker.decisions import fail_verdict
 from holdfast.broker.finishing import ENDS
-from holdfast.broker.messages import fill_claim, fill_queue, task_message, wire_state
+from holdfast.broker.messages import fill_claim, fill_follow_up, fill_queue, task_message, wire_state
 from holdfast.broker.metrics import Metrics
+from holdfast.broker.policies import Policies, default_policy
 from holdfast.broker.shard import Shard
 from holdfast.broker.validation import Validator
 from holdfast.machine import rejections
 from holdfast.machine.entries import (
+    MACHINE_LEVEL,
     Ack,
+    AckAway,
     AckItem,
     Cancel,
     ClaimRef,
@@ -26,20 +29,25 @@ from holdfast.machine.entries import (
     ExtendItem,
     Fail,
     FailItem,
+    Parcel,
+    Receive,
     Release,
     RetryDead,
 )
 from holdfast.machine.ids import format_task_id
-from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome
+from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome, Received
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import DEAD, NOT_DEAD, Queue
+from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.serving.refusals import QUEUE_NOT_FOUND, RefusedError
+from holdfast.serving.refusals import INVALID_FIELD, QUEUE_NOT_FOUND, RefusedError
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
 QUEUES_PER_SLICE = 50  # how many are looked at before other work of the loop gets a turn
 DEAD_PAGE_BYTES_MAX = 2 * 1024 * 1024
+OUTBOX_TASKS_MAX = 10_000  # on their way to one shard
+OUTBOX_RETRY_MS = 2000
 
 
 Item = TypeVar("Item")
@@ -61,13 +69,19 @@ class Service:
         metrics: Metrics,
         *,
         draw: Callable[[], float] = random.random,
+        cluster_id: Callable[[], str] = lambda: "",
     ) -> None:
         self._shard = shard
         self._config = config
         self._metrics = metrics
         self._validator = Validator(config)
-        self._back_off = BackOff(config.retry_base_ms, config.retry_factor, config.retry_cap_ms, config.retry_jitter)
+        self._default_policy = default_policy(config)
         self._draw = draw
+        self._cluster_id = cluster_id  # what a courier must name; nothing is checked while it is empty
+
+    @property
+    def shard(self) -> Shard:
+        return self._shard
 
     @property
     def validator(self) -> Validator:
@@ -78,7 +92,10 @@ class Service:
     async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
         self._validator.batch(len(request.tasks), "tasks")
         now_ms = self._shard.now_ms()
-        new_tasks, refused = self._validate(request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms))
+        policies = self._shard.policies
+        new_tasks, refused = self._validate(
+            request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms, policies)
+        )
         outcomes = await self._submit(Enqueue(now_ms, new_tasks), new_tasks)
         response = pb.EnqueueResponse()
         duplicates = 0
@@ -97,8 +114,10 @@ class Service:
 
     async def cancel(self, request: pb.CancelRequest) -> pb.CancelResponse:
         task_ids, refused = self._validate_ids(request.task_ids)
-        entry = Cancel(self._shard.now_ms(), self._config.finished_retention_ms, task_ids)
-        outcomes = await self._submit(entry, task_ids)
+        now_ms = self._shard.now_ms()
+        outcomes = await self._submit_kept(
+            task_ids, lambda task_id: task_id, lambda keep_ms, _dead_ms, chosen: Cancel(now_ms, keep_ms, chosen)
+        )
         response = pb.CancelResponse()
         for at, outcome in _in_order(len(request.task_ids), outcomes, refused):
             item = response.outcomes.add()
@@ -177,36 +196,59 @@ class Service:
         self._metrics.tasks_claimed.inc(len(claims))
         return response
 
+    async def await_tasks(self, request: pb.AwaitTasksRequest) -> pb.AwaitTasksResponse:
+        ready, held = await self._shard.await_tasks(self._validator.await_tasks(request))
+        return pb.AwaitTasksResponse(ready=ready, held=held)
+
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
-        items, refused = self._validate(request.items, "items", lambda item: self._ack_item(item, now_ms))
-        outcomes = await self._submit(Ack(now_ms, self._config.finished_retention_ms, items), items)
+        policies = self._shard.policies
+        items, refused = self._validate(request.items, "items", lambda item: self._ack_item(item, now_ms, policies))
+        has_parcels = any(item.parcels for item in items)
+        if has_parcels:
+            await self._shard.use_level(MACHINE_LEVEL)
+
+        def make_entry(keep_ms: int, _dead_ms: int, chosen: list[AckItem]) -> Entry:
+            if has_parcels:
+                return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
+            return Ack(now_ms, keep_ms, chosen)
+
+        outcomes = await self._submit_kept(items, lambda item: item.task_id, make_entry)
         response = pb.AckResponse()
         for at, outcome in _in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
             if isinstance(outcome, Acked):
                 answer.acked.SetInParent()
-                for task_id, duplicate in outcome.follow_ups:
-                    answer.acked.follow_ups.add(task_id=format_task_id(task_id), duplicate=duplicate)
+                for accepted in outcome.follow_ups:
+                    fill_follow_up(answer.acked.follow_ups.add(), accepted)
             else:
                 self._reject(answer, outcome, refused.get(at))
         self._metrics.tasks_acked.inc(_succeeded(outcomes))
         return response
 
-    def _ack_item(self, item: pb.AckItem, now_ms: int) -> AckItem:
+    def _ack_item(self, item: pb.AckItem, now_ms: int, policies: Policies | None) -> AckItem:
         task_id, token = self._claim_ref(item.claim)
         result = self._validator.result(item.result) if item.HasField("result") else None
-        follow_ups = self._validator.follow_ups(item, now_ms) if item.follow_ups else ()
-        return AckItem(task_id, token, result, follow_ups)
+        follow_ups = self._validator.follow_ups(item, now_ms, policies) if item.follow_ups else ()
+        parcels: list[Parcel] = []
+        for at, new in enumerate(follow_ups):
+            destination = self._shard.elsewhere(new.queue, new.request_id)
+            if destination is not None:
+                parcels.append(Parcel(at, destination, new.run_at_ms, new.envelope))
+        if parcels:
+            away = {parcel.place for parcel in parcels}
+            follow_ups = tuple(new for at, new in enumerate(follow_ups) if at not in away)
+        return AckItem(task_id, token, result, follow_ups, tuple(parcels))
 
     async def fail(self, request: pb.FailRequest) -> pb.FailResponse:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
-        items, refused = self._validate(request.items, "items", lambda item: self._fail_item(item, now_ms))
-        config = self._config
-        entry = Fail(now_ms, config.finished_retention_ms, config.dead_retention_ms, items)
-        outcomes = await self._submit(entry, items)
+        policies = self._shard.policies
+        items, refused = self._validate(request.items, "items", lambda item: self._fail_item(item, now_ms, policies))
+        outcomes = await self._submit_kept(
+            items, lambda item: item.task_id, lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen)
+        )
         response = pb.FailResponse()
         dead = 0
         for at, outcome in _in_order(len(request.items), outcomes, refused):
@@ -221,7 +263,7 @@ class Service:
         self._metrics.tasks_dead.inc(dead)
         return response
 
-    def _fail_item(self, item: pb.FailItem, now_ms: int) -> FailItem:
+    def _fail_item(self, item: pb.FailItem, now_ms: int, policies: Policies | None) -> FailItem:
         """Decides between another attempt and a dead letter. Only the holder's failure counts, so what is read here
         cannot change before the entry is applied without the holder losing its claim."""
         task_id, token = self._claim_ref(item.claim)
@@ -232,7 +274,8 @@ class Service:
         if verdict != NOT_DEAD:
             return FailItem(task_id, token, 0, verdict, error)
         if delay_ms is None:
-            delay_ms = self._back_off.delay_ms((task.failures if task is not None else 0) + 1, self._draw)
+            policy = self._default_policy if policies is None or task is None else policies.of(task.queue)
+            delay_ms = policy.back_off.delay_ms((task.failures if task is not None else 0) + 1, self._draw)
         return FailItem(task_id, token, now_ms + delay_ms, NOT_DEAD, error)
 
     async def extend(self, request: pb.ExtendRequest) -> pb.ExtendResponse:
@@ -258,7 +301,10 @@ class Service:
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         self._validator.batch(len(request.claims), "claims")
         items, refused = self._validate(request.claims, "claims", lambda ref: ClaimRef(*self._validator.claim_ref(ref)))
-        outcomes = await self._submit(Release(self._shard.now_ms(), self._config.finished_retention_ms, items), items)
+        now_ms = self._shard.now_ms()
+        outcomes = await self._submit_kept(
+            items, lambda item: item.task_id, lambda keep_ms, _dead_ms, chosen: Release(now_ms, keep_ms, chosen)
+        )
         response = pb.ReleaseResponse()
         for at, outcome in _in_order(len(request.claims), outcomes, refused):
             answer = response.outcomes.add()
@@ -267,6 +313,24 @@ class Service:
             else:
                 self._reject(answer, outcome, refused.get(at))
         return response
+
+    # --- other shards -----------------------------------------------------------------------------------------
+
+    async def receive_tasks(self, request: couriers_pb.ReceiveTasksRequest) -> couriers_pb.ReceiveTasksResponse:
+        """What the leader of another shard brings out of its outbox."""
+        now_ms = self._shard.now_ms()
+        new_tasks = self._validator.received(request, self._cluster_id(), self._shard.number, self._shard.policies)
+        await self._shard.use_level(MACHINE_LEVEL)
+        first = request.first_sequence
+        entry = Receive(now_ms, request.source_shard, request.source_incarnation, first, new_tasks)
+        (outcome,) = await self._shard.submit(entry)
+        if not isinstance(outcome, Received):
+            assert isinstance(outcome, Rejection)
+            raise RefusedError(INVALID_FIELD, outcome.message, "first_sequence")
+        duplicates = sum(accepted.duplicate for accepted in outcome.accepted)
+        self._metrics.tasks_enqueued.inc(len(outcome.accepted) - duplicates)
+        self._metrics.duplicates.inc(duplicates)
+        return couriers_pb.ReceiveTasksResponse(received=outcome.last)
 
     # --- dead letters -----------------------------------------------------------------------------------------
 
@@ -350,6 +414,27 @@ class Service:
     async def _submit(self, entry: Entry, items: Sequence[object]) -> list[Outcome]:
         return await self._shard.submit(entry) if items else []
 
+    async def _submit_kept(
+        self,
+        items: Sequence[Valid],
+        task_id_of: Callable[[Valid], bytes],
+        make_entry: Callable[[int, int, list[Valid]], Entry],  # of how long what ends is kept, finished or dead
+    ) -> list[Outcome]:
+        """The outcomes of items in their order. What ends is kept as its queue says, and an entry says it but once: so
+        items of queues that differ in this go into different entries, which are taken together or not at all."""
+        if not items:
+            return []
+        policies, default = self._shard.policies, self._default_policy
+        if policies is None:
+            keep_ms, dead_ms = default.finished_retention_ms, default.dead_retention_ms
+            return await self._shard.submit(make_entry(keep_ms, dead_ms, list(items)))
+        groups = policies.kept(self._shard.executions([task_id_of(item) for item in items]))
+        entries = [make_entry(keep_ms, dead_ms, [items[at] for at in places]) for keep_ms, dead_ms, places in groups]
+        by_place: dict[int, Outcome] = {}
+        for group, outcomes in zip(groups, await self._shard.submit_all(entries), strict=True):
+            by_place.update(zip(group.places, outcomes, strict=True))
+        return [by_place[at] for at in range(len(items))]
+
     async def _read_task(self, text: str) -> views.TaskView:
         task_id = self._validator.task_id(text)
         await self._shard.be_current()
@@ -367,6 +452,8 @@ class Service:
             message.retry_after_ms = refused.retry_after_ms
         elif isinstance(outcome, Rejection):
             message.reason, message.message = outcome
+            if outcome.code == rejections.OUTBOX_FULL:
+                message.retry_after_ms = OUTBOX_RETRY_MS
         self._metrics.rejected(message.reason).inc()
 
 

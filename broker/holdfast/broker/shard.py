@@ -9,10 +9,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from holdfast.broker.awaiting import Awaited, AwaitWanted
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.courier import Deliver
 from holdfast.broker.leading import Leadership
 from holdfast.broker.metrics import Metrics
+from holdfast.broker.policies import POLICY_BYTES_MAX, Policies
 from holdfast.broker.proposals import Proposal, ProposalQueue
 from holdfast.broker.raft.messages import PROBE, REGULAR
 from holdfast.broker.raft.messages import Entry as LogEntry
@@ -20,14 +23,14 @@ from holdfast.broker.reads import Reads
 from holdfast.broker.replication import Replicator
 from holdfast.broker.reserving import Applied, ReserveWanted
 from holdfast.broker.state import StateFullError
-from holdfast.broker.views import read_executions, read_oldest_ready
+from holdfast.broker.views import read_executions, read_oldest_ready, read_outboxes, read_settings_version
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import Entry, LeaderStarted, decode
+from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue, decode
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
-from holdfast.machine.outcomes import Claimed, Outcome
+from holdfast.machine.outcomes import Changed, Claimed, Outcome
 from holdfast.machine.rows import Execution, Queue
-from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, shutting_down
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 
 SLICE_SECONDS = 0.002  # how long entries are applied before other work of the loop gets a turn
 APPLY_SECONDS_MAX = 0.02  # how long before the round goes on: heartbeats must not wait for a long backlog
@@ -53,6 +56,9 @@ class Shard:
         redirect: Callable[[], RefusedError],
         on_leading: Callable[[bool], None] = lambda _leads: None,
         on_probe: Callable[[int], None] = lambda _index: None,
+        all_know_level: Callable[[int], bool] = lambda _level: True,
+        owner_of: Callable[[bytes, bytes], int | None] = lambda _queue, _request_id: None,
+        deliver: Deliver | None = None,
     ) -> None:
         self.kv = kv
         self.machine = machine
@@ -66,6 +72,9 @@ class Shard:
         self._redirect = redirect  # says who leads instead
         self._on_leading = on_leading
         self._on_probe = on_probe
+        self._all_know_level = all_know_level  # whether every replica has a machine of this level
+        self._owner_of = owner_of  # the shard of a queue and a request id; None: this one
+        self._deliver = deliver  # brings tasks to other shards; None: there are none
         self._draining = False
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
         self._state_lags = False  # something is applied and, for lack of room, not yet written
@@ -85,11 +94,11 @@ class Shard:
 
     async def stop(self) -> None:
         if self._leading is not None:
-            await self._leading.housekeeping.stop()
+            await self._leading.stop()
 
     def failed(self) -> BaseException | None:
         """The error that ended a part of this shard, if one did: a bug that must stop the node."""
-        return None if self._leading is None else self._leading.housekeeping.failed()
+        return None if self._leading is None else self._leading.failed()
 
     def replace_state(self, kv: OrderedKV, machine: Machine) -> None:
         """A snapshot took the place of the state. Only followers get one."""
@@ -121,6 +130,7 @@ class Shard:
             check_open=self._check_open,
             check_room=self._check_room,
             check_written=self._check_written,
+            deliver=self._deliver,
         )
         self._leading = leading
         # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
@@ -191,12 +201,57 @@ class Shard:
         self._propose(proposal)
         return await proposal.future
 
+    async def submit_all(self, entries: Sequence[Entry]) -> list[list[Outcome]]:
+        """Proposes entries that belong together, one behind the other; all of them or none are taken up."""
+        for entry in entries:
+            self._check_open(entry)
+        proposals = [Proposal(entry) for entry in entries]
+        for proposal in proposals:
+            self._propose(proposal)
+        ended = await asyncio.gather(*(proposal.future for proposal in proposals), return_exceptions=True)
+        failed = [error for error in ended if isinstance(error, BaseException)]
+        if failed and len(failed) < len(ended):
+            raise OutcomeUnknownError  # for some it is known, but the caller asks for all
+        if failed:
+            unknown = [error for error in failed if isinstance(error, OutcomeUnknownError)]
+            raise (unknown or failed)[0]
+        return [outcomes for outcomes in ended if not isinstance(outcomes, BaseException)]
+
+    async def set_queue(self, queue: bytes, version: int, policy: bytes) -> bool:
+        """Logs what a queue does in its own way, a serialized QueuePolicy. False if this version or a newer one is
+        known already."""
+        if len(policy) > POLICY_BYTES_MAX:
+            raise ValueError(f"a policy of {len(policy)} bytes is too large: at most {POLICY_BYTES_MAX} are allowed")
+        self._leads().policies.parse(policy)  # what nobody can read must not get into the log
+        await self.use_level(MACHINE_LEVEL)
+        (outcome,) = await self.submit(SetQueue(self.now_ms(), queue, version, policy))
+        return isinstance(outcome, Changed)
+
+    async def use_level(self, level: int) -> None:
+        """Returns once entries of this level may be used, or refuses: not every replica is known to know them."""
+        if self.machine.meta.machine_level >= level:
+            return
+        self._leads()
+        if not self._all_know_level(level):
+            sentence = (
+                f"Expected every replica to have a machine of level {level}, but some do not; upgrade them first."
+            )
+            raise change_refused("machine_level", sentence)
+        await self._submit_housekeeping(RaiseLevel(self.now_ms(), level))
+
     async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
         leading = self._leads()
         if wanted.request_id:
             await self.be_current()  # it may be told of claims that are in the state already
         return await leading.reserver.reserve(wanted)
+
+    async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
+        """Waits until there is a task to claim, without claiming it."""
+        leading = self._leads()
+        if wanted.request_id:
+            await self.be_current()
+        return await leading.reserver.await_tasks(wanted)
 
     async def wait_finished(self, task_ids: list[bytes], wait_ms: int) -> list[Execution | None]:
         """Waits until all are finished or unknown, or the time is over; returns what each is then."""
@@ -346,6 +401,11 @@ class Shard:
         if self._leading is not None:
             self._leading.reserver.serve_all_waiters()
 
+    def elsewhere(self, queue: bytes, request_id: bytes) -> int | None:
+        """The other shard to which a new task belongs; None if it belongs here, or nothing can be brought elsewhere."""
+        owner = self._owner_of(queue, request_id) if self._deliver is not None else None
+        return None if owner == self.number else owner
+
     # --- reads ------------------------------------------------------------------------------------------------
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
@@ -354,6 +414,24 @@ class Shard:
     def queue(self, name: bytes) -> Queue | None:
         """A queue's counters; None if nothing was ever enqueued to it."""
         return self.machine.queue(name)
+
+    @property
+    def number(self) -> int:
+        return self.machine.meta.shard
+
+    @property
+    def policies(self) -> Policies | None:
+        """What queues do in their own way; None if all are as the configuration says, or this node does not lead."""
+        policies = None if self._leading is None else self._leading.policies
+        return None if policies is None or policies.is_empty else policies
+
+    def outboxes(self) -> list[tuple[int, int]]:
+        """(destination, how many tasks are on their way there), for all to which there ever were some."""
+        return [(destination, box.waiting) for destination, box in read_outboxes(self.kv)]
+
+    def settings_version(self, queue: bytes) -> int:
+        """The version of a queue's settings in the state; 0 if it has none."""
+        return read_settings_version(self.kv, queue)
 
     def waiting_for(self, queue: bytes) -> int:
         return 0 if self._leading is None else self._leading.reserver.waiting_for(queue)

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Protocol
 
 from holdfast.broker.raft.messages import Configuration
+from holdfast.broker.surroundings import NodeAddress
 from holdfast.proto.v1 import shards_pb2 as pb
 from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, OUT_OF_RANGE, RefusedError
 
@@ -36,14 +37,6 @@ class ChangeKind(Enum):
     REMOVE = "remove"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAddress:
-    """A node of the cluster."""
-
-    name: str
-    address: str  # host:port of its gRPC
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
     """One replica of this node. Each field is that of the message `Replica`."""
@@ -60,6 +53,7 @@ class ReplicaView:
     snapshot_age_ms: int | None  # None: never
     configuration: Configuration
     problem: str = ""  # why it refuses to serve
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +162,7 @@ def _fill_replica(message: pb.Replica, replica: ReplicaView) -> None:
     message.last_index = replica.last_index
     message.lag = replica.lag
     message.log_bytes = replica.log_bytes
+    message.state_bytes = replica.state_bytes
     message.snapshot_age_ms = -1 if replica.snapshot_age_ms is None else replica.snapshot_age_ms
     message.membership.version = replica.configuration.version
     message.membership.voters.extend(replica.configuration.voters)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from holdfast.broker import failpoints
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.raft.codec import FrameError
 from holdfast.broker.raft.messages import BLANK, Configuration
@@ -116,11 +117,13 @@ class Transfers:
 
         origin = self.receiver.origin
         assert origin is not None
+        failpoints.reached("snapshot:offered")
         new = NewState(*origin, index, index_term, configuration, name, state, Machine(state), end)
         self._replica.offer_state(new)
         self._wake()
         taken, unneeded = await ended
         assert isinstance(unneeded, RocksState)
+        failpoints.reached("snapshot:taken")
         if taken:
             self._on_replaced()
         await asyncio.to_thread(self._discard, unneeded)

@@ -3,11 +3,14 @@
 import re
 from collections.abc import Sequence
 
+from holdfast.broker.awaiting import AwaitWanted
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.policies import ATTEMPTS_MAX, CLAIMS_MAX, Policies, QueuePolicy, default_policy
 from holdfast.broker.reserving import ReserveWanted
 from holdfast.machine.entries import NewTask
-from holdfast.machine.ids import parse_task_id
+from holdfast.machine.ids import INCARNATION_MAX, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
+from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
@@ -23,9 +26,8 @@ HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 16 * 1024
 QUEUES_PER_RESERVE_MAX = 64
 QUEUES_PER_STATS_MAX = 100
-ATTEMPTS_MAX = 1000
-CLAIMS_MAX = 10_000
 FOLLOW_UPS_MAX = 100
+LETTERS_MAX = 1000  # in one call of a courier, whatever clients may send: it must get rid of what was accepted
 REQUEST_ID_TTL_MS_MIN = 1000
 REQUEST_ID_TTL_MS_MAX = 366 * 24 * 60 * 60 * 1000
 ERROR_TYPE_BYTES_MAX = 256
@@ -81,6 +83,7 @@ class Validator:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
+        self._default_policy = default_policy(config)
         self._known_queues: dict[str, bytes] = {}
         self._known_types: set[str] = set()
 
@@ -142,29 +145,42 @@ class Validator:
 
     # --- tasks ------------------------------------------------------------------------------------------------
 
-    def new_task(self, spec: pb.TaskSpec, now_ms: int) -> NewTask:
-        config = self._config
+    def new_task(self, spec: pb.TaskSpec, now_ms: int, policies: Policies | None = None) -> NewTask:
+        """`policies` of the shard's queues; None if all are as the configuration says."""
         queue = self.queue(spec.queue)
+        policy = self._default_policy if policies is None else policies.of(queue)
         if spec.type not in self._known_types:
             self._type(spec.type)
-        _size(len(spec.payload), "payload", config.payload_bytes_max)
+        _size(len(spec.payload), "payload", self._config.payload_bytes_max)
         if spec.headers:
             self._headers(spec)
+        return self._make_task(spec, queue, policy, self._run_at_ms(spec, now_ms), self._config.delay_ms_max)
+
+    def received_task(self, spec: pb.TaskSpec, run_at_ms: int, policies: Policies | None) -> NewTask:
+        """A task that another shard has accepted: limits of size and time were its business, defaults are ours."""
+        queue = self.queue(spec.queue)
+        policy = self._default_policy if policies is None else policies.of(queue)
+        run_at_ms = _number(run_at_ms, "run_at_ms", 0, TIME_MS_MAX)
+        return self._make_task(spec, queue, policy, run_at_ms, TIME_MS_MAX)
+
+    def _make_task(
+        self, spec: pb.TaskSpec, queue: bytes, policy: QueuePolicy, run_at_ms: int, delay_ms_max: int
+    ) -> NewTask:
         priority = PRIORITY_DEFAULT
         if spec.HasField("priority"):
             priority = _number(spec.priority, "priority", 0, PRIORITY_MAX)
         tenant, request_id = spec.tenant, spec.request_id
-        max_attempts, max_claims = self._budgets(spec)
+        max_attempts, max_claims = self._budgets(spec, policy)
         return NewTask(
             queue,
             priority,
             _text(tenant, "tenant") if tenant else b"",
             _text(request_id, "request_id") if request_id else b"",
-            self._dedup_window_ms(spec),
-            self._run_at_ms(spec, now_ms),
+            self._dedup_window_ms(spec, policy),
+            run_at_ms,
             max_attempts,
             max_claims,
-            self._result_ttl_ms(spec),
+            self._result_ttl_ms(spec, policy, delay_ms_max),
             spec.SerializeToString(),
         )
 
@@ -181,15 +197,16 @@ class Validator:
         size = sum(len(name.encode()) + len(value.encode()) for name, value in spec.headers.items())
         _size(size, "headers", HEADERS_BYTES_MAX)
 
-    def _budgets(self, spec: pb.TaskSpec) -> tuple[int, int]:
-        config = self._config
-        max_attempts = config.max_attempts_default
-        if spec.HasField("max_attempts"):
+    def _budgets(self, spec: pb.TaskSpec, policy: QueuePolicy) -> tuple[int, int]:
+        max_attempts, max_claims = policy.max_attempts, policy.max_claims
+        has_own_attempts = spec.HasField("max_attempts")
+        if has_own_attempts:
             max_attempts = _number(spec.max_attempts, "max_attempts", 1, ATTEMPTS_MAX)
-        # Every attempt needs a claim, so the default limit on claims never undercuts the one on attempts.
-        max_claims = max(config.max_claims_default, 2 * max_attempts)
         if spec.HasField("max_claims"):
-            max_claims = _number(spec.max_claims, "max_claims", 1, CLAIMS_MAX)
+            return max_attempts, _number(spec.max_claims, "max_claims", 1, CLAIMS_MAX)
+        if max_claims is None or has_own_attempts:
+            # Every attempt needs a claim, so a default limit on claims never undercuts the one on attempts.
+            max_claims = max(max_claims or self._config.max_claims_default, 2 * max_attempts)
         return max_attempts, max_claims
 
     def _run_at_ms(self, spec: pb.TaskSpec, now_ms: int) -> int:
@@ -202,9 +219,9 @@ class Validator:
         delay_ms = _number(spec.delay_ms, "delay_ms", 0, limit_ms)
         return now_ms + delay_ms if delay_ms else 0
 
-    def _dedup_window_ms(self, spec: pb.TaskSpec) -> int:
+    def _dedup_window_ms(self, spec: pb.TaskSpec, policy: QueuePolicy) -> int:
         if not spec.HasField("request_id_ttl_ms"):
-            return self._config.dedup_window_ms if spec.request_id else 0
+            return policy.dedup_window_ms if spec.request_id else 0
         if not spec.request_id:
             raise RefusedError(
                 INVALID_FIELD,
@@ -213,10 +230,33 @@ class Validator:
             )
         return _number(spec.request_id_ttl_ms, "request_id_ttl_ms", REQUEST_ID_TTL_MS_MIN, REQUEST_ID_TTL_MS_MAX)
 
-    def _result_ttl_ms(self, spec: pb.TaskSpec) -> int:
+    @staticmethod
+    def _result_ttl_ms(spec: pb.TaskSpec, policy: QueuePolicy, delay_ms_max: int) -> int:
         if spec.HasField("result_ttl_ms"):
-            return _number(spec.result_ttl_ms, "result_ttl_ms", 0, self._config.delay_ms_max)
-        return self._config.result_ttl_default_ms
+            return _number(spec.result_ttl_ms, "result_ttl_ms", 0, delay_ms_max)
+        return policy.result_ttl_ms
+
+    def received(
+        self, request: couriers_pb.ReceiveTasksRequest, cluster_id: str, shard: int, policies: Policies | None
+    ) -> list[NewTask]:
+        """What a courier brings, if it is at the right door."""
+        if cluster_id and request.cluster_id != cluster_id:
+            sentence = f"Expected letters for the cluster {cluster_id}, but these are for another one."
+            raise RefusedError(INVALID_FIELD, sentence, "cluster_id")
+        if request.destination_shard != shard:
+            sentence = f"Expected letters for shard {shard}, but these are for shard {request.destination_shard}."
+            raise RefusedError(INVALID_FIELD, sentence, "destination_shard")
+        _batch(len(request.letters), "letters", LETTERS_MAX)
+        _number(request.source_shard, "source_shard", 0, SHARD_MAX)
+        _number(request.source_incarnation, "source_incarnation", 0, INCARNATION_MAX)
+        _number(request.first_sequence, "first_sequence", 1, SEQUENCE_MAX)
+        new_tasks = []
+        for at, letter in enumerate(request.letters):
+            try:
+                new_tasks.append(self.received_task(letter.task, letter.run_at_ms, policies))
+            except RefusedError as error:
+                raise error.within(f"letters[{at}]") from None
+        return new_tasks
 
     # --- claims -----------------------------------------------------------------------------------------------
 
@@ -233,13 +273,13 @@ class Validator:
         _size(len(result), "result", self._config.result_bytes_max)
         return result
 
-    def follow_ups(self, item: pb.AckItem, now_ms: int) -> tuple[NewTask, ...]:
+    def follow_ups(self, item: pb.AckItem, now_ms: int, policies: Policies | None = None) -> tuple[NewTask, ...]:
         if len(item.follow_ups) > FOLLOW_UPS_MAX:
             _batch(len(item.follow_ups), "follow_ups", FOLLOW_UPS_MAX)
         new_tasks = []
         for at, spec in enumerate(item.follow_ups):
             try:
-                new_tasks.append(self.new_task(spec, now_ms))
+                new_tasks.append(self.new_task(spec, now_ms, policies))
             except RefusedError as error:
                 raise error.within(f"follow_ups[{at}]") from None
         return tuple(new_tasks)
@@ -255,10 +295,21 @@ class Validator:
             return None
         return _number(item.retry_delay_ms, "retry_delay_ms", 0, self._config.delay_ms_max)
 
+    def _queues_to_claim_from(self, names: Sequence[str]) -> list[bytes]:
+        _batch(len(names), "queues", QUEUES_PER_RESERVE_MAX)
+        return [self.queue(name, f"queues[{at}]") for at, name in enumerate(names)]
+
+    def await_tasks(self, request: pb.AwaitTasksRequest) -> AwaitWanted:
+        return AwaitWanted(
+            queues=list(dict.fromkeys(self._queues_to_claim_from(request.queues))),
+            wait_ms=self.wait_ms(request.wait_ms),
+            worker=_text(request.worker, "worker"),
+            request_id=_text(request.claim_request_id, "claim_request_id"),
+        )
+
     def reserve(self, request: pb.ReserveRequest) -> ReserveWanted:
         config = self._config
-        _batch(len(request.queues), "queues", QUEUES_PER_RESERVE_MAX)
-        queues = [self.queue(name, f"queues[{at}]") for at, name in enumerate(request.queues)]
+        queues = self._queues_to_claim_from(request.queues)
         return ReserveWanted(
             queues=list(dict.fromkeys(queues)),
             tasks_max=_number(request.max_tasks, "max_tasks", 1, config.batch_tasks_max),

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import REPORT_ERROR, Execution, Queue, Report, split_ready_row
+from holdfast.machine.rows import REPORT_ERROR, Execution, Letter, Outbox, Queue, Report, Settings, split_ready_row
+
+LETTERS_PAGE = 16  # read at once: each may be as large as a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +103,37 @@ def read_queues(kv: OrderedKV, after: bytes, limit: int) -> tuple[list[tuple[byt
 def read_queue_names(kv: OrderedKV, limit: int) -> list[bytes]:
     rows = kv.scan(keys.family_start(keys.QUEUE), keys.family_start(keys.QUEUE + 1), limit)
     return [key[1:] for key, _ in rows]
+
+
+def read_outboxes(kv: OrderedKV) -> list[tuple[int, Outbox]]:
+    """How far the letters to each destination are."""
+    found = []
+    start = keys.family_start(keys.OUTBOX)
+    while rows := kv.scan(start, keys.family_start(keys.OUTBOX + 1), 1):
+        destination, _ = keys.outbox_place(rows[0][0])
+        found.append((destination, Outbox.decode(rows[0][1])))
+        start = keys.outbox_end(destination)
+    return found
+
+
+def read_letters(kv: OrderedKV, destination: int, letters_max: int, bytes_max: int) -> tuple[int, list[Letter]]:
+    """The letters to bring next and the sequence of the first one, which may be as large as it likes."""
+    row = kv.get(keys.outbox(destination, 0))
+    first = 1 if row is None else Outbox.decode(row).delivered + 1
+    letters: list[Letter] = []
+    size = 0
+    while len(letters) < letters_max:
+        rows = kv.scan(keys.outbox(destination, first + len(letters)), keys.outbox_end(destination), LETTERS_PAGE)
+        for _, letter in rows[: letters_max - len(letters)]:
+            size += len(letter)
+            if letters and size > bytes_max:
+                return first, letters
+            letters.append(Letter.decode(letter))
+        if len(rows) < LETTERS_PAGE:
+            break
+    return first, letters
+
+
+def read_settings_version(kv: OrderedKV, queue: bytes) -> int:
+    row = kv.get(keys.settings(queue))
+    return 0 if row is None else Settings.decode(row).version

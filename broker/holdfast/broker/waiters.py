@@ -1,9 +1,10 @@
-"""Reserve calls that wait for a task: woken by the event that makes one ready, in the order in which they came."""
+"""Calls that wait for a task: woken by the event that makes one ready, in the order in which they came."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
 
 from holdfast.broker.proposals import Proposal
 from holdfast.serving.refusals import overloaded
@@ -39,12 +40,20 @@ class Waiter:
             self.future.set_result(None)
 
 
-class Waiters:
-    """All waiting calls of a shard, by queue."""
+class _HasQueues(Protocol):
+    queues: list[bytes]
 
-    def __init__(self, waiters_max: int) -> None:
+
+W = TypeVar("W", bound=_HasQueues)
+
+
+class Waiters(Generic[W]):
+    """All waiting calls of one kind of a shard, by queue."""
+
+    def __init__(self, waiters_max: int, what: str = "waiting reserve calls") -> None:
         self._waiters_max = waiters_max
-        self._by_queue: dict[bytes, OrderedDict[Waiter, None]] = {}
+        self._what = what
+        self._by_queue: dict[bytes, OrderedDict[W, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -56,14 +65,14 @@ class Waiters:
     def queues(self) -> list[bytes]:
         return list(self._by_queue)
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: W) -> None:
         if self._count >= self._waiters_max:
-            raise overloaded("waiting reserve calls", self._waiters_max)
+            raise overloaded(self._what, self._waiters_max)
         self._count += 1
         for queue in waiter.queues:
             self._by_queue.setdefault(queue, OrderedDict())[waiter] = None
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: W) -> None:
         """Takes the waiter out of every queue; does nothing if it is not there."""
         present = False
         for queue in waiter.queues:
@@ -75,9 +84,9 @@ class Waiters:
                     del self._by_queue[queue]
         self._count -= present
 
-    def first(self, queue: bytes) -> Waiter | None:
+    def first(self, queue: bytes) -> W | None:
         line = self._by_queue.get(queue)
         return next(iter(line)) if line else None
 
-    def everyone(self) -> list[Waiter]:
+    def everyone(self) -> list[W]:
         return list(dict.fromkeys(waiter for line in self._by_queue.values() for waiter in line))

@@ -12,6 +12,10 @@ from holdfast.machine.packing import COUNT, PAIR, U64, DecodeError, Reader, put_
 
 ENTRY_ITEMS_MAX = 1000  # what a leader puts into one entry at most
 
+# Kinds of entries that came later are used only once the replicated `machine_level` says that every replica knows
+# them: an older version would stop at the first of them. Level 1 has the kinds up to Forget.
+MACHINE_LEVEL = 2  # the newest that this version knows: adds SetQueue, AckAway, Receive and Delivered
+
 _HEAD = struct.Struct(">BQ")
 _TASK = struct.Struct(">BQQIIQBHHI")
 _CLAIM_HEAD = struct.Struct(">QQHH")
@@ -22,6 +26,12 @@ _EXTEND_ITEM = struct.Struct(">16sQQ")
 _CLAIM_REF = struct.Struct(">16sQ")
 _EXPIRE_ITEM = struct.Struct(">16sQB")
 _FORGET_ITEM = struct.Struct(">QH")
+_LEVEL = struct.Struct(">H")
+_SETTINGS = struct.Struct(">BQI")
+_PARCEL = struct.Struct(">HHQI")
+_PARCELS = struct.Struct(">H")
+_RECEIVE_HEAD = struct.Struct(">HHQ")
+_DELIVERED = struct.Struct(">HQ")
 
 
 class NewTask(NamedTuple):
@@ -39,11 +49,21 @@ class NewTask(NamedTuple):
     envelope: bytes
 
 
+class Parcel(NamedTuple):
+    """A follow-up for another shard."""
+
+    place: int  # among all follow-ups of its ack
+    destination: int  # the shard
+    run_at_ms: int  # 0: at once
+    envelope: bytes
+
+
 class AckItem(NamedTuple):
     task_id: bytes
     token: int
     result: bytes | None
     follow_ups: tuple[NewTask, ...]
+    parcels: tuple[Parcel, ...] = ()  # by place; only in an AckAway
 
 
 class FailItem(NamedTuple):
@@ -176,6 +196,43 @@ class Claim:
         return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks)
 
 
+def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
+    parts.append(COUNT.pack(len(items)))
+    for task_id, token, result, follow_ups, parcels in items:
+        parts += (task_id, _ACK_ITEM.pack(token, -1 if result is None else len(result), len(follow_ups)))
+        if result is not None:
+            parts.append(result)
+        if follow_ups:
+            _put_tasks(parts, follow_ups)
+        if away:
+            parts.append(_PARCELS.pack(len(parcels)))
+            for place, destination, run_at_ms, envelope in parcels:
+                parts += (_PARCEL.pack(place, destination, run_at_ms, len(envelope)), envelope)
+        elif parcels:
+            raise ValueError("an Ack has no room for parcels: they need an AckAway")
+
+
+def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
+    items = []
+    for _ in range(reader.count()):
+        task_id = reader.take(16)
+        token, result_n, follow_up_n = reader.unpack(_ACK_ITEM)
+        if result_n < -1:
+            raise DecodeError(f"the entry has a result of {result_n} bytes")
+        result = None if result_n == -1 else reader.take(result_n)
+        follow_ups = tuple(_read_tasks(reader, follow_up_n)) if follow_up_n else ()
+        items.append(AckItem(task_id, token, result, follow_ups, _read_parcels(reader) if away else ()))
+    return items
+
+
+def _read_parcels(reader: Reader) -> tuple[Parcel, ...]:
+    parcels = []
+    for _ in range(*reader.unpack(_PARCELS)):
+        place, destination, run_at_ms, envelope_n = reader.unpack(_PARCEL)
+        parcels.append(Parcel(place, destination, run_at_ms, reader.take(envelope_n)))
+    return tuple(parcels)
+
+
 @dataclass(slots=True)
 class Ack:
     now_ms: int
@@ -183,26 +240,31 @@ class Ack:
     items: list[AckItem]
 
     def put(self, parts: list[bytes]) -> None:
-        parts += (U64.pack(self.keep_ms), COUNT.pack(len(self.items)))
-        for task_id, token, result, follow_ups in self.items:
-            parts += (task_id, _ACK_ITEM.pack(token, -1 if result is None else len(result), len(follow_ups)))
-            if result is not None:
-                parts.append(result)
-            if follow_ups:
-                _put_tasks(parts, follow_ups)
+        parts.append(U64.pack(self.keep_ms))
+        _put_acks(parts, self.items, away=False)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Ack":
-        keep_ms = reader.u64()
-        items = []
-        for _ in range(reader.count()):
-            task_id = reader.take(16)
-            token, result_n, follow_up_n = reader.unpack(_ACK_ITEM)
-            if result_n < -1:
-                raise DecodeError(f"the entry has a result of {result_n} bytes")
-            result = None if result_n == -1 else reader.take(result_n)
-            items.append(AckItem(task_id, token, result, tuple(_read_tasks(reader, follow_up_n))))
-        return cls(now_ms, keep_ms, items)
+        return cls(now_ms, reader.u64(), _read_acks(reader, away=False))
+
+
+@dataclass(slots=True)
+class AckAway:
+    """An ack with follow-ups for other shards: they are put into the outbox, from where a courier brings them."""
+
+    now_ms: int
+    keep_ms: int
+    waiting_max: int  # for one destination; what would exceed it is refused together with its ack
+    items: list[AckItem]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(PAIR.pack(self.keep_ms, self.waiting_max))
+        _put_acks(parts, self.items, away=True)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "AckAway":
+        keep_ms, waiting_max = reader.unpack(PAIR)
+        return cls(now_ms, keep_ms, waiting_max, _read_acks(reader, away=True))
 
 
 @dataclass(slots=True)
@@ -354,9 +416,79 @@ class Forget:
         return cls(now_ms, items)
 
 
+@dataclass(slots=True)
+class RaiseLevel:
+    """Every replica knows the kinds of entries of this level: from here on they may be used."""
+
+    now_ms: int
+    level: int
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(_LEVEL.pack(self.level))
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "RaiseLevel":
+        return cls(now_ms, *reader.unpack(_LEVEL))
+
+
+@dataclass(slots=True)
+class SetQueue:
+    """What a queue does in its own way, from here on."""
+
+    now_ms: int
+    queue: bytes
+    version: int  # counts only if it is newer than what is known
+    policy: bytes  # opaque to the machine
+
+    def put(self, parts: list[bytes]) -> None:
+        parts += (_SETTINGS.pack(len(self.queue), self.version, len(self.policy)), self.queue, self.policy)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "SetQueue":
+        queue_n, version, policy_n = reader.unpack(_SETTINGS)
+        return cls(now_ms, reader.take(queue_n), version, reader.take(policy_n))
+
+
+@dataclass(slots=True)
+class Receive:
+    """Tasks that came from the outbox of another shard. What has come before is passed over."""
+
+    now_ms: int
+    source: int
+    incarnation: int  # of the source
+    first_sequence: int  # of the tasks, which have sequences without a gap
+    tasks: list[NewTask]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(_RECEIVE_HEAD.pack(self.source, self.incarnation, self.first_sequence))
+        parts.append(COUNT.pack(len(self.tasks)))
+        _put_tasks(parts, self.tasks)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Receive":
+        source, incarnation, first_sequence = reader.unpack(_RECEIVE_HEAD)
+        return cls(now_ms, source, incarnation, first_sequence, _read_tasks(reader, reader.count()))
+
+
+@dataclass(slots=True)
+class Delivered:
+    """Another shard has all tasks up to a sequence: they leave the outbox, ENTRY_ITEMS_MAX at a time."""
+
+    now_ms: int
+    destination: int
+    sequence: int
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(_DELIVERED.pack(self.destination, self.sequence))
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "Delivered":
+        return cls(now_ms, *reader.unpack(_DELIVERED))
+
+
 Entry = (
     LeaderStarted | Enqueue | Claim | Ack | Fail | Extend | Release | Expire | Promote | Cancel | RetryDead
-    | DiscardDead | Purge | Forget
+    | DiscardDead | Purge | Forget | RaiseLevel | SetQueue | AckAway | Receive | Delivered
 )  # fmt: skip
 
 _KINDS: dict[int, type[Entry]] = {
@@ -374,6 +506,11 @@ _KINDS: dict[int, type[Entry]] = {
     12: DiscardDead,
     13: Purge,
     14: Forget,
+    15: RaiseLevel,
+    16: SetQueue,
+    17: AckAway,
+    18: Receive,
+    19: Delivered,
 }
 _NUMBERS: dict[type[Entry], int] = {entry_type: number for number, entry_type in _KINDS.items()}
 

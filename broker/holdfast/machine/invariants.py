@@ -19,9 +19,12 @@ from holdfast.machine.rows import (
     ClaimRequest,
     Dedup,
     Execution,
+    Inbox,
     Meta,
+    Outbox,
     Queue,
     Report,
+    Settings,
     ready_row,
 )
 
@@ -54,6 +57,12 @@ def violations(kv: OrderedKV) -> list[str]:
     found += _attachment_violations(kv, tasks)
     found += _memory_violations(kv)
     found += _worker_violations(kv, tasks)
+    found += _post_violations(kv)
+    found += [
+        f"the settings of queue {key[1:]!r} have no version"
+        for key, row in _family(kv, keys.SETTINGS)
+        if not Settings.decode(row).version
+    ]
     return found
 
 
@@ -166,6 +175,27 @@ def _worker_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str
         for name in actual.keys() | stored.keys()
         if stored.get(name) != actual[name]
     ]
+
+
+def _post_violations(kv: OrderedKV) -> list[str]:
+    """Letters have the numbers that their outbox says, without a gap, and nobody has heard of a letter number 0."""
+    boxes: dict[int, Outbox] = {}
+    letters: dict[int, set[int]] = {}
+    for key, row in _family(kv, keys.OUTBOX):
+        destination, sequence = keys.outbox_place(key)
+        if sequence:
+            letters.setdefault(destination, set()).add(sequence)
+        else:
+            boxes[destination] = Outbox.decode(row)
+    found = []
+    for destination in sorted(boxes.keys() | letters.keys()):
+        box = boxes.get(destination, Outbox())
+        if letters.get(destination, set()) != set(range(box.delivered + 1, box.last + 1)):
+            found.append(f"the outbox for shard {destination} does not have the letters that it says")
+        if not box.last or box.delivered > box.last:
+            found.append(f"the outbox for shard {destination} has delivered {box.delivered} letters of {box.last}")
+    found += [f"inbox {key.hex()} is empty" for key, row in _family(kv, keys.INBOX) if not Inbox.decode(row).last]
+    return found
 
 
 def _memory_violations(kv: OrderedKV) -> list[str]:

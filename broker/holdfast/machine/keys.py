@@ -18,10 +18,10 @@ A family number is never reused for something else, also when its family is reti
     RECENT          token                                       rows.Recent, the first answer to a settled claim
     RETENTION       when, task id                               -
     SCHEDULE        name                                        (used once schedules exist)
-    SETTINGS        queue                                       (used once queues have their own policy)
+    SETTINGS        queue                                       rows.Settings, what the queue does in its own way
     QUEUE           queue                                       rows.Queue, counters and low-water marks
-    OUTBOX          destination, sequence                       (used once work crosses shards)
-    INBOX           source, incarnation                         (used once work crosses shards)
+    OUTBOX          destination, sequence                       rows.Letter; at sequence 0 rows.Outbox, how far it is
+    INBOX           source, incarnation                         rows.Inbox, how far that source's letters have come
     REPORT          task id                                     rows.Report, the last error or the result
     CLAIM_REQUEST   worker, claim request id                    rows.ClaimRequest
     WORKER          worker                                      how many claims it holds; no row if none
@@ -76,6 +76,9 @@ _DEDUP = bytes([DEDUP])
 _FORGET = bytes([FORGET])
 _RECENT = bytes([RECENT])
 _RETENTION = bytes([RETENTION])
+_SETTINGS = bytes([SETTINGS])
+_OUTBOX = struct.Struct(">BHQ")
+_INBOX = struct.Struct(">BHH")
 _QUEUE = bytes([QUEUE])
 _REPORT = bytes([REPORT])
 _CLAIM_REQUEST = bytes([CLAIM_REQUEST])
@@ -164,6 +167,29 @@ def worker(name: bytes) -> bytes:
 
 def queue(name: bytes) -> bytes:
     return _QUEUE + name
+
+
+def settings(queue: bytes) -> bytes:
+    return _SETTINGS + queue
+
+
+def outbox(destination: int, sequence: int) -> bytes:
+    return _OUTBOX.pack(OUTBOX, destination, sequence)
+
+
+def outbox_place(key: bytes) -> tuple[int, int]:
+    """The destination and the sequence of an OUTBOX key."""
+    _, destination, sequence = _OUTBOX.unpack(key)
+    return destination, sequence
+
+
+def outbox_end(destination: int) -> bytes:
+    """The first key behind all letters to a destination."""
+    return outbox(destination, (1 << 64) - 1)
+
+
+def inbox(source: int, incarnation: int) -> bytes:
+    return _INBOX.pack(INBOX, source, incarnation)
 
 
 def family_start(family: int) -> bytes:

@@ -12,8 +12,10 @@ from holdfast.machine.draft import Draft
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     Ack,
+    AckAway,
     Cancel,
     Claim,
+    Delivered,
     DiscardDead,
     Enqueue,
     Entry,
@@ -24,12 +26,17 @@ from holdfast.machine.entries import (
     LeaderStarted,
     Promote,
     Purge,
+    RaiseLevel,
+    Receive,
     Release,
     RetryDead,
+    SetQueue,
 )
 from holdfast.machine.handlers.accepting import apply_enqueue
 from holdfast.machine.handlers.claiming import apply_claim, apply_extend, claims_of_request
+from holdfast.machine.handlers.governing import apply_raise_level, apply_set_queue
 from holdfast.machine.handlers.operating import apply_cancel, apply_discard_dead, apply_retry_dead
+from holdfast.machine.handlers.posting import apply_delivered, apply_receive
 from holdfast.machine.handlers.purging import apply_forget, apply_purge
 from holdfast.machine.handlers.settling import apply_ack, apply_fail, apply_release
 from holdfast.machine.handlers.timing import apply_expire, apply_promote
@@ -63,6 +70,11 @@ _HANDLERS: dict[type[Entry], Callable[[Draft, Any], list[Outcome]]] = {
     DiscardDead: apply_discard_dead,
     Purge: apply_purge,
     Forget: apply_forget,
+    RaiseLevel: apply_raise_level,
+    SetQueue: apply_set_queue,
+    AckAway: apply_ack,
+    Receive: apply_receive,
+    Delivered: apply_delivered,
 }
 
 

@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 from holdfast.machine.rejections import Rejection
 
+# The id of a follow-up that was accepted for another shard: it gets one when it arrives there.
+ELSEWHERE = bytes(16)
+
 
 class Accepted(NamedTuple):
     task_id: bytes
@@ -41,4 +44,17 @@ class Moved(NamedTuple):
     state: int
 
 
-Outcome = Accepted | Claimed | Acked | Failed | Extended | Moved | Rejection
+class Changed(NamedTuple):
+    """The version or level that holds now."""
+
+    number: int
+
+
+class Received(NamedTuple):
+    """How far the letters of a source have come."""
+
+    last: int
+    accepted: tuple[Accepted, ...]  # those that had not come before
+
+
+Outcome = Accepted | Claimed | Acked | Failed | Extended | Moved | Changed | Received | Rejection

@@ -10,6 +10,11 @@ NOT_READY = "NOT_READY"
 NOT_DUE = "NOT_DUE"
 NOT_EXPIRED = "NOT_EXPIRED"
 KEPT = "KEPT"
+OLD_VERSION = "OLD_VERSION"
+OLD_LEVEL = "OLD_LEVEL"
+OUTBOX_FULL = "OUTBOX_FULL"
+NOT_WAITING = "NOT_WAITING"
+OUT_OF_ORDER = "OUT_OF_ORDER"
 
 
 class Rejection(NamedTuple):
@@ -49,3 +54,27 @@ def not_expired() -> Rejection:
 
 def kept() -> Rejection:
     return Rejection(KEPT, "Expected a row whose retention has passed, but it is still to be kept.")
+
+
+def old_version(version: int) -> Rejection:
+    return Rejection(OLD_VERSION, f"Expected settings newer than version {version}, but they are not.")
+
+
+def old_level(level: int) -> Rejection:
+    return Rejection(OLD_LEVEL, f"Expected a level above {level}, but it is not.")
+
+
+def outbox_full(destination: int, limit: int) -> Rejection:
+    return Rejection(
+        OUTBOX_FULL,
+        f"Expected fewer than {limit} tasks on their way to shard {destination}, but that shard does not take them; "
+        "try again later.",
+    )
+
+
+def not_waiting() -> Rejection:
+    return Rejection(NOT_WAITING, "Expected the sequence of a task on its way, but it is none.")
+
+
+def out_of_order(last: int) -> Rejection:
+    return Rejection(OUT_OF_ORDER, f"Expected the task behind number {last} next, but got a later one.")

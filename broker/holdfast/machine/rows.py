@@ -213,6 +213,68 @@ class Queue:
         return queue
 
 
+class Settings(NamedTuple):
+    """What a queue does in its own way. The leader reads the policy; to the machine it is opaque."""
+
+    version: int  # grows with every change
+    policy: bytes
+
+    def encode(self) -> bytes:
+        return self.version.to_bytes(8, "big") + self.policy
+
+    @staticmethod
+    def decode(row: bytes) -> "Settings":
+        return Settings(int.from_bytes(row[:8], "big"), row[8:])
+
+
+class Letter(NamedTuple):
+    """A task on its way to another shard, whose leader decides what else it needs."""
+
+    run_at_ms: int  # 0: at once
+    envelope: bytes
+
+    def encode(self) -> bytes:
+        return self.run_at_ms.to_bytes(8, "big") + self.envelope
+
+    @staticmethod
+    def decode(row: bytes) -> "Letter":
+        return Letter(int.from_bytes(row[:8], "big"), row[8:])
+
+
+_OUTBOX = struct.Struct(">QQ")
+
+
+class Outbox(NamedTuple):
+    """How far the letters to one destination are: those after `delivered`, up to `last`, are on their way."""
+
+    last: int = 0  # the sequence of the newest letter
+    delivered: int = 0
+
+    @property
+    def waiting(self) -> int:
+        return self.last - self.delivered
+
+    def encode(self) -> bytes:
+        return _OUTBOX.pack(*self)
+
+    @staticmethod
+    def decode(row: bytes) -> "Outbox":
+        return Outbox(*_OUTBOX.unpack(row))
+
+
+class Inbox(NamedTuple):
+    """The sequence of the newest letter of one source: what comes again is known by it."""
+
+    last: int
+
+    def encode(self) -> bytes:
+        return self.last.to_bytes(8, "big")
+
+    @staticmethod
+    def decode(row: bytes) -> "Inbox":
+        return Inbox(int.from_bytes(row, "big"))
+
+
 _DEDUP = struct.Struct(">16sQQ")
 
 

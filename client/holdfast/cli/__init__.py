@@ -11,6 +11,13 @@ worker_logs.py  what a worker writes on standard error
 bench.py        how fast this server is, seen from here
 servers.py      starts a server in this process, if its dependencies are installed
 
+cluster_calls.py   what the commands about clusters ask
+health.py          what is well and what is not: the map compared with what the nodes say
+plans.py           carries out a plan to its end
+watching.py        what changes in a cluster from one look to the next
+local_clusters.py  a cluster on this machine, whose processes are started by code that is loaded by name
+cluster_output.py, cluster_records.py  what the commands about clusters print
+
 problems.py     what can go wrong: a line, what to do, and an exit code
 output.py       tables and progress bars for people (the only file that knows rich)
 records.py      one line of JSON for programs

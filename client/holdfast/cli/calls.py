@@ -66,18 +66,18 @@ def queue_stats(address: str, timeout_s: float, queues: Sequence[str]) -> list[Q
 
 def list_queues(address: str, timeout_s: float) -> list[QueueStats]:
     """All queues, by name."""
+    return ask(address, timeout_s, all_queues)
 
-    async def question(client: AsyncClient) -> list[QueueStats]:
-        queues: list[QueueStats] = []
-        token = ""
-        while True:
-            page = await client.list_queues(page_size=_QUEUES_PAGE, page_token=token)
-            queues += page.queues
-            token = page.next_page_token
-            if not token:
-                return queues
 
-    return ask(address, timeout_s, question)
+async def all_queues(client: AsyncClient) -> list[QueueStats]:
+    queues: list[QueueStats] = []
+    token = ""
+    while True:
+        page = await client.list_queues(page_size=_QUEUES_PAGE, page_token=token)
+        queues += page.queues
+        token = page.next_page_token
+        if not token:
+            return queues
 
 
 def queue_names(address: str, beginning: str) -> list[str]:
@@ -145,11 +145,12 @@ def describe_nodes(address: str, timeout_s: float) -> list[NodeReport]:
     """What every node of the cluster says; raises if not one of them answers."""
     reports = ask(address, timeout_s, lambda client: client.describe_nodes())
     if all(report.node is None for report in reports):
-        raise _nobody(reports)
+        raise nobody(reports)
     return reports
 
 
-def _nobody(reports: Sequence[NodeReport]) -> HoldfastError:
+def nobody(reports: Sequence[NodeReport]) -> HoldfastError:
+    """How it is told that no node answers."""
     errors = [(report.address, report.error) for report in reports if report.error is not None]
     if len(errors) == 1:
         return errors[0][1]

@@ -4,13 +4,15 @@ Results go to standard output, everything else to standard error. Whatever produ
 through `printable` on its way to the terminal.
 """
 
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -35,6 +37,9 @@ _SHOWN_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 120
 _PIPE_COLUMNS = 10_000
 _COLUMN_GAP = 3
+_REDRAWS_PER_SECOND = 4
+
+Shown = RenderableType  # a part of what is shown: made here, put together elsewhere
 
 _STATES = ("ready", "claimed", "delayed", "retrying", "dead")
 
@@ -69,6 +74,11 @@ def confirmed(question: str) -> bool:
 
 def print_line(text: str) -> None:
     print(printable(text))
+
+
+def print_line_at_once(text: str) -> None:
+    """More will follow, and whoever reads it should not have to wait for that."""
+    print(printable(text), flush=True)
 
 
 def print_accepted(accepted: Accepted, task: NewTask) -> None:
@@ -156,7 +166,7 @@ def _replica_cells(node: str, replica: ReplicaInfo) -> tuple[str, ...]:
     if replica.role in (ReplicaRole.FOLLOWER, ReplicaRole.LEARNER) and not replica.knows_leader:
         role += ", no leader"
     role += " (!)" if replica.problem else ""
-    return (str(replica.shard), node, role, *(f"{n:,}" for n in numbers), _shown_size(replica.log_bytes), age)
+    return (str(replica.shard), node, role, *(f"{n:,}" for n in numbers), shown_size(replica.log_bytes), age)
 
 
 def print_hashes(hashes: Sequence[ShardHash]) -> None:
@@ -183,10 +193,10 @@ def _hash_cell(replica: ReplicaHash) -> str:
     return "missing" if replica.error is not None else f"missing: it is at index {replica.applied_index:,} only"
 
 
-def _shown_size(size_bytes: int) -> str:
+def shown_size(size_bytes: int) -> str:
     """A number of bytes for people.
 
-    >>> _shown_size(0), _shown_size(1_536), _shown_size(300 * 1024 * 1024)
+    >>> shown_size(0), shown_size(1_536), shown_size(300 * 1024 * 1024)
     ('0 B', '1.5 KiB', '300.0 MiB')
     """
     size, unit = float(size_bytes), "B"
@@ -197,7 +207,8 @@ def _shown_size(size_bytes: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def print_bench(rows: Sequence[tuple[str, str]]) -> None:
+def print_rows(rows: Sequence[tuple[str, str]]) -> None:
+    """A label and a value on each line."""
     _print_grid(rows)
 
 
@@ -281,21 +292,50 @@ def _console() -> Console:
 
 
 def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True, left: int = 1) -> None:
+    _console().print(table(names, rows, numbers=numbers, left=left), soft_wrap=False)
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True, left: int = 1) -> Shown:
     """A table; on a terminal too narrow for it, a line per row that wraps between words. The first `left` columns are
     words, the others numbers."""
     shown = [tuple(printable(cell) for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
     console = _console()
     if sum(widths) + _COLUMN_GAP * (len(widths) - 1) > console.width:
-        for row in shown:
-            console.print(_wrapped_row(names, row, console.width), soft_wrap=True)
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        return Group(*(_wrapped_row(names, row, console.width) for row in shown))
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for at, name in enumerate(names):
-        table.add_column(name, justify="right" if numbers and at >= left else "left", no_wrap=True)
+        grid.add_column(name, justify="right" if numbers and at >= left else "left", no_wrap=True)
     for row in shown:
-        table.add_row(*row)
-    console.print(table)
+        grid.add_row(*row)
+    return grid
+
+
+def text(words: str, style: str = "") -> Shown:
+    return Text(printable(words), style)
+
+
+def show(parts: Sequence[Shown]) -> None:
+    for part in parts:
+        _console().print(part, soft_wrap=isinstance(part, Text))
+
+
+@contextmanager
+def redrawn(*, on_errors: bool = False) -> Iterator[Callable[[Sequence[Shown]], None]]:
+    """The given function replaces what it showed before, at a terminal; elsewhere it shows nothing. `on_errors`: it is
+    not the result but how far it is, so it goes to standard error, and away in the end."""
+    if not is_watched(on_errors=on_errors):
+        yield lambda parts: None
+        return
+    console = _error_console() if on_errors else _console()
+    with Live(console=console, refresh_per_second=_REDRAWS_PER_SECOND, transient=on_errors) as live:
+        yield lambda parts: live.update(Group(*parts), refresh=True)
+
+
+def is_watched(*, on_errors: bool = False) -> bool:
+    """Whether there is a terminal on which something can be replaced."""
+    stream = sys.stderr if on_errors else sys.stdout
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _wrapped_row(names: Sequence[str], row: Sequence[str], width: int) -> Text:

@@ -81,7 +81,21 @@ _HINTS = {
     "NOT_LEADER": _NO_LEADER_HINT,
     "NOT_DEAD": "Only dead letters can be shown, retried or discarded here; `holdfast task get` shows any task.",
     "TASK_FINISHED": "There is nothing left to do; `holdfast task get` shows how it ended.",
+    "NO_CLUSTER": "Make one with `holdfast cluster init --shards 64`. Its brokers need `etcd_endpoints` in their "
+    "configuration; `holdfast cluster up` starts a whole cluster on this machine.",
+    "CLUSTER_EXISTS": "`holdfast cluster status` shows it. The number of its shards never changes.",
+    "NOT_ENOUGH_NODES": "`holdfast node ls` shows who is there. Start more brokers with the same `etcd_endpoints`; "
+    "`holdfast cluster init --wait 60s` waits for them.",
+    "NODE_NOT_FOUND": "`holdfast node ls` shows which nodes there are.",
+    "PLAN_NOT_FOUND": "It is done or was given up. `holdfast cluster status` shows how things are.",
+    "PLAN_REFUSED": "`holdfast cluster status` shows how things are, `holdfast shard plan` makes a plan that fits.",
+    "PLAN_UNDER_WAY": "`holdfast shard watch` follows it, `holdfast shard apply` goes on with it, "
+    "`holdfast shard cancel` gives it up.",
+    "ETCD_UNAVAILABLE": "Check that etcd runs and that `etcd_endpoints` of the servers is right, then run this again.",
+    "CONFLICT": "Somebody else changed the same at the same time: look again, and repeat it if it is still wanted.",
 }
+# Nobody can be reached who could do it: the same as if there were no answer in time.
+_UNREACHABLE = ("NOT_LEADER", "ETCD_UNAVAILABLE")
 
 
 def problem_of(error: HoldfastError, subject: str = "") -> Problem:
@@ -91,9 +105,8 @@ def problem_of(error: HoldfastError, subject: str = "") -> Problem:
 
 
 def _refusal(error: Rejected) -> Problem:
-    # Nobody leads, so nobody can be reached who could do it: the same as if there were no answer in time.
-    codes = {"NOT_LEADER": ExitCode.UNREACHABLE}
-    code = ExitCode.NOT_FOUND if isinstance(error, NotFound) else codes.get(error.reason, ExitCode.REFUSED)
+    code = ExitCode.UNREACHABLE if error.reason in _UNREACHABLE else ExitCode.REFUSED
+    code = ExitCode.NOT_FOUND if isinstance(error, NotFound) else code
     hint = _HINTS.get(error.reason, "")
     if error.reason == "INVALID_FIELD" and error.field.startswith("task_id"):
         hint = "An id looks like 01984f6e-0000-8000-8000-000000000001: `holdfast enqueue` prints it."
@@ -138,7 +151,7 @@ def _failure(error: HoldfastError) -> Problem:
             ExitCode.UNREACHABLE,
             "UNEXPECTED_ANSWER",
             f"What answers{where} does not speak this version of the Holdfast API ({error.problem}).",
-            "Check the address, and that this command and the server have versions that fit.",
+            "Check the address, and that the server is not older than this command.",
         )
     return Problem(ExitCode.REFUSED, "FAILED", str(error))
 

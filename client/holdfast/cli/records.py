@@ -25,8 +25,9 @@ from holdfast.client import (
 )
 
 
-def print_json(value: Mapping[str, object]) -> None:
-    print(json.dumps(value, separators=(",", ":")))
+def print_json(value: Mapping[str, object], *, at_once: bool = False) -> None:
+    """`at_once`: more will follow, and whoever reads it should not have to wait for that."""
+    print(json.dumps(value, separators=(",", ":")), flush=at_once)
 
 
 def accepted_json(accepted: Accepted, task: NewTask) -> dict[str, object]:

@@ -7,31 +7,36 @@ from typing import cast
 
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 
-_MODULE = "holdfast.broker.main"
+_BROKER = "holdfast.broker.main"
+_ROUTER = "holdfast.router.main"
 
 Run = Callable[..., int]
 
 
 def run_dev(config: Path | None, overrides: dict[str, object], *, as_json: bool) -> int:
-    return _run("dev", "run_dev", config, overrides, as_json=as_json)
+    return _run(_BROKER, "dev", config, overrides, as_json=as_json)
 
 
 def run_broker(config: Path | None, overrides: dict[str, object], *, rebuild: bool, as_json: bool) -> int:
     """`rebuild`: what is in the data directory is moved aside, and comes anew from the other nodes."""
-    return _run("broker", "run_broker", config, overrides, rebuild=rebuild, as_json=as_json)
+    return _run(_BROKER, "broker", config, overrides, rebuild=rebuild, as_json=as_json)
 
 
-def _run(command: str, function: str, config: Path | None, overrides: dict[str, object], **switches: bool) -> int:
+def run_router(config: Path | None, overrides: dict[str, object], *, as_json: bool) -> int:
+    return _run(_ROUTER, "router", config, overrides, as_json=as_json)
+
+
+def _run(module: str, command: str, config: Path | None, overrides: dict[str, object], **switches: bool) -> int:
     try:
         # As its contract says: the function takes the configuration file, the flags, and what is to be other than
         # usual, and returns an exit code.
-        run = cast(Run, getattr(importlib.import_module(_MODULE), function))
+        run = cast(Run, getattr(importlib.import_module(module), f"run_{command}"))
         return run(config, overrides, **{name: True for name, is_on in switches.items() if is_on})
     except ImportError as error:
         missing = error.name or ""
         package = missing.partition(".")[0]
         # A module of ours that cannot be imported is a fault to be seen, unless the whole server is not there.
-        if not missing or (package == "holdfast" and missing not in (_MODULE, "holdfast.broker")):
+        if not missing or (package == "holdfast" and missing not in (module, module.rpartition(".")[0])):
             raise
         name = missing if package == "holdfast" else package
         raise CommandFailed(

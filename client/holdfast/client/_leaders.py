@@ -12,29 +12,36 @@ leader it names has just failed: it may not have noticed yet.
 import re
 from collections.abc import Collection, Sequence
 
+from holdfast.client._doubts import PASSING
 from holdfast.client._pauses import pause_elsewhere_s, wished_pause_s
 from holdfast.client.errors import (
     NO_LEADER,
+    STALE_MAP,
     ConnectionFailed,
     DeadlineExceeded,
     HoldfastError,
     InvalidAddress,
     OutcomeUnknown,
     Rejected,
+    ServerError,
     Unavailable,
+    UnexpectedAnswer,
 )
 
 ADDRESSES_MAX = 32
 HINTED_MAX = 8  # leaders that are not in the user's list and are remembered all the same
 HOPS_MAX = 4  # redirects that one call follows before it looks for the leader by itself
 SUSPECT_S = 1.0  # as long as it may take the others to notice that a leader has gone
+DIRECT_SUSPECT_S = 5.0  # the same where others take calls for it: it may run and be out of this client's reach
 
 _PORT = r":(?P<port>\d{1,5})"
 _HOST_PORT = re.compile(rf"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]){_PORT}")
 _ADDRESS = re.compile(rf"(?:dns:///)?{_HOST_PORT.pattern}|unix:.+")
 
-_ELSEWHERE = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "OUTCOME_UNKNOWN"})
-_DID_NOTHING = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "OVERLOADED"})
+_ELSEWHERE = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "STALE_MAP", "OUTCOME_UNKNOWN"})
+_DID_NOTHING = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "STALE_MAP", "OVERLOADED", "CONFLICT"})
+# Of a call that goes straight to the leader of its shard: the map that sent it there was older than a move.
+_MOVED = "SHARD_NOT_FOUND"
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
@@ -66,8 +73,11 @@ def _is_address(pattern: re.Pattern[str], text: str) -> bool:
 class Leaders:
     """What this client knows of the leader of one shard."""
 
-    def __init__(self, listed: Sequence[str]) -> None:
+    def __init__(self, listed: Sequence[str], *, is_direct: bool = False) -> None:
+        """`is_direct`: the leader is known from a map, and those in the list are only asked when it fails."""
         self._listed = tuple(listed)
+        self.is_direct = is_direct
+        self._suspect_s = DIRECT_SUSPECT_S if is_direct else SUSPECT_S
         self._hinted: dict[str, None] = {}  # the newest last
         self._target = self._listed[0]
         self._named: str | None = None  # the leader, if somebody named it or it has answered
@@ -115,6 +125,15 @@ class Leaders:
                 del self._hinted[next(iter(self._hinted))]
         return True
 
+    def relist(self, listed: Sequence[str]) -> None:
+        """Another list. Whoever leads stays known."""
+        if tuple(listed) == self._listed:
+            return
+        self._listed = tuple(listed)
+        self._hinted = {each: None for each in self._hinted if each not in self._listed}
+        if self._target not in self.known:
+            self._hinted[self._target] = None
+
     def answered(self, address: str) -> None:
         """A call was carried out there."""
         self._suspects.pop(address, None)
@@ -124,7 +143,7 @@ class Leaders:
     def left(self, address: str, now_s: float, *, suspect: bool) -> None:
         """It does not lead, or does not answer: others are asked. A suspect's name counts only in a newer epoch."""
         if suspect:
-            self._suspects[address] = (now_s + SUSPECT_S, self._epoch)
+            self._suspects[address] = (now_s + self._suspect_s, self._epoch)
             self._suspects = {each: suspected for each, suspected in self._suspects.items() if suspected[0] > now_s}
         if self._named == address:
             self._named = None
@@ -139,12 +158,13 @@ class Leaders:
 class Course:
     """The way of one call: at which server it is, and where it goes when that fails."""
 
-    def __init__(self, leaders: Leaders, *, retry: bool, repeatable: bool) -> None:
+    def __init__(self, leaders: Leaders, *, retry: bool, repeatable: bool, changes: bool = False) -> None:
         """`retry`: goes on until the caller stops it; otherwise it asks each server once and waits for nothing.
-        `repeatable`: the call does no harm when carried out twice."""
+        `repeatable`: the call does no harm when carried out twice. `changes`: it is about tasks, and not only reads."""
         self._leaders = leaders
         self._retry = retry
         self._repeatable = repeatable
+        self._changes = changes
         self.address = leaders.pick() or leaders.known[0]
         self._avoid: set[str] = set()  # where it was in this round of all servers
         self._hops = 0  # redirects followed in this round
@@ -160,14 +180,14 @@ class Course:
         self._no_leader.pop(self.address, None)
         if isinstance(error, Rejected) and _is_not_leader(error):
             self._no_leader[self.address] = error
-        if not _did_nothing(error):
+        if may_have_taken_effect(error):
             self._unknown = error
         if isinstance(error, Rejected) and error.reason == "NOT_LEADER" and self._follows(error, now_s):
             first, self._hopped = not self._hopped, True
             return 0.0 if first else self._back_off()
         here = self.address
         goes_on = self._may_repeat(error)
-        moves = self._leaders.several and _is_of_the_server(error)
+        moves = self._leaders.several and (_is_of_the_server(error) or self._has_moved(error))
         if moves:
             # A call that was too slow does not make its server one that has gone: others may send us back at once.
             self._leaders.left(here, now_s, suspect=isinstance(error, ConnectionFailed))
@@ -177,9 +197,16 @@ class Course:
             return self._again(error) if self._retry else None
         return self._move_on(here)
 
+    @property
+    def may_have_taken_effect(self) -> bool:
+        """Whether an attempt that failed may have been carried out."""
+        return self._unknown is not None
+
     def last_word(self, error: HoldfastError) -> HoldfastError:
         """What the caller hears. A refusal must not hide that an earlier attempt may have taken effect."""
-        told = self._unknown if self._unknown is not None and _did_nothing(error) else error
+        told = error
+        if self._unknown is not None and (_did_nothing(error) or (self._changes and not may_have_taken_effect(error))):
+            told = self._unknown
         if len(self._trail) < 2:
             return told
         addresses, cause = ", ".join(self._trail), "; ".join(f"{at}: {what}" for at, what in self._trail.items())
@@ -224,7 +251,12 @@ class Course:
             return True
         if isinstance(error, ConnectionFailed | DeadlineExceeded | OutcomeUnknown):
             return self._repeatable
-        return isinstance(error, Rejected) and error.reason in _DID_NOTHING
+        if not isinstance(error, Rejected) or _is_forgotten(error):
+            return False
+        return error.reason in _DID_NOTHING or self._has_moved(error)
+
+    def _has_moved(self, error: HoldfastError) -> bool:
+        return self._leaders.is_direct and isinstance(error, Rejected) and error.reason == _MOVED
 
     def _again(self, error: HoldfastError) -> float:
         self._failed += 1
@@ -262,10 +294,22 @@ def _is_not_leader(error: HoldfastError) -> bool:
     return isinstance(error, Rejected) and error.reason == "NOT_LEADER"
 
 
+def _is_forgotten(error: Rejected) -> bool:
+    """No map will ever know again what the call's request ids name: it takes other ids, and so another call."""
+    return error.reason == STALE_MAP and error.metadata.get("why") == "forgotten"
+
+
+def may_have_taken_effect(error: HoldfastError) -> bool:
+    """Whether a call that ended with this may have been carried out."""
+    if isinstance(error, ConnectionFailed):
+        return error.sent
+    return isinstance(error, DeadlineExceeded | OutcomeUnknown | ServerError | UnexpectedAnswer)
+
+
 def _did_nothing(error: HoldfastError) -> bool:
     if isinstance(error, ConnectionFailed):
         return not error.sent
-    return isinstance(error, Rejected) and error.reason in _DID_NOTHING
+    return isinstance(error, Rejected) and (error.reason in _DID_NOTHING or error.reason in PASSING)
 
 
 def _words(error: HoldfastError) -> str:

@@ -12,11 +12,14 @@ What is repeated, with growing pauses and jitter, until the deadline:
 With `retry` off, a call asks each server at most once and pauses for nothing.
 
 A long poll is such a call whose request is made anew for each attempt, because its wait gets shorter.
+
+A call whose shard is known names it in its metadata. Calls without one go to the servers of the list: routers, which
+know where each task belongs, or a broker with a single shard.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -27,6 +30,8 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from holdfast.client import _forks
+from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
+from holdfast.client._doubts import CHANGES, doubt_refusals
 from holdfast.client._leaders import Course, Leaders, split_addresses
 from holdfast.client._silence import Flight, Leader, SilenceWatch
 from holdfast.client.errors import (
@@ -34,7 +39,6 @@ from holdfast.client.errors import (
     ConnectionFailed,
     DeadlineExceeded,
     HoldfastError,
-    InvalidArgument,
     Overloaded,
     Rejected,
     ServerError,
@@ -43,11 +47,14 @@ from holdfast.client.errors import (
 )
 from holdfast.proto.v1 import shards_pb2
 
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-POLL_S_MAX = 30.0  # short enough for whatever sits between client and server and cuts silent connections
-
 _ERROR_DOMAIN = "holdfast"
 _DETAILS_KEY = "grpc-status-details-bin"
+
+_SHARD_KEY = "holdfast-shard"
+_ATTEMPT_KEY = "holdfast-attempt"  # of a reserve that is repeated: an earlier one may have claimed at another shard
+_ANYBODY = -1  # in the place of a shard: whoever is asked can answer
+# How long a leader that is out of reach may keep a call that could go another way.
+_CONNECT_S_MAX = 1.0
 
 # What gRPC itself says, not the server, when a call never left because there is no connection.
 _NEVER_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
@@ -61,6 +68,7 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A long poll over a connection that died without a word must notice; an idle client need not keep one alive.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what newer versions of gRPC go by
     ("grpc.keepalive_permit_without_calls", 0),
     # gRPC's own pauses between connection attempts grow to two minutes: a server that restarted would wait for that.
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -72,6 +80,8 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
 )
 
+_Metadata = tuple[tuple[str, str], ...]
+
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
 
@@ -80,6 +90,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 class Method(Generic[RequestT, ResponseT]):
     """One call of the wire API."""
 
+    name: str
     path: str  # as gRPC wants it, e.g. /holdfast.proto.v1.Tasks/Enqueue
     request: type[RequestT]
     response: type[ResponseT]
@@ -105,96 +116,10 @@ def method(
     found = descriptor.methods_by_name[name]
     assert found.input_type is request.DESCRIPTOR, f"{name} takes {found.input_type.name}"
     assert found.output_type is response.DESCRIPTOR, f"{name} returns {found.output_type.name}"
-    return Method(f"/{descriptor.full_name}/{name}", request, response)
+    return Method(name, f"/{descriptor.full_name}/{name}", request, response)
 
 
 _FIND_LEADER = method(shards_pb2, "Shards", "FindLeader", shards_pb2.FindLeaderRequest, shards_pb2.FindLeaderResponse)
-
-
-class _Attempts(Protocol):
-    """The attempts of a call: what to send each time, and how long there is for it."""
-
-    timeout_s: float  # of the whole call; of a poll: of the attempt under way
-    wait_s: float  # how long the server is asked to wait in the attempt under way
-
-    def next(self, now_s: float) -> tuple[bytes, float]:
-        """What to send, and how long to wait for the answer."""
-        ...
-
-    def pause_s(self, wished_s: float) -> float | None:
-        """How long to pause before the next attempt; None if there is none."""
-        ...
-
-
-class _OneRequest:
-    """The same bytes, all within one deadline."""
-
-    wait_s = 0.0
-
-    def __init__(self, data: bytes, timeout_s: float) -> None:
-        self._data = data
-        self._deadline_s = time.monotonic() + timeout_s
-        self.timeout_s = timeout_s
-
-    def next(self, now_s: float) -> tuple[bytes, float]:
-        return self._data, self._deadline_s - now_s
-
-    def pause_s(self, wished_s: float) -> float | None:
-        return wished_s if time.monotonic() + wished_s < self._deadline_s else None
-
-
-class _OneWait:
-    """A request that asks the server to wait: what is left of the wait, all within one deadline."""
-
-    def __init__(self, make: Callable[[int], Message], wait_ms: int, timeout_s: float) -> None:
-        self._make = make
-        self._wait_ms = wait_ms
-        now_s = time.monotonic()
-        self._ends_s = now_s + wait_ms / 1000
-        self._deadline_s = now_s + max(0, wait_ms) / 1000 + timeout_s
-        self.timeout_s = self._deadline_s - now_s
-        self.wait_s = 0.0
-        self._first = True
-
-    def next(self, now_s: float) -> tuple[bytes, float]:
-        left_ms = self._wait_ms if self._first else max(0, int((self._ends_s - now_s) * 1000))
-        self._first = False
-        self.wait_s = max(0, left_ms) / 1000
-        return _checked(self._make(left_ms).SerializeToString()), self._deadline_s - now_s
-
-    def pause_s(self, wished_s: float) -> float | None:
-        return wished_s if time.monotonic() + wished_s < self._deadline_s else None
-
-
-class _Poll:
-    """A long poll: each attempt waits for as long as is left, and the last one begins when nothing is."""
-
-    def __init__(self, make: Callable[[int], Message], ends_s: float, answer_s: float) -> None:
-        self._make = make
-        self._ends_s = ends_s
-        self._answer_s = answer_s
-        self.timeout_s = answer_s
-        self.wait_s = 0.0
-
-    def next(self, now_s: float) -> tuple[bytes, float]:
-        self.wait_s = min(POLL_S_MAX, max(0.0, self._ends_s - now_s))
-        self.timeout_s = self.wait_s + self._answer_s
-        return self._make(int(self.wait_s * 1000)).SerializeToString(), self.timeout_s
-
-    def pause_s(self, wished_s: float) -> float | None:
-        if not wished_s:
-            return 0.0  # a redirect: still the same attempt
-        left_s = self._ends_s - time.monotonic()
-        return min(wished_s, left_s) if left_s > 0 else None
-
-
-def _checked(data: bytes) -> bytes:
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise InvalidArgument(
-            f"Expected a request of at most {MESSAGE_BYTES_MAX} bytes, but it has {len(data)}.",
-            reason="BATCH_TOO_LARGE",
-        )
-    return data
 
 
 class _Server:
@@ -206,11 +131,26 @@ class _Server:
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
-    def call(self, path: str, data: bytes, timeout_s: float) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":
+    def call(
+        self, path: str, data: bytes, timeout_s: float, metadata: _Metadata | None
+    ) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":
         call = self._calls.get(path)
         if call is None:
             call = self._calls[path] = self._open().unary_unary(path)
-        return call(data, timeout=timeout_s)
+        return call(data, timeout=timeout_s, metadata=metadata)
+
+    async def connect(self, timeout_s: float) -> bool:
+        """Whether there is a connection, within this time at the latest."""
+        channel = self._open()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        return False  # at once, e.g. because nobody listens there
+                    await channel.wait_for_state_change(state)
+        except (TimeoutError, grpc.aio.UsageError):  # the latter of a channel that was closed meanwhile
+            return False
+        return True
 
     @property
     def is_connected(self) -> bool:
@@ -237,7 +177,7 @@ class Connection:
         self.addresses = split_addresses(address)
         self.address = ",".join(self.addresses)
         self._retry = retry
-        self._leaders: dict[int, Leaders] = {}  # by shard
+        self._leaders: dict[int | None, Leaders] = {}  # by shard; None: of calls that name none
         self._servers: dict[str, _Server] = {}  # by address
         self._watch = SilenceWatch(self._who_leads)
         self._closed = False
@@ -254,6 +194,20 @@ class Connection:
         for server in servers:
             await server.close()
 
+    def learn(self, shard: int, servers: Sequence[str], leader: str, epoch: int) -> None:
+        """From a map: who leads the shard (empty if that is not known), and who else may know or take its calls."""
+        leaders = self._leaders.get(shard)
+        if leaders is None or not leaders.is_direct:
+            leaders = self._leaders[shard] = Leaders(servers, is_direct=True)
+        leaders.relist(servers)
+        if leader and leaders.named != leader:
+            leaders.name(leader, epoch, time.monotonic())
+
+    def may_ask(self, servers: Sequence[str]) -> None:
+        """Who else can answer what every server can."""
+        leaders = self._leaders.setdefault(_ANYBODY, Leaders(self.addresses))
+        leaders.relist(tuple(dict.fromkeys((*self.addresses, *servers))))
+
     async def call(
         self,
         method: Method[RequestT, ResponseT],
@@ -261,11 +215,17 @@ class Connection:
         *,
         timeout_s: float,
         repeatable: bool,
-        shard: int = 0,
+        shard: int | None = None,
     ) -> Reply[ResponseT]:
         """Sends the request to the leader and returns the answer, or raises one of the errors of this library."""
-        attempts = _OneRequest(_checked(request.SerializeToString()), timeout_s)
+        attempts = OneRequest(checked(request.SerializeToString()), timeout_s)
         return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard)
+
+    async def ask_any(
+        self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
+    ) -> ResponseT:
+        """The same for what every server of the list can answer."""
+        return (await self.call(method, request, timeout_s=timeout_s, repeatable=repeatable, shard=_ANYBODY)).message
 
     async def wait(
         self,
@@ -275,10 +235,15 @@ class Connection:
         wait_ms: int,
         timeout_s: float,
         repeatable: bool,
+        attempt: int = 0,
+        shard: int | None = None,
     ) -> Reply[ResponseT]:
         """The same for a call that lets the server wait. `make` makes the request of the wait in milliseconds: all of
-        it at first, what is left of it when it is repeated. Ends `timeout_s` after the wait."""
-        return await self._send_until_answered(method, _OneWait(make, wait_ms, timeout_s), repeatable=repeatable)
+        it at first, what is left of it when it is repeated. Ends `timeout_s` after the wait.
+
+        `attempt`: the number of the first one, if the server is to be told when it is not the first."""
+        attempts = OneWait(make, wait_ms, timeout_s)
+        return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard, attempt=attempt)
 
     async def poll(
         self,
@@ -287,13 +252,14 @@ class Connection:
         *,
         ends_s: float,
         answer_s: float,
+        shard: int | None = None,
     ) -> Reply[ResponseT]:
         """Sends what `make` makes of the wait in milliseconds, again and again until there is an answer.
 
         After `ends_s` (on time.monotonic(), may be infinite) no attempt begins; each may last `answer_s` longer than
         its wait. One wait is at most POLL_S_MAX, so the answer may come before the end.
         """
-        return await self._send_until_answered(method, _Poll(make, ends_s, answer_s), repeatable=True)
+        return await self._send_until_answered(method, Poll(make, ends_s, answer_s), repeatable=True, shard=shard)
 
     async def call_at(
         self, address: str, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float
@@ -302,7 +268,7 @@ class Connection:
         server = self._server(address)
         try:
             return self._read(
-                method, await self._send(server, method.path, request.SerializeToString(), timeout_s), server
+                method, await self._send(server, method.path, request.SerializeToString(), timeout_s, None), server
             )
         except grpc.aio.AioRpcError as status:
             raise _error_of(status, server, timeout_s) from status.with_traceback(None)
@@ -310,33 +276,40 @@ class Connection:
             await self._close_unneeded()
 
     async def _send_until_answered(
-        self, method: Method[RequestT, ResponseT], attempts: _Attempts, *, repeatable: bool, shard: int = 0
-    ) -> Reply[ResponseT]:
+        self, method: Method[RequestT, ResponseT], attempts: Attempts, *, repeatable: bool, shard: int | None,
+        attempt: int = 0,
+    ) -> Reply[ResponseT]:  # fmt: skip
         leaders = self._leaders.get(shard)
         if leaders is None:
             leaders = self._leaders[shard] = Leaders(self.addresses)
-        course = Course(leaders, retry=self._retry, repeatable=repeatable)
+        course = Course(leaders, retry=self._retry, repeatable=repeatable, changes=method.name in CHANGES)
         while True:
             sent_s = time.monotonic()
             data, timeout_s = attempts.next(sent_s)
             server = self._server(course.address)
+            metadata = _metadata(shard, attempt)
             cause: grpc.aio.AioRpcError | None = None
             try:
+                if leaders.is_direct and leaders.several and not server.is_connected:
+                    await self._connect(server, timeout_s)
                 if leaders.several:
                     answer = await self._send_watched(
-                        server, method.path, data, timeout_s, attempts.wait_s, leaders, shard, repeatable=repeatable
-                    )
+                        server, method.path, data, timeout_s, metadata, attempts.wait_s, leaders, shard,
+                        repeatable=repeatable,
+                    )  # fmt: skip
                 else:
-                    answer = await self._send(server, method.path, data, timeout_s)
+                    answer = await self._send(server, method.path, data, timeout_s, metadata)
                 if leaders.named != server.address:
                     leaders.answered(server.address)
-                return Reply(self._read(method, answer, server), sent_s)
+                return Reply(self._read(method, answer, server, is_doubtful=course.may_have_taken_effect), sent_s)
             except grpc.aio.AioRpcError as status:
                 # Its traceback would keep the channel for as long as somebody keeps the error.
                 cause = status.with_traceback(None)
                 error = _error_of(status, server, attempts.timeout_s)
             except _GaveUpError:
                 error = ConnectionFailed(server.address, "no answer")
+            except _NotConnectedError:
+                error = ConnectionFailed(server.address, "no connection", sent=False)
             pause_s = course.after(error, time.monotonic())
             if pause_s is not None:
                 pause_s = attempts.pause_s(pause_s)
@@ -344,16 +317,31 @@ class Connection:
                 raise course.last_word(error) from cause
             if pause_s:
                 await asyncio.sleep(pause_s)
+            attempt += 1 if attempt else 0
             await self._close_unneeded()
 
+    async def _connect(self, server: _Server, timeout_s: float) -> None:
+        """Before a call is sent to a leader: if it is out of reach, the call can still go another way."""
+        if self._is_closed():
+            raise ClientClosed
+        server.calls_under_way += 1
+        try:
+            is_connected = await server.connect(min(_CONNECT_S_MAX, timeout_s))
+        finally:
+            server.calls_under_way -= 1
+        if self._is_closed():
+            raise ClientClosed
+        if not is_connected:
+            raise _NotConnectedError
+
     async def _send_watched(
-        self, server: _Server, path: str, data: bytes, timeout_s: float, wait_s: float, leaders: Leaders, shard: int, *,
-        repeatable: bool,
+        self, server: _Server, path: str, data: bytes, timeout_s: float, metadata: _Metadata | None, wait_s: float,
+        leaders: Leaders, shard: int | None, *, repeatable: bool,
     ) -> bytes:  # fmt: skip
         """The same, and other servers are asked who leads while this one is silent."""
         if self._is_closed():
             raise ClientClosed
-        call = server.call(path, data, timeout_s)
+        call = server.call(path, data, timeout_s, metadata)
         flight = Flight(
             leaders, shard, server.address, call, wait_s=wait_s, timeout_s=timeout_s, repeatable=repeatable,
             now_s=time.monotonic(),
@@ -369,10 +357,12 @@ class Connection:
             self._watch.end(flight)
             del call, flight  # an error holds this frame, which would hold the channel
 
-    async def _send(self, server: _Server, path: str, data: bytes, timeout_s: float) -> bytes:
+    async def _send(
+        self, server: _Server, path: str, data: bytes, timeout_s: float, metadata: _Metadata | None
+    ) -> bytes:
         if self._is_closed():
             raise ClientClosed
-        return await self._answer(server, server.call(path, data, timeout_s))
+        return await self._answer(server, server.call(path, data, timeout_s, metadata))
 
     async def _answer(self, server: _Server, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]") -> bytes:
         server.calls_under_way += 1
@@ -409,24 +399,44 @@ class Connection:
             del self._servers[server.address]
             await server.close()
 
-    def _read(self, method: Method[RequestT, ResponseT], answer: bytes, server: _Server) -> ResponseT:
+    def _read(
+        self, method: Method[RequestT, ResponseT], answer: bytes, server: _Server, *, is_doubtful: bool = False
+    ) -> ResponseT:
+        """`is_doubtful`: an earlier attempt may have taken effect, whatever this answer refuses."""
         try:
-            return method.response.FromString(answer)
+            message = method.response.FromString(answer)
         except DecodeError:
             raise UnexpectedAnswer("its message cannot be read", server.address) from None
+        if is_doubtful:
+            doubt_refusals(message)
+        return message
 
-    async def _who_leads(self, address: str, shard: int, timeout_s: float) -> Leader | None:
+    async def _who_leads(self, address: str, shard: int | None, timeout_s: float) -> Leader | None:
         try:
             found = await self.call_at(
-                address, _FIND_LEADER, shards_pb2.FindLeaderRequest(shard=shard), timeout_s=timeout_s
+                address, _FIND_LEADER, shards_pb2.FindLeaderRequest(shard=shard or 0), timeout_s=timeout_s
             )
         except HoldfastError:
             return None
-        return Leader(found.address, found.epoch) if found.address else None
+        # The list may be one of routers: a call that names no shard must not go past them to a broker.
+        is_usable = found.address in self.addresses if shard is None else bool(found.address)
+        return Leader(found.address, found.epoch) if is_usable else None
 
 
 class _GaveUpError(Exception):
     """The call was cancelled here because its server was silent and another one leads, or may lead."""
+
+
+class _NotConnectedError(Exception):
+    """There is no connection to the server, and the call was not sent."""
+
+
+def _metadata(shard: int | None, attempt: int) -> _Metadata | None:
+    """None, at no cost, for nearly every call that does not go straight to a leader."""
+    if shard is None or shard < 0:
+        return None if attempt < 2 else ((_ATTEMPT_KEY, str(attempt)),)
+    named = (_SHARD_KEY, str(shard))
+    return (named,) if attempt < 2 else (named, (_ATTEMPT_KEY, str(attempt)))
 
 
 def _is_cancelled() -> bool:

@@ -39,7 +39,7 @@ class Flight:
     __slots__ = ("address", "call", "gave_up", "leaders", "limit_s", "look_at_s", "quiet_s", "repeatable", "shard")
 
     def __init__(
-        self, leaders: Leaders, shard: int, address: str, call: Cancellable, *, wait_s: float, timeout_s: float,
+        self, leaders: Leaders, shard: int | None, address: str, call: Cancellable, *, wait_s: float, timeout_s: float,
         repeatable: bool, now_s: float,
     ) -> None:  # fmt: skip
         """`wait_s`: how long the server was asked to wait before it answers; `timeout_s`: how long the caller waits."""
@@ -63,8 +63,9 @@ class Flight:
 class SilenceWatch:
     """Looks after the flights it is given; a task that runs only while there are some."""
 
-    def __init__(self, ask: Callable[[str, int, float], Awaitable[Leader | None]]) -> None:
-        """`ask(address, shard, timeout_s)`: who leads, or None if that cannot be said there."""
+    def __init__(self, ask: Callable[[str, int | None, float], Awaitable[Leader | None]]) -> None:
+        """`ask(address, shard, timeout_s)`: who leads, or None if nobody can say there. Without a shard the call is for
+        whichever the servers take it for."""
         self._ask = ask
         self._flights: dict[Flight, None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +95,7 @@ class SilenceWatch:
         finally:
             self._task = None
 
-    async def _look(self, silent: list[Flight], leaders: Leaders, shard: int) -> None:
+    async def _look(self, silent: list[Flight], leaders: Leaders, shard: int | None) -> None:
         at = {flight.address for flight in silent}
         if leaders.named is None or leaders.named in at:  # otherwise it is known already that another one leads
             found = await self._who_leads((each for each in leaders.known if each not in at), shard)
@@ -113,7 +114,7 @@ class SilenceWatch:
                 flight.limit_s = float("inf")
                 flight.give_up()
 
-    async def _who_leads(self, others: Iterable[str], shard: int) -> Leader | None:
+    async def _who_leads(self, others: Iterable[str], shard: int | None) -> Leader | None:
         for address in others:
             found = await self._ask(address, shard, _ASK_S_MAX)
             if found is not None:

@@ -31,6 +31,7 @@ from holdfast.client.models import (
     TaskState,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.sets import made_up_id, parse_made_up
 
 T = TypeVar("T")
 
@@ -43,8 +44,6 @@ _STATES: dict[int, TaskState] = {
     pb.TASK_STATE_DEAD: TaskState.DEAD,
     pb.TASK_STATE_CANCELLED: TaskState.CANCELLED,
 }
-
-_MADE_UP = "auto-"  # how request ids begin that the client makes up
 
 # All numbers of a task, a made-up request id, and what the encoding adds.
 _TASK_BYTES = 200
@@ -62,15 +61,19 @@ def enqueue_request(tasks: Sequence[NewTask]) -> pb.EnqueueRequest:
     return request
 
 
-def make_up_request_ids(request: pb.EnqueueRequest, tasks: Sequence[NewTask], ttl_ms: int) -> list[int]:
-    """Gives an id to each task without one, so that the call can be repeated; returns the places of these tasks."""
+def make_up_request_ids(
+    request: pb.EnqueueRequest, tasks: Sequence[NewTask], ttl_ms: int, generation_of: Callable[[str], int]
+) -> list[int]:
+    """Gives an id to each task without one, so that the call can be repeated; returns the places of these tasks.
+
+    `generation_of` a queue: of its set of shards. The id names it, so that a repetition finds its first attempt."""
     without = [at for at, task in enumerate(tasks) if task.request_id is None and task.request_id_ttl_ms is None]
     if without:
-        call = f"{_MADE_UP}{uuid.uuid4().hex}-"
+        call_key = uuid.uuid4().hex
         specs = request.tasks
         for at in without:
             spec = specs[at]
-            spec.request_id = f"{call}{at}"
+            spec.request_id = made_up_id(generation_of(spec.queue), call_key, at)
             spec.request_id_ttl_ms = ttl_ms
     return without
 
@@ -246,6 +249,13 @@ def _put_specs(add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: 
             _put_spec(add(), task)
         except _MISFITS as misfit:
             raise _spec_misfit(task, f"{where}[{index}]", misfit) from None
+        if task.request_id and parse_made_up(task.request_id) is not None:
+            # Servers would look for it where this client's own ids go, which is not always the same place.
+            raise InvalidArgument(
+                "Expected a request_id that does not look like one that clients make up (~0.x.0), but it does.",
+                reason="INVALID_FIELD",
+                field=f"{where}[{index}].request_id",
+            )
         if task.run_at_ms is not None and task.delay_ms is not None:
             raise InvalidArgument(
                 "Expected at most one of run_at_ms and delay_ms, but both are set.",
@@ -461,7 +471,7 @@ def _claimed(claim: pb.Claim, sent_s: float) -> ClaimedTask:
 def _new_task(spec: pb.TaskSpec) -> NewTask:
     has = spec.HasField
     # Handed over once more, the task must not be taken for a repetition of the call that made its id up.
-    made_up = spec.request_id.startswith(_MADE_UP)
+    made_up = parse_made_up(spec.request_id) is not None
     return NewTask(
         queue=spec.queue,
         type=spec.type,

@@ -11,10 +11,15 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from holdfast.client import _shards, _wire
+from holdfast.client import _wire
+from holdfast.client._cluster import OperatorCalls
 from holdfast.client._coalescing import Coalescer
+from holdfast.client._direct import Direct
+from holdfast.client._direct_reserve import RESERVE
+from holdfast.client._memory import Generations, Unanswered
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
 from holdfast.client.errors import (
+    STALE_MAP,
     ConnectionFailed,
     DeadlineExceeded,
     OutcomeUnknown,
@@ -38,14 +43,11 @@ from holdfast.client.models import (
     Failed,
     Failure,
     NewTask,
-    NodeReport,
     QueuePage,
     QueueStats,
     Released,
-    ShardHash,
     TaskError,
     TaskInfo,
-    Transferred,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 
@@ -62,7 +64,6 @@ _MADE_UP_S_MAX = 24 * 3600.0
 _NO_ANSWER = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, Overloaded, Unavailable)
 
 _ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
-_RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
 _ACK = method(pb, "Tasks", "Ack", pb.AckRequest, pb.AckResponse)
 _FAIL = method(pb, "Tasks", "Fail", pb.FailRequest, pb.FailResponse)
 _EXTEND = method(pb, "Tasks", "Extend", pb.ExtendRequest, pb.ExtendResponse)
@@ -82,7 +83,7 @@ _DISCARD_DEAD = method(
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(OperatorCalls):
     """A client of one server or one cluster, for producers, workers and operators. Any number of calls may run at once.
 
     The address is host:port, or several with commas between them: "h1:7401,h2:7401,h3:7401". Calls go to the server
@@ -94,6 +95,11 @@ class AsyncClient:
     because it is overloaded, shutting down or not the leader is repeated too. With `retry=False` nothing is waited
     for: each server is asked at most once.
 
+    With `direct=True` a client of a cluster goes straight to the leaders of the shards: one hop less than through a
+    router. It learns from any address that it is given, of a router or a broker, where queues and shards are, and goes
+    back to that address for what a leader does not take, e.g. because only the router can be reached from here.
+    Without it, the address of a cluster with several shards must be that of a router.
+
     >>> import asyncio
     >>> async def main() -> None:
     ...     async with AsyncClient("localhost:7400") as client:
@@ -103,14 +109,28 @@ class AsyncClient:
     ...         await client.ack(task)
     >>> asyncio.run(main())
     welcome b'ada@example.org' True
+    >>> async def straight_to_the_leaders() -> None:
+    ...     async with AsyncClient("localhost:7400", direct=True) as client:
+    ...         print((await client.enqueue(NewTask("mail", "welcome"))).duplicate)
+    >>> asyncio.run(straight_to_the_leaders())
+    False
     """
 
     def __init__(
-        self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = DEFAULT_TIMEOUT_S, retry: bool = True
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: bool = True,
+        direct: bool = False,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent before the first call."""
         self._timeout_s = timeout_s
         self._connection = Connection(address, retry=retry)
+        self._direct = Direct(self._connection) if direct else None
+        self._calls: Connection | Direct = self._direct or self._connection
+        self._generations = Generations()
+        self._reserves = Unanswered()
         self._single_enqueues = Coalescer(self._enqueue_together, _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
 
     @property
@@ -127,6 +147,8 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Closes the connection. Calls that are still running end with `ClientClosed`."""
+        if self._direct is not None:
+            await self._direct.close()
         await self._connection.close()
         await self._single_enqueues.drain()
 
@@ -165,15 +187,39 @@ class AsyncClient:
         if not tasks:
             return []
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        ends_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                return await self._enqueue_once(tasks, timeout_s)
+            except Unavailable as error:
+                # Raised only if no attempt did anything: so the tasks may get other ids, of a set the server knows.
+                # If the server may yet hear of the set that they name, the call has waited for that until its end.
+                is_new = self._learn_generation(error) and error.metadata.get("why") == "forgotten"
+                timeout_s = ends_s - time.monotonic()
+                if not is_new or not self._connection.retries or timeout_s <= 0:
+                    raise
+
+    async def _enqueue_once(self, tasks: Sequence[NewTask], timeout_s: float) -> list[Accepted | Rejected]:
         request = _wire.enqueue_request(tasks)
         made_up: Sequence[int] = ()
         if self._connection.retries:
             keep_s = min(max(0.0, timeout_s) + _MADE_UP_SPARE_S, _MADE_UP_S_MAX)
-            made_up = _wire.make_up_request_ids(request, tasks, int(keep_s * 1000))
+            made_up = _wire.make_up_request_ids(request, tasks, int(keep_s * 1000), self._generation_of)
         # Without a request_id the server cannot tell a repeated task from a new one.
         repeatable = len(made_up) == len(tasks) or all(spec.request_id for spec in request.tasks)
         response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable)
+        if response.generations:
+            self._generations.learn(response.generations)
         return _wire.enqueue_outcomes(response, len(tasks), made_up)
+
+    def _generation_of(self, queue: str) -> int:
+        # Straight to the leaders only what is on the map counts: with an id of a newer set there would be no way.
+        return self._generations.of(queue) if self._direct is None else self._direct.generation_of(queue)
+
+    def _learn_generation(self, error: Rejected) -> bool:
+        """From a server that does not know the set that a made-up id names. Whether the next ids are others."""
+        queue, newest = error.metadata.get("queue", ""), error.metadata.get("generation", "")
+        return error.reason == STALE_MAP and newest.isdecimal() and self._generations.replace(queue, int(newest))
 
     # -------------------------------------------------------------------------------------------- workers
 
@@ -209,13 +255,15 @@ class AsyncClient:
             request.wait_ms = left_ms
             return request
 
-        reply = await self._connection.wait(
-            _RESERVE,
+        reply = await self._calls.wait(
+            RESERVE,
             make,
             wait_ms=request.wait_ms,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
             repeatable=bool(request.claim_request_id),
+            attempt=self._reserves.begin(request.claim_request_id),
         )
+        self._reserves.answered(request.claim_request_id)
         return _wire.claimed_tasks(reply.message, reply.sent_s)
 
     async def ack(
@@ -267,7 +315,7 @@ class AsyncClient:
         if not items:
             return []
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        reply = await self._connection.call(_EXTEND, _wire.extend_request(items), timeout_s=timeout_s, repeatable=True)
+        reply = await self._calls.call(_EXTEND, _wire.extend_request(items), timeout_s=timeout_s, repeatable=True)
         return _wire.extend_outcomes(reply.message, len(items), reply.sent_s)
 
     async def release(self, claim: Claim, *, timeout_s: float | None = None) -> Released:
@@ -354,7 +402,7 @@ class AsyncClient:
 
     async def _poll_tasks(self, task_ids: list[str], ends_s: float, known: dict[str, TaskInfo | Rejected]) -> list[str]:
         """Asks once for tasks, puts what they are into `known`, returns those whose results were left out."""
-        reply = await self._connection.poll(
+        reply = await self._calls.poll(
             _WAIT_TASKS,
             lambda wait_ms: _wire.wait_tasks_request(task_ids, wait_ms),
             ends_s=ends_s,
@@ -435,29 +483,6 @@ class AsyncClient:
         response = await self._call(_DISCARD_DEAD, request, timeout_s, repeatable=False)
         return _wire.dead_letter_outcomes(response, len(task_ids))
 
-    # --------------------------------------------------------------------------------------- nodes and shards
-
-    async def describe_nodes(self, *, timeout_s: float | None = None) -> list[NodeReport]:
-        """Asks every node of the cluster, those in the address and those that they name, what it is and has.
-
-        One report per node, by name, with what it said or why it did not answer. Nothing is repeated: it shows how
-        things are.
-        """
-        return await _shards.describe_nodes(self._connection, self._timeout_s if timeout_s is None else timeout_s)
-
-    async def hash_shard(self, shard: int, *, timeout_s: float | None = None) -> ShardHash:
-        """The hashes of the states of all replicas at one index: they must be equal.
-
-        Writes a probe into the shard's log and waits for each replica to get there.
-        """
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return await _shards.hash_shard(self._connection, shard, timeout_s)
-
-    async def transfer(self, shard: int, to: str, *, timeout_s: float | None = None) -> Transferred:
-        """Makes the node named `to` the leader of a shard, and returns when it is. Nothing is lost or done twice."""
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return await _shards.transfer(self._connection, shard, to, timeout_s)
-
     async def _call(
         self,
         method: Method[RequestT, ResponseT],
@@ -467,7 +492,7 @@ class AsyncClient:
         repeatable: bool,
     ) -> ResponseT:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return (await self._connection.call(method, request, timeout_s=timeout_s, repeatable=repeatable)).message
+        return (await self._calls.call(method, request, timeout_s=timeout_s, repeatable=repeatable)).message
 
 
 def _is_unfinished(task: TaskInfo | Rejected) -> bool:

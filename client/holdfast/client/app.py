@@ -267,8 +267,9 @@ class Holdfast:
     """An app: the server it talks to and the tasks it knows.
 
     `address` is that of the server, or several of a cluster with commas between them; by default the environment's
-    HOLDFAST_ADDRESS or else localhost:7400. `timeout` is how long a call may take, in seconds. Nothing is sent before
-    the first call. Any number of threads and event loops may use one app.
+    HOLDFAST_ADDRESS or else localhost:7400. `timeout` is how long a call may take, in seconds. With `direct` calls go
+    straight to the leaders of the shards of a cluster instead of through its router: see `AsyncClient`. Nothing is sent
+    before the first call. Any number of threads and event loops may use one app.
 
     >>> app = Holdfast("localhost:7400")
     >>> @app.task(queue="mail", max_attempts=5)
@@ -280,11 +281,14 @@ class Holdfast:
     <Task greet of queue mail>
     """
 
-    def __init__(self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S, direct: bool = False
+    ) -> None:
         if address is None:
             address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-        make = partial(AsyncClient, address, timeout_s=_seconds(timeout))
+        make = partial(AsyncClient, address, timeout_s=_seconds(timeout), direct=direct)
         self.address = make().address
+        self.direct = direct  # workers of this app go the same way
         self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
         self._thread = LoopThread("holdfast-app", make)
 

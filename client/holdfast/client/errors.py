@@ -13,14 +13,14 @@ HoldfastError
 ├── TaskCancelled        the result of a task that was cancelled
 └── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
     ├── InvalidArgument  MALFORMED_REQUEST MISSING_FIELD INVALID_FIELD OUT_OF_RANGE TOO_LARGE BATCH_TOO_LARGE
-    ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND SHARD_NOT_FOUND PROBE_NOT_FOUND
-    ├── Conflict         what it is about is not in a state that allows it: CHANGE_REFUSED
+    ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND SHARD_NOT_FOUND PROBE_NOT_FOUND NODE_NOT_FOUND PLAN_NOT_FOUND
+    ├── Conflict         CHANGE_REFUSED NO_CLUSTER CLUSTER_EXISTS NOT_ENOUGH_NODES PLAN_REFUSED PLAN_UNDER_WAY CONFLICT
     │   ├── StaleToken       STALE_TOKEN
     │   ├── TaskFinished     TASK_FINISHED
     │   └── NotDead          NOT_DEAD
-    ├── Overloaded       OVERLOADED
+    ├── Overloaded       OVERLOADED OUTBOX_FULL
     ├── WorkerAtLimit    WORKER_AT_LIMIT
-    ├── Unavailable      DISK_LOW SHUTTING_DOWN NOT_LEADER
+    ├── Unavailable      DISK_LOW SHUTTING_DOWN NOT_LEADER STALE_MAP ETCD_UNAVAILABLE
     ├── OutcomeUnknown   OUTCOME_UNKNOWN
     └── ServerError      INTERNAL
 
@@ -28,7 +28,8 @@ HandlerSignal            raised by handlers to tell the worker what to do
 ├── GiveUp               no attempt can succeed: make the task a dead letter now
 └── RetryAfter           try again after this delay instead of the server's back-off
 
-After a `Rejected` nothing has changed, save for `OutcomeUnknown` and `ServerError`. After `ConnectionFailed`,
+After a `Rejected` nothing has changed, save for `OutcomeUnknown`, `ServerError` and, of an operator's call, the reason
+ETCD_UNAVAILABLE: such a call may be made again. After `ConnectionFailed`,
 `DeadlineExceeded`, `OutcomeUnknown` or `ServerError` the call may or may not have taken effect: repeat it, an enqueue
 with its `request_id`, a reserve with its `claim_request_id`. No message ever holds a payload or a token.
 """
@@ -38,6 +39,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 NO_LEADER = "no leader: a majority must run; see `holdfast shard ls`"  # said of a cluster of which some nodes answer
+
+STALE_MAP = "STALE_MAP"
 
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
@@ -238,11 +241,11 @@ class InvalidArgument(Rejected, ValueError):
 
 
 class NotFound(Rejected):
-    """There is no such task, queue or shard, or no longer."""
+    """There is no such task, queue, shard, node or plan, or no longer."""
 
 
 class Conflict(Rejected):
-    """The task, or the shard, is not in a state that allows this."""
+    """The task, the shard or the cluster is not in a state that allows this."""
 
 
 class StaleToken(Conflict):
@@ -258,7 +261,10 @@ class NotDead(Conflict):
 
 
 class Overloaded(Rejected):
-    """Too much is waiting; try again after `retry_after_ms`."""
+    """Too much is waiting; try again after `retry_after_ms`.
+
+    OUTBOX_FULL of an ack: follow-ups of other queues cannot leave this shard fast enough, because theirs does not take
+    them. The task is still claimed: ack it again before its lease ends."""
 
 
 class WorkerAtLimit(Rejected):
@@ -266,8 +272,9 @@ class WorkerAtLimit(Rejected):
 
 
 class Unavailable(Rejected):
-    """The server takes no such calls at the moment: it is shutting down, its disk is nearly full, or it does not lead
-    and nobody who was asked knows who does."""
+    """The server takes no such calls at the moment: it is shutting down, its disk is nearly full, etcd does not answer
+    it, it has not heard yet where the shards of a queue are, or it does not lead and nobody who was asked knows who
+    does."""
 
 
 class OutcomeUnknown(Rejected):
@@ -289,15 +296,26 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "QUEUE_NOT_FOUND": NotFound,
     "SHARD_NOT_FOUND": NotFound,
     "PROBE_NOT_FOUND": NotFound,
+    "NODE_NOT_FOUND": NotFound,
+    "PLAN_NOT_FOUND": NotFound,
     "CHANGE_REFUSED": Conflict,
+    "NO_CLUSTER": Conflict,
+    "CLUSTER_EXISTS": Conflict,
+    "NOT_ENOUGH_NODES": Conflict,
+    "PLAN_REFUSED": Conflict,
+    "PLAN_UNDER_WAY": Conflict,
+    "CONFLICT": Conflict,
     "STALE_TOKEN": StaleToken,
     "TASK_FINISHED": TaskFinished,
     "NOT_DEAD": NotDead,
     "OVERLOADED": Overloaded,
+    "OUTBOX_FULL": Overloaded,
     "WORKER_AT_LIMIT": WorkerAtLimit,
     "DISK_LOW": Unavailable,
     "SHUTTING_DOWN": Unavailable,
     "NOT_LEADER": Unavailable,
+    STALE_MAP: Unavailable,
+    "ETCD_UNAVAILABLE": Unavailable,
     "OUTCOME_UNKNOWN": OutcomeUnknown,
     "INTERNAL": ServerError,
 }
@@ -306,7 +324,9 @@ _BY_REASON: dict[str, type[Rejected]] = {
 _BY_STATUS: dict[str, type[Rejected]] = {
     "INVALID_ARGUMENT": InvalidArgument,
     "NOT_FOUND": NotFound,
+    "ALREADY_EXISTS": Conflict,
     "FAILED_PRECONDITION": Conflict,
+    "ABORTED": Conflict,
     "RESOURCE_EXHAUSTED": Overloaded,
     "UNAVAILABLE": Unavailable,
     "INTERNAL": ServerError,

@@ -59,7 +59,8 @@ request_id_ttl_ms=None, run_at_ms=None, delay_ms=5000, max_attempts=None, max_cl
     priority: int | None = None  # 0-9, higher first; the server's default is 5
     tenant: str = ""  # may be empty
     # One task per (queue, request_id): makes the enqueue safe to retry. None: the client makes one up for its own
-    # retries. Empty: none, and an enqueue whose connection is lost is not repeated.
+    # retries, of the form ~0.x.0, which no other may have. Empty: none, and an enqueue whose connection is lost is not
+    # repeated.
     request_id: str | None = None
     request_id_ttl_ms: int | None = None  # how long a given request_id is remembered, and at least while the task lives
     run_at_ms: int | None = None  # not before this instant; at most one of run_at_ms and delay_ms
@@ -73,7 +74,7 @@ request_id_ttl_ms=None, run_at_ms=None, delay_ms=5000, max_attempts=None, max_cl
 class Accepted:
     """The task is durable."""
 
-    task_id: str  # a UUID
+    task_id: str  # a UUID; empty for a follow-up that is still on its way to another shard: see `Acked`
     duplicate: bool = False  # the request_id was seen before: task_id is the task it made
 
 
@@ -126,7 +127,10 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """The task has succeeded and is never handed out again."""
+    """The task has succeeded and is never handed out again.
+
+    In a cluster with several shards a follow-up whose queue lives on another shard than the task goes there by itself,
+    exactly once. It is durable, but gets its id only when it arrives: until then its `task_id` is empty."""
 
     follow_ups: tuple[Accepted, ...] = ()  # in the order of Ack.follow_ups
 
@@ -356,3 +360,196 @@ class Transferred:
 
     leader: str  # the node's name
     epoch: int  # in which it leads
+
+
+# ------------------------------------------------------------------------------------------------- clusters
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSet:
+    """The shards that new tasks of a queue go to, from one change of its settings to the next."""
+
+    generation: int  # grows with each change
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRoute:
+    """Where the tasks of a queue are.
+
+    >>> QueueRoute("mail", home=3, generation=2, sets=(QueueSet(1, (3, 4)), QueueSet(2, (5, 6))), draining=(4,)).shards
+    (3, 4, 5, 6)
+    """
+
+    queue: str
+    home: int  # the shard of all its tasks with a request_id of the producer's own
+    generation: int = 0  # of the newest set; 0 if it never had another than its home
+    sets: tuple[QueueSet, ...] = ()  # all but generation 0, which is the home; the oldest first
+    draining: tuple[int, ...] = ()  # shards outside the newest set and the home that still have tasks
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """All shards that may have tasks of the queue."""
+        newest = self.sets[-1].shards if self.sets else ()
+        return tuple(sorted({self.home, *newest, *self.draining}))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLeader:
+    """Who leads a shard, as far as is known."""
+
+    shard: int
+    node: str  # its name
+    address: str  # host:port
+    epoch: int  # in which it leads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What a client needs to go straight to the leaders, as one server knows it."""
+
+    cluster_id: str
+    revision: int = 0  # of the map that the server has
+    shards: int = 0  # how many there are
+    leaders: tuple[ShardLeader, ...] = ()  # of the shards whose leader is known
+    routes: tuple[QueueRoute, ...] = ()  # of the queues that were asked for, in that order
+    addresses: tuple[str, ...] = ()  # host:port of every broker that is there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNode:
+    """A node, as the map has it."""
+
+    name: str
+    node_id: str = ""  # another one after its disk was lost
+    address: str = ""  # host:port of its gRPC
+    peer_address: str = ""
+    ops_address: str = ""
+    zone: str = ""  # empty if it is in none
+    capacity: int = 0  # how much it is to hold, compared with the others
+    version: str = ""  # of Holdfast
+    is_alive: bool = False  # it holds its lease
+    is_draining: bool = False  # it should hold nothing
+    replicas: int = 0  # of which it is a voter or a learner
+    leaders: int = 0  # shards that it leads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShard:
+    """A shard, as the map has it. A replica is named by its node's name, a slash and the node's id."""
+
+    shard: int
+    group: int = 0  # which founding of the shard
+    replicas: tuple[str, ...] = ()  # names of the nodes that should have it
+    version: int = 0  # of its membership, as its leader last told
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()  # removed, and to be deleted on their nodes
+    leader: str = ""  # the name of a node; empty if not known
+    epoch: int = 0
+
+
+class StepState(StrEnum):
+    """How far a step of a plan is."""
+
+    WAITING = "WAITING"  # for its turn
+    COPYING = "COPYING"  # the new replica learns
+    LEAVING = "LEAVING"  # the new one votes, the old one goes
+    DONE = "DONE"
+    OVERTAKEN = "OVERTAKEN"  # the map was changed meanwhile in a way that makes it needless or impossible
+    UNKNOWN = "UNKNOWN"  # not begun, or a state that only a newer client knows
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will come of the step."""
+        return self in (StepState.DONE, StepState.OVERTAKEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStep:
+    """One replica that moves, or one shard that gets another leader."""
+
+    shard: int
+    source: str = ""  # of a move: the node that gives its replica up
+    destination: str = ""  # of a move: the node that gets one; otherwise: the node that is to lead
+    is_transfer: bool = False  # only leadership moves
+    state_bytes: int | None = None  # about what has to be copied; None if not known
+    why: str = ""  # a few words
+    state: StepState = StepState.UNKNOWN
+    detail: str = ""  # a few words: what it waits for
+    lag: int | None = None  # entries that the new replica lacks; None if not known
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What should move and why."""
+
+    id: str  # the same for the same steps from the same map
+    revision: int = 0  # of the map that it was made from
+    steps: tuple[PlanStep, ...] = ()  # none if there is nothing to do
+    summary: str = ""  # one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProgress:
+    """How far a plan is."""
+
+    plan: Plan
+    is_done: bool  # all its steps are, and it is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class MoveWish:
+    """One replica that is to move."""
+
+    shard: int
+    source: str  # the node that gives it up
+    destination: str  # the node that gets it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """Nodes, shards and the plan under way, as the map has them."""
+
+    cluster_id: str
+    name: str = ""
+    shards_count: int = 0
+    replication: int = 0
+    revision: int = 0  # of the map
+    etcd_answers: bool = True  # otherwise this is the last that was known
+    nodes: tuple[ClusterNode, ...] = ()  # by name
+    shards: tuple[ClusterShard, ...] = ()  # by number
+    plan: Plan | None = None  # the one under way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """What a queue does in its own way. `None`: as the brokers' configuration says."""
+
+    max_attempts: int | None = None
+    max_claims: int | None = None
+    retry_base_ms: int | None = None
+    retry_factor: float | None = None
+    retry_cap_ms: int | None = None
+    retry_jitter: float | None = None
+    dedup_window_ms: int | None = None
+    result_ttl_ms: int | None = None
+    finished_retention_ms: int | None = None
+    dead_retention_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Where a queue is and what it does in its own way."""
+
+    route: QueueRoute
+    policy: QueuePolicy = QueuePolicy()
+    version: int = 0  # of its record; 0 if it has none and is in everything as by default
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettingsPage:
+    """Some queues that differ from the default, by name."""
+
+    queues: tuple[QueueSettings, ...]
+    next_page_token: str = ""  # empty on the last page

@@ -18,20 +18,28 @@ from holdfast.client.models import (
     Cancelled,
     Claim,
     ClaimedTask,
+    ClusterInfo,
     DeadLetterDone,
     DeadLetterPage,
     Extended,
     Extension,
     Failed,
     Failure,
+    MoveWish,
     NewTask,
     NodeReport,
+    Plan,
+    PlanProgress,
     QueuePage,
+    QueuePolicy,
+    QueueSettings,
+    QueueSettingsPage,
     QueueStats,
     Released,
     ShardHash,
     TaskError,
     TaskInfo,
+    Topology,
     Transferred,
 )
 
@@ -54,10 +62,15 @@ class Client:
     """
 
     def __init__(
-        self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = DEFAULT_TIMEOUT_S, retry: bool = True
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: bool = True,
+        direct: bool = False,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent or started before the first call."""
-        make = partial(AsyncClient, address, timeout_s=timeout_s, retry=retry)
+        make = partial(AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct)
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)
 
@@ -237,6 +250,81 @@ class Client:
     ) -> list[DeadLetterDone | Rejected]:
         """Deletes many dead tasks for good."""
         return self._thread.run(lambda calls: calls.discard_dead_letters(task_ids, timeout_s=timeout_s))
+
+    # --------------------------------------------------------------------------------------------- the cluster
+
+    def describe_cluster(self, *, timeout_s: float | None = None) -> ClusterInfo:
+        """Nodes, shards and the plan under way, as the map has them."""
+        return self._thread.run(lambda calls: calls.describe_cluster(timeout_s=timeout_s))
+
+    def init_cluster(self, shards: int, *, replication: int = 3, timeout_s: float | None = None) -> str:
+        """Makes a cluster of the nodes that are there, once in its life; returns its id."""
+        return self._thread.run(lambda calls: calls.init_cluster(shards, replication=replication, timeout_s=timeout_s))
+
+    def topology(self, queues: Sequence[str] = (), *, timeout_s: float | None = None) -> Topology:
+        """The leaders of all shards and the routes of these queues, as the server that was asked knows them."""
+        return self._thread.run(lambda calls: calls.topology(queues, timeout_s=timeout_s))
+
+    def queue_settings(self, queue: str, *, timeout_s: float | None = None) -> QueueSettings:
+        """Where a queue is and what it does in its own way, also if that is nothing."""
+        return self._thread.run(lambda calls: calls.queue_settings(queue, timeout_s=timeout_s))
+
+    def list_queue_settings(
+        self,
+        queues: Sequence[str] = (),
+        *,
+        page_size: int = 100,
+        page_token: str = "",
+        timeout_s: float | None = None,
+    ) -> QueueSettingsPage:
+        """One page of the queues that differ from the default, by name, or of those that are named here."""
+        return self._thread.run(
+            lambda calls: calls.list_queue_settings(
+                queues, page_size=page_size, page_token=page_token, timeout_s=timeout_s
+            )
+        )
+
+    def set_queue(
+        self,
+        queue: str,
+        *,
+        policy: QueuePolicy | None = None,
+        clear: Sequence[str] = (),
+        spread: int | None = None,
+        pin: Sequence[int] | None = None,
+        home: bool = False,
+        timeout_s: float | None = None,
+    ) -> QueueSettings:
+        """Changes what is given and leaves the rest as it is; see `AsyncClient.set_queue`."""
+        return self._thread.run(
+            lambda calls: calls.set_queue(
+                queue, policy=policy, clear=clear, spread=spread, pin=pin, home=home, timeout_s=timeout_s
+            )
+        )
+
+    def drain_node(self, node: str, *, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Marks a node as one that should hold nothing, or takes the mark back. It moves nothing: see `make_plan`."""
+        return self._thread.run(lambda calls: calls.drain_node(node, drain=drain, timeout_s=timeout_s))
+
+    def remove_node(self, node: str, *, timeout_s: float | None = None) -> None:
+        """Forgets a node that holds nothing; it cannot come back with its present data."""
+        return self._thread.run(lambda calls: calls.remove_node(node, timeout_s=timeout_s))
+
+    def make_plan(self, *, leaders: bool = False, move: MoveWish | None = None, timeout_s: float | None = None) -> Plan:
+        """What should move and why; changes nothing. See `AsyncClient.make_plan`."""
+        return self._thread.run(lambda calls: calls.make_plan(leaders=leaders, move=move, timeout_s=timeout_s))
+
+    def start_plan(self, plan: Plan, *, timeout_s: float | None = None) -> Plan:
+        """Makes this plan the one that is carried out, if it fits the map still. The same plan again is a success."""
+        return self._thread.run(lambda calls: calls.start_plan(plan, timeout_s=timeout_s))
+
+    def advance_plan(self, plan_id: str = "", *, timeout_s: float | None = None) -> PlanProgress:
+        """Begins the steps whose turn it is and tells how far all are; see `AsyncClient.advance_plan`."""
+        return self._thread.run(lambda calls: calls.advance_plan(plan_id, timeout_s=timeout_s))
+
+    def cancel_plan(self, plan_id: str, *, timeout_s: float | None = None) -> None:
+        """Begins no more steps. What has begun is brought to its end by the shards themselves."""
+        return self._thread.run(lambda calls: calls.cancel_plan(plan_id, timeout_s=timeout_s))
 
     # --------------------------------------------------------------------------------------- nodes and shards
 

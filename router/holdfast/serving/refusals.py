@@ -23,7 +23,17 @@ DISK_LOW = "DISK_LOW"
 WORKER_AT_LIMIT = "WORKER_AT_LIMIT"
 NOT_LEADER = "NOT_LEADER"
 SHUTTING_DOWN = "SHUTTING_DOWN"
+STALE_MAP = "STALE_MAP"
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+NO_CLUSTER = "NO_CLUSTER"
+CLUSTER_EXISTS = "CLUSTER_EXISTS"
+NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
+NODE_NOT_FOUND = "NODE_NOT_FOUND"
+PLAN_NOT_FOUND = "PLAN_NOT_FOUND"
+PLAN_REFUSED = "PLAN_REFUSED"
+PLAN_UNDER_WAY = "PLAN_UNDER_WAY"
+ETCD_UNAVAILABLE = "ETCD_UNAVAILABLE"
+CONFLICT = "CONFLICT"
 INTERNAL = "INTERNAL"
 
 
@@ -125,12 +135,98 @@ def shutting_down() -> RefusedError:
     return RefusedError(SHUTTING_DOWN, "This broker is shutting down; try again in a moment.", retry_after_ms=1000)
 
 
+def stale_map(queue: str, generation: int, newest: int) -> RefusedError:
+    """Nothing was done, because it cannot be said here where a first attempt went; another server may know."""
+    is_newer = generation > newest
+    which = "this server has not heard of it yet" if is_newer else "it was left too long ago to be known"
+    return RefusedError(
+        STALE_MAP,
+        f"Expected a request_id made up for one of the sets of shards of queue {queue} that are known here, the newest "
+        f"is {newest}, but it is for set {generation}: {which}.",
+        retry_after_ms=100,
+        metadata={"queue": queue, "generation": str(newest), "why": "newer" if is_newer else "forgotten"},
+    )
+
+
 def outcome_unknown() -> RefusedError:
     return RefusedError(
         OUTCOME_UNKNOWN,
         "The write was on its way when this broker stopped or ceased to lead, so it may or may not have happened; "
         "repeat it with the same request id.",
         retry_after_ms=1000,
+    )
+
+
+def no_cluster() -> RefusedError:
+    return RefusedError(
+        NO_CLUSTER,
+        "Expected a cluster, but none was initialised yet, or this server belongs to none; once enough brokers run, "
+        "`holdfast cluster init` makes one.",
+    )
+
+
+def cluster_exists(cluster_id: str) -> RefusedError:
+    return RefusedError(
+        CLUSTER_EXISTS,
+        f"Expected no cluster yet, but {cluster_id} was initialised before; nothing was changed.",
+        metadata={"cluster": cluster_id},
+    )
+
+
+def not_enough_nodes(replication: int, nodes: int) -> RefusedError:
+    return RefusedError(
+        NOT_ENOUGH_NODES,
+        f"Expected at least {replication} nodes for a replication factor of {replication}, but {nodes} can take "
+        "shards; start more brokers, or take a smaller factor.",
+        field="replication",
+        limit=str(nodes),
+    )
+
+
+def node_not_found(node: str, field: str = "node") -> RefusedError:
+    return RefusedError(NODE_NOT_FOUND, f"Expected {{field}} to be a node of the cluster, but {node} is none.", field)
+
+
+def no_such_shard(shard: int, shard_count: int, field: str = "shard") -> RefusedError:
+    """The cluster has none of this number, unlike `shard_not_found`, which is about one node."""
+    return RefusedError(
+        SHARD_NOT_FOUND,
+        f"Expected {{field}} to be a shard from 0 to {shard_count - 1}, but got {shard}.",
+        field,
+        f"0..{shard_count - 1}",
+    )
+
+
+def plan_not_found(plan_id: str) -> RefusedError:
+    what = f"the plan {plan_id} to be under way, but it is not" if plan_id else "a plan under way, but there is none"
+    return RefusedError(PLAN_NOT_FOUND, f"Expected {what}; it may be done already.", field="id" if plan_id else "")
+
+
+def plan_refused(why: str, sentence: str) -> RefusedError:
+    """`why` is a word for programs."""
+    return RefusedError(PLAN_REFUSED, sentence, metadata={"why": why})
+
+
+def plan_under_way(plan_id: str) -> RefusedError:
+    return RefusedError(
+        PLAN_UNDER_WAY,
+        f"Expected no plan under way, but {plan_id} is; let it come to its end, or cancel it.",
+        metadata={"plan": plan_id},
+    )
+
+
+def etcd_unavailable(sentence: str) -> RefusedError:
+    return RefusedError(
+        ETCD_UNAVAILABLE,
+        f"Expected an answer of etcd, but there was none ({sentence.rstrip('.')}); tasks are served all the same. "
+        "Look after etcd, then ask again.",
+        retry_after_ms=1000,
+    )
+
+
+def conflict(what: str) -> RefusedError:
+    return RefusedError(
+        CONFLICT, f"Somebody else changed {what} at the same time; look at it and ask again.", retry_after_ms=100
     )
 
 

@@ -113,6 +113,11 @@ class NodeLog:
         return list(self._index.terms.get(shard, ()))
 
     @property
+    def emptied(self) -> int:
+        """How often all entries of a shard became void: what was known before of where shards begin may be wrong."""
+        return self._index.emptied
+
+    @property
     def is_empty(self) -> bool:
         """Whether it never had a round."""
         return not self._index.segments
@@ -220,14 +225,16 @@ class NodeLog:
         self._staged = _Staged()
         return self._flush
 
-    def cut(self, keep_from: Mapping[int, int]) -> int:
+    def cut(self, keep_from: Mapping[int, int], as_of: int | None = None) -> int:
         """Deletes the leading segments in which every entry is below its shard's index; returns the bytes freed.
 
-        A shard that is not in the mapping keeps everything. The active segment stays. Blocks. DiskFailedError is fatal.
+        A shard that is not in the mapping keeps everything. The active segment stays. Nothing is deleted if a shard was
+        emptied since `emptied` was `as_of`: a replica that came in the place of another begins where the other did not.
+        Blocks. DiskFailedError is fatal.
         """
         freed = 0
         try:
-            for segment in self._index.take_unneeded(keep_from):
+            for segment in self._index.take_unneeded(keep_from, as_of):
                 self._disk.unlink(segment.name)
                 # One by one: nothing says in which order unlinks reach the disk, and a gap would be damage.
                 self._disk.fsync_directory()

@@ -79,6 +79,7 @@ class LogIndex:
         self.next_index: dict[int, int] = {}
         # Where a shard's terms begin, as (index, term): few, however long the log is.
         self.terms: dict[int, list[tuple[int, int]]] = {}
+        self.emptied = 0  # how often all entries of a shard became void
         self.lock = threading.Lock()
 
     def add_segment(self, segment: Segment) -> None:
@@ -111,6 +112,7 @@ class LogIndex:
             self.next_index[shard] = from_index
         else:
             self.next_index.pop(shard, None)
+            self.emptied += 1
 
     def first_index(self, shard: int) -> int:
         for segment in self.segments:
@@ -150,9 +152,12 @@ class LogIndex:
             count += segment.end
         return 0
 
-    def take_unneeded(self, keep_from: Mapping[int, int]) -> list[Segment]:
-        """Removes and returns the leading segments that hold only entries below `keep_from`, never the last one."""
+    def take_unneeded(self, keep_from: Mapping[int, int], as_of: int | None = None) -> list[Segment]:
+        """Removes and returns the leading segments that hold only entries below `keep_from`, never the last one; none
+        if a shard was emptied since `as_of`."""
         with self.lock:
+            if as_of is not None and as_of != self.emptied:
+                return []
             count = 0
             for segment in self.segments[:-1]:
                 # A shard that is not in the mapping keeps everything: no index is below 0.

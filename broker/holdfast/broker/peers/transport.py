@@ -8,9 +8,13 @@ changed, and those of one connection arrive in order.
 **Blank.** A founder may found only if every other node is blank *now*. A hello tells how it was then, so
 `all_blank` asks again: a numbered question on each outgoing connection, answered on the same connection from the
 peer's present state. It is true only if every other node answered this very question with yes.
+
+**Addresses** may change at run time. Two nodes learn of a third at different moments, so a node that is new may be
+refused by those who have not heard of it yet; it dials again.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -59,26 +63,24 @@ class Peers:
         limits: PeerLimits | None = None,
     ) -> None:
         self.identity = identity_of(name, node_id)
-        for text in (cluster, *addresses):
-            if not is_name(text):
-                raise ValueError(f"Expected a name, but got {text!r}.")
-        if name in addresses:
-            raise ValueError(f"Expected the addresses of the other nodes, but {name} itself is among them.")
+        if not is_name(cluster):
+            raise ValueError(f"Expected a name, but got {cluster!r}.")
         self.counters = PeerCounters()
         self._name = name
         self._node_id = node_id
-        self._expected = Expectation(cluster, digest, name, frozenset(addresses))
-        self._own = OwnSide(name, f"{len(addresses) + 1} nodes, digest {digest.hex()[:DIGEST_CHARS]}")
         self._blank = blank
-        self._addresses = dict(addresses)
+        self._note_addresses(addresses, cluster, digest)
         self._on_frame = on_frame
         self._on_change = on_change
         self._tls = tls
         self._limits = limits or PeerLimits()
         self._warnings = Warnings(_log)
         self._acceptor: Acceptor | None = None
+        self._is_running = False
+        self._dialling_context: ssl.SSLContext | None = None
         self._diallers: dict[str, Dialler] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._retired: set[asyncio.Task[None]] = set()  # of diallers that are on their way out
         self._incoming: dict[str, Incoming] = {}  # by name: one of each node
         self._outgoing: dict[str, Outgoing] = {}  # by identity, one of each name
         self._closing: list[Connection] = []  # ended, but their sockets may be open still
@@ -91,33 +93,23 @@ class Peers:
 
     async def start(self, host: str, port: int) -> int:
         """Listens and begins to dial; returns the port. Raises OSError or `PeerTlsError`; then nothing is running."""
-        accepting, dialling = await asyncio.to_thread(self._tls.contexts) if self._tls else (None, None)
+        accepting, self._dialling_context = await asyncio.to_thread(self._tls.contexts) if self._tls else (None, None)
         acceptor = Acceptor(
             self._limits, self.counters, self._warnings, connection=self._new_incoming, context=accepting
         )
         port = await acceptor.start(host, port)
         self._acceptor = acceptor
-        for name, address in self._addresses.items():
-            dialler = Dialler(
-                name,
-                address,
-                self._limits,
-                self.counters,
-                self._warnings,
-                connection=lambda name=name: self._new_outgoing(name),  # type: ignore[misc]  # bound now, not later
-                hello=lambda name=name: self._hello_for(name),  # type: ignore[misc]
-                context=dialling,
-            )
-            self._diallers[name] = dialler
-            self._tasks.append(asyncio.create_task(dialler.run(), name=f"peers dial {name}"))
+        self._is_running = True
+        for name in self._addresses:
+            self._begin_to_dial(name)
         return port
 
     async def stop(self) -> None:
         """Ends all connections. What was sent just before still leaves if the peers read it quickly."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        self._is_running = False
+        for name in list(self._diallers):
+            self._cease_to_dial(name)
+        await asyncio.gather(*self._retired, return_exceptions=True)
         if self._acceptor is not None:
             await self._acceptor.stop()
             self._acceptor = None
@@ -135,6 +127,71 @@ class Peers:
             for connection in ending:
                 connection.abort()
                 await connection.lost.wait()
+
+    # --- addresses --------------------------------------------------------------------------------------------
+
+    def set_addresses(self, addresses: Mapping[str, tuple[str, int]]) -> None:
+        """These are the other nodes from now on, before `start` or while it runs.
+
+        Who is new is dialled, whose address changed is dialled there, and who is gone is not welcome any more: its
+        connections end.
+        """
+        before = self._addresses
+        self._note_addresses(addresses, self._expected.cluster, self._expected.digest)
+        if not self._is_running:
+            return
+        for name in sorted(before.keys() | self._addresses.keys()):
+            if before.get(name) != self._addresses.get(name):
+                self._follow_address(name)
+
+    def set_digest(self, digest: bytes) -> None:
+        """What the others must say of their list from now on; connections that count stay."""
+        self._note_addresses(self._addresses, self._expected.cluster, digest)
+
+    def _note_addresses(self, addresses: Mapping[str, tuple[str, int]], cluster: str, digest: bytes) -> None:
+        """Raises ValueError and changes nothing if they cannot be right."""
+        for name in addresses:
+            if not is_name(name):
+                raise ValueError(f"Expected a name, but got {name!r}.")
+        if self._name in addresses:
+            raise ValueError(f"Expected the addresses of the other nodes, but {self._name} itself is among them.")
+        self._addresses = dict(addresses)
+        self._expected = Expectation(cluster, digest, self._name, frozenset(addresses))
+        self._own = OwnSide(self._name, f"{len(addresses) + 1} nodes, digest {digest.hex()[:DIGEST_CHARS]}")
+
+    def _follow_address(self, name: str) -> None:
+        self._cease_to_dial(name)
+        for connection in [each for each in self._outgoing.values() if each.dialled == name]:
+            connection.close()
+        if name in self._addresses:
+            self._begin_to_dial(name)
+            return
+        incoming = self._incoming.get(name)
+        if incoming is not None:
+            incoming.refuse(Reason.UNKNOWN_NODE)
+
+    def _begin_to_dial(self, name: str) -> None:
+        address = self._addresses[name]
+        dialler = Dialler(
+            name,
+            address,
+            self._limits,
+            self.counters,
+            self._warnings,
+            connection=lambda: self._new_outgoing(name, address),
+            hello=lambda: self._hello_for(name),
+            context=self._dialling_context,
+        )
+        self._diallers[name] = dialler
+        self._tasks[name] = asyncio.create_task(dialler.run(), name=f"peers dial {name}")
+
+    def _cease_to_dial(self, name: str) -> None:
+        task = self._tasks.pop(name, None)
+        self._diallers.pop(name, None)
+        if task is not None:
+            task.cancel()
+            self._retired.add(task)
+            task.add_done_callback(self._retired.discard)
 
     # --- what the node uses -----------------------------------------------------------------------------------
 
@@ -221,14 +278,14 @@ class Peers:
             blank=self._blank,
         )
 
-    def _new_outgoing(self, name: str) -> Outgoing:
+    def _new_outgoing(self, name: str, address: tuple[str, int]) -> Outgoing:
         return Outgoing(
             self._limits,
             self.counters,
             self._warnings,
             own=self._own,
             dialled=name,
-            greet=self._greet_outgoing,
+            greet=lambda connection, hello: self._greet_outgoing(connection, hello, address),
             on_end=self._ended,
             on_blank=self._blank_told,
         )
@@ -251,15 +308,21 @@ class Peers:
         connection.say_hello(self._hello_for(hello.name))
         if self._is_paused:
             connection.hold()
-        self._diallers[hello.name].hurry()
+        if hello.name in self._diallers:  # not while it stops
+            self._diallers[hello.name].hurry()
         return None
 
-    def _greet_outgoing(self, connection: Outgoing, hello: Hello) -> Reason | None:
+    def _greet_outgoing(self, connection: Outgoing, hello: Hello, address: tuple[str, int]) -> Reason | None:
         reason = objection(hello, self._expected, connection.dialled, connection.certified)
         reason = reason or self._two_of_one_name(connection, hello)
+        if reason is None and self._addresses.get(hello.name) != address:
+            reason = Reason.REPLACED  # its dialler is on its way out: the node is looked for elsewhere by now
         if reason is not None:
             return reason
         self._close_other_identity(hello)
+        older = self._outgoing.get(hello.identity)
+        if older is not None:
+            older.close()  # of a dialler on its way out, when an address went and came back
         self._outgoing[hello.identity] = connection
         _log.info("node connected", node=hello.name, node_id=hello.node_id, host=connection.host, blank=hello.blank)
         self._plan_change()
@@ -301,7 +364,8 @@ class Peers:
         self._closing = [each for each in self._closing if not each.lost.is_set()]
         self._closing.append(connection)
         if isinstance(connection, Outgoing):
-            del self._outgoing[connection.identity]
+            if self._outgoing.get(connection.identity) is connection:
+                del self._outgoing[connection.identity]
             _log.info("node disconnected", node=hello.name, node_id=hello.node_id, host=connection.host)
             self._plan_change()
         elif self._incoming.get(hello.name) is connection:

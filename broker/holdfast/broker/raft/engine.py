@@ -10,6 +10,8 @@ What is different from the library, each because it was shown to lose or invent 
     another can be elected
   * members change one at a time, through the log alone: a configuration counts from when it is appended, and no longer
     when its entry is cut (membership.py)
+  * a replica that was deleted and taken back votes as if it still had the log that it had, and what it acknowledged
+    before its leader added it again counts for nothing
 """
 
 import math
@@ -70,7 +72,6 @@ class ShardRaft(GroupRaft):
         self._pre_votes: set[str] | None = None  # None unless asking for them
         # As if it had just heard one: before a restart it may have, and that leader still counts on it.
         self._heard_leader_s = now_s
-        self._round = 0
         self._heartbeat_due_s = now_s
         self._hand_over_ends_s = 0.0
         self._begin_at(self.base_index if applied_index is None else applied_index)
@@ -192,6 +193,12 @@ class ShardRaft(GroupRaft):
         self._finish_hand_over()
         return True
 
+    def resign(self) -> None:
+        """Leads no more, and never again: its replica is on its way out."""
+        self.may_campaign = False
+        if self.role != FOLLOWER:
+            self._become_follower(None)
+
     def begin_read(self) -> int | None:
         """A number to ask `may_read` about; None if this replica does not serve."""
         if not self.serves:
@@ -249,7 +256,9 @@ class ShardRaft(GroupRaft):
     # --- elections --------------------------------------------------------------------------------------------
 
     def _may_stand(self) -> bool:
-        return self.may_campaign and self.replica in self._voters
+        """Not before it has again what it had in a former life: those who count on that would be betrayed."""
+        has_all = (self.last_term, self.last_index) >= self.journal.former_last
+        return self.may_campaign and self.replica in self._voters and has_all
 
     def _adopt_term(self, term: int) -> None:
         self._enter_term(term, None)
@@ -276,7 +285,7 @@ class ShardRaft(GroupRaft):
         return self.role == LEADER or self._now_s < self._heard_leader_s + self.timing.election_s_min
 
     def _is_as_complete(self, last_index: int, last_term: int) -> bool:
-        return (last_term, last_index) >= (self.last_term, self.last_index)
+        return (last_term, last_index) >= max((self.last_term, self.last_index), self.journal.former_last)
 
     def _ask_for_pre_votes(self) -> None:
         self._put_off_election()
@@ -402,6 +411,8 @@ class ShardRaft(GroupRaft):
         if self.role != LEADER or reply.term != self.term or reply.round > self._round:
             return
         peer = self._peers[sender]
+        if reply.round <= peer.former_round:
+            return
         peer.note_echo(reply.round)
         if not reply.success:
             self._try_from(sender, reply)

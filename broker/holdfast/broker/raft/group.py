@@ -35,6 +35,7 @@ class GroupRaft(LibraryRaft):
         self.durable_index = self.last_index  # what this replica has on disk
         self._now_s = now_s
         self._peers: dict[str, Peer] = {}
+        self._round = 0  # the number of the newest sending
         self._configuration_changed()
 
     # --- what this replica may do -----------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class GroupRaft(LibraryRaft):
         for peer in self.others:
             if peer not in known:
                 self.set_next_index(peer, self.last_index)  # the change itself is the first that it gets
-            self._peers[peer] = known.get(peer) or Peer(self._now_s)
+            self._peers[peer] = known.get(peer) or Peer(self._now_s, former_round=self._round)
 
     def append(self, entry: Entry) -> None:
         super().append(entry)

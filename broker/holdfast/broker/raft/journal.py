@@ -8,6 +8,9 @@ from holdfast.broker.raft.messages import CONFIGURATION, Configuration
 
 Row = tuple[bytes, int, int]  # command, index, term: as the library wants it
 Known = tuple[int, Configuration]  # a configuration, and the index of its entry
+Last = tuple[int, int]  # term and index of a log's last entry: the larger of two is the more complete one's
+
+NOTHING: Last = (0, 0)
 
 
 class Journal(Protocol):
@@ -23,6 +26,12 @@ class Journal(Protocol):
     @property
     def configurations(self) -> Sequence[Known]:
         """Oldest first: the one that held at the base (none if there was none yet), then each in the log."""
+        ...
+
+    @property
+    def former_last(self) -> Last:
+        """How far the log reached that this replica had before it was deleted, if it ever was: what it acknowledged
+        then still binds it, though it does not have it any more."""
         ...
 
     def add(self, command: bytes, idx: int, term: int) -> None: ...
@@ -50,6 +59,7 @@ class Journal(Protocol):
 
 def found(journal: Journal, voters: Iterable[str]) -> None:
     """Begins a group in the journal of its founder; all others stay blank until they hear of it."""
+    assert journal.former_last == NOTHING, "a group is founded once"
     journal.add(CONFIGURATION + encode_configuration(Configuration.of(1, voters)), 1, 1)
     journal.setCurrentTerm(1, None)
 
@@ -65,8 +75,10 @@ class MemoryJournal:
         *,
         base: tuple[int, int] = (0, 0),
         configuration: Known | None = None,
+        former_last: Last = NOTHING,
     ) -> None:
         """`rows` are the entries behind the base; `configuration` is the one that held there."""
+        self.former_last = former_last
         self._rows: list[Row] = [(b"", *base)]
         self._configurations: list[Known] = [] if configuration is None else [configuration]
         self._term = term
@@ -139,12 +151,17 @@ class MemoryJournal:
         self._rows = [(b"", index, term)]
         self._configurations = [(index, configuration)]
 
+    def wiped(self) -> "MemoryJournal":
+        """The blank journal of this replica after it was deleted and taken back: see node_journal.py."""
+        last = (self._rows[-1][2], self._rows[-1][1])
+        return MemoryJournal((), self._term, self._voted_for, former_last=max(self.former_last, last))
+
     def sync(self) -> None:
         self._durable = (list(self._rows), list(self._configurations), self._term, self._voted_for)
 
     def after_crash(self) -> "MemoryJournal":
         rows, configurations, term, voted_for = self._durable
-        journal = MemoryJournal((), term, voted_for)
+        journal = MemoryJournal((), term, voted_for, former_last=self.former_last)
         journal._rows, journal._configurations = list(rows), list(configurations)
         journal.sync()
         return journal

@@ -5,6 +5,14 @@ memory, because they are about to be sent and applied; older ones are read from 
 
 The hard state is one small record per shard: everything that must not be forgotten and is not an entry. It is staged in
 the round of the entries that change it, so a crash keeps both or neither.
+
+**Gone.** A replica that was removed from its group is deleted, but not what it has promised. `forget` leaves a record
+of its term, its vote and how far its log reached, and no entries: nothing of it keeps the log from being cut. If the
+same group wants this node again, `create` begins a blank journal with that record. It holds until the next `forget`:
+  * with the term and the vote it cannot vote twice in one term
+  * with the end of its former log it votes for nobody who lacks what it had acknowledged, and does not stand before it
+    has all of that again. Members that have not heard of its removal still count its vote.
+The directory of its state is deleted only once the record is durable: whatever the log names has to be there.
 """
 
 import json
@@ -16,7 +24,7 @@ from itertools import islice
 
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.raft.codec import decode_configuration
-from holdfast.broker.raft.journal import Row
+from holdfast.broker.raft.journal import NOTHING, Last, Row
 from holdfast.broker.raft.messages import CONFIGURATION, Configuration
 
 RECENT_BYTES_MAX = 16 * 1024 * 1024  # of entries kept in memory, beside those that are not durable yet
@@ -39,6 +47,8 @@ class HardState:
     base_index: int = 0  # the last entry that the log no longer has
     base_term: int = 0
     configurations: tuple[tuple[int, Configuration], ...] = ()
+    former_last: Last = NOTHING  # of the log that it had before it was deleted, if it ever was
+    is_gone: bool = False  # there is no replica any more, only this record
 
     def encode(self) -> bytes:
         configurations = [[at, known.version, known.voters, known.learners] for at, known in self.configurations]
@@ -46,6 +56,10 @@ class HardState:
             "group": self.group, "state": self.state_name, "term": self.term, "vote": self.voted_for,
             "base": [self.base_index, self.base_term], "configurations": configurations,
         }  # fmt: skip
+        if self.former_last != NOTHING:
+            fields["former"] = self.former_last
+        if self.is_gone:
+            fields["gone"] = True
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -57,11 +71,30 @@ class HardState:
                 (at, Configuration(version, tuple(voters), tuple(learners)))
                 for at, version, voters, learners in fields["configurations"]
             )
+            former_term, former_index = fields.get("former", NOTHING)
             return cls(
-                fields["group"], fields["state"], fields["term"], fields["vote"], base_index, base_term, configurations
-            )
+                fields["group"], fields["state"], fields["term"], fields["vote"], base_index, base_term, configurations,
+                (former_term, former_index), fields.get("gone", False),
+            )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise JournalError(f"Expected a replica's hard state, but its record cannot be read: {error!r}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What is left of a replica that was deleted: it must not contradict this if its group takes it back."""
+
+    group: int
+    term: int
+    voted_for: str | None
+    last: Last  # how far its log reached
+
+
+def gone_of(log: NodeLog, shard: int) -> Gone | None:
+    """None if there is a replica of this shard, or never was one. Goes by what is durable."""
+    record = log.hard_states.get(shard)
+    hard = None if record is None else HardState.decode(record)
+    return Gone(hard.group, hard.term, hard.voted_for, hard.former_last) if hard is not None and hard.is_gone else None
 
 
 class NodeJournal:
@@ -85,16 +118,38 @@ class NodeJournal:
 
     @classmethod
     def create(cls, log: NodeLog, shard: int, *, group: int, state_name: str) -> "NodeJournal":
-        """The journal of a blank replica."""
-        journal = cls(log, shard, HardState(group, state_name))
-        journal._keep(journal._hard)
+        """The journal of a blank replica. If it belonged to the same group before, it still owes what it promised."""
+        gone = gone_of(log, shard)
+        if gone is None and shard in log.hard_states:
+            raise JournalError(f"Expected no replica of shard {shard}, but the log has one.")
+        hard = HardState(group, state_name)
+        if gone is not None and gone.group == group:
+            hard = replace(hard, term=gone.term, voted_for=gone.voted_for, former_last=gone.last)
+        journal = cls(log, shard, hard)
+        journal._keep(hard)
         return journal
 
     @classmethod
     def load(cls, log: NodeLog, shard: int) -> "NodeJournal | None":
-        """The journal as the log has it; None if the log knows nothing of the shard."""
+        """The journal as the log has it; None if the log knows nothing of the shard, or only that it is gone."""
         record = log.hard_states.get(shard)
-        return None if record is None else cls(log, shard, HardState.decode(record))
+        hard = None if record is None else HardState.decode(record)
+        return None if hard is None or hard.is_gone else cls(log, shard, hard)
+
+    def forget(self) -> None:
+        """The replica is to be deleted: keeps what it has promised, and nothing else. Nothing may be done with the
+        journal after this, but for `synced`."""
+        gone = HardState(
+            self.group, "", self._hard.term, self._hard.voted_for, former_last=self._end_to_keep(), is_gone=True
+        )
+        self._log.stage_truncate(self._shard, 0)
+        self._empty(0)
+        self._keep(gone)
+
+    def _end_to_keep(self) -> Last:
+        term = self.term_at(self._last_index)
+        assert term is not None
+        return max(self._hard.former_last, (term, self._last_index))
 
     # --- what must not be forgotten ---------------------------------------------------------------------------
 
@@ -127,6 +182,10 @@ class NodeJournal:
     @property
     def configurations(self) -> Sequence[tuple[int, Configuration]]:
         return self._hard.configurations
+
+    @property
+    def former_last(self) -> Last:
+        return self._hard.former_last
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803 - the library's names
         if (term, votedForNodeId) != (self._hard.term, self._hard.voted_for):
@@ -254,12 +313,7 @@ class NodeJournal:
     def reset(self, index: int, term: int, configuration: Configuration) -> None:
         """A snapshot replaces everything: log, configuration, and the state that goes with them."""
         self._log.stage_truncate(self._shard, 0)
-        self._last_index = index
-        self._durable_index = 0
-        self._recent.clear()
-        self._recent_bytes = 0
-        self._old = {}
-        self._term_starts, self._terms = [], []
+        self._empty(index)
         self._keep(
             replace(
                 self._hard,
@@ -269,3 +323,11 @@ class NodeJournal:
                 state_name=self.next_state_name or self._hard.state_name,
             )
         )
+
+    def _empty(self, last_index: int) -> None:
+        self._last_index = last_index
+        self._durable_index = 0
+        self._recent.clear()
+        self._recent_bytes = 0
+        self._old = {}
+        self._term_starts, self._terms = [], []

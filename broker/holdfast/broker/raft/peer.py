@@ -11,6 +11,9 @@ FLYING_BYTES_MAX = 16 * 1024 * 1024
 @dataclass(slots=True)
 class Peer:
     echoed_sent_s: float  # when the newest sending that it has answered was sent
+    # Answers to sendings up to this one are no answers of this member: who was removed and added again may have lost
+    # what it acknowledged before. Those to an installed snapshot have number 0.
+    former_round: int = -1
     echoed_round: int = 0  # the number of that sending; 0 if it has answered none
     refused_round: int = 0  # refusals of sendings up to this one have been dealt with
     probing: bool = True  # until it is known where its log agrees: one sending with entries at a time

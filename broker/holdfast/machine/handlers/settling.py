@@ -6,9 +6,10 @@ own row is that answer; everything else is kept in RECENT for as long as a finis
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.entries import Ack, AckItem, Fail, FailItem, Release
+from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
-from holdfast.machine.outcomes import Accepted, Acked, Failed, Moved, Outcome
+from holdfast.machine.handlers.posting import post, refuse_parcels
+from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, Failed, Moved, Outcome
 from holdfast.machine.rejections import Rejection, stale_token, task_not_found
 from holdfast.machine.rows import (
     ANSWER_ACK,
@@ -55,26 +56,39 @@ def _first_answer(draft: Draft, task_id: bytes, token: int, kind: int) -> Recent
     return answer if answer is not None and (answer.task_id, answer.kind) == (task_id, kind) else None
 
 
-def apply_ack(draft: Draft, entry: Ack) -> list[Outcome]:
+def apply_ack(draft: Draft, entry: Ack | AckAway) -> list[Outcome]:
     draft.read_ahead([item.task_id for item in entry.items])
     return [_ack_one(draft, item, entry) for item in entry.items]
 
 
-def _ack_one(draft: Draft, item: AckItem, entry: Ack) -> Outcome:
+def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
     task = draft.execution(item.task_id)
     if task is None or not _holds(task, item.token):
         return _acked_before(draft, item, task)
+    if isinstance(entry, AckAway) and item.parcels:
+        refusal = refuse_parcels(draft, item.parcels, entry.waiting_max)
+        if refusal is not None:
+            return refusal
     keep_ms = entry.keep_ms
     if item.result is not None and task.result_ttl_ms:
         draft.put(keys.report(item.task_id), Report(REPORT_RESULT, item.result).encode())
         keep_ms = max(keep_ms, task.result_ttl_ms)
-    task.had_follow_ups = int(bool(item.follow_ups))
+    task.had_follow_ups = int(bool(item.follow_ups or item.parcels))
     enter_finished(draft, item.task_id, task, SUCCEEDED, draft.now_ms + keep_ms)
-    if not item.follow_ups:
+    if not task.had_follow_ups:
         return Acked(())
-    accepted = tuple(accept_task(draft, new) for new in item.follow_ups)
+    accepted = _accept_follow_ups(draft, item)
     _remember(draft, item.token, keep_ms, Recent(item.task_id, ANSWER_ACK, SUCCEEDED, 0, accepted))
     return Acked(accepted)
+
+
+def _accept_follow_ups(draft: Draft, item: AckItem) -> tuple[Accepted, ...]:
+    accepted = [accept_task(draft, new) for new in item.follow_ups]
+    if item.parcels:
+        post(draft, item.parcels)
+        for parcel in item.parcels:  # by place, so each insertion finds those before it where they belong
+            accepted.insert(parcel.place, Accepted(ELSEWHERE, False))
+    return tuple(accepted)
 
 
 def _acked_before(draft: Draft, item: AckItem, task: Execution | None) -> Outcome:

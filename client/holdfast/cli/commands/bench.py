@@ -45,7 +45,7 @@ def run_bench(
     if as_json:
         records.print_json(records.bench_json(asdict(plan) | asdict(report)))
     else:
-        output.print_bench(_rows(plan, report))
+        output.print_rows(_rows(plan, report))
         if report.left_behind:
             output.print_note(_left_behind(plan, report.left_behind))
     return _verdict(plan, report, as_json=as_json)

@@ -13,6 +13,7 @@ from holdfast.cli.commands.shared import (
     Queue,
     TaskId,
     Timeout,
+    Yes,
     complete_queue,
     epilog,
     group,
@@ -35,7 +36,6 @@ _QueueOption = Annotated[
         "--queue", "-q", metavar="QUEUE", help="Whose dead letters, with --all.", autocompletion=complete_queue
     ),
 ]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")]
 
 
 @dlq_app.command("ls", epilog=epilog("holdfast dlq ls mail", "holdfast dlq ls mail --limit 1000 --json"))
@@ -46,14 +46,17 @@ def dlq_ls(
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """List the dead letters of a queue, the oldest first: when and why each died, and its last error."""
+    """List the dead letters of a queue: when and why each died, and its last error.
+
+    The oldest first; of a queue that is spread over several shards, the oldest first of each, shard by shard.
+    """
     letters, more = calls.list_dead_letters(address, timeout_s, queue, limit)
     if as_json:
         records.print_json(records.dead_letters_json(queue, letters, more=more))
     elif letters:
         output.print_dead_letters(letters)
         if more:
-            output.print_note(f"There are more: these are the oldest {len(letters):,}; --limit shows more.")
+            output.print_note("There are more; --limit shows more.")
     else:
         output.print_line(f"Queue {queue} has no dead letters.")
 
@@ -80,7 +83,7 @@ def dlq_retry(
     task_ids: _IdsOrAll = None,
     every: _All = False,
     queue: _QueueOption = None,
-    yes: _Yes = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -100,7 +103,7 @@ def dlq_discard(
     task_ids: _IdsOrAll = None,
     every: _All = False,
     queue: _QueueOption = None,
-    yes: _Yes = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,

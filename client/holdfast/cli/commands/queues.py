@@ -5,12 +5,13 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import calls, output, records
+from holdfast.cli.commands import queue_settings
 from holdfast.cli.commands.shared import Address, Json, Timeout, complete_queue, epilog, group, print_problem
 from holdfast.cli.problems import ExitCode, problem_of
 from holdfast.client import QueueStats, Rejected
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
-queue_app = group("Look at queues.")
+queue_app = group("Look at queues, and change what they do in their own way.")
 
 
 @queue_app.command("ls", epilog=epilog("holdfast queue ls", "holdfast queue ls --json | jq '.queues[].queue'"))
@@ -53,4 +54,5 @@ def queue_stats(
 
 
 def add_to(app: typer.Typer) -> None:
+    queue_settings.add_to(queue_app)
     app.add_typer(queue_app, name="queue", epilog=epilog("holdfast queue ls", "holdfast queue stats mail"))

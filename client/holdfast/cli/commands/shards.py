@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import calls, output, records
-from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problems, time_limit_s
+from holdfast.cli import calls, cluster_calls, cluster_output, cluster_records, output, records
+from holdfast.cli.commands import shard_plans
+from holdfast.cli.commands.shared import Address, Json, Shard, Timeout, epilog, group, print_problems, time_limit_s
 from holdfast.cli.problems import ExitCode, Problem, problem_of
 from holdfast.client import HoldfastError, NodeReport, ReplicaHash, ReplicaRole, ShardHash
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
-shard_app = group("Look at the replicas of shards, compare them, move leadership.")
+shard_app = group("Look at the replicas of shards, compare them, move them and their leaders.")
 
 _LS_TIMEOUT_S = 3.0
 _HASH_TIMEOUT_S = 30.0
-_Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard's number.", show_default=False)]
 
 
 @shard_app.command(
@@ -48,15 +48,18 @@ def shard_ls(
     term: the epoch it is in. commit: the last entry that is on a majority. applied: the last one in its state.
     lag: entries that it has not applied of those that are committed, as far as any node that answers knows.
     log: what its entries take on disk. snapshot: how long ago its state was last made durable by itself.
-    It is enough to give the address of one node: it names the others.
+    It is enough to give the address of one node, or of a router: it names the others.
+    Of a cluster with etcd it also says which replicas should be elsewhere, and --json has a list of shards.
     A node that does not answer is shown as such, and the exit code is 4; it is 1 if a replica knows no leader.
     """
     with output.waiting("Asking every node …"):
-        reports = calls.describe_nodes(address, timeout_s)
+        info, reports = cluster_calls.replicas(address, timeout_s)
     if as_json:
-        records.print_json(records.nodes_json(reports))
+        records.print_json(cluster_records.replicas_json(info, reports))
     else:
         output.print_replicas(reports)
+        if info is not None:
+            cluster_output.print_wishes(info, reports)
     return print_problems([problem for report in reports for problem in _node_problems(report)], as_json=as_json)
 
 
@@ -110,7 +113,10 @@ def shard_hash(
     Equal hashes mean equal states. Work goes on meanwhile.
     The exit code is 0 only if every replica has told its hash and all are equal.
     """
-    shards = calls.shards_of(calls.describe_nodes(address, min(timeout_s, _LS_TIMEOUT_S)))
+    info, reports = cluster_calls.replicas(address, min(timeout_s, _LS_TIMEOUT_S))
+    shards = calls.shards_of(reports)
+    if info is not None:  # every replica is asked itself; whoever gave the map may be a router
+        address = ",".join(report.address for report in reports if report.node is not None)
     if shard is not None:
         with output.waiting(f"Waiting for every replica of shard {shard} …"):
             hashes = [calls.hash_shard(address, timeout_s, shard)]
@@ -160,7 +166,7 @@ def _missing(shard: int, replica: ReplicaHash) -> Problem:
 
 @shard_app.command("transfer", epilog=epilog("holdfast shard transfer 0 n2", "holdfast shard transfer 0 n2 --json"))
 def shard_transfer(
-    shard: _Shard,
+    shard: Shard,
     node: Annotated[str, typer.Argument(metavar="NODE", help="The name of the node that is to lead.")],
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
@@ -180,4 +186,5 @@ def shard_transfer(
 
 
 def add_to(app: typer.Typer) -> None:
+    shard_plans.add_to(shard_app)
     app.add_typer(shard_app, name="shard", epilog=epilog("holdfast shard ls", "holdfast shard hash"))

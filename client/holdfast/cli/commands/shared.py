@@ -63,6 +63,8 @@ Queue = Annotated[
     str,
     typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False, autocompletion=complete_queue),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")]
+Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard's number.", show_default=False)]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.", show_default=False)]
 
 

@@ -29,6 +29,8 @@ class Worker:
 
     When it is told to stop it claims nothing more and lets handlers finish; what is not finished when four fifths of
     the `grace` period have passed is interrupted and given back without spending an attempt.
+
+    `address` and `direct` are those of the app unless given.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Worker:
         name: str = "",
         grace: float = 25.0,
         address: str | None = None,
+        direct: bool | None = None,
     ) -> None:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise ValueError(f"Expected a concurrency from 1 to {CONCURRENCY_MAX}, but got {concurrency}.")
@@ -63,6 +66,7 @@ class Worker:
             grace_s=grace,
             tasks=app.tasks,
         )
+        self._direct = app.direct if direct is None else direct
         self._stop = StopRequest()
 
     @property
@@ -90,7 +94,7 @@ class Worker:
     async def serve(self) -> WorkerReport:
         """The same as a coroutine, without looking at signals. Cancelling it ends it at once: leases then run out."""
         self._stop.attach(asyncio.get_running_loop())
-        async with AsyncClient(self._settings.address, retry=False) as client:
+        async with AsyncClient(self._settings.address, retry=False, direct=self._direct) as client:
             return await Session(self._settings, client, self._stop).run()
 
     def stop(self) -> None:

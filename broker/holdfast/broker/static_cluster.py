@@ -6,65 +6,27 @@ brings them in line with the list, one change at a time.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast.broker.clock import TimeSource
-from holdfast.broker.clock_evidence import ClockEvidence
-from holdfast.broker.config import BATCH_BYTES_LIMIT, BrokerConfig, ClusterNode
+from holdfast.broker.config import BrokerConfig
 from holdfast.broker.hosting import Host
 from holdfast.broker.member_plan import Change, Step, next_change
-from holdfast.broker.peers.bodies import BodyError, pack, pack_within, unpack
+from holdfast.broker.peer_wire import PEER_LIMITS, PeerWire, host_and_port, peer_tls
 from holdfast.broker.peers.identities import node_list_digest
-from holdfast.broker.peers.records import PeerLimits
-from holdfast.broker.peers.tls import PeerTls
-from holdfast.broker.peers.transport import Peers
+from holdfast.broker.peers.records import PeerCounters
+from holdfast.broker.peers.transport import PeerInfo, Peers
 from holdfast.broker.raft.membership import ChangeRefusedError
 from holdfast.broker.replica import Replica
-from holdfast.broker.rounds import Message, Rounds
+from holdfast.broker.rounds import Rounds
 from holdfast.serving.logs import get_logger
 
-CLOCK_SECONDS = 1.0
 FOUND_SECONDS = 0.5  # between attempts to found
 WAITING_SECONDS = 2.0  # without anything before that is said, and then
 WAITING_AGAIN_SECONDS = 30.0
-FRAME_SPARE_BYTES = 4 * 1024 * 1024  # beyond the largest batch: one more message, and heads
 
 _log = get_logger(__name__)
-
-
-class PeerWire:
-    """Frames to and from the other nodes, for `Rounds`."""
-
-    def __init__(self, peers: Peers, rounds: Rounds, evidence: ClockEvidence, source: TimeSource, body_bytes_max: int):
-        self._peers = peers
-        self._rounds = rounds
-        self._evidence = evidence
-        self._source = source
-        self._body_bytes_max = body_bytes_max
-
-    def send(self, identity: str, messages: list[Message]) -> None:
-        for body in pack_within(int(self._source.wall_ms()), messages, self._body_bytes_max):
-            self._peers.send(identity, body)
-
-    def send_clock(self, identity: str) -> None:
-        """A frame without messages, which carries the time."""
-        self._peers.send(identity, pack(int(self._source.wall_ms()), ()))
-
-    def on_frame(self, identity: str, body: bytes) -> None:
-        try:
-            wall_ms, messages = unpack(body)
-        except BodyError as error:
-            self._peers.drop(identity, str(error))
-            return
-        self._evidence.note(identity, wall_ms)
-        self._rounds.receive(identity, messages)
-
-    def pause_reading(self) -> None:
-        self._peers.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._peers.resume_reading()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +49,7 @@ class Waiting:
         return "all nodes are there, and the first of the list is about to found the cluster"
 
 
-class Cluster:
+class StaticCluster:
     """The other nodes, for a node that is not alone."""
 
     def __init__(self, config: BrokerConfig, node_id: str, host: Host, rounds: Rounds, source: TimeSource) -> None:
@@ -95,8 +57,6 @@ class Cluster:
         self._host = host
         self._rounds = rounds
         self._changed = asyncio.Event()  # somebody came or went
-        # Not by the present setting: the log may have entries from a time when more was allowed in one call.
-        body_bytes_max = BATCH_BYTES_LIMIT + FRAME_SPARE_BYTES
         others = [node for node in config.nodes if node.name != config.node_name]
         self.peers = Peers(
             name=config.node_name,
@@ -104,13 +64,13 @@ class Cluster:
             cluster=config.cluster_name,
             digest=_digest(config),
             blank=lambda: host.is_blank,
-            addresses={node.name: _host_and_port(node) for node in others},
+            addresses={node.name: host_and_port(node.peer_address) for node in others},
             on_frame=lambda identity, body: self.wire.on_frame(identity, body),
             on_change=self._changed.set,
-            tls=_tls(config),
-            limits=PeerLimits(body_bytes_max=body_bytes_max, outgoing_bytes_max=body_bytes_max),
+            tls=peer_tls(config),
+            limits=PEER_LIMITS,
         )
-        self.wire = PeerWire(self.peers, rounds, host.evidence, source, body_bytes_max)
+        self.wire = PeerWire(self.peers, rounds, host.evidence, source)
         rounds.wire = self.wire
         rounds.on_stranger = host.join
         rounds.on_other_group = host.note_other_group
@@ -121,16 +81,16 @@ class Cluster:
     async def stop(self) -> None:
         await self.peers.stop()
 
+    def connected(self) -> Mapping[str, PeerInfo]:
+        return self.peers.connected()
+
+    @property
+    def counters(self) -> PeerCounters:
+        return self.peers.counters
+
     async def run(self) -> None:
         """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""
-        await asyncio.gather(self._found(), self._tell_time(), self._tell_waiting())
-
-    async def _tell_time(self) -> None:
-        """Followers have nothing to say to each other, but each needs the others' clocks, and a sign of life."""
-        while True:
-            for peer in self.peers.connected().values():
-                self.wire.send_clock(peer.identity)
-            await asyncio.sleep(CLOCK_SECONDS)
+        await asyncio.gather(self._found(), self.wire.tell_time(), self._tell_waiting())
 
     async def _tell_waiting(self) -> None:
         """A node that has nothing and serves nothing must say what it waits for."""
@@ -142,6 +102,10 @@ class Cluster:
                 founder=self._config.nodes[0].name, detail=waiting.sentence,
             )  # fmt: skip
             await asyncio.sleep(WAITING_AGAIN_SECONDS)
+
+    def waits_for(self) -> str:
+        """What a node without anything waits for, in a sentence."""
+        return self.waiting().sentence
 
     def waiting(self) -> Waiting:
         connected = self.peers.connected()
@@ -159,7 +123,7 @@ class Cluster:
             if await self.peers.all_blank() and self._host.is_blank:
                 connected = self.peers.connected()
                 if len(connected) == len(self._config.nodes) - 1:
-                    self._host.found([self._host.me, *(peer.identity for peer in connected.values())])
+                    self._host.found_all([self._host.me, *(peer.identity for peer in connected.values())])
                     return
             try:
                 async with asyncio.timeout(FOUND_SECONDS):
@@ -200,14 +164,3 @@ def _digest(config: BrokerConfig) -> bytes:
     """Of all that must be the same on every node."""
     rows = [[node.name, node.address, node.peer_address] for node in config.nodes]
     return node_list_digest([*rows, ["shards", str(config.shards)]])
-
-
-def _host_and_port(node: ClusterNode) -> tuple[str, int]:
-    host, _, port = node.peer_address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _tls(config: BrokerConfig) -> PeerTls | None:
-    if config.peer_certificate is None or config.peer_key is None or config.peer_authority is None:
-        return None
-    return PeerTls(config.peer_certificate, config.peer_key, config.peer_authority)

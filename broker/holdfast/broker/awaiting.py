@@ -1,0 +1,159 @@
+"""Calls that wait until there is a task to claim, without claiming it: a router asks so at every shard of a queue.
+
+A task is offered to as many calls as there are tasks, in the order in which the calls came: one task must not wake
+thousands of routers. Whoever was told of a task may have found another one meanwhile. So what is still there after a
+moment is offered again, to the next in line.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holdfast.broker.waiters import Waiters
+
+OFFER_SECONDS = 0.05  # how long a task is left to those who were told of it
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitWanted:
+    """A wish to hear of tasks, already validated."""
+
+    queues: list[bytes]
+    wait_ms: int
+    worker: bytes
+    request_id: bytes
+
+
+class Awaited(NamedTuple):
+    ready: bool  # there is something to claim
+    held: bool  # it has been claimed already, by this request
+
+
+NOTHING = Awaited(ready=False, held=False)
+READY = Awaited(ready=True, held=False)
+HELD = Awaited(ready=True, held=True)
+
+
+class _Watcher:
+    """One waiting call."""
+
+    __slots__ = ("future", "queues")
+
+    def __init__(self, queues: list[bytes]) -> None:
+        self.queues = queues
+        self.future: asyncio.Future[Awaited] = asyncio.get_running_loop().create_future()
+
+    def tell(self, answer: Awaited) -> None:
+        if not self.future.done():
+            self.future.set_result(answer)
+
+
+class Awaiting:
+    """The calls of a shard that wait so. `available` counts the tasks of a queue that could be claimed now."""
+
+    def __init__(
+        self, available: Callable[[bytes], int], *, calls_max: int, may_offer: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._available = available
+        self._may_offer = may_offer  # whether a claim would be let in
+        self._line: Waiters[_Watcher] = Waiters(calls_max, "calls that wait for tasks")
+        self._by_request: dict[tuple[bytes, bytes], _Watcher] = {}  # those that can be repeated, by worker and request
+        self._offered: dict[bytes, int] = {}  # by queue: how many calls were told of a task that nobody has taken yet
+        self._timers: dict[bytes, asyncio.TimerHandle] = {}  # one for each queue in `_offered`
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def waiting_for(self, queue: bytes) -> int:
+        return self._line.waiting_for(queue)
+
+    async def wait(self, wanted: AwaitWanted) -> Awaited:
+        """Returns once something is offered to this call, or the time is over."""
+        if self._offer_one(wanted.queues):
+            return READY
+        if not wanted.wait_ms:
+            # Others were told, but this caller does not wait its turn.
+            return READY if any(self._available(queue) for queue in wanted.queues) else NOTHING
+        watcher = _Watcher(wanted.queues)
+        self._line.add(watcher)
+        name = (wanted.worker, wanted.request_id)
+        if wanted.request_id:
+            self._by_request[name] = watcher
+        timer = asyncio.get_running_loop().call_later(wanted.wait_ms / 1000, watcher.tell, NOTHING)
+        try:
+            return await watcher.future
+        finally:  # also when the caller has gone: what it was told of is offered again in a moment
+            timer.cancel()
+            self._line.remove(watcher)
+            if self._by_request.get(name) is watcher:
+                del self._by_request[name]
+
+    def send_home(self, worker: bytes, request_id: bytes) -> None:
+        """Who repeats a request no longer waits for its first answer."""
+        older = self._by_request.get((worker, request_id))
+        if older is not None:
+            older.tell(NOTHING)
+
+    def was_claimed(self, worker: bytes, request_id: bytes) -> None:
+        """A claim of this request was applied, for a call that came before the one that waits."""
+        watcher = self._by_request.get((worker, request_id))
+        if watcher is not None:
+            watcher.tell(HELD)
+
+    def was_taken(self, queue: bytes, count: int) -> None:
+        """Tasks of the queue were picked for a claim, most likely by those who were told of them."""
+        offered = self._offered.get(queue)
+        if offered is not None:
+            self._offered[queue] = max(0, offered - count)
+
+    def look(self, queues: Iterable[bytes]) -> None:
+        """There may be more to claim in these queues than there was."""
+        for queue in queues:
+            while (watcher := self._line.first(queue)) is not None:
+                if watcher.future.done():  # was told something, and has not had its turn
+                    self._line.remove(watcher)
+                    continue
+                if not self._offer_one([queue]):
+                    break
+                watcher.tell(READY)
+
+    def look_everywhere(self) -> None:
+        self.look(self._line.queues())
+
+    def _offer_one(self, queues: list[bytes]) -> bool:
+        """Whether one of the queues has a task that nobody was told of; it counts as told of then."""
+        for queue in queues:
+            offered = self._offered.get(queue, 0)
+            if self._available(queue) > offered and self._may_offer():
+                self._offered[queue] = offered + 1
+                if queue not in self._timers:
+                    again = asyncio.get_running_loop().call_later(OFFER_SECONDS, self._offer_again, queue)
+                    self._timers[queue] = again
+                return True
+        return False
+
+    def _offer_again(self, queue: bytes) -> None:
+        """Those who were told have had their time: what is still there is for the next."""
+        del self._timers[queue]
+        del self._offered[queue]
+        self.look([queue])
+
+    def drain(self) -> None:
+        """Sends everyone who waits home."""
+        self._stop_timers()
+        for watcher in self._line.everyone():
+            watcher.tell(NOTHING)
+
+    def dismiss(self, error: Exception) -> None:
+        """Somebody else knows of the tasks now: tells everyone who waits."""
+        self._stop_timers()
+        for watcher in self._line.everyone():
+            if not watcher.future.done():
+                watcher.future.set_exception(error)
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._offered.clear()

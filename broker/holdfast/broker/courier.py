@@ -1,0 +1,126 @@
+"""Brings tasks to the shards that they belong to: what is in the outbox, in order, again and again until it is there.
+
+Soft state of the leader: a new one begins with what the state says is not delivered. A letter may be brought twice; the
+destination knows it by its number. One destination that does not answer holds up no other.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+
+from holdfast.broker.views import read_letters, read_outboxes
+from holdfast.machine.entries import Delivered, Entry
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.outcomes import Outcome
+from holdfast.machine.rows import Letter
+from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
+
+CALLS_MAX = 16  # at the same time, for one shard
+BATCH_LETTERS_MAX = 500
+BATCH_BYTES_MAX = 1024 * 1024  # of all letters behind the first
+RETRY_SECONDS_MIN = 0.05
+RETRY_SECONDS_MAX = 5.0
+
+_log = get_logger(__name__)
+
+# Takes destination, source shard, source incarnation, the first letter's sequence and the letters; returns the sequence
+# of the newest letter that the destination has. Raises what it likes: it is called again.
+Deliver = Callable[[int, int, int, int, list[Letter]], Awaitable[int]]
+Submit = Callable[[Entry], Awaitable[list[Outcome]]]
+
+
+class Courier:
+    """The outbox of one shard. `submit` writes an entry behind client traffic."""
+
+    def __init__(
+        self,
+        kv: OrderedKV,
+        shard: int,
+        incarnation: int,
+        deliver: Deliver,
+        *,
+        now_ms: Callable[[], int],
+        submit: Submit,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._kv = kv
+        self._shard = shard
+        self._incarnation = incarnation
+        self._deliver = deliver
+        self._now_ms = now_ms
+        self._submit = submit
+        self._draw = draw
+        self._is_started = False
+        self._slots = asyncio.Semaphore(CALLS_MAX)
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by destination, while there is something for it
+
+    def start(self) -> None:
+        """Takes up what is in the outbox."""
+        self._is_started = True
+        self.wake(destination for destination, box in read_outboxes(self._kv) if box.waiting)
+
+    def wake(self, destinations: Iterable[int]) -> None:
+        """There is something new for these."""
+        if self._is_started:
+            for destination in destinations:
+                if destination not in self._tasks:
+                    self._tasks[destination] = asyncio.create_task(self._carry(destination))
+
+    def cancel(self) -> None:
+        self._is_started = False
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def stop(self) -> None:
+        self.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def failed(self) -> BaseException | None:
+        """The error that ended a delivery for good, if one did: a bug that must stop the node."""
+        for task in self._tasks.values():
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                return error
+        return None
+
+    async def _carry(self, destination: int) -> None:
+        """Delivers until nothing is left for this destination. Looking and leaving are one step of the event loop, so
+        nothing can be posted between them unseen."""
+        failures = 0
+        while True:
+            # Fewer each time: one letter always fits, whatever was wrong with the many.
+            letters_max = max(1, BATCH_LETTERS_MAX >> failures)
+            first, letters = read_letters(self._kv, destination, letters_max, BATCH_BYTES_MAX)
+            if not letters:
+                del self._tasks[destination]
+                return
+            if await self._bring(destination, first, letters, failures):
+                failures = 0
+            else:
+                failures += 1
+                pause_s = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** min(failures - 1, 10))
+                await asyncio.sleep(pause_s * (0.5 + self._draw() / 2))
+
+    async def _bring(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
+        """Whether the destination has some of the letters, and the state says so."""
+        try:
+            async with self._slots:
+                received = await self._deliver(destination, self._shard, self._incarnation, first, letters)
+        except Exception as error:  # noqa: BLE001 - however it failed, it is tried again, and said
+            if not failures:
+                _log.warning(
+                    "not_delivered", shard=self._shard, destination=destination, first_sequence=first, error=str(error)
+                )
+            return False
+        delivered = min(received, first + len(letters) - 1)
+        if delivered < first:
+            if not failures:
+                _log.error(
+                    "not_received", shard=self._shard, destination=destination, first_sequence=first, received=received
+                )
+            return False
+        try:
+            await self._submit(Delivered(self._now_ms(), destination, delivered))
+        except (RefusedError, OutcomeUnknownError):
+            return False
+        return True

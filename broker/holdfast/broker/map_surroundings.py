@@ -1,0 +1,114 @@
+"""The cluster around a node as the partition map tells it, and the copy of the map that the node keeps on its disk.
+
+The copy lets a node start, find the others and serve while etcd is away. It also tells which cluster the data is of.
+"""
+
+import contextlib
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from holdfast.broker.peers.identities import name_of
+from holdfast.broker.surroundings import NodeAddress
+from holdfast.cluster.fields import RecordError
+from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.store_nodes import WrongClusterError
+from holdfast.routing.sets import newest, shard_or_newest
+from holdfast.serving.logs import get_logger
+
+_FILE = "MAP"
+
+_log = get_logger(__name__)
+
+
+class MapSurroundings:
+    """See `Surroundings`. `map` is replaced whenever there is a newer one."""
+
+    is_alone = False
+
+    def __init__(self, me: str, known: PartitionMap) -> None:
+        self._me = me
+        self._name = name_of(me)
+        self.map = known
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty until the cluster is initialised."""
+        return self.map.cluster.cluster_id if self.map.cluster is not None else ""
+
+    @property
+    def shard_count(self) -> int:
+        return self.map.cluster.shards if self.map.cluster is not None else 0
+
+    @property
+    def nodes(self) -> Sequence[NodeAddress]:
+        return [NodeAddress(name, record.address) for name, record in sorted(self.map.last_nodes.items())]
+
+    @property
+    def shards_here(self) -> Collection[int]:
+        return [number for number, record in self.map.shards.items() if self._name in record.replicas]
+
+    def address_of(self, name: str) -> str | None:
+        record = self.map.last_nodes.get(name)
+        return None if record is None else record.address
+
+    def admits(self, sender: str, number: int, group: int) -> bool:
+        """Only of the present life of a shard, and only if this node should have it: what is left of a replica that
+        moved away must not grow again because somebody has not heard of it."""
+        record = self.map.shards.get(number)
+        if record is None or record.group != group or self._me in record.leaving:
+            return False
+        is_wanted = self._name in record.replicas or self._me in record.members.voters + record.members.learners
+        return is_wanted and name_of(sender) in self.map.last_nodes
+
+    def owner_of(self, here: int, queue: bytes, request_id: bytes) -> int:
+        if self.map.cluster is None:
+            return here
+        route = self.map.route(queue.decode())
+        if not request_id and here in newest(route):
+            return here
+        return shard_or_newest(route, request_id.decode(), here)
+
+    def all_know_level(self, members: Collection[str], level: int) -> bool:
+        known = (self.map.last_nodes.get(name_of(member)) for member in members)
+        return all(record is not None and record.machine_level >= level for record in known)
+
+    def objection(self, number: int, group: int, voters: Collection[str], others: Sequence[str]) -> str:
+        record = self.map.shards.get(number)
+        if record is None or record.group == group:
+            return ""
+        return f"shard {number} was created anew, and this replica is of its former life"
+
+
+class MapCopy:
+    """The newest map that was believed, on disk."""
+
+    def __init__(self, data_dir: Path, cluster_name: str) -> None:
+        self._path = data_dir / _FILE
+        self._cluster_name = cluster_name
+
+    def load(self) -> PartitionMap:
+        """Blocks. A copy that cannot be read is none: etcd has the original, and replicas name their group."""
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                known = PartitionMap.from_json(self._path.read_bytes())
+            except RecordError as error:
+                _log.warning("map_copy_unreadable", error=str(error))
+            else:
+                if known.cluster_name != self._cluster_name:
+                    raise WrongClusterError(
+                        f"Expected a node of the cluster named {self._cluster_name}, but the data directory belongs to "
+                        f"one named {known.cluster_name}. Set cluster_name, or choose an empty data directory."
+                    )
+                return known
+        return PartitionMap(cluster_name=self._cluster_name)
+
+    def save(self, newest_map: PartitionMap) -> None:
+        """Blocks. After a crash the file is the old one or the new one."""
+        data = newest_map.to_json()
+        new = self._path.with_name(f"{_FILE}.new")
+        with open(new, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self._path)

@@ -1,0 +1,35 @@
+"""What a shard is told about itself: which entries may be used, and what its queues do in their own way."""
+
+from holdfast.machine import keys
+from holdfast.machine.draft import Draft
+from holdfast.machine.entries import MACHINE_LEVEL, RaiseLevel, SetQueue
+from holdfast.machine.outcomes import Changed, Outcome
+from holdfast.machine.rejections import old_level, old_version
+from holdfast.machine.rows import Settings
+
+
+class UnknownLevelError(RuntimeError):
+    """The log will have entries that this version does not know: the replica must stop before it meets them."""
+
+
+def apply_raise_level(draft: Draft, entry: RaiseLevel) -> list[Outcome]:
+    if entry.level > MACHINE_LEVEL:
+        raise UnknownLevelError(
+            f"the log needs a machine of level {entry.level}, but this version has {MACHINE_LEVEL}; upgrade it"
+        )
+    if entry.level <= draft.meta.machine_level:
+        return [old_level(draft.meta.machine_level)]
+    draft.meta.machine_level = entry.level
+    return [Changed(entry.level)]
+
+
+def apply_set_queue(draft: Draft, entry: SetQueue) -> list[Outcome]:
+    """Settings are taken only forward: a leader that saw an old copy of them cannot bring it back."""
+    key = keys.settings(entry.queue)
+    row = draft.get(key)
+    version = Settings.decode(row).version if row is not None else 0
+    if entry.version <= version:
+        return [old_version(version)]
+    draft.put(key, Settings(entry.version, entry.policy).encode())
+    draft.effects.settings.append(entry.queue)
+    return [Changed(entry.version)]

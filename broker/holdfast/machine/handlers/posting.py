@@ -1,0 +1,65 @@
+"""Tasks that cross shards: accepted at once with the ack that made them, brought in order, taken in exactly once.
+
+The outbox numbers the letters to each destination without a gap. The destination remembers the last number of each
+source, so a letter that is brought again is known, and one that is brought too early is refused.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from holdfast.machine import keys
+from holdfast.machine.draft import Draft
+from holdfast.machine.entries import ENTRY_ITEMS_MAX, Delivered, Parcel, Receive
+from holdfast.machine.handlers.accepting import accept_task
+from holdfast.machine.outcomes import Changed, Outcome, Received
+from holdfast.machine.rejections import Rejection, not_waiting, out_of_order, outbox_full
+from holdfast.machine.rows import Inbox, Letter, Outbox
+
+
+def _outbox(draft: Draft, destination: int) -> Outbox:
+    row = draft.get(keys.outbox(destination, 0))
+    return Outbox() if row is None else Outbox.decode(row)
+
+
+def refuse_parcels(draft: Draft, parcels: Iterable[Parcel], waiting_max: int) -> Rejection | None:
+    """Why parcels cannot be posted, if they cannot."""
+    for destination, count in Counter(parcel.destination for parcel in parcels).items():
+        if _outbox(draft, destination).waiting + count > waiting_max:
+            return outbox_full(destination, waiting_max)
+    return None
+
+
+def post(draft: Draft, parcels: Iterable[Parcel]) -> None:
+    """Puts parcels into the outbox, each behind what is there for its destination."""
+    for parcel in parcels:
+        box = _outbox(draft, parcel.destination)
+        sequence = box.last + 1
+        draft.put(keys.outbox(parcel.destination, sequence), Letter(parcel.run_at_ms, parcel.envelope).encode())
+        draft.put(keys.outbox(parcel.destination, 0), box._replace(last=sequence).encode())
+        draft.effects.outbox.add(parcel.destination)
+
+
+def apply_delivered(draft: Draft, entry: Delivered) -> list[Outcome]:
+    box = _outbox(draft, entry.destination)
+    if not box.delivered < entry.sequence <= box.last:
+        return [not_waiting()]
+    delivered = min(entry.sequence, box.delivered + ENTRY_ITEMS_MAX)
+    for sequence in range(box.delivered + 1, delivered + 1):
+        draft.delete(keys.outbox(entry.destination, sequence))
+    draft.put(keys.outbox(entry.destination, 0), box._replace(delivered=delivered).encode())
+    return [Changed(delivered)]
+
+
+def apply_receive(draft: Draft, entry: Receive) -> list[Outcome]:
+    key = keys.inbox(entry.source, entry.incarnation)
+    row = draft.get(key)
+    # Whoever never heard of a source begins where the source is: this shard may have been created anew since.
+    last = entry.first_sequence - 1 if row is None else Inbox.decode(row).last
+    if entry.first_sequence > last + 1:
+        return [out_of_order(last)]
+    fresh = entry.tasks[last + 1 - entry.first_sequence :]
+    accepted = tuple(accept_task(draft, new) for new in fresh)
+    if fresh:
+        last += len(fresh)
+        draft.put(key, Inbox(last).encode())
+    return [Received(last, accepted)]

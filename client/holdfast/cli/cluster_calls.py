@@ -1,0 +1,193 @@
+"""What the commands about clusters ask. Each opens a client, asks, and closes it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.cli import calls
+from holdfast.client import (
+    AsyncClient,
+    ClusterInfo,
+    Conflict,
+    ConnectionFailed,
+    DeadlineExceeded,
+    HoldfastError,
+    MoveWish,
+    NodeReport,
+    Plan,
+    QueuePolicy,
+    QueueSettings,
+    QueueStats,
+    Rejected,
+    Unavailable,
+    UnexpectedAnswer,
+)
+
+NO_CLUSTER = "NO_CLUSTER"
+NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
+
+_INIT_PAUSE_S = 0.3
+_SHARD_FIELD = "holdfast-shard"
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many tasks all queues have together."""
+
+    queues: int
+    ready: int
+    claimed: int
+    delayed: int
+    retrying: int
+    dead: int
+
+    @property
+    def unfinished(self) -> int:
+        return self.ready + self.claimed + self.delayed + self.retrying
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A cluster on one screen."""
+
+    info: ClusterInfo
+    reports: tuple[NodeReport, ...]  # what the nodes say; empty if none can be asked from here
+    depth: Depth | None  # None if it could not be counted
+    depth_error: HoldfastError | None = None  # why not; None if only a router could, and a broker was asked
+
+
+def describe(address: str, timeout_s: float) -> ClusterInfo:
+    return calls.ask(address, timeout_s, lambda client: client.describe_cluster())
+
+
+def init(
+    address: str, timeout_s: float, shards: int, replication: int, wait_s: float, on_wait: Callable[[str], None]
+) -> str:
+    """The id of the new cluster. Waits so long for servers to answer and for enough nodes."""
+    ends_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return calls.ask(address, timeout_s, lambda client: client.init_cluster(shards, replication=replication))
+        except (Rejected, ConnectionFailed, DeadlineExceeded) as error:
+            may_pass = not isinstance(error, Rejected) or error.reason == NOT_ENOUGH_NODES or error.retry_after_ms > 0
+            if not may_pass or time.monotonic() >= ends_s:
+                raise
+            on_wait(str(error))
+        time.sleep(_INIT_PAUSE_S)
+
+
+def overview(address: str, timeout_s: float) -> Overview:
+    async def question(client: AsyncClient) -> Overview:
+        info = await client.describe_cluster()
+        if not info.cluster_id:
+            return Overview(info, (), None)
+        stats = await _stats(client)
+        reports = await _reports_of(info, timeout_s)
+        if isinstance(stats, HoldfastError):
+            return Overview(info, tuple(reports), None, None if _is_for_routers(stats) else stats)
+        return Overview(info, tuple(reports), depth_of(stats))
+
+    return calls.ask(address, timeout_s, question)
+
+
+async def _stats(client: AsyncClient) -> list[QueueStats] | HoldfastError:
+    try:
+        return await calls.all_queues(client)
+    except HoldfastError as error:
+        return error
+
+
+def _is_for_routers(error: HoldfastError) -> bool:
+    """A broker of a cluster with several shards wants to be told which one is meant."""
+    return isinstance(error, Rejected) and (error.reason, error.field) == ("MISSING_FIELD", _SHARD_FIELD)
+
+
+def depth_of(stats: Sequence[QueueStats]) -> Depth:
+    return Depth(
+        queues=len(stats),
+        ready=sum(each.ready for each in stats),
+        claimed=sum(each.claimed for each in stats),
+        delayed=sum(each.delayed for each in stats),
+        retrying=sum(each.retrying for each in stats),
+        dead=sum(each.dead for each in stats),
+    )
+
+
+async def _reports_of(info: ClusterInfo, timeout_s: float) -> list[NodeReport]:
+    """What the nodes themselves say, if they can be reached from here: routers may be all that can. A node that is
+    gone and has nothing is not missed."""
+    addresses = [node.address for node in info.nodes if node.address and (node.is_alive or node.replicas)]
+    if not addresses:
+        return []
+    async with AsyncClient(",".join(addresses), timeout_s=timeout_s, retry=False) as nodes:
+        reports = await nodes.describe_nodes()
+    known = {node.name for node in info.nodes if node.is_alive or node.replicas}
+    named = {node.address: node.name for node in info.nodes}
+    reports = [
+        report if report.name else NodeReport(named.get(report.address, ""), report.address, report.node, report.error)
+        for report in reports
+    ]
+    return [report for report in reports if report.name in known]
+
+
+def replicas(address: str, timeout_s: float) -> tuple[ClusterInfo | None, list[NodeReport]]:
+    """The map, if there is one, and what every node says; raises if not one of them answers."""
+
+    async def question(client: AsyncClient) -> tuple[ClusterInfo | None, list[NodeReport]]:
+        info, reports = await asyncio.gather(_map_if_any(client, timeout_s), client.describe_nodes())
+        if info is not None:
+            return info, await _reports_of(info, timeout_s)
+        return None, reports
+
+    info, reports = calls.ask(address, timeout_s, question)
+    if all(report.node is None for report in reports):
+        raise calls.nobody(reports)
+    return info, reports
+
+
+async def _map_if_any(client: AsyncClient, timeout_s: float) -> ClusterInfo | None:
+    """None for nodes that have no etcd, or are of a version that knew none. Who does not answer is told otherwise."""
+    try:
+        return await client.describe_cluster(timeout_s=timeout_s)
+    except Conflict as error:
+        if error.reason == NO_CLUSTER:
+            return None
+        raise
+    except (UnexpectedAnswer, ConnectionFailed, DeadlineExceeded, Unavailable):
+        return None
+
+
+def drain(address: str, timeout_s: float, node: str, *, is_on: bool) -> None:
+    calls.ask(address, timeout_s, lambda client: client.drain_node(node, drain=is_on))
+
+
+def remove(address: str, timeout_s: float, node: str) -> None:
+    calls.ask(address, timeout_s, lambda client: client.remove_node(node))
+
+
+def make_plan(address: str, timeout_s: float, *, leaders: bool = False, move: MoveWish | None = None) -> Plan:
+    return calls.ask(address, timeout_s, lambda client: client.make_plan(leaders=leaders, move=move))
+
+
+def start_plan(address: str, timeout_s: float, plan: Plan) -> Plan:
+    return calls.ask(address, timeout_s, lambda client: client.start_plan(plan))
+
+
+def cancel_plan(address: str, timeout_s: float, plan_id: str) -> None:
+    calls.ask(address, timeout_s, lambda client: client.cancel_plan(plan_id))
+
+
+def queue_settings(address: str, timeout_s: float, queue: str) -> QueueSettings:
+    return calls.ask(address, timeout_s, lambda client: client.queue_settings(queue))
+
+
+def set_queue(
+    address: str, timeout_s: float, queue: str, policy: QueuePolicy, clear: Sequence[str], *,
+    spread: int | None, pin: Sequence[int] | None, home: bool,
+) -> QueueSettings:  # fmt: skip
+    return calls.ask(
+        address,
+        timeout_s,
+        lambda client: client.set_queue(queue, policy=policy, clear=clear, spread=spread, pin=pin, home=home),
+    )

@@ -1,0 +1,88 @@
+"""What the commands about clusters print for programs. Keys are an interface, as in records.py."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from holdfast.cli import health, records
+from holdfast.cli.cluster_calls import Overview
+from holdfast.cli.plans import tally
+from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueueSettings
+
+
+def cluster_json(info: ClusterInfo) -> dict[str, object]:
+    return {
+        "cluster_id": info.cluster_id,
+        "name": info.name,
+        "shards": info.shards_count,
+        "replication": info.replication,
+        "revision": info.revision,
+        "etcd_answers": info.etcd_answers,
+    }
+
+
+def node_json(node: ClusterNode) -> dict[str, object]:
+    return asdict(node)
+
+
+def nodes_json(nodes: Sequence[ClusterNode]) -> dict[str, object]:
+    return {"nodes": [node_json(node) for node in nodes]}
+
+
+def shards_json(info: ClusterInfo, reports: Sequence[NodeReport]) -> list[dict[str, object]]:
+    """Where each shard should be and where it is; identities of replicas are in the map's own fields."""
+    return [
+        {**asdict(view), "leader": view.leader or None, "problem": view.problem or None, "change": view.change or None}
+        for view in health.views(info, reports)
+    ]
+
+
+def overview_json(overview: Overview, *, healthy: bool) -> dict[str, object]:
+    info = overview.info
+    depth = overview.depth
+    return {
+        "cluster": cluster_json(info),
+        "healthy": healthy,
+        **nodes_json(info.nodes),
+        "shards": shards_json(info, overview.reports),
+        "plan": None if info.plan is None else plan_json(info.plan),
+        "tasks": None if depth is None else {**asdict(depth), "unfinished": depth.unfinished},
+    }
+
+
+def replicas_json(info: ClusterInfo | None, reports: Sequence[NodeReport]) -> dict[str, object]:
+    """As nodes say it; of a cluster with a map also where the shards should be."""
+    values = records.nodes_json(reports)
+    return values if info is None else {**values, "shards": shards_json(info, reports)}
+
+
+def plan_json(plan: Plan) -> dict[str, object]:
+    done = tally(plan)
+    return {
+        "plan": plan.id,
+        "revision": plan.revision,
+        "summary": plan.summary,
+        "steps": [step_json(step) for step in plan.steps],
+        "steps_total": done.steps,
+        "steps_done": done.done,
+        "steps_overtaken": done.overtaken,
+    }
+
+
+def step_json(step: PlanStep) -> dict[str, object]:
+    return {**asdict(step), "state": str(step.state)}
+
+
+def settings_json(settings: QueueSettings) -> dict[str, object]:
+    route = settings.route
+    newest = route.sets[-1].shards if route.sets else (route.home,)
+    policy: Mapping[str, object] = asdict(settings.policy)
+    return {
+        "queue": route.queue,
+        "home": route.home,
+        "generation": route.generation,
+        "newest": list(newest),
+        "shards": list(route.shards),
+        "draining": list(route.draining),
+        "policy": {name: value for name, value in policy.items() if value is not None},
+        "version": settings.version,
+    }

@@ -1,0 +1,122 @@
+"""`holdfast node …`."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import cluster_calls, cluster_output, cluster_records, output, records
+from holdfast.cli.commands import carrying_out
+from holdfast.cli.commands.shared import Address, Json, Timeout, Yes, epilog, group
+from holdfast.cli.problems import CommandFailed, ExitCode, problem_of, usage
+from holdfast.client import Plan, Rejected
+from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
+
+node_app = group("Look at the nodes of a cluster, empty them, take them out.")
+
+_Node = Annotated[str, typer.Argument(metavar="NAME", help="The node's name.", show_default=False)]
+
+
+@node_app.command("ls", epilog=epilog("holdfast node ls", "holdfast node ls --json | jq -r '.nodes[].name'"))
+def node_ls(address: Address = DEFAULT_ADDRESS, timeout_s: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False) -> None:
+    """List the nodes of the cluster: whether they are alive, where they are, and what they hold.
+
+    A node is there from the moment its broker first registers. GONE: it has lost its lease in etcd.
+    replicas: those that vote or learn on it. leaders: how many shards it leads.
+    """
+    info = cluster_calls.describe(address, timeout_s)
+    if as_json:
+        records.print_json(cluster_records.nodes_json(info.nodes))
+    elif info.nodes:
+        output.show([cluster_output.node_table(info.nodes)])
+    else:
+        output.print_line("There are no nodes: start some with `holdfast broker --etcd-endpoints HOST:PORT`.")
+
+
+@node_app.command(
+    "drain",
+    epilog=epilog("holdfast node drain n3", "holdfast node drain n3 --plan-only", "holdfast node drain n3 --yes"),
+)
+def node_drain(
+    name: _Node,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Only mark the node and show what has to move; move nothing.")
+    ] = False,
+    yes: Yes = False,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """Empty a node: mark it as one that should hold nothing, show what has to move, and move it.
+
+    The mark alone moves nothing; it makes every plan from now on avoid the node. It asks before it moves anything.
+    Each replica is copied first and given up afterwards, so that no shard ever has fewer than it should.
+    Then the node can be stopped, and forgotten with `holdfast node remove`.
+    `holdfast node undrain` takes the mark back.
+    """
+    if plan_only and yes:
+        raise usage("Expected at most one of --plan-only and --yes, but both are given.")
+    if not plan_only:
+        carrying_out.require_answer(yes=yes, what=f"move what node {name} holds; or --plan-only")
+    cluster_calls.drain(address, timeout_s, name, is_on=True)
+    if not as_json:
+        output.print_note(f"Node {name} is marked: it should hold nothing.")
+    plan = _plan_without(name, address, timeout_s)
+    if plan_only or not plan.steps:
+        carrying_out.print_plan(plan, as_json=as_json)
+        if not as_json and plan.steps:
+            output.print_note("Nothing moves yet: `holdfast shard apply` carries it out.")
+        elif not as_json:
+            output.print_note(f"Forget the node, once it is stopped, with `holdfast node remove {name}`.")
+        return ExitCode.OK
+    carrying_out.show_for_decision(plan, as_json=as_json)
+    carrying_out.confirm("Carry it out?", yes=yes)
+    code = carrying_out.carry_out(address, timeout_s, carrying_out.begin(address, timeout_s, plan), as_json=as_json)
+    if not as_json:
+        output.print_note(f"Forget the node, once it is stopped, with `holdfast node remove {name}`.")
+    return code
+
+
+def _plan_without(name: str, address: str, timeout_s: float) -> Plan:
+    """What has to move now that the node is marked."""
+    try:
+        return cluster_calls.make_plan(address, timeout_s)
+    except Rejected as error:
+        problem = problem_of(error)
+        hint = f"The mark stays: `holdfast node undrain {name}` takes it back, `holdfast shard apply` tries again."
+        raise CommandFailed(replace(problem, hint=hint)) from None
+
+
+@node_app.command("undrain", epilog=epilog("holdfast node undrain n3"))
+def node_undrain(
+    name: _Node, address: Address = DEFAULT_ADDRESS, timeout_s: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+) -> None:
+    """Take back the mark of `holdfast node drain`: the node may hold replicas again.
+
+    It moves nothing by itself: `holdfast shard plan` shows what should come back.
+    """
+    cluster_calls.drain(address, timeout_s, name, is_on=False)
+    if as_json:
+        records.print_json({"node": name, "is_draining": False})
+    else:
+        output.print_line(f"Node {name} may hold replicas again; `holdfast shard apply` brings it some.")
+
+
+@node_app.command("remove", epilog=epilog("holdfast node remove n3"))
+def node_remove(
+    name: _Node, address: Address = DEFAULT_ADDRESS, timeout_s: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+) -> None:
+    """Forget a node that holds nothing and is stopped.
+
+    It is refused while the node holds anything: empty it first with `holdfast node drain`.
+    It cannot come back with the data it has; with an empty data directory it is a new node.
+    """
+    cluster_calls.remove(address, timeout_s, name)
+    if as_json:
+        records.print_json({"node": name, "removed": True})
+    else:
+        output.print_line(f"Node {name} is forgotten. It comes back only as a new node, with an empty data directory.")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.add_typer(node_app, name="node", epilog=epilog("holdfast node ls", "holdfast node drain n3"))

@@ -1,0 +1,125 @@
+"""Carries out a plan: calls on the cluster to go on with it, again and again, until all its steps are done."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from holdfast.cli import calls, health
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of
+from holdfast.client import (
+    AsyncClient,
+    ClusterInfo,
+    ConnectionFailed,
+    DeadlineExceeded,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    Plan,
+    PlanProgress,
+    PlanStep,
+    ServerError,
+    StepState,
+    Unavailable,
+)
+
+PAUSE_S = 0.5
+PATIENCE_S = 120.0  # without any answer; what has begun goes on in any case
+
+RESUME_HINT = (
+    "What has begun goes on by itself. `holdfast shard apply` resumes the rest, from any machine; "
+    "`holdfast shard cancel` gives it up."
+)
+
+# What passes: a router, a leader or etcd that is away for a moment.
+_PASSING = (ConnectionFailed, DeadlineExceeded, Unavailable, Overloaded, OutcomeUnknown, ServerError)
+
+# Called with the plan as it is, and what it waits for beside its steps, if anything.
+Show = Callable[[Plan, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many steps are how far."""
+
+    steps: int
+    done: int
+    overtaken: int
+
+    @property
+    def left(self) -> int:
+        return self.steps - self.done - self.overtaken
+
+
+def tally(plan: Plan) -> Tally:
+    states = [step.state for step in plan.steps]
+    return Tally(len(states), states.count(StepState.DONE), states.count(StepState.OVERTAKEN))
+
+
+def follow(address: str, timeout_s: float, plan: Plan, show: Show) -> Plan:
+    """Until the plan is done. Ctrl-C, and a cluster that is silent for long, end it with what to do next."""
+    latest = [plan]
+
+    def seen(now: Plan, note: str) -> None:
+        latest[0] = now
+        show(now, note)
+
+    async def question(client: AsyncClient) -> Plan:
+        return await _follow(client, plan, seen)
+
+    try:
+        return calls.ask(address, timeout_s, question, retry=True)
+    except KeyboardInterrupt:
+        done = tally(latest[0])
+        message = f"Interrupted: {done.done} of {done.steps} steps of the plan are done."
+        raise CommandFailed(Problem(ExitCode.INTERRUPTED, "INTERRUPTED", message, RESUME_HINT)) from None
+
+
+async def _follow(client: AsyncClient, plan: Plan, show: Show) -> Plan:
+    answered_s = time.monotonic()
+    while True:
+        try:
+            progress: PlanProgress = await client.advance_plan(plan.id)
+        except NotFound:
+            return await _gone(client, plan)
+        except _PASSING as error:
+            if time.monotonic() - answered_s > PATIENCE_S:
+                raise CommandFailed(replace(problem_of(error), hint=RESUME_HINT)) from None
+            show(plan, problem_of(error).message)
+        else:
+            answered_s, plan = time.monotonic(), progress.plan
+            show(plan, "")
+            if progress.is_done:
+                return plan
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _gone(client: AsyncClient, plan: Plan) -> Plan:
+    """Nobody carries out this plan any more: somebody else has brought it to its end, or has given it up."""
+    ended = judged(plan, await client.describe_cluster())
+    left = tally(ended).left
+    if left:
+        message = f"The plan was given up elsewhere: {left} of {len(plan.steps)} steps are not done."
+        hint = "See where things are with `holdfast cluster status`, and make another one with `holdfast shard plan`."
+        raise CommandFailed(Problem(ExitCode.REFUSED, "PLAN_NOT_FOUND", message, hint))
+    return ended
+
+
+def judged(plan: Plan, info: ClusterInfo) -> Plan:
+    """The plan with the states of its steps as the map shows them, for those that nobody has told."""
+    shards = {view.shard: view for view in health.views(info)}
+
+    def state(step: PlanStep) -> StepState:
+        view = shards.get(step.shard)
+        if step.state.is_final or view is None:
+            return step.state
+        if step.is_transfer:
+            return StepState.DONE if view.leader == step.destination else step.state
+        if step.destination not in view.replicas or step.source in view.replicas:
+            return step.state  # not begun, or wished otherwise since
+        if step.destination not in view.voters:
+            return StepState.COPYING
+        is_left = step.source not in (*view.voters, *view.learners, *view.leaving)
+        return StepState.DONE if is_left else StepState.LEAVING
+
+    return replace(plan, steps=tuple(replace(step, state=state(step)) for step in plan.steps))

@@ -1,0 +1,87 @@
+"""What changes in a cluster from one look to the next. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.cli import health, plans
+from holdfast.cli.health import ShardView
+from holdfast.client import ClusterInfo, Plan, PlanStep, StepState
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is other than before, for people and for programs."""
+
+    text: str
+    record: Mapping[str, object]
+
+
+class Watched:
+    """A cluster as it was at the last look."""
+
+    def __init__(self) -> None:
+        self.views: list[ShardView] = []
+        self.plan: Plan | None = None
+        self.is_done = False  # there was a plan, and it is no longer under way
+        self._leaders: dict[int, tuple[str, int]] = {}
+        self._states: dict[int, StepState] = {}
+
+    def look(self, info: ClusterInfo) -> list[Change]:
+        """What has changed since the last look; at the first one, how things are."""
+        self.views = health.views(info)
+        changes = self._leader_changes()
+        former = self.plan
+        if info.plan is not None:
+            if former is None or former.id != info.plan.id:
+                self._states.clear()
+                changes.append(_plan_change("began" if former is not None else "under_way", info.plan))
+            self.plan = plans.judged(info.plan, info)
+        elif former is not None:
+            self.plan = plans.judged(former, info)
+        if self.plan is not None:
+            changes += self._step_changes(self.plan)
+            if info.plan is None and not self.is_done:
+                self.is_done = True
+                changes.append(_plan_change("ended", self.plan))
+        return changes
+
+    def _leader_changes(self) -> list[Change]:
+        changes = []
+        for view in self.views:
+            now = (view.leader, view.epoch)
+            if self._leaders.get(view.shard) != now:
+                self._leaders[view.shard] = now
+                led = f"is led by {view.leader} (epoch {view.epoch})" if view.leader else "has no leader"
+                record = {"event": "leader", "shard": view.shard, "leader": view.leader or None, "epoch": view.epoch}
+                changes.append(Change(f"shard {view.shard} {led}", record))
+        return changes
+
+    def _step_changes(self, plan: Plan) -> list[Change]:
+        changes = []
+        for at, step in enumerate(plan.steps, start=1):
+            if self._states.get(at) is not step.state:
+                self._states[at] = step.state
+                changes.append(_step_change(plan, at, step))
+        return changes
+
+
+def _plan_change(what: str, plan: Plan) -> Change:
+    done = plans.tally(plan)
+    text = f"plan {plan.id} {what.replace('_', ' ')}: {done.steps - done.left} of {done.steps} steps done"
+    record = {"event": "plan", "plan": plan.id, "what": what, "steps": done.steps, "left": done.left}
+    return Change(text, record)
+
+
+def _step_change(plan: Plan, at: int, step: PlanStep) -> Change:
+    what = f"leadership to {step.destination}" if step.is_transfer else f"{step.source} to {step.destination}"
+    record = {
+        "event": "step",
+        "plan": plan.id,
+        "step": at,
+        "shard": step.shard,
+        "source": step.source or None,
+        "destination": step.destination,
+        "is_transfer": step.is_transfer,
+        "state": str(step.state),
+    }
+    return Change(f"step {at} of {len(plan.steps)}, shard {step.shard}, {what}: {step.state.lower()}", record)

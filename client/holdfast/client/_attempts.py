@@ -1,0 +1,98 @@
+"""The attempts of a call: what is sent each time, and how long there is for it."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from google.protobuf.message import Message
+
+from holdfast.client.errors import InvalidArgument
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+POLL_S_MAX = 30.0  # short enough for whatever sits between client and server and cuts silent connections
+
+
+class Attempts(Protocol):
+    """The attempts of a call: what to send each time, and how long there is for it."""
+
+    timeout_s: float  # of the whole call; of a poll: of the attempt under way
+    wait_s: float  # how long the server is asked to wait in the attempt under way
+
+    def next(self, now_s: float) -> tuple[bytes, float]:
+        """What to send, and how long to wait for the answer."""
+        ...
+
+    def pause_s(self, wished_s: float) -> float | None:
+        """How long to pause before the next attempt; None if there is none."""
+        ...
+
+
+class OneRequest:
+    """The same bytes, all within one deadline."""
+
+    wait_s = 0.0
+
+    def __init__(self, data: bytes, timeout_s: float) -> None:
+        self._data = data
+        self._deadline_s = time.monotonic() + timeout_s
+        self.timeout_s = timeout_s
+
+    def next(self, now_s: float) -> tuple[bytes, float]:
+        return self._data, self._deadline_s - now_s
+
+    def pause_s(self, wished_s: float) -> float | None:
+        return wished_s if time.monotonic() + wished_s < self._deadline_s else None
+
+
+class OneWait:
+    """A request that asks the server to wait: what is left of the wait, all within one deadline."""
+
+    def __init__(self, make: Callable[[int], Message], wait_ms: int, timeout_s: float) -> None:
+        self._make = make
+        self._wait_ms = wait_ms
+        now_s = time.monotonic()
+        self._ends_s = now_s + wait_ms / 1000
+        self._deadline_s = now_s + max(0, wait_ms) / 1000 + timeout_s
+        self.timeout_s = self._deadline_s - now_s
+        self.wait_s = 0.0
+        self._first = True
+
+    def next(self, now_s: float) -> tuple[bytes, float]:
+        left_ms = self._wait_ms if self._first else max(0, int((self._ends_s - now_s) * 1000))
+        self._first = False
+        self.wait_s = max(0, left_ms) / 1000
+        return checked(self._make(left_ms).SerializeToString()), self._deadline_s - now_s
+
+    def pause_s(self, wished_s: float) -> float | None:
+        return wished_s if time.monotonic() + wished_s < self._deadline_s else None
+
+
+class Poll:
+    """A long poll: each attempt waits for as long as is left, and the last one begins when nothing is."""
+
+    def __init__(self, make: Callable[[int], Message], ends_s: float, answer_s: float) -> None:
+        self._make = make
+        self._ends_s = ends_s
+        self._answer_s = answer_s
+        self.timeout_s = answer_s
+        self.wait_s = 0.0
+
+    def next(self, now_s: float) -> tuple[bytes, float]:
+        self.wait_s = min(POLL_S_MAX, max(0.0, self._ends_s - now_s))
+        self.timeout_s = self.wait_s + self._answer_s
+        return self._make(int(self.wait_s * 1000)).SerializeToString(), self.timeout_s
+
+    def pause_s(self, wished_s: float) -> float | None:
+        if not wished_s:
+            return 0.0  # a redirect: still the same attempt
+        left_s = self._ends_s - time.monotonic()
+        return min(wished_s, left_s) if left_s > 0 else None
+
+
+def checked(data: bytes) -> bytes:
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise InvalidArgument(
+            f"Expected a request of at most {MESSAGE_BYTES_MAX} bytes, but it has {len(data)}.",
+            reason="BATCH_TOO_LARGE",
+        )
+    return data

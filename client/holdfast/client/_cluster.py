@@ -1,0 +1,252 @@
+"""The calls of operators: what a cluster is and has, and how it changes. `AsyncClient` inherits them.
+
+Every router answers them, and every broker of a cluster; what they change is brought about by the shards' leaders.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from holdfast.client import _shards
+from holdfast.client._cluster_wire import (
+    cluster_info,
+    plan_of,
+    put_plan,
+    put_policy,
+    queue_settings,
+    topology_of,
+)
+from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
+from holdfast.client.errors import InvalidArgument, UnexpectedAnswer
+from holdfast.client.models import (
+    ClusterInfo,
+    MoveWish,
+    NodeReport,
+    Plan,
+    PlanProgress,
+    QueuePolicy,
+    QueueSettings,
+    QueueSettingsPage,
+    ShardHash,
+    Topology,
+    Transferred,
+)
+from holdfast.proto.v1 import cluster_pb2 as pb
+
+T = TypeVar("T")
+
+_SERVICE = "Cluster"
+GET_TOPOLOGY = method(pb, _SERVICE, "GetTopology", pb.GetTopologyRequest, pb.GetTopologyResponse)
+_DESCRIBE = method(pb, _SERVICE, "DescribeCluster", pb.DescribeClusterRequest, pb.DescribeClusterResponse)
+_INIT = method(pb, _SERVICE, "InitCluster", pb.InitClusterRequest, pb.InitClusterResponse)
+_LIST_SETTINGS = method(pb, _SERVICE, "ListQueueSettings", pb.ListQueueSettingsRequest, pb.ListQueueSettingsResponse)
+_SET_QUEUE = method(pb, _SERVICE, "SetQueue", pb.SetQueueRequest, pb.SetQueueResponse)
+_DRAIN = method(pb, _SERVICE, "DrainNode", pb.DrainNodeRequest, pb.DrainNodeResponse)
+_REMOVE = method(pb, _SERVICE, "RemoveNode", pb.RemoveNodeRequest, pb.RemoveNodeResponse)
+_MAKE_PLAN = method(pb, _SERVICE, "MakePlan", pb.MakePlanRequest, pb.MakePlanResponse)
+_START_PLAN = method(pb, _SERVICE, "StartPlan", pb.StartPlanRequest, pb.StartPlanResponse)
+_ADVANCE_PLAN = method(pb, _SERVICE, "AdvancePlan", pb.AdvancePlanRequest, pb.AdvancePlanResponse)
+_CANCEL_PLAN = method(pb, _SERVICE, "CancelPlan", pb.CancelPlanRequest, pb.CancelPlanResponse)
+
+# What protobuf raises for a value that does not fit its field.
+_MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
+
+
+class OperatorCalls:
+    """What operators ask of a cluster and of its nodes."""
+
+    _connection: Connection
+    _timeout_s: float
+
+    # --------------------------------------------------------------------------------------------- the cluster
+
+    async def describe_cluster(self, *, timeout_s: float | None = None) -> ClusterInfo:
+        """Nodes, shards and the plan under way, as the map has them."""
+        return cluster_info(await self._ask(_DESCRIBE, pb.DescribeClusterRequest(), timeout_s))
+
+    async def init_cluster(self, shards: int, *, replication: int = 3, timeout_s: float | None = None) -> str:
+        """Makes a cluster of the nodes that are there, once in its life; returns its id.
+
+        Raises `Conflict` if there is a cluster already (CLUSTER_EXISTS: nothing was changed) or if fewer nodes are
+        there than `replication` (NOT_ENOUGH_NODES).
+        """
+        request = _build(lambda: pb.InitClusterRequest(shards=shards, replication=replication), "shards")
+        # Not repeated after a lost connection: the second answer would be that there is one already.
+        return (await self._ask(_INIT, request, timeout_s, repeatable=False)).cluster_id
+
+    async def topology(self, queues: Sequence[str] = (), *, timeout_s: float | None = None) -> Topology:
+        """The leaders of all shards and the routes of these queues, as the server that was asked knows them."""
+        request = _build(lambda: pb.GetTopologyRequest(queues=_several(queues)), "queues")
+        return topology_of(await self._ask(GET_TOPOLOGY, request, timeout_s))
+
+    # ------------------------------------------------------------------------------------------------- queues
+
+    async def queue_settings(self, queue: str, *, timeout_s: float | None = None) -> QueueSettings:
+        """Where a queue is and what it does in its own way, also if that is nothing."""
+        page = await self.list_queue_settings([queue], timeout_s=timeout_s)
+        if len(page.queues) != 1:
+            raise UnexpectedAnswer(f"{len(page.queues)} settings for 1 queue", self._connection.address)
+        return page.queues[0]
+
+    async def list_queue_settings(
+        self,
+        queues: Sequence[str] = (),
+        *,
+        page_size: int = 100,
+        page_token: str = "",
+        timeout_s: float | None = None,
+    ) -> QueueSettingsPage:
+        """One page of the queues that differ from the default, by name, or of those that are named here."""
+        request = _build(
+            lambda: pb.ListQueueSettingsRequest(queues=_several(queues), page_size=page_size, page_token=page_token),
+            "the request",
+        )
+        response = await self._ask(_LIST_SETTINGS, request, timeout_s)
+        return QueueSettingsPage(tuple(map(queue_settings, response.queues)), response.next_page_token)
+
+    async def set_queue(
+        self,
+        queue: str,
+        *,
+        policy: QueuePolicy | None = None,
+        clear: Sequence[str] = (),
+        spread: int | None = None,
+        pin: Sequence[int] | None = None,
+        home: bool = False,
+        timeout_s: float | None = None,
+    ) -> QueueSettings:
+        """Changes what is given and leaves the rest of a queue's settings as they are. The queue may be in use.
+
+        policy: only what is not None in it changes. clear: names of fields of the policy that go back to the default.
+        spread: over so many shards. pin: on exactly these shards. home: on its home shard alone, as at first; at most
+        one of the three. Tasks never move for that: new ones go to the new shards, old ones drain where they are.
+        """
+        if (spread is not None) + (pin is not None) + home > 1:
+            raise InvalidArgument(
+                "Expected at most one of spread, pin and home, but got several.", reason="INVALID_FIELD", field="spread"
+            )
+
+        def build() -> pb.SetQueueRequest:
+            request = pb.SetQueueRequest(queue=queue, clear=_several(clear))
+            if policy is not None:
+                put_policy(request.policy, policy)
+            if spread is not None:
+                request.spread = spread
+            elif pin is not None:
+                request.pin.SetInParent()
+                request.pin.shards.extend(pin)
+            elif home:
+                request.home = True
+            return request
+
+        response = await self._ask(_SET_QUEUE, _build(build, "the settings"), timeout_s)
+        return queue_settings(response.settings)
+
+    # --------------------------------------------------------------------------------------- nodes and plans
+
+    async def drain_node(self, node: str, *, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Marks a node as one that should hold nothing, or takes the mark back. It moves nothing: see `make_plan`."""
+        request = _build(lambda: pb.DrainNodeRequest(node=node, drain=drain), "node")
+        await self._ask(_DRAIN, request, timeout_s)
+
+    async def remove_node(self, node: str, *, timeout_s: float | None = None) -> None:
+        """Forgets a node that holds nothing; it cannot come back with its present data."""
+        # Not repeated after a lost connection: the second answer would be that there is no such node.
+        await self._ask(_REMOVE, _build(lambda: pb.RemoveNodeRequest(node=node), "node"), timeout_s, repeatable=False)
+
+    async def make_plan(
+        self, *, leaders: bool = False, move: MoveWish | None = None, timeout_s: float | None = None
+    ) -> Plan:
+        """What should move and why; changes nothing. Without arguments: so that replicas and leaders are even, zones
+        are apart, and nodes that drain are empty.
+
+        leaders: only who leads. move: this one replica. A plan without steps: there is nothing to do.
+        """
+        if leaders and move is not None:
+            raise InvalidArgument(
+                "Expected at most one of leaders and move, but got both.", reason="INVALID_FIELD", field="move"
+            )
+
+        def build() -> pb.MakePlanRequest:
+            if move is not None:
+                wish = pb.MoveWish(shard=move.shard, source=move.source, destination=move.destination)
+                return pb.MakePlanRequest(move=wish)
+            return pb.MakePlanRequest(leaders=True) if leaders else pb.MakePlanRequest(balance=True)
+
+        return plan_of((await self._ask(_MAKE_PLAN, _build(build, "move"), timeout_s)).plan)
+
+    async def start_plan(self, plan: Plan, *, timeout_s: float | None = None) -> Plan:
+        """Makes this plan the one that is carried out, if it fits the map still. The same plan again is a success."""
+
+        def build() -> pb.StartPlanRequest:
+            request = pb.StartPlanRequest()
+            put_plan(request.plan, plan)
+            return request
+
+        return plan_of((await self._ask(_START_PLAN, _build(build, "plan"), timeout_s)).plan)
+
+    async def advance_plan(self, plan_id: str = "", *, timeout_s: float | None = None) -> PlanProgress:
+        """Begins the steps whose turn it is and tells how far all are; without an id, of whatever plan is under way.
+
+        Whoever wants a plan to go on calls this again and again; several may at the same time.
+        """
+        request = _build(lambda: pb.AdvancePlanRequest(id=plan_id), "plan_id")
+        response = await self._ask(_ADVANCE_PLAN, request, timeout_s)
+        return PlanProgress(plan_of(response.plan), response.is_done)
+
+    async def cancel_plan(self, plan_id: str, *, timeout_s: float | None = None) -> None:
+        """Begins no more steps. What has begun is brought to its end by the shards themselves."""
+        # Not repeated after a lost connection: the second answer would be that there is no such plan.
+        request = _build(lambda: pb.CancelPlanRequest(id=plan_id), "plan_id")
+        await self._ask(_CANCEL_PLAN, request, timeout_s, repeatable=False)
+
+    # ---------------------------------------------------------------------------------------- nodes and shards
+
+    async def describe_nodes(self, *, timeout_s: float | None = None) -> list[NodeReport]:
+        """Asks every node of the cluster, those in the address and those that they name, what it is and has.
+
+        One report per node, by name, with what it said or why it did not answer. Nothing is repeated: it shows how
+        things are.
+        """
+        return await _shards.describe_nodes(self._connection, self._timeout_s if timeout_s is None else timeout_s)
+
+    async def hash_shard(self, shard: int, *, timeout_s: float | None = None) -> ShardHash:
+        """The hashes of the states of all replicas at one index: they must be equal.
+
+        Writes a probe into the shard's log and waits for each replica to get there.
+        """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return await _shards.hash_shard(self._connection, shard, timeout_s)
+
+    async def transfer(self, shard: int, to: str, *, timeout_s: float | None = None) -> Transferred:
+        """Makes the node named `to` the leader of a shard, and returns when it is. Nothing is lost or done twice."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return await _shards.transfer(self._connection, shard, to, timeout_s)
+
+    async def _ask(
+        self,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
+        timeout_s: float | None,
+        *,
+        repeatable: bool = True,
+    ) -> ResponseT:
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return await self._connection.ask_any(method, request, timeout_s=timeout_s, repeatable=repeatable)
+
+
+def _build(build: Callable[[], T], where: str) -> T:
+    try:
+        return build()
+    except _MISFITS:
+        raise InvalidArgument(
+            f"Expected {where} to hold values that the call can carry, but one does not fit.",
+            reason="INVALID_FIELD",
+            field=where,
+        ) from None
+
+
+def _several(values: Sequence[str]) -> Sequence[str]:
+    """A lone string is a sequence of strings too, and would be taken letter by letter."""
+    if isinstance(values, str):
+        raise TypeError
+    return values

@@ -1,0 +1,49 @@
+"""Refusals of single items in the answer to a call that was sent before and may have taken effect.
+
+A server that says of an item "nothing was done, try again" speaks of the attempt that it got. If the answer to an
+earlier one was lost, nobody knows that of the call, and whoever believed it would hand over the same task twice.
+"""
+
+from google.protobuf.message import Message
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+# Reasons that say nothing about the item itself. Other servers of the same cluster, or a later moment, may take it.
+PASSING = frozenset(
+    {"NOT_LEADER", "SHUTTING_DOWN", "SHARD_NOT_FOUND", "OVERLOADED", "DISK_LOW", "OUTBOX_FULL", "STALE_MAP"}
+)
+# The calls that change tasks. No refusal of a later attempt says what became of the first: e.g. it may come from a
+# server with other limits, or without a map.
+CHANGES = frozenset(
+    {"Enqueue", "Reserve", "Ack", "Fail", "Extend", "Release", "Cancel", "RetryDeadLetters", "DiscardDeadLetters"}
+)
+_UNKNOWN = "OUTCOME_UNKNOWN"
+
+# Of calls that change something, item by item.
+_ANSWERS = (
+    pb.EnqueueResponse,
+    pb.AckResponse,
+    pb.FailResponse,
+    pb.ExtendResponse,
+    pb.ReleaseResponse,
+    pb.CancelResponse,
+    pb.RetryDeadLettersResponse,
+    pb.DiscardDeadLettersResponse,
+)
+
+
+def doubt_refusals(answer: Message) -> None:
+    """Makes OUTCOME_UNKNOWN of each refusal that may pass."""
+    if not isinstance(answer, _ANSWERS):
+        return
+    for outcome in answer.outcomes:
+        if outcome.WhichOneof("outcome") != "rejection":
+            continue
+        refused = outcome.rejection
+        if refused.reason != _UNKNOWN and (refused.retry_after_ms > 0 or refused.reason in PASSING):
+            refused.message = (
+                f"An earlier attempt may have taken effect; the last one was refused with {refused.reason}: "
+                f"{refused.message}"
+            )
+            refused.reason = _UNKNOWN
+            refused.retry_after_ms = max(1, refused.retry_after_ms)

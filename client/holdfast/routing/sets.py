@@ -1,0 +1,122 @@
+"""Which shards the calls about a queue go to, while its set of shards changes.
+
+A queue has a home and, if it was ever spread or pinned, numbered sets of shards: its generations. Tasks never move. New
+ones go to the newest set; those of older sets drain where they are.
+
+    request_id of the producer's own   to the home, whatever the sets: deduplication stays exact
+    request_id made up by a client     `~<generation>.<call key>.<n>`: by the call key over the set of that generation,
+                                       so that a retry meets its first attempt, whichever set is the newest by then
+    no request_id                      to any shard of the newest set
+
+A map may not know the generation of a made-up id: it is behind the client's, or has forgotten that set. Any shard would
+be a guess then, and a first attempt may be on another one.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holdfast.routing.homes import shard_of_key
+
+# Numbers without leading zeros and of bounded length: one text per id, and no long work for a made-up monster.
+_MADE_UP = re.compile(r"~(0|[1-9][0-9]{0,17})\.([A-Za-z0-9_-]{1,64})\.(0|[1-9][0-9]{0,8})")
+
+HOME_BEGINNING = 3  # characters of an id that `is_of_home` looks at
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRoute:
+    """Where the tasks of a queue are. With the defaults: a queue that nobody spread or pinned."""
+
+    queue: str
+    home: int
+    generation: int = 0  # of the newest set
+    sets: tuple[tuple[int, tuple[int, ...]], ...] = ()  # all but generation 0, which is the home; the oldest first
+    draining: tuple[int, ...] = ()  # shards outside the newest set and the home that still have tasks
+
+
+class UnknownGenerationError(Exception):
+    """Nobody can say by this map where a first attempt with such an id went, or will go."""
+
+    def __init__(self, queue: str, generation: int, newest: int) -> None:
+        super().__init__(f"the map knows no set {generation} of the queue {queue}, the newest is {newest}")
+        self.queue = queue
+        self.generation = generation  # of the id
+        self.newest = newest  # that the map knows
+
+
+class NewerGenerationError(UnknownGenerationError):
+    """The client has heard of a set that this map has not heard of yet."""
+
+
+class ForgottenGenerationError(UnknownGenerationError):
+    """The set was left so long ago that the map does not have it any more."""
+
+
+class MadeUp(NamedTuple):
+    """What a request_id says that a client made up for its own retries."""
+
+    generation: int  # of the queue's set of shards, as the client knew it
+    call_key: str  # one for all tasks of a call
+    n: int  # which task of the call
+
+
+def newest(route: QueueRoute) -> tuple[int, ...]:
+    """The shards that new tasks go to; never none."""
+    return (route.sets[-1][1] if route.sets else ()) or (route.home,)
+
+
+def visible(route: QueueRoute) -> tuple[int, ...]:
+    """All shards that may have tasks of the queue, each once: the home, the newest set, and what still drains."""
+    return tuple(dict.fromkeys((route.home, *newest(route), *route.draining)))
+
+
+def shard_for_request(route: QueueRoute, request_id: str, pick: int) -> int:
+    """The shard of a new task. `pick` is any number, the same for all tasks of a call: it chooses where no id does.
+    Raises UnknownGenerationError."""
+    if not request_id:
+        shards = newest(route)
+        return shards[pick % len(shards)]
+    # As parse_made_up does, but without what is not needed: this runs for every task of every call.
+    if request_id[0] != "~" or (found := _MADE_UP.fullmatch(request_id)) is None:
+        return route.home
+    return shard_of_key(found[2], _set_of(route, int(found[1])))
+
+
+def shard_or_newest(route: QueueRoute, request_id: str, pick: int) -> int:
+    """The same where any shard will do: a set that the map does not know is taken for the newest."""
+    try:
+        return shard_for_request(route, request_id, pick)
+    except UnknownGenerationError:
+        made_up = parse_made_up(request_id)
+        assert made_up is not None
+        return shard_of_key(made_up.call_key, newest(route))
+
+
+def is_of_home(request_id: str) -> bool:
+    """Whether it goes to the home of a queue that has no sets, by its first HOME_BEGINNING characters alone. Of others
+    nobody knows before they are parsed."""
+    return request_id[:1] != "~" or request_id[:HOME_BEGINNING] == "~0."
+
+
+def made_up_id(generation: int, call_key: str, n: int) -> str:
+    """`call_key` is 1-64 of [A-Za-z0-9_-]; with any other the id counts as one of the producer's own."""
+    return f"~{generation}.{call_key}.{n}"
+
+
+def parse_made_up(request_id: str) -> MadeUp | None:
+    """None: it is an id of the producer's own. So is one that only looks made up."""
+    if request_id[:1] != "~" or (found := _MADE_UP.fullmatch(request_id)) is None:
+        return None
+    generation, call_key, n = found.groups()
+    return MadeUp(int(generation), call_key, int(n))
+
+
+def _set_of(route: QueueRoute, generation: int) -> tuple[int, ...]:
+    if generation == 0:
+        return (route.home,)
+    for known, shards in reversed(route.sets):
+        if known == generation:
+            return shards or (route.home,)
+    kind = NewerGenerationError if generation > route.generation else ForgottenGenerationError
+    raise kind(route.queue, generation, route.generation)

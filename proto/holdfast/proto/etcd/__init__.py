@@ -1,0 +1,1 @@
+"""The part of the API of etcd that the cluster uses."""

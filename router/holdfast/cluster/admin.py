@@ -1,0 +1,259 @@
+"""The service Cluster: one method per call of cluster.proto. Brokers and routers answer it alike, because what it reads
+is the map that they follow, and what it changes is in etcd."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from holdfast.cluster.admin_plans import (
+    Lag,
+    PlanAdmin,
+    StateBytes,
+    TransferTo,
+    no_lag,
+    no_state_bytes,
+    no_transfer,
+)
+from holdfast.cluster.etcd.api import EtcdError
+from holdfast.cluster.follow import MapFollower
+from holdfast.cluster.keys import NAME
+from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.messages import (
+    fill_node,
+    fill_route,
+    fill_shard,
+    plan_message,
+    queue_change,
+    queue_settings,
+    topology_leaders,
+)
+from holdfast.cluster.queues import check_queue_name
+from holdfast.cluster.records import ClusterRecord, QueueRecord, name_of
+from holdfast.cluster.steps import view_steps
+from holdfast.cluster.store import MapStore
+from holdfast.proto.v1 import cluster_pb2 as pb
+from holdfast.serving.refusals import (
+    BATCH_TOO_LARGE,
+    INVALID_FIELD,
+    MISSING_FIELD,
+    OUT_OF_RANGE,
+    RefusedError,
+    etcd_unavailable,
+    no_cluster,
+    node_not_found,
+)
+
+QUEUES_MAX = 1000  # in one call
+PAGE_SIZE_DEFAULT = 100
+
+
+class ClusterAdmin:
+    """Every method raises the refusals that cluster.proto names for its call."""
+
+    def __init__(
+        self,
+        store: MapStore,
+        follower: MapFollower,
+        *,
+        state_bytes: StateBytes = no_state_bytes,
+        lag: Lag = no_lag,
+        transfer: TransferTo = no_transfer,
+    ) -> None:
+        self._store = store
+        self._follower = follower
+        self._plans = PlanAdmin(store, follower, state_bytes, lag, transfer)
+
+    # What is read from the map, also while etcd is away
+
+    async def get_topology(self, request: pb.GetTopologyRequest) -> pb.GetTopologyResponse:
+        found, cluster = self._initialised()
+        _check_queues(request.queues)
+        response = pb.GetTopologyResponse(
+            cluster_id=cluster.cluster_id,
+            revision=found.revision,
+            shards=cluster.shards,
+            leaders=topology_leaders(found),
+            addresses=[node.address for _, node in sorted(found.nodes.items())],
+        )
+        for queue in request.queues:
+            fill_route(response.routes.add(), found.route(queue))
+        return response
+
+    async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
+        """Also before the cluster is initialised: then it has nodes only."""
+        found = self._follower.map
+        response = pb.DescribeClusterResponse(
+            name=found.cluster_name, revision=found.revision, etcd_answers=self._follower.is_current
+        )
+        if found.cluster is not None:
+            response.cluster_id = found.cluster.cluster_id
+            response.shards_count, response.replication = found.cluster.shards, found.cluster.replication
+        leaders = {number: found.shard_leader(number) for number in sorted(found.shards)}
+        for number, leader in leaders.items():
+            fill_shard(response.shards.add(), number, found, leader)
+        leads = Counter(leader.node for leader in leaders.values() if leader is not None)
+        members = _member_counts(found)
+        for name in sorted(_known_nodes(found)):
+            node = response.nodes.add(
+                is_alive=found.is_alive(name),
+                is_draining=name in found.drains,
+                replicas=members[name],
+                leaders=leads[name],
+            )
+            fill_node(node, name, found.last_nodes.get(name))
+        if found.plan is not None:
+            response.plan.CopyFrom(plan_message(found.plan, view_steps(found, found.plan)))
+        return response
+
+    async def list_queue_settings(self, request: pb.ListQueueSettingsRequest) -> pb.ListQueueSettingsResponse:
+        found, cluster = self._initialised()
+        response = pb.ListQueueSettingsResponse()
+        if request.queues:
+            _check_queues(request.queues)
+            names, is_more = list(request.queues), False
+        else:
+            names, is_more = _page(found, request.page_size, request.page_token)
+        for name in names:
+            record, version = found.queues.get(name), found.queue_version(name)
+            response.queues.append(queue_settings(name, record, version, cluster.shards))
+        if is_more:
+            response.next_page_token = names[-1]
+        return response
+
+    # What is changed in etcd
+
+    async def init_cluster(self, request: pb.InitClusterRequest) -> pb.InitClusterResponse:
+        async with _etcd_errors():
+            made = await self._store.init_cluster(request.shards, request.replication)
+        return pb.InitClusterResponse(cluster_id=made.cluster_id)
+
+    async def set_queue(self, request: pb.SetQueueRequest) -> pb.SetQueueResponse:
+        queue, change = check_queue_name(request.queue), queue_change(request)
+        async with _etcd_errors():
+            record, version = await self._store.set_queue(queue, change)
+            cluster = await self._store.cluster()
+        return pb.SetQueueResponse(settings=queue_settings(queue, record, version, cluster.shards))
+
+    async def drain_node(self, request: pb.DrainNodeRequest) -> pb.DrainNodeResponse:
+        name = _node_name(request.node)
+        async with _etcd_errors():
+            await self._check_known(name)
+            if request.drain:
+                await self._store.drain_node(name)
+            else:
+                await self._store.undrain_node(name)
+        return pb.DrainNodeResponse()
+
+    async def remove_node(self, request: pb.RemoveNodeRequest) -> pb.RemoveNodeResponse:
+        name = _node_name(request.node)
+        found = self._follower.map
+        if name in found.removed and name not in _known_nodes(found):
+            return pb.RemoveNodeResponse()  # asked for again
+        async with _etcd_errors():
+            await self._check_known(name)
+            await self._store.remove_node(name, _last_node_id(found, name))
+        return pb.RemoveNodeResponse()
+
+    # Plans
+
+    async def make_plan(self, request: pb.MakePlanRequest) -> pb.MakePlanResponse:
+        return pb.MakePlanResponse(plan=await self._plans.make(request))
+
+    async def start_plan(self, request: pb.StartPlanRequest) -> pb.StartPlanResponse:
+        async with _etcd_errors():
+            return pb.StartPlanResponse(plan=await self._plans.start(request))
+
+    async def advance_plan(self, request: pb.AdvancePlanRequest) -> pb.AdvancePlanResponse:
+        async with _etcd_errors():
+            plan, is_done = await self._plans.advance(request.id)
+        return pb.AdvancePlanResponse(plan=plan, is_done=is_done)
+
+    async def cancel_plan(self, request: pb.CancelPlanRequest) -> pb.CancelPlanResponse:
+        async with _etcd_errors():
+            await self._plans.cancel(request.id)
+        return pb.CancelPlanResponse()
+
+    def _initialised(self) -> tuple[PartitionMap, ClusterRecord]:
+        found = self._follower.map
+        if found.cluster is None:
+            raise no_cluster()
+        return found, found.cluster
+
+    async def _check_known(self, name: str) -> None:
+        """The map may be a moment behind, so etcd has the last word."""
+        if name in _known_nodes(self._follower.map):
+            return
+        if await self._store.etcd.get(self._store.keys.node(name)) is None:
+            raise node_not_found(name)
+
+
+@asynccontextmanager
+async def _etcd_errors() -> AsyncIterator[None]:
+    try:
+        yield
+    except EtcdError as error:
+        raise etcd_unavailable(str(error)) from error
+
+
+def _known_nodes(found: PartitionMap) -> set[str]:
+    """Those that are there, were there, are marked, or have something to do with a shard."""
+    names = {*found.nodes, *found.last_nodes, *found.drains}
+    for record in found.shards.values():
+        names.update(record.replicas)
+        names.update(map(name_of, (*record.voters, *record.members.learners, *record.leaving)))
+    return names
+
+
+def _last_node_id(found: PartitionMap, name: str) -> str | None:
+    """Also of a node that was never seen here: those who left a shard are known by their id."""
+    if name in found.last_nodes:
+        return found.last_nodes[name].node_id
+    left = [each for record in found.shards.values() for each in record.leaving if name_of(each) == name]
+    return left[-1].partition("/")[2] if left else None
+
+
+def _member_counts(found: PartitionMap) -> Counter[str]:
+    return Counter(
+        name
+        for record in found.shards.values()
+        for name in set(map(name_of, (*record.members.voters, *record.members.learners)))
+    )
+
+
+def _page(found: PartitionMap, page_size: int, page_token: str) -> tuple[list[str], bool]:
+    """Names of queues that differ from the default, after the one in the token; whether there are more."""
+    if not 0 <= page_size <= QUEUES_MAX:
+        raise RefusedError(
+            OUT_OF_RANGE,
+            f"Expected {{field}} from 0 to {QUEUES_MAX}, but got {page_size}.",
+            "page_size",
+            f"0..{QUEUES_MAX}",
+        )
+    if page_token and not NAME.fullmatch(page_token):
+        raise RefusedError(INVALID_FIELD, "Expected {field} as the page before had it, but it is not.", "page_token")
+    default = QueueRecord()
+    names = sorted(name for name, record in found.queues.items() if record != default)
+    start = bisect_right(names, page_token)
+    end = start + (page_size or PAGE_SIZE_DEFAULT)
+    return names[start:end], end < len(names)
+
+
+def _check_queues(queues: Sequence[str]) -> None:
+    if len(queues) > QUEUES_MAX:
+        raise RefusedError(
+            BATCH_TOO_LARGE,
+            f"Expected at most {QUEUES_MAX} {{field}}, but got {len(queues)}.",
+            "queues",
+            str(QUEUES_MAX),
+        )
+    for number, queue in enumerate(queues):
+        check_queue_name(queue, f"queues[{number}]")
+
+
+def _node_name(name: str) -> str:
+    if not name:
+        raise RefusedError(MISSING_FIELD, "Expected the name of a node ({field}), but it is empty.", "node")
+    if not NAME.fullmatch(name):
+        raise RefusedError(INVALID_FIELD, "Expected {field} to be the name of a node, but it cannot be one.", "node")
+    return name

@@ -1,0 +1,77 @@
+"""What a plan needs and only the nodes know: how large a replica is, how far it is behind, and how to make one lead."""
+
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.node_calls import NodeCallError, NodeCalls
+from holdfast.cluster.records import name_of
+from holdfast.proto.v1 import shards_pb2 as pb
+
+ASK_SECONDS: Final = 3.0
+TRANSFER_SECONDS: Final = 10.0
+UNKNOWN: Final = -1
+
+_SERVICE: Final = "/holdfast.proto.v1.Shards"
+_HOPS_MAX: Final = 3
+
+
+class NodeAnswers:
+    """Each method asks the nodes that the map names."""
+
+    def __init__(self, calls: NodeCalls, find_map: Callable[[], PartitionMap]) -> None:
+        self._calls = calls
+        self._find_map = find_map
+
+    async def state_bytes(self, shard: int) -> int:
+        """About what a new replica has to copy."""
+        found = self._find_map()
+        leader, record = found.shard_leader(shard), found.shards.get(shard)
+        names = [leader.node] if leader is not None else []
+        names += [name_of(voter) for voter in record.voters] if record is not None else []
+        for name in dict.fromkeys(names):
+            replica = await self._replica(shard, name)
+            if replica is not None:
+                return replica.state_bytes
+        return UNKNOWN
+
+    async def lag(self, shard: int, node: str) -> int:
+        """Entries that the replica on a node lacks of what the leader has committed."""
+        leader = self._find_map().shard_leader(shard)
+        replica = await self._replica(shard, node)
+        if replica is None or leader is None:
+            return UNKNOWN
+        leading = await self._replica(shard, leader.node)
+        committed = leading.commit_index if leading is not None else 0
+        return max(0, replica.lag, committed - replica.applied_index)
+
+    async def transfer(self, shard: int, to: str) -> None:
+        """Returns once that node leads. Raises NodeCallError."""
+        found = self._find_map()
+        leader = found.shard_leader(shard)
+        address = found.address_of(leader.node if leader is not None else to) or ""
+        request = pb.TransferLeadershipRequest(shard=shard, to=to)
+        for hop in range(_HOPS_MAX):
+            try:
+                await self._calls.call(
+                    address, f"{_SERVICE}/TransferLeadership", request, pb.TransferLeadershipResponse.FromString,
+                    timeout_s=TRANSFER_SECONDS,
+                )  # fmt: skip
+                return
+            except NodeCallError as error:
+                if not error.leader or hop == _HOPS_MAX - 1:
+                    raise
+                address = error.leader
+
+    async def _replica(self, shard: int, node: str) -> pb.Replica | None:
+        address = self._find_map().address_of(node)
+        if address is None:
+            return None
+        try:
+            answer = await self._calls.call(
+                address, f"{_SERVICE}/DescribeNode", pb.DescribeNodeRequest(), pb.DescribeNodeResponse.FromString,
+                timeout_s=ASK_SECONDS,
+            )  # fmt: skip
+        except NodeCallError:
+            return None
+        return next((replica for replica in answer.replicas if replica.shard == shard), None)

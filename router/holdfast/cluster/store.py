@@ -1,0 +1,188 @@
+"""Everything that changes the partition map. Each write compares what it was decided on, and is decided on again when
+somebody was faster; after too many times it is refused with CONFLICT.
+
+    store_shards.py   members of shards, hints of leaders        by the leaders of the shards
+    store_nodes.py    registration, drain, removal               by brokers, and by operators
+    store_init.py     the making of a cluster                    by operators, once
+    here              queues, wishes for replicas, plans         by operators; what has drained: by leaders
+
+Methods raise RefusedError for what people can be told, and pass errors of etcd on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from holdfast.cluster.etcd.api import Delete, Put, Row
+from holdfast.cluster.queues import QueueChange, change_queue, note_drained, note_draining
+from holdfast.cluster.records import ClusterRecord, PlanRecord, QueueRecord, ShardRecord
+from holdfast.cluster.store_init import ClusterMaker
+from holdfast.cluster.store_nodes import NodeStore, check_destination
+from holdfast.cluster.store_shards import shard_of
+from holdfast.cluster.transactions import Decision
+from holdfast.serving.refusals import (
+    conflict,
+    no_such_shard,
+    node_not_found,
+    plan_not_found,
+    plan_under_way,
+)
+
+# Why a step must not begin now, given the plan, its number and the shard as they are; nothing if it may.
+MayBegin = Callable[[PlanRecord, int, ShardRecord], str]
+
+
+class MapStore(NodeStore):
+    """The one writer's side of the map that brokers and routers share."""
+
+    async def init_cluster(self, shards: int, replication: int) -> ClusterRecord:
+        """Make the cluster, on the nodes that are there; CLUSTER_EXISTS if there is one."""
+        return await ClusterMaker(self).init(shards, replication)
+
+    # Queues
+
+    async def set_queue(self, queue: str, change: QueueChange) -> tuple[QueueRecord, int]:
+        """The queue's record after the change, and its version."""
+        shard_count = (await self.cluster()).shards
+        found, version = await self._change_queue(
+            queue, lambda record: change_queue(queue, record, change, shard_count)
+        )
+        return found or QueueRecord(), version
+
+    async def note_drained(self, queue: str, shard: int) -> None:
+        """The shard, which new tasks no longer go to, has none of the queue's any more."""
+        shard_count = (await self.cluster()).shards
+        await self._change_queue(queue, lambda record: note_drained(queue, record, shard, shard_count))
+
+    async def note_draining(self, queue: str, shard: int) -> None:
+        """The shard has some of the queue's tasks, though new ones do not go there."""
+        shard_count = (await self.cluster()).shards
+        await self._change_queue(queue, lambda record: note_draining(queue, record, shard, shard_count))
+
+    async def _change_queue(
+        self, queue: str, change: Callable[[QueueRecord | None], QueueRecord | None]
+    ) -> tuple[QueueRecord | None, int]:
+        key = self.keys.queue(queue)
+
+        def decide(rows: Sequence[Row | None]) -> Decision[tuple[QueueRecord | None, int]]:
+            row = rows[0]
+            record = None if row is None else QueueRecord.decode(row.key.decode(), row.value)
+            new = change(record)
+            if new is None or new == (record or QueueRecord()):
+                return Decision((record, row.mod_revision if row else 0))
+            return Decision((new, 0), [Put(key, new.encode())])
+
+        (found, version), revision = await self.decide([key], decide, f"the queue {queue}")
+        return found, revision or version
+
+    # Wishes
+
+    async def wish_replicas(self, shard: int, expected: Sequence[str], new: Sequence[str]) -> ShardRecord:
+        """Change which nodes should have the shard, if it is as expected; a success if it is so already."""
+        added = [name for name in new if name not in expected]
+        guards = [key for name in added for key in (self.keys.node(name), self.keys.removed(name))]
+        key = self.keys.shard(shard)
+
+        def decide(rows: Sequence[Row | None]) -> Decision[ShardRecord]:
+            if rows[0] is None:
+                raise no_such_shard(shard, 1)
+            record = shard_of(rows[0])
+            if record.replicas == tuple(new):
+                return Decision(record)
+            if record.replicas != tuple(expected):
+                raise conflict(f"the replicas of shard {shard}")
+            for at, name in enumerate(added):
+                if why := check_destination(name, rows[1 + 2 * at], rows[2 + 2 * at]):
+                    raise node_not_found(f"{name}, because {why},", "replicas")
+            wished = replace(record, replicas=tuple(new))
+            return Decision(wished, [Put(key, wished.encode())])
+
+        return (await self.decide([key, *guards], decide, f"the shard {shard}"))[0]
+
+    # Plans
+
+    async def read_plan(self) -> tuple[PlanRecord, int] | None:
+        """The plan under way as it is now, and the revision of its last change."""
+        row = await self.etcd.get(self.keys.plan)
+        return None if row is None else (plan_of(row), row.mod_revision)
+
+    async def start_plan(self, plan: PlanRecord) -> PlanRecord:
+        """Make it the one under way; the same again is a success, and goes on where it is."""
+
+        def decide(rows: Sequence[Row | None]) -> Decision[PlanRecord]:
+            if rows[0] is None:
+                return Decision(plan, [Put(self.keys.plan, plan.encode())])
+            found = plan_of(rows[0])
+            if found.plan_id != plan.plan_id:
+                raise plan_under_way(found.plan_id)
+            return Decision(found)
+
+        return (await self.decide([self.keys.plan], decide, "the plan"))[0]
+
+    async def begin_move(self, plan_id: str, number: int, may_begin: MayBegin) -> tuple[PlanRecord, str]:
+        """Wish for the replica that a step moves, and write down that it began, in one commit.
+
+        So two operators never begin the same step twice, nor two that must not be under way together: both need the
+        plan as it was. The plan as it is then, and why the step did not begin, if it did not.
+        """
+        found = await self.read_plan()
+        if found is None or found[0].plan_id != plan_id:
+            raise plan_not_found(plan_id)
+        step = found[0].steps[number]
+        shard_key = self.keys.shard(step.shard)
+        keys = [
+            self.keys.plan,
+            shard_key,
+            self.keys.node(step.destination),
+            self.keys.removed(step.destination),
+        ]
+
+        def decide(rows: Sequence[Row | None]) -> Decision[tuple[PlanRecord, str]]:
+            plan_row, shard_row, node, removed = rows
+            if plan_row is None or (plan := plan_of(plan_row)).plan_id != plan_id:
+                raise plan_not_found(plan_id)
+            if shard_row is None:
+                return Decision((plan, f"there is no shard {step.shard}"))
+            if number in plan.began:
+                return Decision((plan, ""))
+            shard = shard_of(shard_row)
+            if why := check_destination(step.destination, node, removed) or may_begin(plan, number, shard):
+                return Decision((plan, why))
+            if step.source not in shard.replicas or step.destination in shard.replicas:
+                return Decision((plan, "the shard was changed meanwhile"))
+            wished = tuple(step.destination if name == step.source else name for name in shard.replicas)
+            begun = replace(plan, began=tuple(sorted((*plan.began, number))))
+            puts = [
+                Put(shard_key, replace(shard, replicas=wished).encode()),
+                Put(self.keys.plan, begun.encode()),
+            ]
+            return Decision((begun, ""), puts)
+
+        return (await self.decide(keys, decide, "the plan"))[0]
+
+    async def begin_steps(self, plan_id: str, numbers: Sequence[int]) -> PlanRecord:
+        """Write down that these steps, which are transfers, were carried out."""
+
+        def decide(rows: Sequence[Row | None]) -> Decision[PlanRecord]:
+            if rows[0] is None or (plan := plan_of(rows[0])).plan_id != plan_id:
+                raise plan_not_found(plan_id)
+            began = tuple(sorted({*plan.began, *numbers}))
+            if began == plan.began:
+                return Decision(plan)
+            begun = replace(plan, began=began)
+            return Decision(begun, [Put(self.keys.plan, begun.encode())])
+
+        return (await self.decide([self.keys.plan], decide, "the plan"))[0]
+
+    async def finish_plan(self, plan_id: str) -> bool:
+        """Forget it; False if it is not under way, because somebody else did, or another one is."""
+
+        def decide(rows: Sequence[Row | None]) -> Decision[bool]:
+            if rows[0] is None or plan_of(rows[0]).plan_id != plan_id:
+                return Decision(False)
+            return Decision(True, [Delete(self.keys.plan)])
+
+        return (await self.decide([self.keys.plan], decide, "the plan"))[0]
+
+
+def plan_of(row: Row) -> PlanRecord:
+    return PlanRecord.decode(row.key.decode(), row.value)

@@ -1,0 +1,153 @@
+"""The making of a cluster: its shards first, and last the record that makes them count.
+
+Only one initialisation can be under way: it holds the key `init`, bound to a lease, and every write compares it. So
+one that was interrupted leaves at most records of shards that count for nothing, and the next one replaces them.
+"""
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+
+from holdfast.cluster.etcd.api import (
+    Delete,
+    EtcdError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    Put,
+    Unchanged,
+)
+from holdfast.cluster.placement import NodeSpec, place
+from holdfast.cluster.records import REPLICATION_MAX, SHARDS_MAX, ClusterRecord, NodeRecord, ShardRecord
+from holdfast.cluster.store_shards import node_of
+from holdfast.cluster.transactions import ATTEMPTS_MAX, PAUSE_S, Transactions
+from holdfast.routing.groups import RANDOM_BITS, mapped_group
+from holdfast.serving.refusals import (
+    INVALID_FIELD,
+    OUT_OF_RANGE,
+    RefusedError,
+    cluster_exists,
+    conflict,
+    not_enough_nodes,
+)
+
+_LEASE_S = 30
+_CHANGES_MAX = 100  # in one commit
+
+
+class ClusterMaker:
+    """One initialisation."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._etcd = transactions.etcd
+        self._keys = transactions.keys
+        self._sleep = transactions.sleep
+
+    async def init(self, shards: int, replication: int) -> ClusterRecord:
+        check_size(shards, replication)
+        await self._refuse_if_there()
+        nodes = await self._nodes()
+        if len(nodes) < replication:
+            raise not_enough_nodes(replication, len(nodes))
+        lease = await self._etcd.grant(_LEASE_S)
+        try:
+            held = await self._hold(lease)
+            return await self._write(shards, replication, nodes, held)
+        except LeaseLostError:
+            raise conflict("the cluster") from None
+        finally:
+            with suppress(EtcdError):
+                await self._etcd.revoke(lease)
+
+    async def _write(
+        self, shards: int, replication: int, nodes: Sequence[NodeRecord], held: Unchanged
+    ) -> ClusterRecord:  # fmt: skip
+        compares = [held, Unchanged(self._keys.cluster, 0)]
+        await self._delete_rest(compares)
+        records = first_records(shards, replication, nodes)
+        puts = [Put(self._keys.shard(number), record.encode()) for number, record in records.items()]
+        for at in range(0, len(puts), _CHANGES_MAX):
+            await self._commit(compares, puts[at : at + _CHANGES_MAX])
+        cluster = ClusterRecord(secrets.token_hex(16), shards, replication)
+        await self._commit(compares, [Put(self._keys.cluster, cluster.encode())], cluster)
+        return cluster
+
+    async def _nodes(self) -> list[NodeRecord]:
+        """Those that are there and do not drain."""
+        snapshot = await self._etcd.read(self._keys.prefix)
+        names = {row.key for row in snapshot.rows}
+        found = [node_of(row) for row in snapshot.rows if row.key.startswith(self._keys.nodes)]
+        return [node for node in found if self._keys.drain(node.name) not in names]
+
+    async def _hold(self, lease: int) -> Unchanged:
+        """Be the only one; the condition that says so still."""
+        key, token = self._keys.init, secrets.token_hex(16).encode()
+        with suppress(OutcomeUnknownError):
+            await self._etcd.commit([Unchanged(key, 0), Unchanged(self._keys.cluster, 0)], [Put(key, token, lease)])
+        row = await self._etcd.get(key)
+        if row is None or row.value != token:
+            await self._refuse_if_there()
+            raise conflict("the cluster")
+        return Unchanged(key, row.mod_revision)
+
+    async def _delete_rest(self, compares: Sequence[Unchanged]) -> None:
+        """What an interrupted one has left; it may have wanted more shards."""
+        snapshot = await self._etcd.read(self._keys.shards)
+        deletes = [Delete(row.key) for row in snapshot.rows]
+        for at in range(0, len(deletes), _CHANGES_MAX):
+            await self._commit(compares, deletes[at : at + _CHANGES_MAX])
+
+    async def _commit(
+        self, compares: Sequence[Unchanged], changes: Sequence[Put | Delete], cluster: ClusterRecord | None = None
+    ) -> None:
+        """cluster: what this commit puts last; once it is there, it is done."""
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                await self._sleep(PAUSE_S * 2**attempt)
+            try:
+                committed = await self._etcd.commit(compares, changes)
+            except OutcomeUnknownError:
+                if attempt == ATTEMPTS_MAX - 1:
+                    raise
+                continue
+            if committed.is_done:
+                return
+            row = await self._etcd.get(self._keys.cluster)
+            if cluster is not None and row is not None and row.value == cluster.encode():
+                return  # an earlier attempt of this commit, whose answer was lost
+            await self._refuse_if_there()
+            raise conflict("the cluster")
+
+    async def _refuse_if_there(self) -> None:
+        row = await self._etcd.get(self._keys.cluster)
+        if row is not None:
+            raise cluster_exists(ClusterRecord.decode(row.key.decode(), row.value).cluster_id)
+
+
+def check_size(shards: int, replication: int) -> None:
+    for value, field, high in ((shards, "shards", SHARDS_MAX), (replication, "replication", REPLICATION_MAX)):
+        if not 1 <= value <= high:
+            raise RefusedError(
+                OUT_OF_RANGE, f"Expected {{field}} from 1 to {high}, but got {value}.", field, f"1..{high}"
+            )
+    if replication % 2 == 0:
+        raise RefusedError(
+            INVALID_FIELD,
+            f"Expected {{field}} to be odd, but got {replication}: it survives the loss of no more nodes than "
+            f"{replication - 1} and needs one more.",
+            "replication",
+            "1, 3, 5, 7 or 9",
+        )
+
+
+def first_records(shards: int, replication: int, nodes: Sequence[NodeRecord]) -> dict[int, ShardRecord]:
+    """Each shard with its first replicas, in its first life."""
+    by_name = {node.name: node for node in nodes}
+    placed = place(shards, replication, [NodeSpec(node.name, node.zone, node.capacity) for node in nodes])
+    return {
+        number: ShardRecord(
+            group=mapped_group(1, secrets.randbits(RANDOM_BITS)),
+            replicas=tuple(names),
+            founders=tuple(by_name[name].identity for name in names),
+        )
+        for number, names in sorted(placed.items())
+    }

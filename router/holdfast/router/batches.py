@@ -1,0 +1,220 @@
+"""Calls with many items: which shard each item belongs to, requests of its own for each shard, and one answer made of
+theirs, in the order of the request. Pure.
+
+Requests are read as a whole, payloads included. Reading a batch of 100 tasks of 1 KB takes protobuf 10 µs, and looking
+at the queue of each and at how its id begins another 45 µs, together 0.6 µs per task. A message of our own that knows
+only queue and request_id takes the same (it keeps the payloads as unknown fields), one that keeps tasks as bytes
+and reads each by itself 129 µs, and a loop in Python that skips from task to task 33 µs: nothing is gained by not
+reading payloads.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router.failures import FAILURES, Failure, rejection_of, same_status
+from holdfast.router.leaders import Map
+from holdfast.router.methods import DEAD_LETTERS, TASKS, Method
+from holdfast.routing.sets import (
+    HOME_BEGINNING,
+    QueueRoute,
+    UnknownGenerationError,
+    is_of_home,
+    parse_made_up,
+    shard_for_request,
+)
+from holdfast.routing.splitting import join, split
+from holdfast.routing.task_ids import shard_of_task
+from holdfast.serving.refusals import internal_error, stale_map
+
+ITEMS_MAX = 1000  # no broker takes more in one call
+
+_INDEX = re.compile(r"^(\w+)\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A call whose items belong to tasks that are there already."""
+
+    method: Method
+    items: str  # the field of its request that is repeated
+    task_id: Callable[[Any], str]  # of an item
+
+
+BY_TASK = {
+    name: Batch(methods[name], items, task_id)
+    for methods, name, items, task_id in (
+        (TASKS, "Ack", "items", lambda item: item.claim.task_id),
+        (TASKS, "Fail", "items", lambda item: item.claim.task_id),
+        (TASKS, "Extend", "items", lambda item: item.claim.task_id),
+        (TASKS, "Release", "claims", lambda claim: claim.task_id),
+        (TASKS, "Cancel", "task_ids", str),
+        (TASKS, "WaitTasks", "task_ids", str),
+        (DEAD_LETTERS, "RetryDeadLetters", "task_ids", str),
+        (DEAD_LETTERS, "DiscardDeadLetters", "task_ids", str),
+    )
+}
+
+
+def shard_of_id(task_id: str, shard_count: int) -> int | None:
+    """None: no shard of this cluster could have made it. Then any may say so."""
+    shard = shard_of_task(task_id)
+    return shard if shard is not None and shard < shard_count else None
+
+
+def shards_of_tasks(task_ids: Sequence[str], shard_count: int) -> list[int]:
+    """Of each item; bad ids go where others go, so that they make no call of their own."""
+    found = [shard_of_id(task_id, shard_count) for task_id in task_ids]
+    anywhere = next((shard for shard in found if shard is not None), 0)
+    return [anywhere if shard is None else shard for shard in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the tasks of an Enqueue go."""
+
+    shards: list[int]  # one entry if all go there
+    generations: dict[str, int]  # what the caller should know before it makes up more ids
+
+
+def place(request: pb.EnqueueRequest, table: Map, pick: int) -> Placed:
+    """Tasks of a queue that was never spread or pinned go to its home. Refuses a request_id that was made up for a set
+    of shards which the map does not know: through another router its first attempt may have gone anywhere."""
+    tasks = request.tasks
+    routes = {queue: table.route(queue) for queue in {task.queue for task in tasks}}
+    try:
+        return _placed(tasks, routes, pick)
+    except UnknownGenerationError as error:
+        raise stale_map(error.queue, error.generation, error.newest) from None
+
+
+def _placed(tasks: Sequence[pb.TaskSpec], routes: Mapping[str, QueueRoute], pick: int) -> Placed:
+    # How ids begin says enough, and there are few beginnings: this runs for every task of every call.
+    beginnings = {task.request_id[:HOME_BEGINNING] for task in tasks}
+    if not any(route.sets for route in routes.values()) and all(map(is_of_home, beginnings)):
+        if len({route.home for route in routes.values()}) <= 1:
+            return Placed([next((route.home for route in routes.values()), 0)], {})
+        return Placed([routes[task.queue].home for task in tasks], {})
+    shards = []
+    generations: dict[str, int] = {}
+    made_up_shards: dict[tuple[str, int, str], int] = {}  # all ids that were made up for one call go to one shard
+    for task in tasks:
+        queue, request_id = task.queue, task.request_id
+        route = routes[queue]
+        made_up = parse_made_up(request_id)
+        if made_up is None:
+            shards.append(shard_for_request(route, request_id, pick))
+            continue
+        key = (queue, made_up.generation, made_up.call_key)
+        shard = made_up_shards.get(key)
+        if shard is None:
+            shard = made_up_shards[key] = shard_for_request(route, request_id, pick)
+            if made_up.generation < route.generation:
+                generations[queue] = route.generation
+        shards.append(shard)
+    return Placed(shards[:1] if len(set(shards)) == 1 else shards, generations)
+
+
+def with_generations(answer: bytes, generations: Mapping[str, int]) -> bytes:
+    """An answer's bytes, with what the caller should know added to them: protobuf merges what follows."""
+    return answer + pb.EnqueueResponse(generations=generations).SerializeToString() if generations else answer
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one shard is asked."""
+
+    shard: int
+    positions: list[int]  # in the whole request
+    data: bytes
+
+
+def parts_of(request: Any, items: str, shards: Sequence[int]) -> list[Part]:
+    """A request for each shard, with its items and all else that the whole request says. It takes the items out."""
+    all_items = list(getattr(request, items))
+    request.ClearField(items)
+    parts = []
+    for shard, positions in split(shards).items():
+        part = type(request)()
+        part.CopyFrom(request)
+        getattr(part, items).extend([all_items[at] for at in positions])
+        parts.append(Part(shard, positions, part.SerializeToString()))
+    return parts
+
+
+def join_answers(method: Method, parts: Sequence[Part], answers: Sequence[bytes | Failure]) -> Any:
+    """One response. A part that failed becomes a rejection of each of its items; if all failed alike, so does this."""
+    read = [
+        answer if isinstance(answer, FAILURES) else _read(method, part, answer)
+        for part, answer in zip(parts, answers, strict=True)
+    ]
+    failures = [answer for answer in read if isinstance(answer, FAILURES)]
+    if failures and len(failures) == len(read) and same_status(failures):
+        raise failures[0]
+    response = method.response()
+    outcome_type = type(response.outcomes.add())
+    response.ClearField("outcomes")
+    joined = join(
+        (
+            (
+                part.positions,
+                [outcome_type(rejection=rejection_of(answer))] * len(part.positions)
+                if isinstance(answer, FAILURES)
+                else _renumbered(answer, part.positions),
+            )
+            for part, answer in zip(parts, read, strict=True)
+        ),
+        sum(len(part.positions) for part in parts),
+    )
+    response.outcomes.extend(joined)
+    if method.name == "Enqueue":
+        for answer in read:
+            if not isinstance(answer, FAILURES):
+                response.generations.update(answer.generations)
+    return response
+
+
+def _read(method: Method, part: Part, answer: bytes) -> Any:
+    try:
+        response = method.response.FromString(answer)
+    except DecodeError:
+        return internal_error()
+    # One too few or too many, and all that follow would be told of somebody else's task.
+    return response if len(response.outcomes) == len(part.positions) else internal_error()
+
+
+def _renumbered(response: Any, positions: Sequence[int]) -> Any:
+    """A shard counts the items that it was sent; the caller counts its own."""
+    for outcome in response.outcomes:
+        if outcome.HasField("rejection") and outcome.rejection.field:
+            renumber(outcome.rejection, positions)
+    return response.outcomes
+
+
+def renumber(rejection: pb.Rejection, positions: Sequence[int]) -> None:
+    found = _INDEX.match(rejection.field)
+    if found is None or int(found[2]) >= len(positions):
+        return
+    here, there = found[0], f"{found[1]}[{positions[int(found[2])]}]"
+    rejection.field = there + rejection.field[len(here) :]
+    rejection.message = rejection.message.replace(here, there)
+
+
+def fit(response: pb.WaitTasksResponse, bytes_max: int) -> None:
+    """Answers of many shards may be too much for one: then results are left out, the largest first."""
+    size = response.ByteSize()
+    if size <= bytes_max:
+        return
+    told = [outcome.task for outcome in response.outcomes if outcome.HasField("task")]
+    for task in sorted(told, key=lambda task: task.ByteSize(), reverse=True):
+        before = task.ByteSize()
+        task.ClearField("result")
+        task.ClearField("last_error")
+        task.result_omitted = True
+        size -= before - task.ByteSize()
+        if size <= bytes_max:
+            return

@@ -1,0 +1,75 @@
+"""The router's configuration: one frozen object, validated at start. How it is read is in `serving/settings`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from holdfast.cluster.settings import SECRETS, ClusterSettings
+from holdfast.serving.settings import ADDRESSES_PATTERN, ConfigError, ContradictionError, Port, load
+
+__all__ = ["ConfigError", "RouterConfig", "load_config"]
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_GIB = 1024 * _MIB
+_HOUR_MS = 3_600_000
+
+
+class RouterConfig(ClusterSettings):
+    """Everything a router can be told. Built by `load_config`; built directly it reads no file and no environment."""
+
+    # Where the router lives
+    host: str = Field("127.0.0.1", min_length=1, max_length=255, description="address to listen on")
+    port: Port = Field(7400, description="gRPC port; 0 takes a free one")
+    ops_port: Port = Field(7480, description="HTTP port of /metrics, /livez and /readyz; 0 takes a free one")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
+    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto is console on a terminal")
+    shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
+
+    # The cluster
+    etcd_endpoints: str | None = Field(
+        "127.0.0.1:2379", pattern=ADDRESSES_PATTERN, description="host:port of etcd, several with commas"
+    )
+
+    # What may pass, and how much of it at once
+    message_bytes_max: int = Field(16 * _MIB, ge=64 * _KIB, le=_GIB, description="largest request or answer")
+    wait_ms_max: int = Field(60_000, ge=0, le=_HOUR_MS, description="longest a call may wait; as on the brokers")
+    call_seconds_default: float = Field(
+        20.0, ge=0.1, le=3600, description="how long a call without a deadline may take, beyond its wait"
+    )
+    calls_max: int = Field(10_000, ge=1, le=1_000_000, description="most calls under way, waiting ones included")
+    calls_per_shard_max: int = Field(2000, ge=1, le=1_000_000, description="most calls to one shard that do not wait")
+    bytes_in_flight_max: int = Field(
+        256 * _MIB, ge=64 * _KIB, le=64 * _GIB, description="most bytes of requests under way"
+    )
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> "RouterConfig":
+        found = self.shared_ports("port", "ops_port")
+        for low, high in (("calls_per_shard_max", "calls_max"), ("message_bytes_max", "bytes_in_flight_max")):
+            if getattr(self, low) > getattr(self, high):
+                found.append((low, "must not exceed", high))
+        found += self.etcd_contradictions()
+        if found:
+            raise ContradictionError(found, self.describe())
+        return self
+
+    def describe(self) -> dict[str, str | int | float]:
+        """Every setting as a printable value, but for secrets."""
+        given = self.model_dump(mode="json")
+        given |= {name: "(set)" for name in SECRETS if given[name] is not None}
+        return {name: "" if value is None else value for name, value in given.items()}
+
+
+def load_config(
+    path: Path | None, overrides: Mapping[str, object], env: Mapping[str, str] | None = None
+) -> RouterConfig:
+    """Lay flags over environment over file over defaults and validate the result.
+
+    overrides: flags by field name; None means that the flag was not given.
+    env: the process environment unless told otherwise.
+    """
+    config, _ = load(RouterConfig, path, overrides, env)
+    return config

@@ -1,0 +1,158 @@
+"""How calls to brokers fail, and what the caller hears of it. Pure: statuses are read here, not sent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import (
+    INTERNAL,
+    NOT_LEADER,
+    OUTCOME_UNKNOWN,
+    OVERLOADED,
+    SHARD_NOT_FOUND,
+    SHUTTING_DOWN,
+    RefusedError,
+    not_leader,
+    outcome_unknown,
+)
+from holdfast.serving.statuses import DOMAIN, status_of
+
+# A server that goes down cancels the calls it still has.
+_LOST = frozenset({"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"})
+_FAULTS = frozenset({"INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS"})
+# Another replica may do better. A broker may also have given its replica up before the map says so.
+ELSEWHERE = frozenset({NOT_LEADER, SHUTTING_DOWN, SHARD_NOT_FOUND})
+# Refusals of one shard that say nothing about the others, and may pass.
+PASSING = frozenset({NOT_LEADER, SHUTTING_DOWN, SHARD_NOT_FOUND, OVERLOADED, "WORKER_AT_LIMIT", "DISK_LOW"})
+
+
+@dataclass(eq=False)
+class CallFailedError(Exception):
+    """A call to a broker that did not succeed, as its status came."""
+
+    code: str  # the name of a gRPC code
+    message: str
+    details: bytes | None = None  # a google.rpc.Status
+    was_connected: bool = True  # there was a connection that it was sent over
+
+    @cached_property
+    def _info(self) -> tuple[str, dict[str, str], int]:
+        """Reason, metadata and retry-after of a typed refusal; no reason if it is none."""
+        reason, metadata, retry_after_ms = "", {}, 0
+        try:
+            details = status_pb2.Status.FromString(self.details).details if self.details else ()
+        except DecodeError:
+            details = ()
+        for detail in details:
+            if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info) and info.domain == DOMAIN:
+                    reason, metadata = info.reason, dict(info.metadata)
+            elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+                retry = error_details_pb2.RetryInfo()
+                detail.Unpack(retry)
+                retry_after_ms = max(0, retry.retry_delay.ToMilliseconds())
+        return reason, metadata, retry_after_ms
+
+    @property
+    def reason(self) -> str:
+        return self._info[0]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self._info[1]
+
+    @property
+    def retry_after_ms(self) -> int:
+        return self._info[2]
+
+    @property
+    def never_sent(self) -> bool:
+        """With certainty: a call that was sent may have been carried out, whatever became of the connection."""
+        return not self.was_connected
+
+    @property
+    def is_lost(self) -> bool:
+        """The broker, or the way to it, has gone or is silent, and nobody knows what became of the call."""
+        return not self.reason and self.code in _LOST and not self.never_sent
+
+    @property
+    def is_unknown(self) -> bool:
+        """The call may have been carried out."""
+        if self.reason:
+            return self.reason in (OUTCOME_UNKNOWN, INTERNAL)
+        return self.is_lost or self.code in _FAULTS
+
+    @property
+    def leader(self) -> tuple[str, int] | None:
+        """Whom a broker that does not lead names, and in which epoch."""
+        address, epoch = self.metadata.get("leader", ""), self.metadata.get("epoch", "")
+        if self.reason != NOT_LEADER or not address or not epoch.isdecimal():
+            return None
+        return address, int(epoch)
+
+
+Failure = CallFailedError | RefusedError
+FAILURES = (CallFailedError, RefusedError)
+
+
+def told(failure: CallFailedError, shard: int, *, is_unknown: bool) -> Failure:
+    """What the caller hears in the end. `is_unknown`: an attempt may have been carried out, this one or an earlier.
+
+    Typed refusals pass as they came. But a redirect never does: the caller may have no way to the brokers.
+    """
+    if is_unknown and not (failure.is_unknown and not failure.is_lost):
+        return outcome_unknown()
+    if failure.reason == NOT_LEADER:
+        epoch = failure.metadata.get("epoch", "0")
+        return not_leader(shard, int(epoch) if epoch.isdecimal() else 0, None)
+    if failure.never_sent:
+        return RefusedError(
+            NOT_LEADER,
+            f"Expected to reach the leader of shard {shard}, but no connection to its replicas could be made; try "
+            "again in a moment.",
+            retry_after_ms=200,
+            metadata={"shard": str(shard)},
+        )
+    if failure.code == "RESOURCE_EXHAUSTED" and not failure.reason and "larger than max" not in failure.message:
+        # The broker's last bound, which knows no reasons.
+        return RefusedError(
+            OVERLOADED, f"The broker of shard {shard} has too many calls at once; try again.", retry_after_ms=200
+        )
+    return failure
+
+
+def status_of_failure(failure: Failure) -> tuple[str, str, bytes | None]:
+    """Code, message and details as they travel."""
+    if isinstance(failure, CallFailedError):
+        return failure.code, failure.message, failure.details
+    code, details = status_of(failure)
+    return code, failure.message, details
+
+
+def rejection_of(failure: Failure) -> pb.Rejection:
+    """The same for one item of a batch of which other parts were, or may have been, carried out."""
+    if isinstance(failure, RefusedError):
+        return pb.Rejection(
+            reason=failure.reason, message=failure.message, field=failure.field, retry_after_ms=failure.retry_after_ms
+        )
+    if failure.reason:
+        return pb.Rejection(
+            reason=failure.reason, message=failure.message, field=failure.metadata.get("field", ""),
+            retry_after_ms=failure.retry_after_ms,
+        )  # fmt: skip
+    return pb.Rejection(reason=INTERNAL, message=f"The broker failed with {failure.code} and gave no reason.")
+
+
+def is_passing(failure: Failure) -> bool:
+    """Nothing was done, and it is a matter of that one shard now."""
+    return failure.reason in PASSING
+
+
+def same_status(failures: Sequence[Failure]) -> bool:
+    kinds = {(status_of_failure(failure)[0], failure.reason) for failure in failures}
+    return len(kinds) == 1

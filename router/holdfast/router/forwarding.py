@@ -1,0 +1,150 @@
+"""Bytes to the leader of a shard, and its answer's bytes back: over redirects, lost connections and silent leaders.
+
+What is tried again, until the caller's deadline:
+  * always: what was refused because the broker does not lead or shuts down, and what never left this router
+  * only what may be carried out twice: what got no answer, and OUTCOME_UNKNOWN
+Every other refusal goes back to the caller as it came.
+"""
+
+import asyncio
+import time
+from functools import partial
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from holdfast.proto.v1 import shards_pb2
+from holdfast.router.admission import Admission
+from holdfast.router.failures import CallFailedError, told
+from holdfast.router.leaders import Course, Leaders
+from holdfast.router.methods import SHARDS, Method
+from holdfast.router.silence import Flight, SilenceWatch
+
+# With less time left an attempt would only be cut off, and make of a refusal an unknown outcome.
+_ATTEMPT_S_MIN = 0.05
+
+_FIND_LEADER = SHARDS["FindLeader"]
+
+
+class Outgoing(Protocol):
+    """A call under way to a broker."""
+
+    def cancel(self) -> object: ...
+
+    async def answer(self) -> bytes:
+        """Raises CallFailedError; also when `cancel` ended it. CancelledError only if the waiting task is."""
+        ...
+
+    @property
+    def is_unsent(self) -> bool:
+        """It still waits for a connection, so nothing of it can have been carried out."""
+        ...
+
+
+class Channels(Protocol):
+    """The ways to the brokers."""
+
+    def call(self, address: str, method: Method, data: bytes, shard: int, timeout_s: float) -> Outgoing: ...
+
+
+class Sending:
+    """A handle on a call, for whoever started it and has lost interest: what arrives all the same is not lost."""
+
+    __slots__ = ("_call", "is_abandoned")
+
+    def __init__(self) -> None:
+        self._call: Outgoing | None = None
+        self.is_abandoned = False
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+        if self._call is not None:
+            self._call.cancel()
+
+    def began(self, call: Outgoing) -> None:
+        self._call = call
+        if self.is_abandoned:
+            call.cancel()
+
+
+class Forwarder:
+    """Sends requests to shards."""
+
+    def __init__(self, leaders: Leaders, channels: Channels, admission: Admission) -> None:
+        self._leaders = leaders
+        self._channels = channels
+        self._admission = admission
+        self._watch = SilenceWatch(leaders, self._who_leads)
+        self.repeated = 0  # attempts after the first
+
+    async def close(self) -> None:
+        await self._watch.close()
+
+    async def send(
+        self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None = None
+    ) -> bytes:
+        """Raises CallFailedError or RefusedError. `deadline_s` is on time.monotonic()."""
+        if method.waits:
+            return await self._send(method, shard, data, deadline_s, sending)
+        self._admission.enter_shard(shard)
+        try:
+            return await self._send(method, shard, data, deadline_s, sending)
+        finally:
+            self._admission.leave_shard(shard)
+
+    async def _send(self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None) -> bytes:
+        began_s = now_s = time.monotonic()
+        leaders = self._leaders
+        address = leaders.pick(shard, now_s)
+        course: Course | None = None
+        wished_ms = 0
+        while True:
+            try:
+                answer = await self._attempt(method, shard, address, data, deadline_s - now_s, sending)
+                if leaders.named(shard) != address and address is not None:
+                    leaders.answered(shard, address)
+                return answer
+            except CallFailedError as error:
+                failure = error
+            now_s = time.monotonic()
+            if course is None:
+                course = Course(leaders, shard, address)
+                wished_ms = method.wait_ms(data)
+            pause_s = course.after(failure, partial(method.may_repeat, data), now_s)
+            has_time = pause_s is not None and now_s + pause_s + _ATTEMPT_S_MIN < deadline_s
+            if pause_s is None or not has_time or (sending is not None and sending.is_abandoned):
+                raise told(failure, shard, is_unknown=course.is_unknown) from None
+            if pause_s:
+                await asyncio.sleep(pause_s)
+                now_s = time.monotonic()
+            if method.waits:
+                data = method.with_wait(data, max(0, wished_ms - int((now_s - began_s) * 1000)))
+            address = course.address
+            self.repeated += 1
+
+    async def _attempt(
+        self, method: Method, shard: int, address: str | None, data: bytes, timeout_s: float, sending: Sending | None
+    ) -> bytes:
+        if address is None:
+            raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
+        call = self._channels.call(address, method, data, shard, timeout_s)
+        if sending is not None:
+            sending.began(call)
+        flight = Flight(
+            shard, address, call, waits=method.waits, timeout_s=timeout_s, now_s=time.monotonic(),
+            may_give_up=lambda: call.is_unsent or method.may_repeat(data),
+        )  # fmt: skip
+        self._watch.begin(flight)
+        try:
+            return await call.answer()
+        finally:
+            self._watch.end(flight)
+
+    async def _who_leads(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:
+        request = shards_pb2.FindLeaderRequest(shard=shard).SerializeToString()
+        try:
+            answer = await self._channels.call(address, _FIND_LEADER, request, shard, timeout_s).answer()
+            found = shards_pb2.FindLeaderResponse.FromString(answer)
+        except (CallFailedError, DecodeError):
+            return None
+        return (found.address, found.epoch) if found.address else None

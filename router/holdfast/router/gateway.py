@@ -1,0 +1,255 @@
+"""What a router does with each call: finds the shards it is about, sends it there, and makes one answer of theirs.
+
+A call that is about one shard passes as bytes in both directions. That is every call that names its shard in the
+metadata, and of the others nearly all.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router import listing
+from holdfast.router.admission import Admission
+from holdfast.router.batches import (
+    BY_TASK,
+    ITEMS_MAX,
+    Part,
+    fit,
+    join_answers,
+    parts_of,
+    place,
+    shard_of_id,
+    shards_of_tasks,
+    with_generations,
+)
+from holdfast.router.callers import Caller
+from holdfast.router.failures import FAILURES, Failure
+from holdfast.router.forwarding import Forwarder
+from holdfast.router.leaders import Map
+from holdfast.router.methods import Method
+from holdfast.router.releases import Releases
+from holdfast.router.reserving import Places, Reserving
+from holdfast.routing.sets import visible
+from holdfast.serving.refusals import no_such_shard, shutting_down
+
+QUEUES_PER_RESERVE_MAX = 64
+QUEUES_PER_STATS_MAX = 100
+# Parts of a batch must answer before the caller has hung up: then it hears of those that did.
+_MARGIN_S_MAX = 0.1
+_MARGIN_SHARE = 0.05
+
+_Handler = Callable[[Method, bytes, Caller, float], Coroutine[Any, Any, bytes]]
+
+
+class Service(Protocol):
+    """Calls that the router answers itself, or not by a rule of this file: one method per call, in snake case."""
+
+    def find(self, name: str) -> Callable[[Any], Awaitable[Any]] | None:
+        """The method of a call; None if this service does not answer it."""
+        ...
+
+
+class Gateway:
+    """Answers the calls to all services. `handle` raises CallFailedError or RefusedError."""
+
+    def __init__(
+        self,
+        table: Map,
+        forwarder: Forwarder,
+        releases: Releases,
+        admission: Admission,
+        *,
+        check_map: Callable[[], None],
+        own: Service,
+        wait_ms_max: int,
+        call_s_default: float,
+        message_bytes_max: int,
+    ) -> None:
+        """`check_map` refuses while there is no map to route by."""
+        self._table = table
+        self._forwarder = forwarder
+        self._admission = admission
+        self._check_map = check_map
+        self._own = own
+        self._reserving = Reserving(forwarder, releases, wait_ms_max=wait_ms_max)
+        self._wait_s_max = wait_ms_max / 1000
+        self._call_s_default = call_s_default
+        self._message_bytes_max = message_bytes_max
+        self._picks = 0
+        self._stopping = False
+        self._waiting: set[asyncio.Task[Any]] = set()  # that answer calls which wait
+        self._handlers: dict[str, _Handler] = {
+            "Enqueue": self._enqueue,
+            "Reserve": self._reserve,
+            "AwaitTasks": self._await_tasks,
+            "GetTask": self._by_task_id,
+            "GetDeadLetter": self._by_task_id,
+            "QueueStats": self._queue_stats,
+            "ListQueues": self._list_queues,
+            "ListDeadLetters": self._list_dead_letters,
+            "FindLeader": self._by_shard,
+            "TransferLeadership": self._by_shard,
+            "ProbeShard": self._by_shard,
+            "ChangeMembership": self._by_shard,
+        }
+        for name in BY_TASK:
+            self._handlers[name] = self._batch
+
+    def stop(self) -> None:
+        """From now on calls are sent elsewhere. Those under way go on, but for those that only wait for a task."""
+        self._stopping = True
+        for waiting in self._waiting:
+            waiting.cancel()
+
+    async def handle(self, method: Method, data: bytes, caller: Caller) -> bytes:
+        if self._stopping:
+            raise shutting_down()
+        self._admission.enter(len(data))
+        try:
+            own = self._own.find(method.name)
+            if own is not None:
+                answer: bytes = (await own(method.parse(data))).SerializeToString()
+                return answer
+            self._check_map()
+            handler = self._handlers[method.name]
+            if caller.shard is not None:
+                handler = self._reserve_as_it_is if method.name == "Reserve" else self._as_it_is
+            deadline_s = self._deadline_s(method, caller)
+            if method.waits:
+                return await self._wait(handler(method, data, caller, deadline_s))
+            return await handler(method, data, caller, deadline_s)
+        finally:
+            self._admission.leave(len(data))
+
+    async def _wait(self, answer: Awaitable[bytes]) -> bytes:
+        """A call that may wait for long: a stop sends it elsewhere."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._stopping and task.uncancel() == 0:
+                raise shutting_down() from None
+            raise
+        finally:
+            self._waiting.discard(task)
+
+    def _deadline_s(self, method: Method, caller: Caller) -> float:
+        longest_s = self._call_s_default + (self._wait_s_max if method.waits else 0.0)
+        return min(caller.deadline_s, time.monotonic() + longest_s)
+
+    # --- one shard ----------------------------------------------------------------------------------------------
+
+    async def _as_it_is(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+        assert caller.shard is not None
+        return await self._forwarder.send(method, self._checked(caller.shard), data, deadline_s)
+
+    async def _reserve_as_it_is(self, _method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+        assert caller.shard is not None
+        return await self._reserving.claim(self._checked(caller.shard), data, caller, deadline_s)
+
+    async def _by_task_id(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        shard = shard_of_id(method.parse(data).task_id, self._table.shard_count)
+        return await self._forwarder.send(method, shard or 0, data, deadline_s)
+
+    async def _by_shard(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        return await self._forwarder.send(method, self._checked(method.parse(data).shard), data, deadline_s)
+
+    def _checked(self, shard: int) -> int:
+        count = self._table.shard_count
+        if not 0 <= shard < count:
+            raise no_such_shard(shard, count)
+        return shard
+
+    # --- batches ------------------------------------------------------------------------------------------------
+
+    async def _enqueue(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        self._picks += 1
+        placed = place(request, self._table, self._picks)
+        if len(placed.shards) == 1 or len(request.tasks) > ITEMS_MAX:
+            answer = await self._forwarder.send(method, placed.shards[0], data, deadline_s)
+            return with_generations(answer, placed.generations)
+        response = await self._split(method, parts_of(request, "tasks", placed.shards), deadline_s)
+        response.generations.update(placed.generations)
+        result: bytes = response.SerializeToString()
+        return result
+
+    async def _batch(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        batch = BY_TASK[method.name]
+        request = method.parse(data)
+        items = getattr(request, batch.items)
+        shards = shards_of_tasks([batch.task_id(item) for item in items], self._table.shard_count)
+        # What no broker takes whole is not split: one of them says what is wrong with it.
+        if len(set(shards)) <= 1 or len(items) > ITEMS_MAX:
+            return await self._forwarder.send(method, shards[0] if shards else 0, data, deadline_s)
+        response = await self._split(method, parts_of(request, batch.items, shards), deadline_s)
+        if isinstance(response, pb.WaitTasksResponse):
+            fit(response, self._message_bytes_max // 2)
+        result: bytes = response.SerializeToString()
+        return result
+
+    async def _split(self, method: Method, parts: Sequence[Part], deadline_s: float) -> Any:
+        left_s = deadline_s - time.monotonic()
+        deadline_s -= min(_MARGIN_S_MAX, max(0.0, left_s) * _MARGIN_SHARE)
+        answers = await asyncio.gather(*(self._tried(method, part.shard, part.data, deadline_s) for part in parts))
+        return join_answers(method, parts, answers)
+
+    async def _tried(self, method: Method, shard: int, data: bytes, deadline_s: float) -> bytes | Failure:
+        try:
+            return await self._forwarder.send(method, shard, data, deadline_s)
+        except FAILURES as failure:
+            return failure
+
+    # --- queues -------------------------------------------------------------------------------------------------
+
+    def _places(self, queues: Sequence[str]) -> Places:
+        """The shards of some queues, and by position which of the queues each may have tasks of."""
+        places: dict[int, list[int]] = {}
+        for at, queue in enumerate(queues):
+            for shard in visible(self._table.route(queue)):
+                places.setdefault(shard, []).append(at)
+        return places
+
+    async def _reserve(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        places = self._places(request.queues)
+        if len(places) <= 1 or len(request.queues) > QUEUES_PER_RESERVE_MAX:
+            return await self._reserving.claim(next(iter(places), 0), data, caller, deadline_s)
+        return await self._reserving.claim_anywhere(request, places, caller, deadline_s)
+
+    async def _await_tasks(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        places = self._places(request.queues)
+        if len(places) <= 1 or len(request.queues) > QUEUES_PER_RESERVE_MAX:
+            return await self._forwarder.send(method, next(iter(places), 0), data, deadline_s)
+        return (await self._reserving.wait_anywhere(request, places, deadline_s)).SerializeToString()
+
+    async def _queue_stats(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        places = self._places(request.queues)
+        if len(places) <= 1 or len(request.queues) > QUEUES_PER_STATS_MAX:
+            return await self._forwarder.send(method, next(iter(places), 0), data, deadline_s)
+        return (await listing.queue_stats(request, places, self._sender(deadline_s))).SerializeToString()
+
+    async def _list_queues(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        if self._table.shard_count == 1:
+            return await self._forwarder.send(method, 0, data, deadline_s)
+        send = self._sender(deadline_s)
+        return (await listing.list_queues(method.parse(data), self._table.shard_count, send)).SerializeToString()
+
+    async def _list_dead_letters(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        route = self._table.route(request.queue)
+        if visible(route) == (route.home,) and "." not in request.page_token:
+            return await self._forwarder.send(method, route.home, data, deadline_s)
+        return (await listing.list_dead_letters(request, route, self._sender(deadline_s))).SerializeToString()
+
+    def _sender(self, deadline_s: float) -> listing.Send:
+        async def send(method: Method, shard: int, data: bytes) -> bytes:
+            return await self._forwarder.send(method, shard, data, deadline_s)
+
+        return send

@@ -1,0 +1,62 @@
+"""`holdfast router`: load the configuration, run the router, say what happened."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.cluster.etcd.api import EtcdRefusedError
+from holdfast.router.config import ConfigError, RouterConfig, load_config
+from holdfast.router.server import Router
+from holdfast.router.wire import PortError
+from holdfast.serving.logs import get_logger, setup_logs
+from holdfast.serving.ops import OpsServerError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_REFUSED = 2
+
+# What a person can act on: shown as one message, without a traceback.
+_REFUSALS = (PortError, OpsServerError, EtcdRefusedError)
+
+_log = get_logger(__name__)
+
+
+def run_router(config_path: Path | None, overrides: Mapping[str, object], *, as_json: bool = False) -> int:
+    """Until it is told to stop. `as_json`: everything it says is lines of JSON."""
+    try:
+        config = load_config(config_path, overrides)
+    except ConfigError as error:
+        message = f"The configuration was refused: {'; '.join(error.problems)}" if as_json else str(error)
+        return _refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)
+    setup_logs(config.log_level, config.log_format)
+    return asyncio.run(_serve(config, as_json=as_json))
+
+
+async def _serve(config: RouterConfig, *, as_json: bool) -> int:
+    router = Router(config)
+    try:
+        await router.start()
+    except _REFUSALS as error:
+        return _refuse("CANNOT_START", f"holdfast router cannot start: {error}", EXIT_FAILED, as_json=as_json)
+    _log.info("configured", **config.describe())
+    _log.info(
+        "serving", host=config.host, port=router.port, ops_port=router.ops_port, cluster_name=config.cluster_name,
+        etcd_endpoints=config.etcd_endpoints,
+    )  # fmt: skip
+    failure = await router.run()
+    if failure is None:
+        return EXIT_OK
+    _log.error("stopped_by_bug", error=type(failure).__name__, exc_info=failure)
+    return EXIT_FAILED
+
+
+def _refuse(reason: str, message: str, exit_code: int, *, as_json: bool) -> int:
+    """Says why it does not run; for programs in the form in which every command tells what went wrong."""
+    if as_json:
+        error = {"reason": reason, "message": message, "hint": "", "field": "", "retry_after_ms": 0}
+        message = json.dumps({"error": error, "exit_code": exit_code}, separators=(",", ":"))
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+    return exit_code

@@ -1,0 +1,106 @@
+"""The calls that a router passes on, as the descriptors know them, and what may be done with each. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from holdfast.proto.v1 import cluster_pb2, shards_pb2
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import MALFORMED_REQUEST, RefusedError
+
+
+@dataclass(frozen=True)
+class Method:
+    """One call of the wire API."""
+
+    service: str
+    name: str
+    request: type[Any]
+    response: type[Any]
+    waits: bool  # its request has a wait_ms
+    repeats: Callable[[Any], bool]  # whether carrying it out twice does no harm
+
+    @cached_property
+    def path(self) -> str:
+        return f"/holdfast.proto.v1.{self.service}/{self.name}"
+
+    def parse(self, data: bytes) -> Any:
+        try:
+            return self.request.FromString(data)
+        except DecodeError as error:
+            raise RefusedError(
+                MALFORMED_REQUEST,
+                f"Expected a {self.request.DESCRIPTOR.name} with UTF-8 texts, but the bytes are not one.",
+            ) from error
+
+    def may_repeat(self, data: bytes) -> bool:
+        """Asked only when something went wrong: the good path never reads a request for this."""
+        if self.repeats is _always:
+            return True
+        try:
+            return self.repeats(self.request.FromString(data))
+        except DecodeError:
+            return True  # the broker refuses it, every time
+
+    def with_wait(self, data: bytes, wait_ms: int) -> bytes:
+        """The same request with another wait."""
+        request = self.request.FromString(data)
+        request.wait_ms = wait_ms
+        result: bytes = request.SerializeToString()
+        return result
+
+    def wait_ms(self, data: bytes) -> int:
+        if not self.waits:
+            return 0
+        try:
+            return int(self.request.FromString(data).wait_ms)
+        except DecodeError:
+            return 0
+
+
+def _always(_request: Message) -> bool:
+    return True
+
+
+def _never(_request: Message) -> bool:
+    return False
+
+
+def _enqueue(request: pb.EnqueueRequest) -> bool:
+    return all(task.request_id for task in request.tasks)
+
+
+def _reserve(request: pb.ReserveRequest) -> bool:
+    return bool(request.claim_request_id)
+
+
+# All others may be repeated: by their token (Ack, Fail, Extend, Release), because they ask for a state and not for a
+# change (Cancel, the calls to Shards), or because they only read.
+_REPEATS: dict[str, Callable[[Any], bool]] = {
+    "Enqueue": _enqueue,
+    "Reserve": _reserve,
+    "RetryDeadLetters": _never,
+    "DiscardDeadLetters": _never,
+}
+
+
+def _methods(module: Any, service: str) -> dict[str, Method]:
+    found = {}
+    for method in module.DESCRIPTOR.services_by_name[service].methods:
+        request = GetMessageClass(method.input_type)
+        waits = "wait_ms" in method.input_type.fields_by_name
+        repeats = _REPEATS.get(method.name, _always)
+        found[method.name] = Method(service, method.name, request, GetMessageClass(method.output_type), waits, repeats)
+    return found
+
+
+TASKS = _methods(pb, "Tasks")
+DEAD_LETTERS = _methods(pb, "DeadLetters")
+SHARDS = _methods(shards_pb2, "Shards")
+CLUSTER = _methods(cluster_pb2, "Cluster")
+
+ALL = (*TASKS.values(), *DEAD_LETTERS.values(), *SHARDS.values(), *CLUSTER.values())

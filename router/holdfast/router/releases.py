@@ -1,0 +1,102 @@
+"""Claims that reached nobody: they go back, so that another worker need not wait for their leases to end."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router.failures import FAILURES
+from holdfast.router.forwarding import Forwarder
+from holdfast.router.methods import TASKS
+from holdfast.serving.logs import get_logger
+
+RELEASES_MAX = 256
+RELEASE_S = 10.0
+
+_RELEASE = TASKS["Release"]
+
+_log = get_logger(__name__)
+
+
+class Releases:
+    """Works in the background, within bounds: what is beyond them is left to its lease."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._forgotten: set[asyncio.Task[bytes]] = set()  # kept until they end: the event loop does not
+        self.released = 0
+        self.given_up = 0
+
+    def adopt(self, shard: int, reserve: "asyncio.Task[bytes]") -> None:
+        """The caller of this Reserve has gone. It was told to stop, but may have claimed something all the same."""
+        if not self._begin(self._when_done(shard, reserve)):
+            reserve.add_done_callback(_ignore)
+
+    def forget(self, reserve: "asyncio.Task[bytes]") -> None:
+        """The same, but what it claimed stays claimed."""
+        self._forgotten.add(reserve)
+        reserve.add_done_callback(self._forgotten.discard)
+        reserve.add_done_callback(_ignore)
+
+    def release(self, shard: int, answer: bytes) -> None:
+        """The claims in the answer to a Reserve that nobody takes."""
+        request = _request_of(answer)
+        if request is not None:
+            self._begin(self._release(shard, request))
+
+    async def close(self, grace_s: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        left = (*self._tasks, *self._forgotten)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> bool:
+        if len(self._tasks) >= RELEASES_MAX:
+            work.close()
+            self.given_up += 1
+            return False
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _when_done(self, shard: int, reserve: "asyncio.Task[bytes]") -> None:
+        try:
+            request = _request_of(await reserve)
+        except FAILURES:
+            return
+        if request is not None:
+            await self._release(shard, request)
+
+    async def _release(self, shard: int, request: pb.ReleaseRequest) -> None:
+        claims = len(request.claims)
+        try:
+            await self._forwarder.send(_RELEASE, shard, request.SerializeToString(), time.monotonic() + RELEASE_S)
+        except FAILURES as error:
+            self.given_up += claims
+            _log.warning("claims_not_released", shard=shard, claims=claims, reason=error.reason)
+            return
+        self.released += claims
+        _log.info("claims_released", shard=shard, claims=claims, because="their caller had gone")
+
+
+def _request_of(answer: bytes) -> pb.ReleaseRequest | None:
+    try:
+        claims = pb.ReserveResponse.FromString(answer).claims
+    except DecodeError:
+        return None
+    request = pb.ReleaseRequest()
+    for claim in claims:
+        request.claims.add(task_id=claim.task_id, token=claim.token)
+    return request if request.claims else None
+
+
+def _ignore(reserve: "asyncio.Task[bytes]") -> None:
+    if not reserve.cancelled():
+        reserve.exception()

@@ -1,0 +1,42 @@
+"""The partition map as a router asks it."""
+
+from collections.abc import Callable
+
+from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.records import name_of
+from holdfast.routing.sets import QueueRoute
+
+
+class Routes:
+    """Where things are in the newest map, whichever that is."""
+
+    def __init__(self, find_map: Callable[[], PartitionMap]) -> None:
+        self._find_map = find_map
+
+    @property
+    def shard_count(self) -> int:
+        cluster = self._find_map().cluster
+        return 0 if cluster is None else cluster.shards
+
+    def route(self, queue: str) -> QueueRoute:
+        return self._find_map().route(queue)
+
+    def leader_hint(self, shard: int) -> tuple[str, int] | None:
+        table = self._find_map()
+        leader = table.shard_leader(shard)
+        address = None if leader is None else table.address_of(leader.node)
+        return None if leader is None or address is None else (address, leader.epoch)
+
+    def replica_addresses(self, shard: int) -> list[str]:
+        """Those that vote, those that should have it, those that learn: whoever was told last may know most."""
+        table = self._find_map()
+        record = table.shards.get(shard)
+        if record is None:
+            return []
+        identities = (*record.members.voters, *record.members.learners, *record.leaving)
+        names = dict.fromkeys((*record.replicas, *map(name_of, identities)))
+        return [address for name in names if (address := table.address_of(name)) is not None]
+
+    def nodes(self) -> list[tuple[str, str]]:
+        """Name and address of every broker, by name."""
+        return [(name, node.address) for name, node in sorted(self._find_map().last_nodes.items())]

@@ -1,0 +1,235 @@
+"""One router process: puts the parts together, starts them in order, and stops them in the reverse order."""
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+
+from holdfast.cluster.admin import ClusterAdmin
+from holdfast.cluster.connect import connect
+from holdfast.cluster.etcd.api import Etcd
+from holdfast.cluster.follow import MapFollower
+from holdfast.cluster.node_answers import NodeAnswers
+from holdfast.cluster.node_calls import NodeCalls
+from holdfast.cluster.store import MapStore
+from holdfast.router.admission import Admission
+from holdfast.router.config import RouterConfig
+from holdfast.router.forwarding import Forwarder
+from holdfast.router.gateway import Gateway
+from holdfast.router.leaders import Leaders
+from holdfast.router.metrics import Metrics
+from holdfast.router.own import OwnCalls
+from holdfast.router.releases import Releases
+from holdfast.router.routes import Routes
+from holdfast.router.wire import BrokerChannels, RouterServer
+from holdfast.serving.logs import get_logger
+from holdfast.serving.ops import OpsServer
+from holdfast.serving.refusals import etcd_unavailable, no_cluster
+
+GC_THRESHOLDS = (50_000, 20, 50)  # as in brokers: many short-lived objects, none of them in cycles
+WATCH_SECONDS = 1.0
+WAITING_SECONDS = 2.0  # without a cluster, before that is told
+WAITING_AGAIN_SECONDS = 30.0
+CALLS_SPARE = 1000
+STOP_SECONDS_MAX = 10.0  # beyond the grace period
+RELEASE_SECONDS_MAX = 3.0
+EXIT_FORCED = 1  # of a stop that was asked for twice, or could not be finished
+
+_log = get_logger(__name__)
+
+
+class Router:
+    """`start`, then `run` until a signal or a failure, which it returns."""
+
+    def __init__(self, config: RouterConfig, *, etcd: Etcd | None = None) -> None:
+        """`etcd`: another one than the configuration says, for tests."""
+        self._config = config
+        self._etcd = etcd
+        self._stop_asked = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started = False
+        self._stopping = False
+        self._patience: threading.Timer | None = None  # ends the process if a stop takes too long
+        self.metrics = Metrics()
+        self.port = 0
+        self.ops_port = 0
+
+    async def start(self, *, with_signals: bool = True) -> None:
+        """Begins to serve; without a map yet, calls are refused for now. Raises what a person can act on; then nothing
+        is left running."""
+        try:
+            if with_signals:
+                loop = asyncio.get_running_loop()
+                for signum in (signal.SIGTERM, signal.SIGINT):
+                    loop.add_signal_handler(signum, self.ask_to_stop)
+            gc.set_threshold(*GC_THRESHOLDS)
+            self._build(self._etcd or connect(self._config))
+            self._tasks.append(asyncio.create_task(self._follower.run(), name="map"))
+            self.port = await self._rpc.start(self._config.host, self._config.port)
+            await self._ops.start()
+            self.ops_port = self._ops.port
+            self._started = True
+            self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
+            self._tasks.append(asyncio.create_task(self._tell_waiting(), name="waiting"))
+        except BaseException:
+            await self._close(0.0)
+            raise
+
+    def _build(self, etcd: Etcd) -> None:
+        config = self._config
+        self._etcd = etcd
+        self._follower = follower = MapFollower(etcd, config.cluster_name)
+        self._routes = routes = Routes(lambda: follower.map)
+        self._admission = Admission(
+            calls_max=config.calls_max,
+            calls_per_shard_max=config.calls_per_shard_max,
+            bytes_max=config.bytes_in_flight_max,
+        )
+        self._channels = BrokerChannels(message_bytes_max=config.message_bytes_max)
+        self._forwarder = Forwarder(Leaders(lambda: routes), self._channels, self._admission)
+        self._releases = Releases(self._forwarder)
+        self._node_calls = NodeCalls()
+        answers = NodeAnswers(self._node_calls, lambda: follower.map)
+        admin = ClusterAdmin(
+            MapStore(etcd, config.cluster_name), follower, state_bytes=answers.state_bytes, lag=answers.lag,
+            transfer=answers.transfer,
+        )  # fmt: skip
+        self._gateway = Gateway(
+            routes,
+            self._forwarder,
+            self._releases,
+            self._admission,
+            check_map=self._check_map,
+            own=OwnCalls(admin, routes.nodes),
+            wait_ms_max=config.wait_ms_max,
+            call_s_default=config.call_seconds_default,
+            message_bytes_max=config.message_bytes_max,
+        )
+        # Only a last bound: within it, what is too much gets a typed refusal.
+        self._rpc = RouterServer(
+            self._gateway.handle,
+            self.metrics,
+            message_bytes_max=config.message_bytes_max,
+            calls_max=config.calls_max + CALLS_SPARE,
+        )
+        self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
+        self.metrics.watch(self._read_gauges)
+
+    async def run(self) -> BaseException | None:
+        """Serves until SIGTERM, SIGINT or `ask_to_stop`, then stops gracefully. Returns the failure that ended it."""
+        stop_asked = asyncio.create_task(self._stop_asked.wait())
+        await asyncio.wait([stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        stop_asked.cancel()
+        failure = next(
+            (task.exception() for task in self._tasks if task.done() and not task.cancelled() and task.exception()),
+            None,
+        )
+        await self.stop()
+        return failure
+
+    def ask_to_stop(self) -> None:
+        """Asked once: stops gracefully, within bounds. Asked twice: at once."""
+        if self._stop_asked.is_set():
+            os._exit(EXIT_FORCED)
+        self._stop_asked.set()
+        patience_s = 2 * self._config.shutdown_grace_seconds + STOP_SECONDS_MAX
+        self._patience = threading.Timer(patience_s, os._exit, [EXIT_FORCED])
+        self._patience.daemon = True
+        self._patience.start()
+
+    async def stop(self) -> None:
+        """Finishes what is on its way; what waits for tasks is sent to another router."""
+        grace_s = self._config.shutdown_grace_seconds
+        _log.info("stopping", grace_seconds=grace_s)
+        self._stopping = True
+        await self._rpc.drain()
+        self._gateway.stop()
+        await self._close(grace_s)
+        if self._patience is not None:
+            self._patience.cancel()
+        _log.info("stopped")
+
+    async def _close(self, grace_s: float) -> None:
+        if hasattr(self, "_ops"):  # all of them, or none
+            await self._rpc.stop(grace_s)
+            await self._releases.close(min(grace_s, RELEASE_SECONDS_MAX))
+            await self._ops.stop()
+            await self._forwarder.close()
+            await self._channels.close()
+            await self._node_calls.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._etcd is not None:
+            await self._etcd.close()
+
+    def _check_map(self) -> None:
+        table = self._follower.map
+        if table.cluster is not None:
+            return
+        if not table.revision:
+            raise etcd_unavailable("this router has not been able to read the partition map yet")
+        raise no_cluster()
+
+    def readiness(self) -> tuple[bool, str]:
+        if not self._started or self._stopping:
+            return False, "starting or stopping"
+        table = self._follower.map
+        if not table.revision:
+            return False, "the partition map could not be read yet: etcd does not answer"
+        if table.cluster is None:
+            return False, table.why_no_cluster
+        if self._follower.is_current:
+            return True, "serving"
+        return True, f"serving with the last known map: {self._follower.trouble or 'etcd does not answer'}"
+
+    async def _watch(self) -> None:
+        """Shows health to load balancers, and closes channels that nobody needs."""
+        was_ready = False
+        while True:
+            is_ready, reason = self.readiness()
+            if is_ready != was_ready:
+                if is_ready:
+                    gc.collect()
+                    gc.freeze()  # the map is large and stays: the collector need not look at it again and again
+                _log.info("ready" if is_ready else "not_ready", reason=reason)
+                await self._rpc.show_health(is_serving=is_ready)
+                was_ready = is_ready
+            await self._channels.close_unused(time.monotonic())
+            await self._next_look()
+
+    async def _tell_waiting(self) -> None:
+        """A router without a cluster serves nothing, and must say what it waits for."""
+        await asyncio.sleep(WAITING_SECONDS)
+        while True:
+            if self._follower.map.cluster is None:
+                _log.warning("waiting", detail=self.readiness()[1], cluster_name=self._config.cluster_name)
+            await asyncio.sleep(WAITING_AGAIN_SECONDS)
+
+    async def _next_look(self) -> None:
+        """After a second; at once when the map comes, so that a start is not longer than it must be."""
+        if self._follower.map.cluster is not None:
+            await asyncio.sleep(WATCH_SECONDS)
+            return
+        try:
+            await self._follower.wait_until(lambda table: table.cluster is not None, timeout=WATCH_SECONDS)
+        except TimeoutError:
+            pass
+
+    def _read_gauges(self) -> dict[str, float]:
+        table = self._follower.map
+        return {
+            "calls_under_way": self._admission.calls,
+            "bytes_under_way": self._admission.bytes,
+            "channels": len(self._channels),
+            "attempts_repeated": self._forwarder.repeated,
+            "claims_released": self._releases.released,
+            "claims_not_released": self._releases.given_up,
+            "map_revision": table.revision,
+            "map_is_current": self._follower.is_current,
+            "map_shards": len(table.shards),
+            "map_queues": len(table.queues),
+            "map_nodes": len(table.nodes),
+        }

@@ -1,0 +1,315 @@
+"""gRPC on both sides: the server that callers see, and the channels to brokers. The only file of the router that knows
+it. Messages pass as bytes; what is in them is decided in `gateway`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from holdfast.router.callers import ATTEMPT_KEY, SHARD_KEY, Caller, number_of
+from holdfast.router.failures import CallFailedError, Failure, status_of_failure
+from holdfast.router.methods import ALL, Method
+from holdfast.router.metrics import Metrics
+from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import RefusedError, internal_error
+from holdfast.serving.statuses import DETAILS_KEY
+
+UNUSED_S = 60.0  # a channel that carried nothing for as long is closed
+
+_SERVER_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.so_reuseport", 0),  # a second server on the port must be refused, not share it
+    ("grpc.keepalive_time_ms", 20_000),  # notices workers that vanished while they wait
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what newer versions of gRPC go by
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+_CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    # A long poll over a connection that died without a word must notice.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what newer versions of gRPC go by
+    ("grpc.keepalive_permit_without_calls", 0),
+    # gRPC's own pauses between connection attempts grow to two minutes: a broker that restarted would wait for that.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    # Brokers are inside the network: a proxy meant for the web must not swallow calls to them.
+    ("grpc.enable_http_proxy", 0),
+    # Calls are repeated by rules that know the calls, in `forwarding`.
+    ("grpc.enable_retries", 0),
+]
+_READY = grpc.ChannelConnectivity.READY
+_NO_CONNECTION = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+
+_log = get_logger(__name__)
+
+
+class PortError(RuntimeError):
+    """The port could not be had."""
+
+
+# --- to the brokers ---------------------------------------------------------------------------------------------
+
+
+class _Broker:
+    """A channel to one address."""
+
+    def __init__(self, address: str, options: list[tuple[str, int]]) -> None:
+        self.channel = grpc.aio.insecure_channel(address, options=options)
+        self.under_way = 0
+        self.used_s = 0.0
+        self._calls: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._connecting: asyncio.Task[None] | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self.channel.get_state() is _READY
+
+    def connect(self) -> "asyncio.Task[None]":
+        """Done when there is a connection, or none can be made now. One for all calls that wait for it."""
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect())
+        return self._connecting
+
+    async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        await self.channel.close()
+
+    async def _connect(self) -> None:
+        while (state := self.channel.get_state(try_to_connect=True)) is not _READY and state not in _NO_CONNECTION:
+            await self.channel.wait_for_state_change(state)
+
+    def find(self, path: str) -> "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]":
+        call = self._calls.get(path)
+        if call is None:
+            call = self._calls[path] = self.channel.unary_unary(path)
+        return call
+
+
+class _Call:
+    """A call under way. It is sent only over a connection that is there: what failed before that was certainly never
+    sent, and whatever fails after it may have been carried out. Afterwards nobody could tell: when a failure is heard,
+    the connection that took the call may be gone, and the channel look as if there had never been one.
+    """
+
+    __slots__ = ("_broker", "_call", "_data", "_deadline_s", "_metadata", "_path", "_stopped")
+
+    def __init__(
+        self, broker: _Broker, path: str, data: bytes, metadata: tuple[tuple[str, str], ...], timeout_s: float
+    ) -> None:
+        self._broker = broker
+        self._path = path
+        self._data = data
+        self._metadata = metadata
+        self._deadline_s = time.monotonic() + timeout_s
+        self._call: grpc.aio.UnaryUnaryCall[bytes, bytes] | None = None
+        self._stopped: asyncio.Future[None] | None = None  # while it waits for a connection: tells it not to
+        if broker.is_connected:
+            self._send(timeout_s)
+
+    def cancel(self) -> object:
+        if self._call is not None:
+            return self._call.cancel()
+        if self._stopped is None:
+            self._stopped = asyncio.get_running_loop().create_future()
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+        return True
+
+    @property
+    def is_unsent(self) -> bool:
+        return self._call is None
+
+    async def answer(self) -> bytes:
+        broker = self._broker
+        broker.under_way += 1
+        try:
+            return await (self._call or await self._send_when_connected())
+        except grpc.aio.AioRpcError as status:
+            raise _failure_of(status) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise CallFailedError("CANCELLED", "It was silent.") from None
+        finally:
+            broker.under_way -= 1
+            broker.used_s = time.monotonic()
+
+    def _send(self, timeout_s: float) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":
+        send = self._broker.find(self._path)
+        self._call = send(self._data, timeout=max(0.0, timeout_s), metadata=self._metadata)
+        return self._call
+
+    async def _send_when_connected(self) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":
+        if self._stopped is None:
+            self._stopped = asyncio.get_running_loop().create_future()
+        left_s = self._deadline_s - time.monotonic()
+        # Neither the end of this call nor its deadline ends the connecting, which others may wait for.
+        await asyncio.wait(
+            {self._stopped, self._broker.connect()}, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED
+        )
+        left_s = self._deadline_s - time.monotonic()
+        if self._stopped.done():
+            raise CallFailedError("CANCELLED", "It was given up before there was a connection.", was_connected=False)
+        if left_s <= 0.0:
+            raise CallFailedError("DEADLINE_EXCEEDED", "There was no connection in time.", was_connected=False)
+        if not self._broker.is_connected:
+            raise CallFailedError("UNAVAILABLE", "No connection could be made.", was_connected=False)
+        return self._send(left_s)
+
+
+def _failure_of(status: grpc.aio.AioRpcError) -> CallFailedError:
+    details = None
+    for key, value in status.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            details = value
+    return CallFailedError(status.code().name, status.details() or "", details)
+
+
+class BrokerChannels:
+    """One channel to each broker that is needed, kept for as long as it is used."""
+
+    def __init__(self, *, message_bytes_max: int) -> None:
+        limits = [
+            ("grpc.max_receive_message_length", message_bytes_max),
+            ("grpc.max_send_message_length", message_bytes_max),
+        ]
+        self._options = _CHANNEL_OPTIONS + limits
+        self._brokers: dict[str, _Broker] = {}
+        self._shards: dict[int, tuple[tuple[str, str], ...]] = {}  # the metadata of each
+
+    def __len__(self) -> int:
+        return len(self._brokers)
+
+    def call(self, address: str, method: Method, data: bytes, shard: int, timeout_s: float) -> _Call:
+        broker = self._brokers.get(address)
+        if broker is None:
+            broker = self._brokers[address] = _Broker(address, self._options)
+        metadata = self._shards.get(shard)
+        if metadata is None:
+            metadata = self._shards[shard] = ((SHARD_KEY, str(shard)),)
+        return _Call(broker, method.path, data, metadata, timeout_s)
+
+    async def close_unused(self, now_s: float) -> None:
+        for address, broker in list(self._brokers.items()):
+            if not broker.under_way and now_s - broker.used_s > UNUSED_S:
+                del self._brokers[address]
+                await broker.close()
+
+    async def close(self) -> None:
+        brokers = list(self._brokers.values())
+        self._brokers.clear()
+        for broker in brokers:
+            await broker.close()
+
+
+# --- to the callers ---------------------------------------------------------------------------------------------
+
+Handle = Callable[[Method, bytes, Caller], Awaitable[bytes]]
+
+
+class RouterServer:
+    """Serves the wire API, health checking and reflection on one port."""
+
+    def __init__(self, handle: Handle, metrics: Metrics, *, message_bytes_max: int, calls_max: int) -> None:
+        self._handle = handle
+        self._metrics = metrics
+        limits = [
+            ("grpc.max_receive_message_length", message_bytes_max),
+            ("grpc.max_send_message_length", message_bytes_max),
+        ]
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS + limits, maximum_concurrent_rpcs=calls_max)
+        self._names = self._register()
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflected = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(reflected, self._server)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port, which is chosen by the system if `port` is 0."""
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise PortError(
+                f"Expected to listen on {host}:{port}, but it cannot be had: is another server running there? Choose "
+                "another with --port."
+            ) from error
+        await self.show_health(is_serving=False)
+        await self._server.start()
+        return bound
+
+    async def show_health(self, *, is_serving: bool) -> None:
+        """To load balancers."""
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *self._names):
+            await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+
+    async def drain(self) -> None:
+        """Tells health checks that no more work should be sent here."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace_seconds: float) -> None:
+        await self._server.stop(grace_seconds)
+
+    def _register(self) -> list[str]:
+        services: dict[str, dict[str, Any]] = {}
+        for method in ALL:
+            handlers = services.setdefault(method.path.split("/")[1], {})
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(self._wrap(method))
+        for service, handlers in services.items():
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        return list(services)
+
+    def _wrap(self, method: Method) -> Callable[..., Awaitable[bytes]]:
+        observed = self._metrics.rpc(method.name)
+
+        async def call(data: bytes, context: Any) -> bytes:
+            started = time.perf_counter()
+            code = "OK"
+            try:
+                return await self._handle(method, data, _caller_of(context))
+            except asyncio.CancelledError:
+                code = "CANCELLED"
+                raise
+            except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
+                failure = _as_failure(method, error)
+                self._metrics.refused(failure.reason or "NONE")
+                code, message, details = status_of_failure(failure)
+                await _abort(context, code, message, details)
+            finally:
+                observed.observe(code, time.perf_counter() - started)
+
+        return call
+
+
+def _caller_of(context: Any) -> Caller:
+    shard, attempt = None, 1
+    for key, value in context.invocation_metadata() or ():
+        if key == SHARD_KEY:
+            shard = number_of(key, value)
+        elif key == ATTEMPT_KEY:
+            attempt = number_of(key, value)
+    remaining_s = context.time_remaining()
+    deadline_s = float("inf") if remaining_s is None else time.monotonic() + remaining_s
+    return Caller(shard, attempt, deadline_s, context.done)
+
+
+def _as_failure(method: Method, error: Exception) -> Failure:
+    if isinstance(error, CallFailedError | RefusedError):
+        return error
+    _log.error("call_failed", method=method.name, error=type(error).__name__, exc_info=error)
+    return internal_error()
+
+
+async def _abort(context: Any, code: str, message: str, details: bytes | None) -> NoReturn:
+    await context.abort(grpc.StatusCode[code], message, ((DETAILS_KEY, details),) if details is not None else ())
+    raise AssertionError("abort always raises")

@@ -1,0 +1,205 @@
+"""Queues that are spread, pinned and sent home while tasks come and go, and policies of their own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.client import (
+    Accepted,
+    Client,
+    NewTask,
+    QueuePolicy,
+    QueueRoute,
+    TaskError,
+    TaskState,
+)
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.homes import home_shard
+from holdfast.routing.task_ids import shard_of_task
+from tests.integration.cluster import HOST
+from tests.integration.cluster_tools import enqueue_request, raw_call
+from tests.integration.map_cluster import MapCluster, until
+from tests.integration.map_load import MapLoad, load_on
+from tests.integration.server import DEADLINE_S
+
+SHARDS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
+    with MapCluster(tmp_path_factory.mktemp("queues"), size=3, shards=SHARDS) as running:
+        yield running.start()
+
+
+@pytest.fixture(scope="module")
+def client(cluster: MapCluster) -> Iterator[Client]:
+    with Client(cluster.address, timeout_s=DEADLINE_S) as connected:
+        yield connected
+
+
+def route_of(client: Client, queue: str) -> QueueRoute:
+    """As the server that was asked knows it, which is where the client's tasks go by."""
+    return client.topology([queue]).routes[0]
+
+
+def settle(client: Client, queue: str, generation: int) -> None:
+    until(lambda: route_of(client, queue).generation == generation, f"generation {generation} of {queue}")
+
+
+def shards_of(load: MapLoad, kind: str, since: int = 0) -> set[int | None]:
+    """Where tasks of this kind are that were accepted after the first so many."""
+    return {shard_of_task(task_id) for payload, task_id in load.told[since:] if payload.startswith(kind)}
+
+
+def made_up(cluster: MapCluster, queue: str, request_id: str) -> pb.EnqueueResponse:
+    """One enqueue, as a client sends it that made the id up itself."""
+    request = enqueue_request(queue, request_id)
+    request.tasks[0].payload = request_id.encode()
+    answer = raw_call(f"{HOST}:{cluster.routers[0].port}", "Tasks/Enqueue", request)
+    assert isinstance(answer, bytes)
+    return pb.EnqueueResponse.FromString(answer)
+
+
+def test_a_queue_is_spread_and_sent_home_under_load(cluster: MapCluster, client: Client) -> None:
+    """Three kinds of producers, each through the router and direct; every fourth request with an id was made before."""
+    queue = "hot"
+    home = home_shard(queue, SHARDS)
+    with load_on(cluster, [queue], kinds=["own", "made-up", "none"]) as load:
+        assert shards_of(load, "") == {home}
+        assert len(client.set_queue(queue, spread=SHARDS).route.shards) == SHARDS
+        settle(client, queue, 1)
+        until(lambda: len(shards_of(load, "none")) == SHARDS, "tasks without ids on every shard")
+        until(lambda: len(shards_of(load, "made-up")) > 1, "tasks with made-up ids on several shards")
+        load.wait_for(50)
+        load.working.clear()
+        until(lambda: ready_shards(load) == set(range(SHARDS)), "tasks that wait on every shard")
+        first = [made_up(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted for n in range(20)]
+        assert len({shard_of_task(one.task_id) for one in first}) > 1
+        assert client.set_queue(queue, home=True).route.draining == tuple(set(range(SHARDS)) - {home})
+        settle(client, queue, 2)
+        check_old_tasks_are_seen(client, load, queue)
+        # A retry of a call that was made before the change finds its task where it is.
+        again = [made_up(cluster, queue, f"~1.key{n}.0") for n in range(20)]
+        assert [one.outcomes[0].accepted.task_id for one in again] == [one.task_id for one in first]
+        assert all(one.outcomes[0].accepted.duplicate for one in again)
+        assert again[0].generations[queue] == 2, "and hears of the change"
+        load.working.set()
+        load.wait_for(50)
+        until(lambda: route_of(client, queue).draining == (), "the other shards to be drained")
+        assert route_of(client, queue).shards == (home,)
+        late = len(load.told)
+        load.wait_for(30)
+        assert shards_of(load, "", since=late) == {home}
+        # After all that they are the same tasks still.
+        last = [made_up(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted.task_id for n in range(20)]
+        assert last == [one.task_id for one in first]
+    load.check(cluster)
+
+
+def ready_shards(load: MapLoad) -> set[int | None]:
+    """Where tasks are that nobody has claimed yet."""
+    return {shard_of_task(task_id) for payload, task_id in load.told[:] if payload not in load.claimed}
+
+
+def check_old_tasks_are_seen(client: Client, load: MapLoad, queue: str) -> None:
+    waiting = sum(payload not in load.claimed for payload, _ in load.told[:])
+    assert client.queue_stats(queue).ready >= waiting
+
+
+def test_a_queue_is_pinned_to_a_shard_and_sent_home(cluster: MapCluster, client: Client) -> None:
+    queue = "pinned"
+    home = home_shard(queue, SHARDS)
+    other = (home + 1) % SHARDS
+    with load_on(cluster, [queue], kinds=["own", "none"]) as load:
+        assert client.set_queue(queue, pin=[other]).route.shards == tuple(sorted({home, other}))
+        settle(client, queue, 1)
+        until(lambda: other in shards_of(load, "none"), "tasks without ids on the shard")
+        load.wait_for(20)
+        assert shards_of(load, "own") == {home}, "a request id of one's own means the same task wherever the queue is"
+        assert shards_of(load, "none") == {home, other}
+        assert client.set_queue(queue, home=True).route.draining == (other,)
+        settle(client, queue, 2)
+        until(lambda: route_of(client, queue).draining == (), "the shard to be drained")
+        load.wait_for(20)
+    load.check(cluster)
+    assert route_of(client, queue).shards == (home,)
+
+
+def test_a_policy_counts_also_for_a_leader_that_never_saw_etcd(cluster: MapCluster, client: Client) -> None:
+    """Then etcd dies, and the leader: the next one has it from the log."""
+    queue = "strict"
+    shard = home_shard(queue, SHARDS)
+    before = client.enqueue(NewTask(queue, "t", b"before")).task_id
+    policy = QueuePolicy(max_attempts=2, retry_base_ms=77, retry_factor=1.0, retry_jitter=0.0)
+    assert client.set_queue(queue, policy=policy).policy == policy
+    until(lambda: has_policy(client, queue), "the policy to count")
+    [claim] = client.reserve([queue], worker="w")
+    assert claim.task_id == before
+    client.ack(claim)
+    discard_probes(client, queue)
+    check_two_attempts(client, queue)
+    victim = cluster.leader(shard)
+    cluster.etcd.kill()
+    try:
+        cluster.nodes[victim].kill()
+        until(lambda: cluster.leader(shard) not in ("", victim), "another leader")
+        check_two_attempts(client, queue)
+    finally:
+        cluster.etcd.start()
+    cluster.nodes[victim].launch()
+    cluster.nodes[victim].wait_serving()
+    assert client.set_queue(queue, clear=["max_attempts"]).policy.max_attempts is None
+    until(lambda: not has_policy(client, queue), "the default to count again")
+    discard_probes(client, queue)
+    cluster.wait_settled()
+    cluster.check_hashes()
+
+
+def has_policy(client: Client, queue: str) -> bool:
+    """Asked of a task that is made for it."""
+    accepted = client.enqueue(NewTask(queue, "t", b"probe"))
+    return client.get_task(accepted.task_id).max_attempts == 2
+
+
+def discard_probes(client: Client, queue: str) -> None:
+    while claims := client.reserve([queue], max_tasks=100, worker="w"):
+        client.ack_many(claims)
+
+
+def check_two_attempts(client: Client, queue: str) -> None:
+    """The first failure waits as long as the queue says, the second one is the last."""
+    accepted = client.enqueue(NewTask(queue, "t", b"fails"))
+    assert isinstance(accepted, Accepted)
+    [claim] = client.reserve([queue], worker="w", wait_ms=5000)
+    assert claim.task_id == accepted.task_id
+    failed = client.fail(claim, TaskError("E", "first"))
+    assert failed.state is TaskState.RETRY_PENDING
+    task = client.get_task(accepted.task_id)
+    assert (task.due_at_ms or 0) - task.changed_at_ms == 77
+    [claim] = client.reserve([queue], worker="w", wait_ms=5000)
+    assert (claim.task_id, claim.attempt) == (accepted.task_id, 2)
+    assert client.fail(claim, TaskError("E", "second")).state is TaskState.DEAD
+    assert client.get_dead_letter(accepted.task_id).dead_reason == "ATTEMPTS_SPENT"
+
+
+def test_a_shard_that_a_queue_has_left_keeps_its_dead_letters(cluster: MapCluster, client: Client) -> None:
+    """They are listed, and can be sent back to workers; only then the shard is left for good."""
+    queue = "revived"
+    home = home_shard(queue, SHARDS)
+    other = (home + 2) % SHARDS
+    client.set_queue(queue, pin=[other])
+    settle(client, queue, 1)
+    accepted = client.enqueue(NewTask(queue, "t", b"x", request_id=""))
+    assert shard_of_task(accepted.task_id) == other
+    [claim] = client.reserve([queue], worker="w", wait_ms=5000)
+    client.fail(claim, dead=True)
+    client.set_queue(queue, home=True)
+    settle(client, queue, 2)
+    assert [task.task_id for task in client.list_dead_letters(queue).tasks] == [accepted.task_id]
+    client.retry_dead_letter(accepted.task_id)
+    [claim] = client.reserve([queue], worker="w", wait_ms=5000)
+    assert (claim.task_id, claim.payload) == (accepted.task_id, b"x")
+    assert route_of(client, queue).draining == (other,)
+    client.ack(claim)
+    until(lambda: route_of(client, queue).draining == (), "the shard to be drained")
+    cluster.check_hashes()

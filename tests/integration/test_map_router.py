@@ -1,0 +1,245 @@
+"""Routers whose map is old, whose leaders move or fall silent, that die, or that have too much to do."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from holdfast.client import Accepted, Client, ClusterShard, HoldfastError, MoveWish, NewTask, Overloaded
+from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.integration.cluster import HOST, free_ports
+from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call
+from tests.integration.map_cluster import MapCluster, RouterProcess, apply_plan, until
+from tests.integration.map_load import claim_all, load_on, queues_of_all_shards
+from tests.integration.proxy import Proxy
+from tests.integration.server import DEADLINE_S, wait_until
+
+SHARDS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
+    with MapCluster(tmp_path_factory.mktemp("routers"), size=4, shards=SHARDS, routers=2) as running:
+        yield running.start()
+
+
+@contextmanager
+def another_router(cluster: MapCluster, name: str, endpoints: str, **settings: object) -> Iterator[RouterProcess]:
+    home = cluster.directory / name
+    home.mkdir()
+    router = RouterProcess(home, free_ports(1)[0], endpoints, **settings)
+    try:
+        router.launch()
+        router.wait_serving()
+        until(lambda: router.get("/readyz")[0] == 200, "the router to be ready")
+        yield router
+    finally:
+        router.close()
+
+
+def transfer(cluster: MapCluster, shard: int) -> str:
+    """To another replica of the shard; its name."""
+    leader = cluster.leader(shard)
+    to = min(name for name in cluster.shard(shard).replicas if name != leader)
+    with Client(cluster.address, timeout_s=DEADLINE_S) as operator:
+        return operator.transfer(shard, to).leader
+
+
+def test_a_router_whose_map_is_old_is_led_to_the_leaders(cluster: MapCluster) -> None:
+    """It is cut off from etcd; then every shard gets another leader, and one a replica on a node that had none, which
+    leads. Workers and producers notice nothing."""
+    queues = queues_of_all_shards("stale", SHARDS)
+    with (
+        Proxy(cluster.etcd.client_port) as to_etcd,
+        another_router(cluster, "stale", to_etcd.address) as router,
+        Client(f"{HOST}:{router.port}", timeout_s=DEADLINE_S) as client,
+    ):
+        for queue in queues:
+            client.enqueue(NewTask(queue, "t", b"before", request_id="a"))
+        to_etcd.set(refuses=True)
+        to_etcd.reset()
+        until(lambda: router.metric("holdfast_router_map_is_current") == 0, "the router to miss etcd")
+        revision = router.metric("holdfast_router_map_revision")
+        for shard in range(SHARDS):
+            transfer(cluster, shard)
+        destination = move_away(cluster, 0)
+        accepted = client.enqueue_many([NewTask(queue, "t", b"after", request_id="b") for queue in queues])
+        assert all(isinstance(one, Accepted) and not one.duplicate for one in accepted)
+        again = [client.enqueue(NewTask(queue, "t", b"after", request_id="b")).task_id for queue in queues]
+        assert again == [one.task_id for one in accepted if isinstance(one, Accepted)]
+        claims = claim_all(client, queues, 2 * SHARDS)
+        assert sorted((claim.queue, claim.payload) for claim in claims) == sorted(
+            (queue, payload) for queue in queues for payload in (b"before", b"after")
+        )
+        assert {claim.task_id for claim in claims} >= set(again)
+        assert not [one for one in client.ack_many(claims) if isinstance(one, Exception)]
+        assert router.metric("holdfast_router_map_revision") == revision, "its map was old all the time"
+        status, body = router.get("/readyz")
+        assert (status, "last known map" in body) == (200, True)
+        to_etcd.set()
+        until(lambda: router.metric("holdfast_router_map_is_current") == 1, "the router to have etcd again")
+        until(lambda: _told_leader(client, 0) == destination, "the router to know who leads")
+    cluster.wait_settled()
+    cluster.check_hashes()
+
+
+def _told_leader(client: Client, shard: int) -> str:
+    return next((one.node for one in client.topology().leaders if one.shard == shard), "")
+
+
+def move_away(cluster: MapCluster, number: int) -> str:
+    """The leader's replica, to the node that has none; that one leads then."""
+    shard: ClusterShard = cluster.shard(number)
+    [destination] = set(cluster.nodes) - set(shard.replicas)
+    with Client(cluster.address, timeout_s=DEADLINE_S) as operator:
+        apply_plan(operator, operator.make_plan(move=MoveWish(number, cluster.leader(number), destination)))
+        assert operator.transfer(number, destination).leader == destination
+    return destination
+
+
+def test_leaders_that_move_under_load_cost_no_error_and_no_task(cluster: MapCluster) -> None:
+    queues = queues_of_all_shards("moved", SHARDS)
+    with load_on(cluster, queues, kinds=["own", "made-up"]) as load:
+        for shard in (*range(SHARDS), *range(SHARDS)):
+            transfer(cluster, shard)
+            load.wait_for(20)
+    load.check(cluster)
+
+
+def test_a_leader_that_falls_silent_is_passed_over_in_time(cluster: MapCluster) -> None:
+    """SIGSTOP: its connections stay, and nothing comes back on them."""
+    queues = queues_of_all_shards("silent", SHARDS)
+    with load_on(cluster, queues) as load:
+        silent = cluster.nodes[cluster.leader(1)]
+        silent.pause()
+        try:
+            with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+                began_s = time.monotonic()
+                client.enqueue(NewTask(queues[1], "t", b"during", request_id="during"), timeout_s=15)
+                took_s = time.monotonic() - began_s
+            load.wait_for(40)
+        finally:
+            silent.resume()
+    assert took_s < 15
+    cluster.wait_settled()
+    load.check(cluster)
+
+
+def test_a_router_that_is_killed_is_replaced_by_the_next(cluster: MapCluster) -> None:
+    queues = queues_of_all_shards("killed", SHARDS)
+    with load_on(cluster, queues, kinds=["own", "made-up"]) as load:
+        for router in cluster.routers:
+            load.wait_for(20)
+            router.kill()
+            load.wait_for(40)
+            router.launch()
+            router.wait_serving()
+            until(lambda router=router: router.get("/readyz")[0] == 200, "the router to be ready")  # type: ignore[misc]
+    load.check(cluster)
+
+
+def test_a_worker_gets_every_task_of_all_shards(cluster: MapCluster) -> None:
+    """Whatever it asks for at once, and however the tasks lie."""
+    queues = queues_of_all_shards("every", SHARDS)
+    sizes = (1, 7, 40)
+    with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+        sent = [NewTask(queue, "t", b"%d" % n, request_id=f"{n}") for queue, size in zip(queues, sizes, strict=True)
+                for n in range(size)]  # fmt: skip
+        accepted = {one.task_id for one in client.enqueue_many(sent) if isinstance(one, Accepted)}
+        assert len(accepted) == sum(sizes)
+        claimed: list[str] = []
+        while claims := client.reserve(queues, max_tasks=5, worker="w", lease_ms=60_000):
+            assert len(claims) <= 5
+            claimed += [claim.task_id for claim in claims]
+            client.ack_many(claims)
+        assert sorted(claimed) == sorted(accepted)
+        assert [client.queue_stats(queue).succeeded_total for queue in queues] == list(sizes)
+    cluster.check_hashes()
+
+
+def test_a_worker_that_vanishes_while_it_waits_takes_no_task_along(cluster: MapCluster) -> None:
+    """Its connection breaks before, while and after a task comes for it. The task is somebody else's at the latest when
+    the lease is over, and at once if the router could give it back."""
+    lease_ms = 3000
+    pauses_s = (0.0, 0.0, 0.002, 0.005, 0.01, 0.03, 0.1)
+    queues: list[str] = []
+    sent: set[str] = set()
+    watched, other = cluster.routers
+    with Proxy(watched.port) as wire, Client(f"{HOST}:{other.port}", timeout_s=DEADLINE_S) as client:
+        for n, pause_s in enumerate(pauses_s):
+            waited_for = queues_of_all_shards(f"gone{n}-", SHARDS)
+            waiting = threading.Thread(target=_reserve_and_forget, args=(wire.address, waited_for, lease_ms))
+            waiting.start()
+            until(lambda: _calls(watched) == 1, "the worker to wait")
+            if n == 0:
+                wire.reset()
+                waiting.join()
+            queues.append(waited_for[n % SHARDS])
+            sent.add(client.enqueue(NewTask(queues[-1], "t")).task_id)
+            time.sleep(pause_s)
+            wire.reset()
+            waiting.join()
+            until(lambda: _calls(watched) == 0, "nobody to wait any more")
+        claimed: dict[str, int] = {}
+
+        def take() -> bool:
+            claims = client.reserve(queues, max_tasks=10, worker="heir", wait_ms=1000, lease_ms=60_000)
+            claimed.update({claim.task_id: claim.claims for claim in claims})
+            client.ack_many(claims)
+            return len(claimed) == len(pauses_s)
+
+        wait_until(take, "all tasks to come back", deadline_s=3 * lease_ms / 1000 + DEADLINE_S)
+        assert set(claimed) == sent
+        stats = [client.queue_stats(queue) for queue in queues]
+        assert sum(one.succeeded_total for one in stats) == len(pauses_s)
+        assert [one.waiting_reserves for one in stats] == [0] * len(pauses_s)
+    cluster.check_hashes()
+
+
+def _reserve_and_forget(address: str, queues: list[str], lease_ms: int) -> None:
+    with Client(address, timeout_s=DEADLINE_S, retry=False) as client:
+        try:
+            client.reserve(queues, max_tasks=3, worker="vanishes", wait_ms=20_000, lease_ms=lease_ms)
+        except HoldfastError:
+            return
+
+
+def _calls(router: RouterProcess) -> float:
+    return router.metric("holdfast_router_calls_under_way")
+
+
+def test_a_router_with_too_much_to_do_says_when_to_come_back(cluster: MapCluster) -> None:
+    settings = {"calls_max": 2, "calls_per_shard_max": 2}
+    with (
+        another_router(cluster, "small", cluster.etcd.endpoint, **settings) as router,
+        ThreadPoolExecutor(2) as threads,
+        Client(f"{HOST}:{router.port}", timeout_s=DEADLINE_S) as client,
+    ):
+        address = f"{HOST}:{router.port}"
+        polls = [threads.submit(client.reserve, ["idle"], wait_ms=2500, worker=f"w{n}") for n in range(2)]
+        until(lambda: router.metric("holdfast_router_calls_under_way") == 2, "both to wait")
+        refusal = raw_call(address, "Tasks/Enqueue", enqueue_request("shed", "a"))
+        assert isinstance(refusal, Refusal)
+        assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+        assert refusal.retry_after_ms > 0
+        with Client(address, timeout_s=0.5, retry=False) as hasty, pytest.raises(Overloaded, match="back off"):
+            hasty.enqueue(NewTask("shed", "t", request_id="a"))
+        # A client that may, comes back by itself, and nothing was done meanwhile.
+        accepted = client.enqueue(NewTask("shed", "t", request_id="a"))
+        assert not accepted.duplicate
+        assert [poll.result() for poll in polls] == [[], []]
+        assert isinstance(raw_call(address, "Tasks/Enqueue", enqueue_request("shed", "a")), bytes)
+        stats = pb.QueueStatsResponse.FromString(
+            _answer(address, "Tasks/QueueStats", pb.QueueStatsRequest(queues=["shed"]))
+        )
+        assert stats.outcomes[0].counts.enqueued_total == 1
+    cluster.check_hashes()
+
+
+def _answer(address: str, method: str, request: pb.QueueStatsRequest) -> bytes:
+    answer = raw_call(address, method, request)
+    assert isinstance(answer, bytes)
+    return answer

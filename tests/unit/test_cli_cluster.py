@@ -1,0 +1,519 @@
+"""`holdfast cluster …`, `node …` and `queue …` of a cluster with a map: what is asked, printed and returned."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.cli.problems import ExitCode
+from holdfast.proto.v1 import cluster_pb2 as pb
+from tests.unit.cli_runner import Cli
+from tests.unit.scripted_cluster import describe, describe_all, replica, three_servers
+from tests.unit.scripted_map import carried_out, cluster, map_server, move, node, plan, refusal, shard
+from tests.unit.scripted_server import Refusal, ScriptedServer
+
+COMMANDS = [
+    ["router"], ["cluster", "init"], ["cluster", "status"], ["cluster", "up"], ["cluster", "down"],
+    ["node", "ls"], ["node", "drain"], ["node", "undrain"], ["node", "remove"],
+    ["shard", "plan"], ["shard", "apply"], ["shard", "move"], ["shard", "cancel"], ["shard", "watch"],
+    ["queue", "set"], ["queue", "show"],
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quiet_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
+    monkeypatch.setattr("holdfast.cli.plans.PAUSE_S", 0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with map_server() as server:
+        yield server
+
+
+@pytest.fixture
+def cli(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(server, capsys)
+
+
+# ------------------------------------------------------------------------------------------------- help and usage
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example_and_exit_codes(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert f"holdfast {' '.join(command)}" in text.partition("Examples:")[2]
+    assert "Exit codes: 0 done" in text
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("command", [["cluster"], ["node"], ["cluster", "status"], ["queue", "set"]], ids=" ".join)
+def test_help_fits_a_narrow_terminal(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main([*command, "--help"]) == ExitCode.OK
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["cluster", "init"], "--shards"),
+        (["cluster", "init", "--shards", "0"], "--shards"),
+        (["cluster", "init", "--shards", "4", "--wait", "soon"], "--wait"),
+        (["cluster", "up", "--nodes", "10"], "--nodes"),
+        (["node", "drain"], "Missing argument 'NAME'"),
+        (["node", "drain", "n1"], "Expected --yes to move what node n1 holds; or --plan-only"),
+        (["node", "drain", "n1", "--yes", "--plan-only"], "at most one of --plan-only and --yes"),
+        (["shard", "move", "0", "--from", "n1"], "--to"),
+        (["shard", "move", "x", "--from", "n1", "--to", "n2"], "SHARD"),
+        (["queue", "set", "mail"], "Expected something to set"),
+        (["queue", "set", "mail", "--retry-base", "soon"], "--retry-base: Expected a duration"),
+        (["queue", "set", "mail", "--pin", "3,x"], "--pin: Expected numbers of shards"),
+        (["queue", "set", "mail", "--pin", "3", "--spread", "2"], "at most one of --spread, --pin and --home"),
+        (["queue", "set", "mail", "--reset", "colour"], "--reset: Expected one of max-attempts"),
+        (["queue", "set", "mail", "--reset", "retry-base", "--retry-base", "1s"], "either set or reset"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err.splitlines()[0]
+    assert main([*arguments, "--json"]) == ExitCode.USAGE
+    assert words in json.loads(capsys.readouterr().err)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("command", "module"), [("router", "holdfast.router.main"), ("broker", "holdfast.broker.main")]
+)
+def test_servers_of_a_cluster_get_the_flags_that_were_given(
+    command: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[Path | None, dict[str, object]]] = []
+
+    def run(config: Path | None, overrides: dict[str, object], *, as_json: bool = False) -> int:
+        started.append((config, overrides))
+        return 7
+
+    fake = ModuleType(module)
+    vars(fake)[f"run_{command}"] = run
+    monkeypatch.setitem(sys.modules, module, fake)
+    flags = ["--etcd-endpoints=h1:2379,h2:2379", "--cluster-name=shop", "--port=0"]
+    expected: dict[str, object] = {"etcd_endpoints": "h1:2379,h2:2379", "cluster_name": "shop", "port": 0}
+    if command == "broker":
+        flags += ["--node-name=n7", "--zone=b"]
+        expected |= {"node_name": "n7", "zone": "b"}
+    assert main([command, *flags, "--config", "f.toml"]) == 7
+    assert started == [(Path("f.toml"), expected)]
+
+
+# ------------------------------------------------------------------------------------------------------------- init
+
+
+def test_init_makes_a_cluster(server: ScriptedServer, cli: Cli) -> None:
+    server.on("InitCluster", pb.InitClusterResponse(cluster_id="c" * 32))
+    assert cli.run("cluster", "init", "--shards", "64") == 0
+    assert f"Cluster {'c' * 32} is made: 64 shards, 3 replicas of each." in cli.out
+    assert server.requests["InitCluster"] == [pb.InitClusterRequest(shards=64, replication=3)]
+    assert cli.run("cluster", "init", "--shards", "8", "--replication", "1", "--json") == 0
+    assert cli.json_out() == {"cluster_id": "c" * 32, "shards": 8, "replication": 1}
+
+
+def test_init_waits_for_nodes_only_if_told(server: ScriptedServer, cli: Cli) -> None:
+    few = refusal("FAILED_PRECONDITION", "NOT_ENOUGH_NODES", "3 nodes are needed, 2 are there.")
+    server.on("InitCluster", few, few, few, pb.InitClusterResponse(cluster_id="c" * 32))
+    assert cli.run("cluster", "init", "--shards", "4") == 1
+    assert "3 nodes are needed, 2 are there." in cli.err
+    assert "--wait 60s" in cli.err
+    assert cli.run("cluster", "init", "--shards", "4", "--wait", "20s") == 0
+    assert len(server.requests["InitCluster"]) == 4
+
+
+def test_init_never_overwrites(server: ScriptedServer, cli: Cli) -> None:
+    server.on("InitCluster", refusal("ALREADY_EXISTS", "CLUSTER_EXISTS", "There is a cluster already."))
+    assert cli.run("cluster", "init", "--shards", "4", "--wait", "1h") == 1, "it is not waited for"
+    assert "There is a cluster already." in cli.err
+    assert "holdfast cluster status" in cli.err
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        (refusal("FAILED_PRECONDITION", "NO_CLUSTER"), 1, "holdfast cluster init --shards"),
+        (
+            refusal("UNAVAILABLE", "ETCD_UNAVAILABLE", "etcd at h:1 does not answer.", retry_after_ms=100),
+            4,
+            "etcd runs",
+        ),
+        (refusal("UNIMPLEMENTED", ""), 4, "older than this command"),
+    ],
+)
+def test_what_stands_in_the_way_is_told(
+    server: ScriptedServer, cli: Cli, answer: Refusal, code: int, words: str
+) -> None:
+    server.on("DescribeCluster", answer)
+    for command in (["node", "ls"], ["cluster", "status"], ["shard", "plan"]):
+        assert cli.run(*command) == code
+        assert words in cli.err
+        assert cli.out == ""
+
+
+# ----------------------------------------------------------------------------------------------------------- status
+
+
+def test_status_is_one_screen(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard(), shard(1, leader="n2")))
+    assert cli.run("cluster", "status") == 0
+    assert "3 of 3 nodes alive, 2 shards, 3 replicas of each" in cli.out
+    rows = [line.split() for line in cli.out.splitlines()]
+    assert ["n1", "alive", "a", "1.2.3", "100", "2", "1"] in rows
+    assert ["1", "n2", "n1", "n2", "n3", "-", "-"] in rows
+    assert "7 unfinished in 1 queues: 7 ready" in cli.out
+    assert "none under way" in cli.out
+    assert cli.err == ""
+    assert cli.run("cluster", "status", "--json") == 0
+    value = cli.json_out()
+    assert value["healthy"] is True
+    assert value["cluster"]["cluster_id"] == "c" * 32
+    assert value["tasks"] == {
+        "queues": 1, "ready": 7, "claimed": 0, "delayed": 0, "retrying": 0, "dead": 2, "unfinished": 7
+    }  # fmt: skip
+    assert [(each["shard"], each["leader"], each["problem"]) for each in value["shards"]] == [
+        (0, "n1", None), (1, "n2", None)
+    ]  # fmt: skip
+
+
+def test_status_tells_what_is_wrong_with_its_exit_code(server: ScriptedServer, cli: Cli) -> None:
+    nodes = [node("n1"), node("n2", is_alive=False), node("n3", is_draining=True)]
+    server.on("DescribeCluster", cluster(shard(), shard(1, leader="n2"), nodes=nodes, plan=plan(move(state="DONE"))))
+    assert cli.run("cluster", "status") == 1
+    assert "GONE" in cli.out
+    assert "alive, draining" in cli.out
+    assert "p1 is under way, 1 of 1 steps done: `holdfast shard apply` carries it on" in cli.out
+    assert "Node n2: gone" in cli.err
+    assert "Shards 0, 1: n2 is gone." in cli.err
+    assert cli.run("cluster", "status", "--json") == 1
+    assert cli.json_out()["healthy"] is False
+    assert cli.json_out()["shards"][1]["leader"] is None, "the map's hint is a node that is gone"
+    reasons = [cli.json_err()["error"]["reason"], *(each["reason"] for each in cli.json_err()["other_errors"])]
+    assert sorted(reasons) == ["NODE_GONE", "SHARD_UNHEALTHY"]
+
+
+def test_status_before_the_cluster_is_made_shows_who_is_there(server: ScriptedServer, cli: Cli) -> None:
+    answer = cluster()
+    answer.cluster_id = ""
+    server.on("DescribeCluster", answer)
+    assert cli.run("cluster", "status") == 1
+    assert "There is no cluster local yet: 3 nodes have registered for it" in cli.out
+    assert "holdfast cluster init" in cli.err
+    assert server.requests["ListQueues"] == []
+
+
+def test_status_without_etcd_says_that_it_may_be_old(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard(), etcd_answers=False))
+    assert cli.run("cluster", "status") == 4
+    assert "etcd does not answer" in cli.out
+    assert "Tasks go on without etcd" in cli.err
+
+
+def test_status_asks_the_nodes_for_lag_and_problems(server: ScriptedServer, cli: Cli) -> None:
+    with three_servers() as servers:
+        describe_all(servers)
+        nodes = [node(name, address=each.address) for name, each in servers.items()]
+        server.on("DescribeCluster", cluster(shard(), nodes=nodes))
+        assert cli.run("cluster", "status") == 0
+        for name, role, applied in (("n1", "LEADER", 50), ("n2", "FOLLOWER", 8), ("n3", "FOLLOWER", 50)):
+            problem = "Entry 9 is damaged." if name == "n2" else ""
+            said = replica(role=role, commit_index=50, applied_index=applied, problem=problem)
+            servers[name]._script["DescribeNode"].clear()
+            servers[name].on("DescribeNode", describe(servers, name, said))
+        assert cli.run("cluster", "status", "--json") == 1
+    [told] = cli.json_out()["shards"]
+    assert told["lag"] == 42
+    assert told["problem"] == "n2 does not serve: Entry 9 is damaged."
+
+
+def test_a_node_that_does_not_answer_is_not_well_whatever_etcd_knows(server: ScriptedServer, cli: Cli) -> None:
+    nodes = [node("n1", address=server.address), node("n2"), node("n3")]
+    server.on("DescribeCluster", cluster(shard(), nodes=nodes))
+    server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER", lag=5)))
+    assert cli.run("cluster", "status") == 1
+    assert "3 of 3 nodes alive" in cli.out
+    assert "Shard 0: no majority of 3 voters: n2 does not answer, n3 does not answer." in cli.err
+    assert cli.run("cluster", "status", "--json") == 1
+    assert cli.json_out()["healthy"] is False
+    assert cli.json_out()["shards"][0]["lag"] is None
+
+
+def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard()))
+    server._script["ListQueues"].clear()
+    server.on(
+        "ListQueues", refusal("INVALID_ARGUMENT", "MISSING_FIELD", "Which shard?", metadata={"field": "holdfast-shard"})
+    )
+    assert cli.run("cluster", "status") == 0
+    assert "tasks   are counted through a router" in cli.out
+    assert cli.err == ""
+    assert cli.run("cluster", "status", "--json") == 0
+    assert cli.json_out()["tasks"] is None
+    server._script["ListQueues"].clear()
+    server.on("ListQueues", refusal("INVALID_ARGUMENT", "MISSING_FIELD", "Which queue?", metadata={"field": "queue"}))
+    assert cli.run("cluster", "status") == 1
+    assert "tasks   could not be counted" in cli.out
+
+
+def test_many_shards_are_shown_only_where_there_is_something_to_say(server: ScriptedServer, cli: Cli) -> None:
+    shards = [shard(number) for number in range(60)] + [shard(60, wished="n1 n2 n4")]
+    server.on("DescribeCluster", cluster(*shards))
+    assert cli.run("cluster", "status") == 0
+    assert "n4 is to come, n3 is to go" in cli.out
+    assert "… and 60 more shards; --all shows them." in cli.out
+    assert cli.run("cluster", "status", "--all") == 0
+    assert "more shards" not in cli.out
+
+
+# ------------------------------------------------------------------------------------------------------------ nodes
+
+
+def test_node_ls(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard(), nodes=[node("n1", zone=""), node("n2", is_alive=False)]))
+    assert cli.run("node", "ls") == 0
+    head, _, *rows = cli.out.splitlines()
+    assert head.split() == ["node", "state", "zone", "version", "address", "capacity", "replicas", "leaders"]
+    assert rows[1].split()[:2] == ["n2", "GONE"]
+    assert cli.run("node", "ls", "--json") == 0
+    assert [(each["name"], each["is_alive"]) for each in cli.json_out()["nodes"]] == [("n1", True), ("n2", False)]
+
+
+def test_drain_marks_shows_and_moves(server: ScriptedServer, cli: Cli) -> None:
+    carried_out(server)
+    server.on("DrainNode", pb.DrainNodeResponse())
+    assert cli.run("node", "drain", "n1", "--yes") == 0
+    assert server.requests["DrainNode"] == [pb.DrainNodeRequest(node="n1", drain=True)]
+    assert server.requests["MakePlan"] == [pb.MakePlanRequest(balance=True)]
+    assert "3.0 MiB" in cli.out
+    assert "The plan is done: 1 replica moved, 0 leaders changed." in cli.out
+    assert "holdfast node remove n1" in cli.err
+
+
+def test_drain_can_stop_at_the_plan(server: ScriptedServer, cli: Cli) -> None:
+    carried_out(server)
+    server.on("DrainNode", pb.DrainNodeResponse())
+    assert cli.run("node", "drain", "n1", "--plan-only") == 0
+    assert "n1 drains" in cli.out
+    assert "Nothing moves yet" in cli.err
+    assert server.requests["StartPlan"] == []
+    assert cli.run("node", "drain", "n1", "--plan-only", "--json") == 0
+    assert cli.json_out()["steps"][0]["destination"] == "n4"
+
+
+def test_a_drain_without_a_terminal_changes_nothing_unless_told(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DrainNode", pb.DrainNodeResponse())
+    assert cli.run("node", "drain", "n1") == 2
+    assert server.requests["DrainNode"] == []
+
+
+def test_a_drain_that_has_nowhere_to_go_says_that_the_mark_stays(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DrainNode", pb.DrainNodeResponse())
+    server.on("MakePlan", refusal("FAILED_PRECONDITION", "PLAN_REFUSED", "Only 2 nodes are left."))
+    assert cli.run("node", "drain", "n1", "--yes") == 1
+    assert "Only 2 nodes are left." in cli.err
+    assert "`holdfast node undrain n1` takes it back" in cli.err
+
+
+def test_undrain_and_remove(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DrainNode", pb.DrainNodeResponse())
+    server.on("RemoveNode", pb.RemoveNodeResponse(), refusal("NOT_FOUND", "NODE_NOT_FOUND", "There is no node n9."))
+    assert cli.run("node", "undrain", "n1") == 0
+    assert server.requests["DrainNode"] == [pb.DrainNodeRequest(node="n1", drain=False)]
+    assert cli.run("node", "remove", "n1", "--json") == 0
+    assert cli.json_out() == {"node": "n1", "removed": True}
+    assert cli.run("node", "remove", "n9") == 5
+    assert "There is no node n9." in cli.err
+    assert "holdfast node ls" in cli.err
+
+
+# ----------------------------------------------------------------------------------------------------------- queues
+
+
+def settings(**policy: Any) -> pb.QueueSettings:
+    route = pb.QueueRoute(
+        queue="mail", home=3, generation=2, draining=[4],
+        sets=[pb.QueueSet(generation=1, shards=[3, 4]), pb.QueueSet(generation=2, shards=[5, 6])],
+    )  # fmt: skip
+    return pb.QueueSettings(route=route, policy=pb.QueuePolicy(**policy), version=5)
+
+
+def test_queue_show(server: ScriptedServer, cli: Cli) -> None:
+    answer = pb.ListQueueSettingsResponse(queues=[settings(max_attempts=5, retry_base_ms=1_500, result_ttl_ms=0)])
+    server.on("ListQueueSettings", answer)
+    assert cli.run("queue", "show", "mail") == 0
+    rows = {line[:19].strip(): line[19:].strip() for line in cli.out.splitlines()}
+    assert rows["new tasks go to"] == "shards 5, 6"
+    assert rows["draining"].startswith("shard 4: older tasks")
+    assert rows["max attempts"] == "5"
+    assert rows["retry base"] == "1s"
+    assert rows["result ttl"] == "0"
+    assert rows["dead retention"] == "as the brokers' configuration says"
+    assert cli.run("queue", "show", "mail", "--json") == 0
+    assert cli.json_out() == {
+        "queue": "mail", "home": 3, "generation": 2, "newest": [5, 6], "shards": [3, 4, 5, 6], "draining": [4],
+        "policy": {"max_attempts": 5, "retry_base_ms": 1_500, "result_ttl_ms": 0}, "version": 5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_"),
+    [
+        (["--spread", "4"], pb.SetQueueRequest(spread=4)),
+        (["--pin", "5, 3,5"], pb.SetQueueRequest(pin=pb.ShardList(shards=[3, 5]))),
+        (["--home"], pb.SetQueueRequest(home=True)),
+        (["--retry-jitter", "0"], pb.SetQueueRequest(policy=pb.QueuePolicy(retry_jitter=0))),
+        (["--reset", "retry-base", "--reset", "max_claims"], pb.SetQueueRequest(clear=["retry_base_ms", "max_claims"])),
+        (
+            ["--max-attempts=5", "--max-claims=9", "--retry-base=500ms", "--retry-factor=1.5", "--retry-cap=1h"],
+            pb.SetQueueRequest(
+                policy=pb.QueuePolicy(
+                    max_attempts=5, max_claims=9, retry_base_ms=500, retry_factor=1.5, retry_cap_ms=3_600_000
+                )
+            ),
+        ),
+        (
+            ["--dedup-window=1d", "--result-ttl=0", "--finished-retention=1h", "--dead-retention=2d"],
+            pb.SetQueueRequest(
+                policy=pb.QueuePolicy(
+                    dedup_window_ms=86_400_000, result_ttl_ms=0, finished_retention_ms=3_600_000,
+                    dead_retention_ms=172_800_000,
+                )
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_queue_set_sends_what_is_given_and_nothing_else(
+    server: ScriptedServer, cli: Cli, arguments: list[str], request_: pb.SetQueueRequest
+) -> None:
+    server.on("SetQueue", pb.SetQueueResponse(settings=settings()))
+    assert cli.run("queue", "set", "mail", *arguments) == 0
+    request_.queue = "mail"
+    [sent] = server.requests["SetQueue"]
+    if not request_.HasField("policy"):
+        assert sent.policy == pb.QueuePolicy()
+        sent.ClearField("policy")
+    assert sent == request_
+    assert "shards 5, 6" in cli.out
+
+
+# ------------------------------------------------------------------------------------------------------ up and down
+
+
+class _LocalError(Exception):
+    def __init__(self, reason: str, sentence: str, hint: str = "", log_lines: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.reason, self.hint, self.log_lines = reason, hint, log_lines
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Stands for what starts processes."""
+    fake = ModuleType("holdfast.cluster.local")
+    vars(fake).update(LocalError=_LocalError, Wish=dict)
+    monkeypatch.setitem(sys.modules, "holdfast.cluster.local", fake)
+    return fake
+
+
+def running(directory: Path, *, is_new: bool, router_port: int = 7500) -> Any:
+    from holdfast.cluster.local import Report, Server
+
+    servers = [
+        Server(name, f"127.0.0.1:{port}", None, 100 + port, directory / f"{name}.log", is_new)
+        for name, port in (("etcd", 1), ("n1", 2), ("router", router_port))
+    ]
+    return Report(directory, tuple(servers), 4, 1)
+
+
+def test_up_passes_on_what_was_asked_and_prints_how_to_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def up(directory: Path, wish: Any, administrator: Any, *, timeout_s: float, say: Callable[[str], None]) -> Any:
+        asked.append((directory, wish, timeout_s))
+        say("etcd started.")
+        return running(directory, is_new=len(asked) == 1)
+
+    monkeypatch.setattr("holdfast.cluster.local.up", up)
+    arguments = ["cluster", "up", "--nodes", "5", "--dir", str(tmp_path), "--router-port", "7500", "--timeout", "1m"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "The cluster is up." in out
+    assert "holdfast cluster status --address 127.0.0.1:7500" in out
+    assert f"holdfast cluster down --dir {tmp_path}" in out
+    assert "etcd started." in err
+    [(directory, wish, timeout_s)] = asked
+    assert (directory, wish.nodes, wish.shards, wish.router_port, timeout_s) == (tmp_path, 5, None, 7500, 60.0)
+    assert main(arguments) == 0
+    assert "The cluster runs already." in capsys.readouterr().out
+    assert main([*arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["address"] == "127.0.0.1:7500"
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "port", "flag"),
+    [
+        (None, 7400, ""),
+        (None, 7500, " --address 127.0.0.1:7500"),
+        ("localhost:7400", 7400, ""),
+        ("127.0.0.1:7500", 7500, ""),
+        ("localhost:7500", 7400, " --address 127.0.0.1:7400"),
+        ("elsewhere:7400", 7400, " --address 127.0.0.1:7400"),
+    ],
+)
+def test_what_up_prints_talks_to_the_cluster_that_is_up(
+    variable: str | None, port: int, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    if variable is not None:
+        monkeypatch.setenv("HOLDFAST_ADDRESS", variable)
+    report = running(tmp_path, is_new=True, router_port=port)
+    monkeypatch.setattr("holdfast.cluster.local.up", lambda *given, **more: report)
+    assert main(["cluster", "up", "--dir", str(tmp_path)]) == 0
+    assert f"Look at it:   holdfast cluster status{flag}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("reason", "code"), [("NO_ETCD", 3), ("SERVER_ENDED", 1)])
+def test_up_that_fails_shows_the_end_of_the_log(
+    local: ModuleType, reason: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def up(*given: Any, **more: Any) -> Any:
+        raise _LocalError(reason, "n2 has ended.", "See its log.", ("line one", "it has no disk"))
+
+    vars(local)["up"] = up
+    assert main(["cluster", "up", "--dir", str(tmp_path)]) == code
+    err = capsys.readouterr().err
+    assert err.index("it has no disk") < err.index("error: n2 has ended.")
+    assert "See its log." in err
+    assert main(["cluster", "up", "--dir", str(tmp_path), "--json"]) == code
+    assert json.loads(capsys.readouterr().err)["error"]["reason"] == reason
+
+
+def test_down_of_nothing_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "down", "--dir", str(tmp_path / "none")]) == 0
+    assert "There is no cluster in" in capsys.readouterr().out
+    assert main(["cluster", "down", "--dir", str(tmp_path), "--purge", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"dir": str(tmp_path)}

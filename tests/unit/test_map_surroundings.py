@@ -1,0 +1,87 @@
+"""What a node makes of the partition map: whom it listens to, what it serves, and what it keeps on disk."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
+from holdfast.cluster.etcd.api import Row, Snapshot
+from holdfast.cluster.keys import Keys
+from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.records import ClusterRecord, Members, NodeRecord, ShardRecord
+from holdfast.cluster.store_nodes import WrongClusterError
+from holdfast.routing.groups import mapped_group
+
+GROUP = mapped_group(1, 77)
+IDS = {name: f"{name}/{number:032x}" for number, name in enumerate(("n1", "n2", "n3", "n4"))}
+SHARD = ShardRecord(
+    group=GROUP,
+    replicas=("n1", "n2", "n3"),
+    founders=(IDS["n1"], IDS["n2"], IDS["n3"]),
+    is_founded=True,
+    members=Members(1, (IDS["n1"], IDS["n2"], IDS["n3"])),
+)
+
+
+def node(name: str) -> NodeRecord:
+    node_id = IDS[name].partition("/")[2]
+    return NodeRecord(name=name, node_id=node_id, address=f"{name}:7401", peer_address=f"{name}:7402")
+
+
+def around(name: str, shard: ShardRecord = SHARD) -> MapSurroundings:
+    keys = Keys("c")
+    records = {keys.cluster: ClusterRecord("ab" * 16, 2, 3).encode(), keys.shard(0): shard.encode()}
+    records |= {keys.node(each): node(each).encode() for each in IDS}
+    rows = [Row(key, value, 1, 5, 0) for key, value in records.items()]
+    return MapSurroundings(IDS[name], PartitionMap.load("c", Snapshot(5, rows)))
+
+
+def test_a_node_listens_to_what_is_said_of_a_shard_that_it_should_have() -> None:
+    assert around("n1").admits(IDS["n2"], 0, GROUP)
+    assert list(around("n1").shards_here) == [0]
+    assert list(around("n4").shards_here) == []
+
+
+def test_a_node_that_should_not_have_a_shard_does_not_grow_one_again() -> None:
+    assert not around("n4").admits(IDS["n2"], 0, GROUP)
+    moved = replace(SHARD, replicas=("n4", "n2", "n3"), members=Members(3, (IDS["n2"], IDS["n3"], IDS["n4"])))
+    assert not around("n1", moved).admits(IDS["n2"], 0, GROUP)
+    # It is a member still: the wish has changed, but nothing has happened yet.
+    assert around("n1", replace(SHARD, replicas=("n4", "n2", "n3"))).admits(IDS["n2"], 0, GROUP)
+
+
+def test_a_node_that_is_leaving_listens_to_nobody() -> None:
+    assert not around("n1", replace(SHARD, leaving=(IDS["n1"],))).admits(IDS["n2"], 0, GROUP)
+
+
+def test_another_life_of_a_shard_another_shard_and_a_stranger_are_not_heard() -> None:
+    assert not around("n1").admits(IDS["n2"], 0, mapped_group(2, 77))
+    assert not around("n1").admits(IDS["n2"], 1, GROUP)
+    assert not around("n1").admits("n9/" + "0" * 32, 0, GROUP)
+
+
+def test_a_replica_of_a_former_life_is_not_served() -> None:
+    anew = replace(SHARD, group=mapped_group(2, 99))
+    assert "former life" in around("n1", anew).objection(0, GROUP, (), ())
+    assert around("n1").objection(0, GROUP, (), ()) == ""
+
+
+def test_a_copy_on_disk_is_the_map(tmp_path: Path) -> None:
+    copy = MapCopy(tmp_path, "c")
+    assert copy.load().cluster is None
+    known = around("n1").map
+    copy.save(known)
+    loaded = copy.load()
+    assert (loaded.cluster, loaded.shards, loaded.last_nodes) == (known.cluster, known.shards, known.last_nodes)
+
+
+def test_a_damaged_copy_is_none(tmp_path: Path) -> None:
+    (tmp_path / "MAP").write_bytes(b'{"format": 1, "rows"')
+    assert MapCopy(tmp_path, "c").load().revision == 0
+
+
+def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    MapCopy(tmp_path, "c").save(around("n1").map)
+    with pytest.raises(WrongClusterError, match="named c"):
+        MapCopy(tmp_path, "other").load()

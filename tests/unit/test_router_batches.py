@@ -1,0 +1,231 @@
+"""Batches over several shards: who gets what, and answers in the order of the request."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router.batches import fit, place, renumber
+from holdfast.routing.sets import made_up_id
+from tests.unit.router_stage import Call, Refusal, Stage, Table, accept_all, never, not_leader, task_id
+from tests.unit.test_router_passing import UNKNOWN, refusal_of
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with Stage(3) as built:
+        for shard in range(3):
+            built.table.at_home(f"q{shard}", shard)
+            built.brokers[shard].on["Enqueue"] = accept_all()
+        yield built
+
+
+def task(queue: str, payload: object, request_id: str = "", **fields: Any) -> pb.TaskSpec:
+    return pb.TaskSpec(queue=queue, type="t", payload=str(payload).encode(), request_id=request_id, **fields)
+
+
+def ids(response: pb.EnqueueResponse) -> list[str]:
+    return [outcome.accepted.task_id or outcome.rejection.reason for outcome in response.outcomes]
+
+
+# --- where tasks go -----------------------------------------------------------------------------------------------
+
+
+def test_tasks_go_by_their_request_ids() -> None:
+    table = Table(8)
+    table.pin("spread", 3, 5, 6, generation=2)
+    own = place(pb.EnqueueRequest(tasks=[task("spread", 0, "order-1")]), table, 1)
+    assert (own.shards, own.generations) == ([3], {})
+    picked = {
+        place(pb.EnqueueRequest(tasks=[task("spread", n) for n in range(5)]), table, at).shards[0] for at in range(9)
+    }
+    assert picked == {3, 5, 6}
+    made_up = [task("spread", n, made_up_id(2, "key", n)) for n in range(9)]
+    placed = place(pb.EnqueueRequest(tasks=made_up), table, 1)
+    assert len(placed.shards) == 1  # all of one call land on one shard
+    assert placed.generations == {}
+
+
+def test_a_caller_with_an_old_set_is_told_of_the_new_one() -> None:
+    table = Table(8)
+    table.pin("spread", 3, 5, 6, generation=2)
+    placed = place(pb.EnqueueRequest(tasks=[task("spread", 1, made_up_id(0, "key", 0)), task("other", 1)]), table, 1)
+    assert placed.shards[0] == 3  # generation 0 is the home
+    assert placed.generations == {"spread": 2}
+
+
+def test_an_empty_batch_goes_anywhere() -> None:
+    assert place(pb.EnqueueRequest(), Table(8), 1).shards == [0]
+
+
+# --- split and join -----------------------------------------------------------------------------------------------
+
+
+async def test_outcomes_come_in_the_order_of_the_request(stage: Stage) -> None:
+    tasks = [task(f"q{n * 7 % 3}", n) for n in range(20)]
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks))
+    assert ids(response) == [f"{n * 7 % 3}:{n}" for n in range(20)]
+    for shard, broker in enumerate(stage.brokers):
+        [request] = broker.requests("Enqueue")
+        assert [spec.queue for spec in request.tasks] == [f"q{shard}"] * len(request.tasks)
+
+
+async def test_unknown_fields_survive_a_split(stage: Stage) -> None:
+    spec = pb.TaskSpec.FromString(task("q0", "a").SerializeToString() + UNKNOWN)
+    data = pb.EnqueueRequest(tasks=[spec, task("q1", "b")]).SerializeToString() + UNKNOWN
+    await stage.raw("Enqueue", data)
+    [first], [second] = (broker.calls for broker in stage.brokers[:2])
+    assert first.data.count(UNKNOWN) == 2
+    assert second.data.count(UNKNOWN) == 1
+
+
+async def test_shards_are_asked_at_the_same_time(stage: Stage) -> None:
+    """Each answers only once all have been asked."""
+    everybody = asyncio.Barrier(3)
+
+    async def together(call: Call) -> Any:
+        await everybody.wait()
+        return accept_all()(call)
+
+    for broker in stage.brokers:
+        broker.on["Enqueue"] = together
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[task(f"q{n}", n) for n in range(3)]))
+    assert ids(response) == ["0:0", "1:1", "2:2"]
+
+
+async def test_a_part_that_fails_is_told_item_by_item(stage: Stage) -> None:
+    stage.brokers[1].on["Enqueue"] = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW", "Full.", retry_after_ms=70)
+    tasks = [task("q1", 0), task("q0", 1), task("q1", 2), task("q2", 3)]
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks))
+    assert ids(response) == ["DISK_LOW", "0:1", "DISK_LOW", "2:3"]
+    assert response.outcomes[0].rejection == pb.Rejection(reason="DISK_LOW", message="Full.", retry_after_ms=70)
+
+
+async def test_if_all_parts_fail_alike_the_call_does(stage: Stage) -> None:
+    for broker in stage.brokers:
+        broker.on["Enqueue"] = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW", "Full.", retry_after_ms=70)
+    code, reason, _ = await refusal_of(stage.call("Enqueue", pb.EnqueueRequest(tasks=[task("q0", 0), task("q1", 1)])))
+    assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW")
+
+
+async def test_parts_that_fail_in_different_ways(stage: Stage) -> None:
+    stage.brokers[0].on["Enqueue"] = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW", "Full.")
+    stage.brokers[1].on["Enqueue"] = Refusal(grpc.StatusCode.INTERNAL, message="Oops.")
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[task("q0", 0), task("q1", 1)]))
+    assert ids(response) == ["DISK_LOW", "INTERNAL"]
+
+
+async def test_a_part_without_an_answer_does_not_take_the_others_with_it(stage: Stage) -> None:
+    """The caller hears of what was done before its deadline."""
+    stage.brokers[1].on["Enqueue"] = never
+    for broker in stage.brokers:
+        broker.on["FindLeader"] = Refusal(grpc.StatusCode.UNAVAILABLE)
+    tasks = [task("q0", 0), task("q1", 1)]
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks), timeout_s=1.0)
+    assert ids(response) == ["0:0", "OUTCOME_UNKNOWN"]
+
+
+async def test_a_part_whose_leader_moved_finds_it(stage: Stage) -> None:
+    stage.brokers[1].on["Enqueue"] = not_leader(stage.brokers[2].address, 3)
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[task("q0", 0), task("q1", 1)]))
+    assert ids(response) == ["0:0", "1:1"]
+    assert [call.shard for call in stage.brokers[2].calls] == [1]
+
+
+async def test_positions_in_rejections_are_the_callers(stage: Stage) -> None:
+    def reject_last(call: Call) -> pb.EnqueueResponse:
+        response: pb.EnqueueResponse = accept_all()(call)  # type: ignore[assignment]
+        last = len(call.request.tasks) - 1
+        response.outcomes[last].rejection.MergeFrom(
+            pb.Rejection(
+                reason="OUT_OF_RANGE",
+                field=f"tasks[{last}].priority",
+                message=f"Expected tasks[{last}].priority from 0 to 9.",
+            )
+        )
+        return response
+
+    stage.brokers[1].on["Enqueue"] = reject_last
+    tasks = [task(f"q{queue}", n) for n, queue in enumerate([1, 0, 0, 2, 1, 0])]
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks))
+    assert ids(response) == ["1:0", "0:1", "0:2", "2:3", "OUT_OF_RANGE", "0:5"]
+    rejection = response.outcomes[4].rejection
+    assert (rejection.field, rejection.message) == ("tasks[4].priority", "Expected tasks[4].priority from 0 to 9.")
+
+
+def test_fields_that_are_no_positions_stay() -> None:
+    rejection = pb.Rejection(field="request", message="Too large.")
+    renumber(rejection, [5, 6])
+    assert rejection == pb.Rejection(field="request", message="Too large.")
+
+
+async def test_a_broker_that_answers_for_fewer_tasks_is_not_believed(stage: Stage) -> None:
+    stage.brokers[1].on["Enqueue"] = pb.EnqueueResponse()
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[task("q0", 0), task("q1", 1)]))
+    assert ids(response) == ["0:0", "INTERNAL"]
+
+
+async def test_generations_are_told_with_whole_and_split_batches(stage: Stage) -> None:
+    stage.table.pin("wide", 0, generation=4)
+    old = task("wide", "a", made_up_id(0, "key", 0))
+    whole = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[old]))
+    assert (ids(whole), dict(whole.generations)) == (["0:a"], {"wide": 4})
+    stage.brokers[1].on["Enqueue"] = pb.EnqueueResponse(
+        outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id="x"))], generations={"other": 2}
+    )
+    parts = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[old, task("q1", "b")]))
+    assert (ids(parts), dict(parts.generations)) == (["0:a", "x"], {"wide": 4, "other": 2})
+
+
+async def test_more_than_any_broker_takes_is_refused_by_one(stage: Stage) -> None:
+    """Split in two it would pass, and with one shard more or less it would not: that must not depend on the map."""
+    refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "BATCH_TOO_LARGE", "Too many.")
+    for broker in stage.brokers:
+        broker.on["Enqueue"] = refusal
+    tasks = [task(f"q{n % 2}", n) for n in range(1001)]
+    _, reason, _ = await refusal_of(stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks)))
+    assert reason == "BATCH_TOO_LARGE"
+    assert sum(len(broker.calls) for broker in stage.brokers) == 1
+
+
+async def test_acks_are_split_by_the_shard_in_their_ids(stage: Stage) -> None:
+    def acked(call: Call) -> pb.AckResponse:
+        response = pb.AckResponse()
+        for item in call.request.items:
+            response.outcomes.add().acked.follow_ups.add(task_id=item.claim.task_id)
+        return response
+
+    for broker in stage.brokers:
+        broker.on["Ack"] = acked
+    names = [task_id(n % 3, n) for n in range(7)] + ["nonsense", task_id(77, 1)]
+    items = [pb.AckItem(claim=pb.ClaimRef(task_id=name, token=1)) for name in names]
+    response = await stage.call("Ack", pb.AckRequest(items=items))
+    assert [outcome.acked.follow_ups[0].task_id for outcome in response.outcomes] == names
+    assert [len(broker.calls) for broker in stage.brokers] == [1, 1, 1]
+
+
+async def test_waits_are_waited_at_all_shards(stage: Stage) -> None:
+    def done(call: Call) -> pb.WaitTasksResponse:
+        tasks = [pb.TaskInfo(task_id=name) for name in call.request.task_ids]
+        return pb.WaitTasksResponse(outcomes=[pb.WaitOutcome(task=one) for one in tasks])
+
+    for broker in stage.brokers:
+        broker.on["WaitTasks"] = done
+    names = [task_id(n % 2, n) for n in range(4)]
+    response = await stage.call("WaitTasks", pb.WaitTasksRequest(task_ids=names, wait_ms=1500))
+    assert [outcome.task.task_id for outcome in response.outcomes] == names
+    assert [broker.requests("WaitTasks")[0].wait_ms for broker in stage.brokers[:2]] == [1500, 1500]
+
+
+def test_results_are_left_out_of_answers_that_grew_too_large() -> None:
+    sizes = [10, 5000, 300, 4000]
+    response = pb.WaitTasksResponse(
+        outcomes=[pb.WaitOutcome(task=pb.TaskInfo(task_id="t", result=b"x" * size)) for size in sizes]
+    )
+    fit(response, 5000)
+    assert response.ByteSize() <= 5000
+    assert [len(outcome.task.result) for outcome in response.outcomes] == [10, 0, 300, 4000]
+    assert [outcome.task.result_omitted for outcome in response.outcomes] == [False, True, False, False]

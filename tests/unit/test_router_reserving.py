@@ -1,0 +1,364 @@
+"""Reserve over several shards: asks, waits without claiming, claims at one, and gives back what nobody waited for."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from hashlib import blake2b
+from typing import Any
+
+import grpc
+import pytest
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router.callers import Caller
+from holdfast.router.failures import CallFailedError
+from holdfast.router.reserving import Reserving
+from tests.unit.router_stage import Call, Refusal, Stage, elapsed_since, never, not_leader, random_bytes, task_id
+from tests.unit.test_router_passing import UNKNOWN, refusal_of
+
+
+class Shelf:
+    """The tasks of one shard, and the worker's side of a broker."""
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+        self.waiting: list[str] = []
+        self.held: dict[str, list[str]] = {}  # by claim_request_id
+        self.released: list[str] = []
+        self.news = asyncio.Event()
+
+    def put(self, *names: str) -> None:
+        self.waiting.extend(names)
+        self.news.set()
+
+    def reserve(self, call: Call) -> pb.ReserveResponse:
+        request = call.request
+        assert request.wait_ms == 0, "it must not wait while it claims"
+        names = self.held.get(request.claim_request_id) or self.waiting[: request.max_tasks]
+        if names and names[0] in self.waiting:
+            del self.waiting[: len(names)]
+        if names:
+            self.held[request.claim_request_id] = names
+        return pb.ReserveResponse(claims=[pb.Claim(task_id=name, token=1) for name in names])
+
+    async def await_tasks(self, call: Call) -> pb.AwaitTasksResponse:
+        ends_s = time.monotonic() + call.request.wait_ms / 1000
+        while True:
+            held = call.request.claim_request_id in self.held
+            if held or self.waiting or time.monotonic() >= ends_s:
+                return pb.AwaitTasksResponse(ready=held or bool(self.waiting), held=held)
+            self.news.clear()
+            try:
+                await asyncio.wait_for(self.news.wait(), ends_s - time.monotonic())
+            except TimeoutError:
+                pass
+
+    def release(self, call: Call) -> pb.ReleaseResponse:
+        names = [claim.task_id for claim in call.request.claims]
+        self.released += names
+        self.put(*names)
+        return pb.ReleaseResponse(outcomes=[pb.ReleaseOutcome(released=pb.Released()) for _ in names])
+
+
+class Shop(Stage):
+    """Queue `q` is on all shards."""
+
+    def __init__(self, shards: int = 3) -> None:
+        super().__init__(shards)
+        self.shelves = [Shelf(shard) for shard in range(shards)]
+        self.table.pin("q", *range(shards))
+        for shelf, broker in zip(self.shelves, self.brokers, strict=True):
+            broker.on |= {"Reserve": shelf.reserve, "AwaitTasks": shelf.await_tasks, "Release": shelf.release}
+
+    async def reserve(self, wait_ms: int = 0, request_id: str = "", max_tasks: int = 10, **options: Any) -> list[str]:
+        request = pb.ReserveRequest(
+            queues=["q"], max_tasks=max_tasks, lease_ms=5000, wait_ms=wait_ms, claim_request_id=request_id, worker="w"
+        )
+        response = await self.call("Reserve", request, **options)
+        return [claim.task_id for claim in response.claims]
+
+    def count(self, method: str) -> int:
+        return sum(len(broker.requests(method)) for broker in self.brokers)
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with Shop() as built:
+        yield built
+
+
+async def test_one_shard_is_asked_with_the_callers_own_bytes() -> None:
+    async with Stage(2) as stage:
+        stage.table.at_home("q", 1)
+        stage.brokers[1].on["Reserve"] = answer = random_bytes(500)
+        data = pb.ReserveRequest(queues=["q"], max_tasks=1, lease_ms=5000, wait_ms=900).SerializeToString() + UNKNOWN
+        assert await stage.raw("Reserve", data) == answer
+        assert [call.data for call in stage.brokers[1].calls] == [data]
+
+
+async def test_what_is_there_comes_from_one_shard_without_waiting(shop: Shop) -> None:
+    shop.shelves[2].put("a", "b")
+    assert await shop.reserve(wait_ms=5000) == ["a", "b"]
+    assert shop.count("AwaitTasks") == 0
+
+
+async def test_nothing_anywhere_is_an_empty_answer_at_once(shop: Shop) -> None:
+    began_s = time.monotonic()
+    assert await shop.reserve() == []
+    assert elapsed_since(began_s) < 2
+    assert [len(broker.requests("Reserve")) for broker in shop.brokers] == [1, 1, 1]
+
+
+async def test_it_waits_at_all_shards_and_claims_at_the_first_that_is_ready(shop: Shop) -> None:
+    call = asyncio.create_task(shop.reserve(wait_ms=20_000, timeout_s=30))
+    for broker in shop.brokers:
+        await broker.wait_for("AwaitTasks")
+    shop.shelves[1].put("late")
+    assert await call == ["late"]
+    assert [len(broker.requests("Reserve")) for broker in shop.brokers] == [1, 2, 1]
+    assert [broker.hung_up["AwaitTasks"] for broker in shop.brokers] == [1, 0, 1]
+
+
+async def test_the_wait_ends_in_time(shop: Shop) -> None:
+    began_s = time.monotonic()
+    assert await shop.reserve(wait_ms=400) == []
+    assert 0.35 < elapsed_since(began_s) < 1.5
+
+
+async def test_a_wait_goes_on_when_somebody_else_was_faster(shop: Shop) -> None:
+    """Ready is not claimed: the first looks find nothing."""
+    beaten = 0
+
+    def ready_but_gone(_call: Call) -> pb.AwaitTasksResponse:
+        nonlocal beaten
+        beaten += 1
+        if beaten == 3:
+            shop.shelves[0].put("mine at last")
+        return pb.AwaitTasksResponse(ready=True)
+
+    shop.brokers[0].on["AwaitTasks"] = ready_but_gone
+    assert await shop.reserve(wait_ms=5000) == ["mine at last"]
+    assert beaten == 3
+
+
+async def test_the_order_rotates_and_a_retry_starts_alike(shop: Shop) -> None:
+    def first_asked() -> int:
+        calls = [(call, at) for at, broker in enumerate(shop.brokers) for call in broker.calls]
+        assert len(calls) == 1
+        for broker in shop.brokers:
+            broker.calls.clear()
+        return calls[0][1]
+
+    def full(call: Call) -> pb.ReserveResponse:
+        return pb.ReserveResponse(claims=[pb.Claim(task_id="x", token=1)])
+
+    for broker in shop.brokers:
+        broker.on["Reserve"] = full
+    starts = []
+    for _ in range(6):
+        await shop.reserve()
+        starts.append(first_asked())
+    assert sorted(starts) == [0, 0, 1, 1, 2, 2]
+    by_name: dict[str, int] = {}
+    for name in ("a", "b", "c", "d", "e", "f"):
+        for _ in range(2):
+            await shop.reserve(request_id=name)
+            assert by_name.setdefault(name, at := first_asked()) == at
+    assert len(set(by_name.values())) > 1
+
+
+async def test_a_retry_meets_the_claims_of_the_first_attempt(shop: Shop) -> None:
+    for shelf in shop.shelves:
+        shelf.put(f"of {shelf.shard}")
+    shop.shelves[1].held["mine"] = ["claimed before"]
+    assert await shop.reserve(request_id="mine", attempt=2) == ["claimed before"]
+    assert shop.count("Reserve") == 1
+    assert [broker.requests("AwaitTasks")[0].wait_ms for broker in shop.brokers] == [0, 0, 0]
+
+
+async def test_a_retry_whose_first_attempt_claimed_nothing(shop: Shop) -> None:
+    shop.shelves[2].put("new")
+    assert await shop.reserve(request_id="mine", attempt=3) == ["new"]
+
+
+async def test_a_lost_answer_is_asked_for_again_at_the_same_shard(shop: Shop) -> None:
+    """The leader of the shard claimed, and died before it answered: its successor knows."""
+
+    async def claim_and_die(call: Call) -> Any:
+        shop.shelves[1].held[call.request.claim_request_id] = ["claimed by the dead"]
+        return await never(call)
+
+    request_id = next(name for name in "abcdefgh" if _first_shard(name) == 1)
+    shop.brokers[1].on["Reserve"] = claim_and_die
+    shop.brokers[2].on["Reserve"] = lambda call: shop.shelves[call.shard].reserve(call)
+    shop.brokers[0].on["Reserve"] = lambda call: (
+        not_leader(shop.brokers[2].address, 3) if call.shard else pb.ReserveResponse()
+    )
+    call = asyncio.create_task(shop.reserve(request_id=request_id))
+    await shop.brokers[1].wait_for("Reserve")
+    await shop.brokers[1].stop()
+    assert await call == ["claimed by the dead"]
+    assert {call.shard for call in shop.brokers[2].calls} == {1}
+
+
+def _first_shard(request_id: str) -> int:
+    return int.from_bytes(blake2b(request_id.encode(), digest_size=4).digest(), "big") % 3
+
+
+async def test_a_lost_answer_without_a_request_id_is_an_unknown_outcome(shop: Shop) -> None:
+    for broker in shop.brokers:
+        broker.on["Reserve"] = Refusal(grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN", "Who knows.")
+    _, reason, _ = await refusal_of(shop.reserve())
+    assert reason == "OUTCOME_UNKNOWN"
+    assert shop.count("Reserve") == 1  # what may have been claimed at one is not claimed again at another
+
+
+async def test_a_shard_that_refuses_does_not_keep_the_others_from_answering(shop: Shop) -> None:
+    full = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "WORKER_AT_LIMIT", "Enough.", retry_after_ms=1000)
+    shop.brokers[0].on["Reserve"] = full
+    shop.shelves[0].put("too many")
+    call = asyncio.create_task(shop.reserve(wait_ms=10_000, timeout_s=20))
+    await shop.brokers[1].wait_for("AwaitTasks")
+    shop.shelves[1].put("fine")
+    assert await call == ["fine"]
+    for broker in shop.brokers:
+        broker.on["Reserve"] = full
+    code, reason, _ = await refusal_of(shop.reserve(wait_ms=300))
+    assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "WORKER_AT_LIMIT")
+
+
+async def test_bad_requests_are_refused_by_the_first_shard(shop: Shop) -> None:
+    bad = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "OUT_OF_RANGE", "Bad lease.")
+    for broker in shop.brokers:
+        broker.on["Reserve"] = bad
+    _, reason, _ = await refusal_of(shop.reserve())
+    assert (reason, shop.count("Reserve")) == ("OUT_OF_RANGE", 1)
+    _, reason, _ = await refusal_of(shop.reserve(wait_ms=60_001))
+    assert (reason, shop.count("Reserve")) == ("OUT_OF_RANGE", 1)  # this one is not passed on
+
+
+async def test_each_shard_is_asked_for_its_own_queues_the_first_ones_first(shop: Shop) -> None:
+    shop.table.at_home("only2", 2)
+    shop.table.at_home("only0", 0)
+    request = pb.ReserveRequest(queues=["only2", "q", "only0"], queue_tasks_max=[7, 0, 9], max_tasks=5, lease_ms=5000)
+    await shop.call("Reserve", request)
+    asked = {call.shard: call.request for broker in shop.brokers for call in broker.calls}
+    assert {shard: list(one.queues) for shard, one in asked.items()} == {
+        0: ["q", "only0"],
+        1: ["q"],
+        2: ["only2", "q"],
+    }
+    assert {shard: list(one.queue_tasks_max) for shard, one in asked.items()} == {0: [0, 9], 1: [0], 2: [7, 0]}
+    shop.shelves[0].put("later")
+    shop.shelves[2].put("first")
+    for _ in range(3):
+        response = await shop.call("Reserve", request)
+        assert [claim.task_id for claim in response.claims] == ["first"]
+        shop.shelves[2].held.clear()
+        shop.shelves[2].put("first")
+
+
+# --- callers that went away -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue", ["q", "single"])
+async def test_claims_for_a_caller_that_has_gone_are_given_back(
+    shop: Shop, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has claimed already and does not notice that nobody listens."""
+    shop.table.at_home("single", 1)
+    deliver = asyncio.Event()
+
+    async def claim_late(call: Call) -> pb.ReserveResponse:
+        await asyncio.shield(asyncio.ensure_future(deliver.wait()))
+        return pb.ReserveResponse(claims=[pb.Claim(task_id=task_id(1, 5), token=77)])
+
+    released = asyncio.Event()
+
+    def release(call: Call) -> pb.ReleaseResponse:
+        released.set()
+        return shop.shelves[1].release(call)
+
+    for broker in shop.brokers:
+        broker.on |= {"Reserve": claim_late, "Release": release}
+    # The answer is on its way already when the call is cancelled.
+    monkeypatch.setattr("holdfast.router.wire._Call.cancel", lambda _call: False)
+    request = pb.ReserveRequest(queues=[queue], max_tasks=1, lease_ms=5000)
+    waiting = asyncio.create_task(shop.call("Reserve", request))
+    while not shop.count("Reserve"):
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    deliver.set()
+    await asyncio.wait_for(released.wait(), 5)
+    [call] = [call for broker in shop.brokers for call in broker.calls if call.method == "Release"]
+    assert [(claim.task_id, claim.token) for claim in call.request.claims] == [(task_id(1, 5), 77)]
+    await shop.releases.close(5)
+    assert shop.releases.released == 1
+
+
+@pytest.mark.parametrize(("request_id", "released"), [("", 1), ("mine", 0)])
+async def test_claims_that_may_be_asked_for_again_are_not_given_back(
+    shop: Shop, request_id: str, released: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another router may just have handed them to the worker, which has left this one."""
+    shop.table.at_home("single", 1)
+    answered = asyncio.Event()
+
+    async def claim(_call: Call) -> pb.ReserveResponse:
+        await asyncio.shield(asyncio.ensure_future(answered.wait()))
+        return pb.ReserveResponse(claims=[pb.Claim(task_id=task_id(1, 5), token=77)])
+
+    shop.brokers[1].on["Reserve"] = claim
+    # The answer is on its way already when the call is cancelled.
+    monkeypatch.setattr("holdfast.router.wire._Call.cancel", lambda _call: False)
+    request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, claim_request_id=request_id)
+    waiting = asyncio.create_task(shop.call("Reserve", request))
+    await shop.brokers[1].wait_for("Reserve")
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    while shop.admission.calls:
+        await asyncio.sleep(0.01)
+    answered.set()
+    # The same where the router is not told that its caller has hung up, but sees it.
+    reserving = Reserving(shop.forwarder, shop.releases, wait_ms_max=60_000)
+    gone = Caller(None, 1, time.monotonic() + 5, lambda: True)
+    with pytest.raises(CallFailedError, match="gone"):
+        await reserving.claim(1, request.SerializeToString(), gone, time.monotonic() + 5)
+    await shop.releases.close(5)
+    assert shop.releases.released == shop.count("Release") == 2 * released
+
+
+async def test_a_caller_that_hangs_up_ends_the_wait_at_the_broker(shop: Shop) -> None:
+    shop.table.at_home("single", 1)
+    shop.brokers[1].on["Reserve"] = never
+    request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, wait_ms=30_000)
+    waiting = asyncio.create_task(shop.call("Reserve", request))
+    await shop.brokers[1].wait_for("Reserve")
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    for _ in range(300):
+        if shop.brokers[1].hung_up["Reserve"]:
+            break
+        await asyncio.sleep(0.01)
+    assert shop.brokers[1].hung_up["Reserve"] == 1
+    assert shop.count("Release") == 0
+
+
+# --- AwaitTasks -----------------------------------------------------------------------------------------------------
+
+
+async def test_await_tasks_answers_for_all_shards(shop: Shop) -> None:
+    request = pb.AwaitTasksRequest(queues=["q"], wait_ms=20_000)
+    call = asyncio.create_task(shop.call("AwaitTasks", request, timeout_s=30))
+    for broker in shop.brokers:
+        await broker.wait_for("AwaitTasks")
+    shop.shelves[2].put("there")
+    answer = await call
+    assert (answer.ready, answer.held) == (True, False)
+    shop.shelves[2].waiting.clear()
+    answer = await shop.call("AwaitTasks", pb.AwaitTasksRequest(queues=["q"], wait_ms=50))
+    assert (answer.ready, answer.held) == (False, False)
+    shop.shelves[0].held["mine"] = ["x"]
+    asked = pb.AwaitTasksRequest(queues=["q"], wait_ms=5000, claim_request_id="mine")
+    assert (await shop.call("AwaitTasks", asked)).held

@@ -1,0 +1,218 @@
+"""Which shards the calls about a queue go to, while its set of shards changes."""
+
+from collections import Counter
+from itertools import pairwise
+from random import Random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from holdfast.routing.homes import home_shard, shard_of_key, spread_shards
+from holdfast.routing.sets import (
+    HOME_BEGINNING,
+    ForgottenGenerationError,
+    MadeUp,
+    NewerGenerationError,
+    QueueRoute,
+    UnknownGenerationError,
+    is_of_home,
+    made_up_id,
+    newest,
+    parse_made_up,
+    shard_for_request,
+    shard_or_newest,
+    visible,
+)
+
+quick = settings(max_examples=100, deadline=None, print_blob=True)
+
+shard_numbers = st.integers(0, 40)
+shard_sets = st.lists(shard_numbers, min_size=1, max_size=6, unique=True).map(tuple)
+call_keys = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+generations = st.integers(0, 10**18 - 1)
+task_numbers = st.integers(0, 10**9 - 1)
+
+
+@st.composite
+def routes(draw: st.DrawFn) -> QueueRoute:
+    sets = draw(st.dictionaries(st.integers(1, 30), shard_sets, max_size=5))
+    draining = draw(st.lists(shard_numbers, max_size=3, unique=True))
+    return QueueRoute("mail", draw(shard_numbers), max(sets, default=0), tuple(sorted(sets.items())), tuple(draining))
+
+
+PLAIN = QueueRoute("mail", home=7)
+SPREAD = QueueRoute("mail", home=7, generation=4, sets=((1, (2, 3)), (3, (1, 2, 3, 4)), (4, (5, 6))), draining=(3, 1))
+
+
+def test_a_queue_that_nobody_configured_lives_at_home() -> None:
+    assert newest(PLAIN) == visible(PLAIN) == (7,)
+    assert {shard_for_request(PLAIN, request_id, 5) for request_id in ("", "mine", "~0.key.0", "~x.key.3")} == {7}
+
+
+def test_readers_see_the_home_the_newest_set_and_what_drains_each_once() -> None:
+    assert newest(SPREAD) == (5, 6)
+    assert visible(SPREAD) == (7, 5, 6, 3, 1)
+    assert visible(QueueRoute("mail", 5, 1, ((1, (6, 5)),), (6, 8))) == (5, 6, 8)
+
+
+@quick
+@given(routes(), st.text(max_size=40).filter(lambda text: text and not text.startswith("~")), st.integers())
+def test_an_id_of_the_producers_own_goes_home_whatever_the_sets(route: QueueRoute, own: str, pick: int) -> None:
+    assert shard_for_request(route, own, pick) == route.home
+
+
+@quick
+@given(routes(), call_keys, st.lists(task_numbers, min_size=1, max_size=8), st.lists(st.integers()))
+def test_all_made_up_ids_of_a_call_land_on_one_shard_of_their_set(
+    route: QueueRoute, call_key: str, numbers: list[int], picks: list[int]
+) -> None:
+    for generation, shards in ((0, (route.home,)), *route.sets):
+        landed = {
+            shard_for_request(route, made_up_id(generation, call_key, n), pick) for n in numbers for pick in [0, *picks]
+        }
+        assert len(landed) == 1
+        assert landed <= set(shards)
+
+
+@quick
+@given(routes(), call_keys, shard_sets)
+def test_a_retry_meets_its_first_attempt_after_the_set_has_changed(
+    route: QueueRoute, call_key: str, shards: tuple[int, ...]
+) -> None:
+    """For every generation that was known then."""
+    later = QueueRoute(
+        "mail", route.home, route.generation + 1, (*route.sets, (route.generation + 1, shards)), newest(route)
+    )
+    for generation in (0, *(generation for generation, _ in route.sets)):
+        request_id = made_up_id(generation, call_key, 3)
+        assert shard_for_request(later, request_id, 0) == shard_for_request(route, request_id, 0)
+
+
+@quick
+@given(routes(), st.integers())
+def test_a_task_without_an_id_goes_to_the_shard_of_the_newest_set_that_the_caller_picks(
+    route: QueueRoute, pick: int
+) -> None:
+    shards = newest(route)
+    assert [shard_for_request(route, "", pick + at) for at in range(len(shards))] == [
+        shards[(pick + at) % len(shards)] for at in range(len(shards))
+    ]
+
+
+@quick
+@given(routes(), call_keys, st.integers(0, 40), st.integers())
+def test_new_tasks_are_only_sent_to_where_readers_look(route: QueueRoute, call_key: str, n: int, pick: int) -> None:
+    for request_id in ("", "mine", made_up_id(route.generation, call_key, n)):
+        assert shard_for_request(route, request_id, pick) in visible(route)
+
+
+@pytest.mark.parametrize(
+    ("route", "generation", "expected"),
+    [
+        (PLAIN, 1, NewerGenerationError),
+        (SPREAD, 5, NewerGenerationError),
+        (SPREAD, 10**17, NewerGenerationError),
+        (SPREAD, 2, ForgottenGenerationError),
+    ],
+)
+def test_a_generation_that_the_map_does_not_know_is_no_guess(
+    route: QueueRoute, generation: int, expected: type[UnknownGenerationError]
+) -> None:
+    """Where another map knows it, a first attempt may be on any shard."""
+    with pytest.raises(UnknownGenerationError) as unknown:
+        shard_for_request(route, made_up_id(generation, "key", 0), 0)
+    error = unknown.value
+    assert (type(error), error.queue, error.generation, error.newest) == (
+        expected, "mail", generation, route.generation,
+    )  # fmt: skip
+
+
+def test_where_any_shard_will_do_it_means_the_newest_set() -> None:
+    keys = [f"call-{at}" for at in range(50)]
+    for unknown in (2, 5, 10**17):
+        assert {shard_or_newest(SPREAD, made_up_id(unknown, key, 0), 0) for key in keys} == {5, 6}
+        assert shard_or_newest(PLAIN, made_up_id(unknown, "key", 0), 0) == 7
+    assert {shard_or_newest(SPREAD, made_up_id(1, key, 0), 0) for key in keys} == {2, 3}
+
+
+@quick
+@given(
+    st.integers(0, 40),
+    st.one_of(st.text(alphabet="~019.kK-_é", max_size=8), st.builds(made_up_id, generations, call_keys, task_numbers)),
+)
+def test_ids_that_need_no_look_go_home(home: int, request_id: str) -> None:
+    assert is_of_home(request_id[:HOME_BEGINNING]) == is_of_home(request_id)
+    if is_of_home(request_id):
+        assert shard_for_request(QueueRoute("mail", home), request_id, 3) == home
+
+
+def test_calls_are_spread_evenly_over_the_set() -> None:
+    counts = Counter(shard_for_request(SPREAD, made_up_id(3, f"call-{at}", 0), 0) for at in range(4000))
+    assert set(counts) == {1, 2, 3, 4}
+    assert all(850 <= count <= 1150 for count in counts.values())
+
+
+@quick
+@given(generations, call_keys, task_numbers)
+def test_a_made_up_id_says_what_it_was_made_of(generation: int, call_key: str, n: int) -> None:
+    assert parse_made_up(made_up_id(generation, call_key, n)) == MadeUp(generation, call_key, n)
+
+
+@pytest.mark.parametrize(
+    "request_id",
+    [
+        "", "~", "~x", "~1", "~1.", "~1.key", "~1.key.", "~.key.1", "~1..1", "1.key.1", " ~1.key.1", "~1.key.1 ",
+        "~1.key.1\n", "~-1.key.1", "~+1.key.1", "~1.key.-1", "~01.key.1", "~1.key.01", "~1.k y.1", "~1.ké.1",
+        "~1.key.1.1", "~١.key.1", "~1.key.²", "~1_0.key.1", "~~1.key.1",
+        "~1." + "k" * 65 + ".1", "~" + "9" * 19 + ".key.1", "~1.key." + "1" * 10, "~" * 100_000, "~1." + "9" * 100_000,
+    ],
+)  # fmt: skip
+def test_what_only_looks_made_up_is_an_id_of_the_producers_own(request_id: str) -> None:
+    assert parse_made_up(request_id) is None
+    if request_id:
+        assert shard_for_request(SPREAD, request_id, 0) == SPREAD.home
+
+
+@quick
+@given(routes(), st.text(alphabet="~0129.kK-_é\n", max_size=12).map("~".__add__), st.integers(0, 9))
+def test_both_readers_of_ids_agree_on_what_is_made_up(route: QueueRoute, request_id: str, pick: int) -> None:
+    made_up = parse_made_up(request_id)
+    if made_up is None:
+        assert shard_for_request(route, request_id, pick) == route.home
+    else:
+        assert made_up_id(*made_up) == request_id
+        shards = {0: (route.home,), **dict(route.sets)}.get(made_up.generation)
+        if shards is None:
+            with pytest.raises(UnknownGenerationError):
+                shard_for_request(route, request_id, pick)
+        else:
+            assert shard_for_request(route, request_id, pick) == shard_of_key(made_up.call_key, shards)
+
+
+@quick
+@given(call_keys, shard_sets, st.randoms())
+def test_the_order_in_which_a_set_is_written_does_not_matter(key: str, shards: tuple[int, ...], random: Random) -> None:
+    shuffled = list(shards)
+    random.shuffle(shuffled)
+    assert shard_of_key(key, tuple(shuffled)) == shard_of_key(key, shards)
+
+
+def test_where_a_call_lands_never_changes() -> None:
+    """A retry may go through a router of another version."""
+    assert [shard_of_key(f"key{at}", (3, 5, 8, 13)) for at in range(8)] == [3, 13, 8, 3, 13, 8, 5, 13]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(max_size=12), st.integers(1, 40))
+def test_a_wider_spread_keeps_the_home_and_the_shards_of_a_narrower_one(queue: str, shard_count: int) -> None:
+    spreads = [spread_shards(queue, shard_count, spread) for spread in range(1, shard_count + 1)]
+    assert spreads[0] == (home_shard(queue, shard_count),)
+    assert all(wider[:-1] == narrower for narrower, wider in pairwise(spreads))
+    assert sorted(spreads[-1]) == list(range(shard_count))
+
+
+@pytest.mark.parametrize("spread", [0, -1, 5])
+def test_a_spread_fits_the_shards(spread: int) -> None:
+    with pytest.raises(ValueError, match=f"1 to 4 shards, but got {spread}"):
+        spread_shards("mail", 4, spread)

@@ -1,0 +1,49 @@
+"""Which shard a task is on, as its id says: the same answer as that of the shard that made the id."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given, settings
+
+from holdfast.machine import ids
+from holdfast.routing.task_ids import shard_of_task
+
+thorough = settings(max_examples=200, deadline=None, print_blob=True)
+
+made_ids = st.builds(
+    lambda time_ms, shard, sequence: ids.format_task_id(ids.make_task_id(time_ms, shard, sequence)),
+    st.integers(0, ids.TIME_MS_MAX), st.integers(0, ids.SHARD_MAX), st.integers(0, ids.SEQUENCE_MAX),
+)  # fmt: skip
+
+
+def shard_as_the_machine_reads_it(text: str) -> int | None:
+    task_id = ids.parse_task_id(text)
+    return None if task_id is None else ids.task_id_shard(task_id)
+
+
+@thorough
+@given(st.integers(0, ids.TIME_MS_MAX), st.integers(0, ids.SHARD_MAX), st.integers(0, ids.SEQUENCE_MAX))
+@example(0, 0, 0)
+@example(ids.TIME_MS_MAX, ids.SHARD_MAX, ids.SEQUENCE_MAX)
+def test_the_shard_that_made_an_id_is_found(time_ms: int, shard: int, sequence: int) -> None:
+    text = ids.format_task_id(ids.make_task_id(time_ms, shard, sequence))
+    assert shard_of_task(text) == shard_of_task(text.upper()) == shard
+
+
+@thorough
+@given(st.uuids().map(str) | st.text(max_size=40) | st.text(alphabet="0123456789abcdefAB-8 ", min_size=36, max_size=36))
+def test_any_text_means_the_same_as_to_the_machine(text: str) -> None:
+    assert shard_of_task(text) == shard_as_the_machine_reads_it(text)
+
+
+@thorough
+@given(made_ids, st.integers(0, 35), st.sampled_from("0789abcfABCg- \n_x٣é"))
+def test_an_id_with_one_character_changed_means_the_same_as_to_the_machine(text: str, at: int, character: str) -> None:
+    changed = text[:at] + character + text[at + 1 :]
+    assert shard_of_task(changed) == shard_as_the_machine_reads_it(changed)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "01234567-89ab-8cde-8123-0123456789ab\n", "01234567-89ab-4cde-8123-0123456789ab"]
+)
+def test_what_no_shard_could_have_made_has_no_shard(text: str) -> None:
+    assert shard_of_task(text) is None
