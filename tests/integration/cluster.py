@@ -23,7 +23,11 @@ HOST = "127.0.0.1"
 MIB = 1024 * 1024
 # Below the range from which the kernel takes ports for outgoing connections: while a broker is down, a client could
 # otherwise be given its port, or connect to itself.
-_PORTS = range(20_000, 32_000)
+_PORTS_FIRST, _PORTS_EACH = 10_000, 1_000
+# Ports are given long before a server listens there, so each process of tests has some of its own, and gives none twice.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")) % 10
+_PORTS = range(_PORTS_FIRST + _WORKER * _PORTS_EACH, _PORTS_FIRST + (_WORKER + 1) * _PORTS_EACH)
+_given: set[int] = set()
 _POWER_DISK_BYTES = 128 * MIB
 _ASK_S = 2.0
 LAG_MAX = 50  # entries: as many are on their way under load
@@ -315,7 +319,11 @@ class Cluster:
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on at the moment."""
     found: list[int] = []
+    if len(_given) + count > _PORTS_EACH // 2:
+        _given.clear()
     for port in _shuffled(_PORTS):
+        if port in _given:
+            continue
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -323,6 +331,7 @@ def free_ports(count: int) -> list[int]:
             except OSError:
                 continue
         found.append(port)
+        _given.add(port)
         if len(found) == count:
             return found
     raise ClusterError(f"Expected {count} free ports, but found {len(found)}.")

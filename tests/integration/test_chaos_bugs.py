@@ -10,6 +10,7 @@ from chaos import phases
 from chaos.phases import Plan, Report, Run
 from chaos.run import BUGS_DIR
 from tests.integration.cluster import Cluster
+from tests.long import IS_LONG
 
 ALONE = sorted(set(BUGS) - {"replicas-differ"})
 
@@ -21,7 +22,7 @@ async def run_with(bug: str, directory: Path, *, size: int = 1) -> Report:
         return await Run(cluster, Plan([], seed=1, seconds=2), directory).play()
 
 
-@pytest.mark.parametrize("bug", ALONE)
+@pytest.mark.parametrize("bug", ALONE if IS_LONG else ALONE[::2])
 async def test_a_bug_is_caught(tmp_path: Path, bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "DRAIN_S_MAX", 5.0)  # some bugs leave nothing to be drained
     report = await run_with(bug, tmp_path)

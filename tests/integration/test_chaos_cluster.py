@@ -9,6 +9,7 @@ from pathlib import Path
 from chaos.faults import FAULTS
 from chaos.phases import Plan, Report, Run
 from tests.integration.cluster import Cluster
+from tests.long import long_only
 
 
 async def strike_in_turn(directory: Path, *faults: str, power: bool = False) -> Report:
@@ -49,5 +50,6 @@ async def test_a_lost_disk(tmp_path: Path) -> None:
     await strike_in_turn(tmp_path, "disk-loss")
 
 
+@long_only
 async def test_damaged_files(tmp_path: Path) -> None:
     await strike_in_turn(tmp_path, "bit-flip-log", "bit-flip-state")

@@ -255,7 +255,10 @@ class Host:
             transfers.step(now_s)
             off_by_ms = evidence.off_by_ms()
             may_lead = fitness.may_lead(off_by_ms)
-            self._off_by_ms[number] = 0.0 if may_lead else off_by_ms or 0.0
+            if may_lead:
+                self._off_by_ms.pop(number, None)
+            elif off_by_ms:  # what the others' clocks say may be missing for a while: then the last word counts
+                self._off_by_ms[number] = off_by_ms
             self._look_at_clock(replica, may_lead)
             self.on_look(replica)
 
