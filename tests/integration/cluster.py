@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 # Below the range from which the kernel takes ports for outgoing connections: while a broker is down, a client could
 # otherwise be given its port, or connect to itself.
 _PORTS_FIRST, _PORTS_EACH = 10_000, 1_000
-# Ports are given long before a server listens there, so each process of tests has some of its own, and gives none twice.
+# Ports are given long before a server listens there, so each process of tests has its own, and gives none twice.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")) % 10
 _PORTS = range(_PORTS_FIRST + _WORKER * _PORTS_EACH, _PORTS_FIRST + (_WORKER + 1) * _PORTS_EACH)
 _given: set[int] = set()
