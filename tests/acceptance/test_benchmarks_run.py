@@ -53,6 +53,7 @@ def test_throughput_scenarios_count_and_report_everything(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]  # nothing is left behind
 
 
+@long_only
 def test_app_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "worker", "caller", "--tasks", "500")
     assert scenarios["worker"]["counts"] == {"enqueued": 500, "succeeded": 500}
@@ -79,6 +80,7 @@ def test_latency_and_backlog_scenarios_count_and_report_everything(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
+@long_only
 def test_replicated_throughput_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "replicated-enqueue", "replicated-lifecycle", "--tasks", "500")
     assert scenarios["replicated-enqueue"]["counts"] == {"enqueued": 500}

@@ -41,7 +41,7 @@ from tests.simulation.group_world import SHARDS, Machine, Network, Node, Watch
 from tests.simulation.raft_ablations import PromisesAtOnce
 from tests.simulation.world import BrokenPromiseError, FlushedTooEarly, is_expected
 
-SEEDS = int(os.environ.get("SEEDS", "12"))
+SEEDS = int(os.environ.get("SEEDS", "10"))
 START = int(os.environ.get("START", "0"))
 SEEDS_OF_AN_ABLATION = 40
 # Seeds that are known to find out what is broken in each of the last tests.

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from holdfast.cluster.placement import NodeSpec, fair_shares, place, zone_limit
 
-quick = settings(max_examples=100, deadline=None, print_blob=True)
+quick = settings(max_examples=60, deadline=None, print_blob=True)
 
 Placement = dict[int, list[str]]
 

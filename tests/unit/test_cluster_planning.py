@@ -22,7 +22,7 @@ from holdfast.cluster.planning import (
     spread_leaders,
 )
 
-quick = settings(max_examples=100, deadline=None, print_blob=True)
+quick = settings(max_examples=60, deadline=None, print_blob=True)
 
 Replicas = dict[int, list[str]]
 NONE: frozenset[str] = frozenset()
@@ -136,7 +136,7 @@ def test_zones_of_equal_size_stay_apart_and_even_while_the_cluster_grows_and_shr
         assert len(moves) >= emptied
 
 
-@settings(max_examples=300, deadline=None, print_blob=True)
+@settings(max_examples=120, deadline=None, print_blob=True)
 @given(clusters())
 def test_any_cluster(cluster: tuple[Replicas, list[NodeSpec], set[str], set[str]]) -> None:
     """Nothing is orphaned, nothing goes where it must not, what is away stays, and a second plan is empty."""
@@ -159,7 +159,7 @@ def test_any_cluster(cluster: tuple[Replicas, list[NodeSpec], set[str], set[str]
     assert rebalance(now, nodes, draining, alive) == []
 
 
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=80, deadline=None, print_blob=True)
 @given(st.integers(1, 3), st.lists(st.permutations(range(5)), min_size=1, max_size=3), st.booleans(), st.integers(1, 3))
 def test_no_plan_with_fewer_moves_is_as_good(
     zones: int, orders: list[list[int]], is_draining: bool, replication: int
@@ -290,7 +290,7 @@ def test_leaders_of_any_cluster(
     assert spread_leaders(now, replicas, alive, draining) == []
 
 
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 @given(st.lists(st.permutations(range(4)), min_size=1, max_size=5), st.integers(0, 2))
 def test_no_transfers_that_are_fewer_are_as_good(orders: list[list[int]], leader: int) -> None:
     """Against all that there are."""

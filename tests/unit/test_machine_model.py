@@ -458,7 +458,7 @@ def choose(picked: Picks, fitting: Sequence[T], anything: Sequence[T]) -> list[T
 
 
 TestMachineAgainstModel = MachineAgainstModel.TestCase
-TestMachineAgainstModel.settings = settings(max_examples=40, stateful_step_count=50, deadline=None, print_blob=True)
+TestMachineAgainstModel.settings = settings(max_examples=30, stateful_step_count=50, deadline=None, print_blob=True)
 
 
 # Hypothesis finds and shrinks short histories well; these go deeper, into states that take many steps to reach.
