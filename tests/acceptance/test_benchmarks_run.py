@@ -144,6 +144,7 @@ def test_router_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
+@long_only
 def test_move_and_router_start_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "move", "router-start", "--mb", "5", "--seconds", "1")
     counts = scenarios["move"]["counts"]
