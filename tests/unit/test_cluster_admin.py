@@ -270,6 +270,7 @@ async def test_unknown_nodes_are_refused(server: Server, method: str) -> None:
 async def test_a_node_that_has_just_come_is_known(server: Server) -> None:
     await add_nodes(server.etcd, "d")  # the map of the server may not have it yet
     await server.admin.drain_node(pb.DrainNodeRequest(node="d", drain=True))
+    assert "d" in (await server.in_step()).drains
 
 
 async def test_a_live_node_is_removed_only_when_it_drains(server: Server) -> None:

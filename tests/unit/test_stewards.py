@@ -194,7 +194,8 @@ async def with_queues(*shards: Shard) -> tuple[FakeEtcd, MapStore, Any]:
 async def care(etcd: FakeEtcd, store: MapStore, host: Any) -> QueueSteward:
     steward = QueueSteward(host, store, MapSurroundings(IDS["a"], await read_map(etcd)))
     await steward.look()
-    await steward.search()
+    for _ in host.replicas:
+        await steward.search()
     return steward
 
 
@@ -245,7 +246,8 @@ async def test_all_queues_of_a_shard_are_looked_at_in_turn() -> None:
     shards[stray].put("zz", ready=1)
     steward = await care(etcd, store, host)
     assert "zz" not in (await read_map(etcd)).queues
-    await steward.search()
+    for _ in shards:
+        await steward.search()
     assert (await read_map(etcd)).route("zz").draining == (stray,)
 
 

@@ -156,7 +156,6 @@ class MappedCluster:
         self._know_peers()
         self._changed.set()
         self._steward.wanted.set()
-        self._queues.wanted.set()
 
     async def _save(self) -> None:
         """A copy on disk, for a start without etcd."""

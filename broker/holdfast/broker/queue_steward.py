@@ -22,7 +22,7 @@ from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 LOOK_SECONDS: Final = 1.0
-SEARCHED_QUEUES: Final = 100  # of each shard at a look
+SEARCHED_QUEUES: Final = 200  # at a look
 QUEUES_PER_SLICE: Final = 200  # before other work of the loop gets a turn
 
 _log = get_logger(__name__)
@@ -37,16 +37,11 @@ class QueueSteward:
         self._surroundings = surroundings
         self._told: dict[str, str] = {}  # by queue: the last trouble, said once
         self._searched: dict[int, bytes] = {}  # by shard: the last queue that was looked at
-        self.wanted = asyncio.Event()  # the map has changed
+        self._turn = 0  # whose queues are searched next
 
     async def run(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self.wanted.wait()
-            except TimeoutError:
-                pass
-            self.wanted.clear()
+            await asyncio.sleep(LOOK_SECONDS)  # not at every change of the map: there may be thousands of records
             await self.look()
             try:
                 await self.search()
@@ -87,19 +82,23 @@ class QueueSteward:
 
     async def search(self) -> None:
         """Tasks of a queue may be where its record does not say: put there by somebody with an old map, or the map is
-        older than they are, restored from a backup. Each shard's queues are gone through, a page at a time."""
+        older than they are, restored from a backup. The queues of one shard after the other are gone through, a page at
+        a time, so that it costs the same however many shards this node leads."""
         at = self._surroundings.map
         if at.cluster is None:
             return
-        for number, shard in self._led(tuple(self._host.replicas)):
-            found, more = read_queues(shard.kv, self._searched.get(number, b""), SEARCHED_QUEUES)
-            self._searched[number] = found[-1][0] if more else b""
-            for name, counters in found:
-                queue = name.decode()
-                if not _is_empty(counters) and number not in visible(at.route(queue)):
-                    await self._store.note_draining(queue, number)
-                    _log.info("queue_found_elsewhere", queue=queue, shard=number)
-            await asyncio.sleep(0)
+        led = list(self._led(tuple(self._host.replicas)))
+        if not led:
+            return
+        self._turn += 1
+        number, shard = led[self._turn % len(led)]
+        found, more = read_queues(shard.kv, self._searched.get(number, b""), SEARCHED_QUEUES)
+        self._searched[number] = found[-1][0] if more else b""
+        for name, counters in found:
+            queue = name.decode()
+            if not _is_empty(counters) and number not in visible(at.route(queue)):
+                await self._store.note_draining(queue, number)
+                _log.info("queue_found_elsewhere", queue=queue, shard=number)
 
     async def _log_policy(self, queue: str, version: int, record: QueueRecord, shard: Shard) -> None:
         known = shard.settings_version(queue.encode())

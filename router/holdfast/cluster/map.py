@@ -67,7 +67,7 @@ class PartitionMap:
         """Why there is no cluster to take part in, in a sentence; empty if there is one."""
         if self.cluster is not None:
             return ""
-        unreadable = self.problems.get(Keys(self.cluster_name).cluster)
+        unreadable = self.problems.get(keys_of(self.cluster_name).cluster)
         if unreadable is not None:
             return str(unreadable)
         return "the cluster is not initialised: run `holdfast cluster init` once all nodes are there"
