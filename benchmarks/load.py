@@ -2,8 +2,8 @@
 
 import asyncio
 
-from harness import app_loads
+from harness import app_loads, steady_loads
 from harness.loads import ROLES, main
 
 if __name__ == "__main__":
-    asyncio.run(main({**ROLES, **app_loads.ROLES}))
+    asyncio.run(main({**ROLES, **app_loads.ROLES, **steady_loads.ROLES}))

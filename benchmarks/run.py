@@ -20,7 +20,21 @@ from harness.display import Display
 from harness.machine import Machine, look_at_machine
 from harness.results import Aim, BrokenRunError, Measured, Outcome, reasons
 from holdfast.client import HoldfastError
-from scenarios import backlog, batches, failover, idle, move, replicated, router, router_start, singles, workers
+from scenarios import (
+    backlog,
+    batches,
+    failover,
+    idle,
+    limits,
+    move,
+    replicated,
+    router,
+    router_start,
+    singles,
+    storms,
+    tenants,
+    workers,
+)
 
 EXIT_OK = 0
 EXIT_BROKEN = 1
@@ -83,6 +97,18 @@ SCENARIOS = {
     ),
     "move": Scenario("a replica moves to a new node while tasks are enqueued", move.AIMS, move.measure, 1),
     "router-start": Scenario("a router starts with a large map", router_start.AIMS, router_start.measure, 1),
+    "limits": Scenario(
+        "lifecycle with tenants, priorities, caps and rates, and without, in turns", limits.AIMS, limits.measure, 1
+    ),
+    "many-tenants": Scenario(
+        "single enqueues while workers take turns through very many tenants", tenants.AIMS, tenants.measure, 1
+    ),
+    "due-storm": Scenario(
+        "single enqueues while very many delayed tasks are due at once", storms.DUE_AIMS, storms.measure_due, 1
+    ),
+    "expiry-storm": Scenario(
+        "single enqueues while very many leases end at once", storms.EXPIRY_AIMS, storms.measure_expiry, 1
+    ),
 }
 
 
@@ -106,16 +132,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tasks",
         type=_positive,
         metavar="N",
-        help="tasks of enqueue, lifecycle, worker and caller, replicated or not, and of a turn of router-enqueue",
+        help="tasks of enqueue, lifecycle, worker and caller, replicated or not, of a turn of router-enqueue and "
+        "limits, and of a storm",
     )
     parser.add_argument(
         "--seconds",
         type=_positive,
         metavar="N",
-        help="length of single, of a turn of replicated-single and router-single, of idle-shards, and before a move",
+        help="length of single, of a turn of replicated-single, router-single and many-tenants, of idle-shards, and "
+        "before a move or a storm",
     )
     parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
     parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")
+    parser.add_argument("--tenants", type=_positive, metavar="N", help="tenants of many-tenants")
+    parser.add_argument("--turns", type=_positive, metavar="N", help="turns of limits and many-tenants")
     parser.add_argument("--trials", type=_positive, metavar="N", help="fail-overs of each kind, starts of a router")
     parser.add_argument("--mb", type=_positive, metavar="N", help="how much a replica has that moves")
     arguments = parser.parse_args(argv)
@@ -138,16 +168,27 @@ def _sizes(arguments: argparse.Namespace) -> Sizes:
             worker_tasks=number,
             caller_tasks=number,
             router_tasks=number,
+            limit_tasks=number,
+            storm_tasks=number,
         )
     if arguments.seconds:
         seconds = float(arguments.seconds)
         sizes = dataclasses.replace(
-            sizes, single_seconds=seconds, turn_seconds=seconds, idle_seconds=seconds, move_seconds=seconds
+            sizes,
+            single_seconds=seconds,
+            turn_seconds=seconds,
+            idle_seconds=seconds,
+            move_seconds=seconds,
+            steady_seconds=seconds,
         )
     if arguments.samples:
         sizes = dataclasses.replace(sizes, pickup_tasks=arguments.samples)
     if arguments.trials:
         sizes = dataclasses.replace(sizes, trials=arguments.trials, starts=arguments.trials)
+    if arguments.tenants:
+        sizes = dataclasses.replace(sizes, tenants=arguments.tenants)
+    if arguments.turns:
+        sizes = dataclasses.replace(sizes, limit_turns=arguments.turns, tenant_turns=arguments.turns)
     if arguments.mb:
         sizes = dataclasses.replace(sizes, move_mb=arguments.mb)
     if arguments.backlog:

@@ -1,6 +1,14 @@
-"""For all tests: a machine that is busy must not make one of them fail."""
+"""For all tests: a machine that is busy must not make one of them fail, and what they start must start fast."""
+
+import os
+import sys
 
 from hypothesis import settings
 
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
+
+# Tests start hundreds of servers and commands. Where bytecode is not kept, as in many containers, each of them would
+# compile all that it imports, which takes longer than the rest of its start.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

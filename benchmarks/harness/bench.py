@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from harness.cluster import Cluster
 from harness.display import Display
 from harness.fleet import Fleet
 from harness.mapped import MappedCluster
-from harness.probes import NoiseMeter, calibration_ms
+from harness.probes import NoiseMeter, calibration_ms, process_cpu_s
 from harness.protocol import LoadResult, LoadSpec
 from harness.results import BrokenRunError, Measured, reasons
 from harness.server import ServerProcess
 from harness.stages import StageMeter
 from holdfast.client import AsyncClient, QueueStats
+
+SETTLE_SECONDS_MAX = 60.0
+SETTLED_BUSY = 0.05  # of one core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,12 @@ class Sizes:
     map_shards: int
     map_queues: int
     starts: int  # of a router
+    limit_tasks: int  # per turn
+    limit_turns: int  # of each kind of queue
+    tenants: int
+    tenant_turns: int
+    storm_tasks: int  # due, or with a lease that ends, at the same moment
+    steady_seconds: float  # of a probe, each time
 
 
 FULL = Sizes(
@@ -65,6 +75,12 @@ FULL = Sizes(
     map_shards=1_000,
     map_queues=10_000,
     starts=5,
+    limit_tasks=20_000,
+    limit_turns=5,
+    tenants=100_000,
+    tenant_turns=3,
+    storm_tasks=1_000_000,
+    steady_seconds=15.0,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,
@@ -86,6 +102,12 @@ QUICK = Sizes(
     map_shards=100,
     map_queues=1_000,
     starts=1,
+    limit_tasks=2_000,
+    limit_turns=1,
+    tenants=2_000,
+    tenant_turns=1,
+    storm_tasks=10_000,
+    steady_seconds=3.0,
 )
 
 
@@ -179,6 +201,17 @@ class Bench:
         if done != tasks:
             raise BrokenRunError(f"expected {what} to do {tasks:,} tasks, but it did {done:,}")
         return FleetRun(results, seconds, tasks, measured)
+
+    async def settle(self, server: ServerProcess) -> None:
+        """Waits until the compactions that a fill left behind are done: they are not the cost of what comes next."""
+        ends_s = time.monotonic() + SETTLE_SECONDS_MAX
+        with self.display.progress("waiting for compactions", round(SETTLE_SECONDS_MAX)) as on_progress:
+            while (now_s := time.monotonic()) < ends_s:
+                on_progress(round(SETTLE_SECONDS_MAX - (ends_s - now_s)))
+                before_s = process_cpu_s(server.pid)
+                await asyncio.sleep(1.0)
+                if process_cpu_s(server.pid) - before_s < SETTLED_BUSY:
+                    return
 
     async def stats(self, address: str, queue: str) -> QueueStats:
         async with AsyncClient(address) as client:

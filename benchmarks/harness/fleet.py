@@ -117,6 +117,11 @@ class Fleet:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
+    def stop(self) -> None:
+        """Tells all to stop."""
+        for load in self._loads.values():
+            load.stop()
+
     async def run(
         self,
         *,

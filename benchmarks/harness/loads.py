@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from harness.protocol import CONSUME, GO, PACE, PICK_UP, PRODUCE, PROGRESS, READY, RESULT, STOP, LoadResult, LoadSpec
 from harness.results import BrokenRunError
@@ -57,6 +58,32 @@ def _tell(event: str, **more: object) -> None:
     sys.stdout.flush()
 
 
+def tenant_name(number: int) -> str:
+    return f"tenant-{number}"
+
+
+def options_of(spec: LoadSpec) -> Callable[[int], dict[str, Any]] | None:
+    """What the task with a number has besides its payload; None if it has nothing."""
+    tenants, priorities, limit_keys = spec.tenants, spec.priorities, spec.limit_keys
+    if not (tenants or priorities or limit_keys or spec.run_at_ms):
+        return None
+
+    def options(number: int) -> dict[str, Any]:
+        # Mixed so that every tenant has tasks of every priority and of every key.
+        made: dict[str, Any] = {}
+        if tenants:
+            made["tenant"] = tenant_name(number % tenants)
+        if priorities:
+            made["priority"] = (number // 97 + number) % priorities
+        if limit_keys:
+            made["limit_key"] = f"key-{(number // 89 + number) % limit_keys}"
+        if spec.run_at_ms:
+            made["run_at_ms"] = spec.run_at_ms
+        return made
+
+    return options
+
+
 class Load:
     """The work of one process and what it counts."""
 
@@ -67,13 +94,17 @@ class Load:
         self.result = LoadResult()
         draw = random.Random(0)
         self._payloads = [draw.randbytes(spec.payload_bytes) for _ in range(PAYLOADS)]
+        self._options = options_of(spec)
         self._made = 0
 
     def new_tasks(self, count: int) -> list[NewTask]:
         """Made anew for each call, as a producer's are."""
         queue, payloads, first = self.spec.queue, self._payloads, self._made
         self._made += count
-        return [NewTask(queue, "bench", payloads[n % PAYLOADS]) for n in range(first, first + count)]
+        numbers = range(first, first + count)
+        if self._options is None:
+            return [NewTask(queue, "bench", payloads[n % PAYLOADS]) for n in numbers]
+        return [NewTask(queue, "bench", payloads[n % PAYLOADS], **self._options(n)) for n in numbers]
 
     def stamped_task(self) -> NewTask:
         [task] = self.new_tasks(1)
@@ -86,14 +117,14 @@ class Load:
     async def warm_up(self) -> None:
         """Connects and passes through the code once, in a queue that nobody counts."""
         for _ in range(WARM_UP_CALLS):
-            tasks = [dataclasses.replace(task, queue="warm-up") for task in self.new_tasks(10)]
-            _all_done(await self.client.enqueue_many(tasks))
+            tasks = [NewTask("warm-up", "bench", payload) for payload in self._payloads[:10]]
+            all_done(await self.client.enqueue_many(tasks))
             if self.spec.role in (CONSUME, PICK_UP):
                 claims = await self.client.reserve(["warm-up"], max_tasks=10, lease_ms=LEASE_MS)
-                _all_done(await self.client.ack_many(claims))
+                all_done(await self.client.ack_many(claims))
 
 
-def _all_done(outcomes: Sequence[object]) -> None:
+def all_done(outcomes: Sequence[object]) -> None:
     for outcome in outcomes:
         if isinstance(outcome, Rejected):
             raise BrokenRunError(f"the server refused an item: {outcome}")
@@ -111,11 +142,11 @@ async def _produce(load: Load) -> None:
             left -= count
             tasks = load.new_tasks(count)
             started_s = time.monotonic()
-            _all_done(await load.client.enqueue_many(tasks))
+            all_done(await load.client.enqueue_many(tasks))
             result.call_ms.append((time.monotonic() - started_s) * 1000)
             load.count(count)
 
-    await _together(caller, spec.calls_in_flight)
+    await together(caller, spec.calls_in_flight)
 
 
 async def _consume(load: Load) -> None:
@@ -133,12 +164,12 @@ async def _consume(load: Load) -> None:
             )
             left += wanted - len(claims)
             started_s = time.monotonic()
-            _all_done(await load.client.ack_many(claims))
+            all_done(await load.client.ack_many(claims))
             if claims:
                 result.call_ms.append((time.monotonic() - started_s) * 1000)
                 load.count(len(claims))
 
-    await _until_stop(load, _together(caller, spec.calls_in_flight))
+    await _until_stop(load, together(caller, spec.calls_in_flight))
 
 
 async def _pace(load: Load) -> None:
@@ -180,7 +211,7 @@ async def _pick_up(load: Load) -> None:
     await _until_stop(load, caller())
 
 
-async def _together(caller: Callable[[], Awaitable[None]], count: int) -> None:
+async def together(caller: Callable[[], Awaitable[None]], count: int) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(count):
             group.create_task(_as_coroutine(caller))

@@ -79,10 +79,15 @@ class NoiseMeter:
         self._started_s = time.monotonic()
         self._own_cpu_s = time.process_time()
 
+    @property
+    def seconds(self) -> float:
+        """Since this was made."""
+        return time.monotonic() - self._started_s
+
     def others_percent(self, measured_s: float) -> float:
         """Share of all cores since this was made, given the CPU time of the processes that were measured."""
         now = machine_cpu()
         spent_s = now.busy_s - self._before.busy_s + now.stolen_s - self._before.stolen_s
         ours_s = measured_s + time.process_time() - self._own_cpu_s
-        available_s = (time.monotonic() - self._started_s) * (os.cpu_count() or 1)
+        available_s = self.seconds * (os.cpu_count() or 1)
         return max(0.0, 100 * (spent_s - ours_s) / available_s) if available_s else 0.0

@@ -23,6 +23,9 @@ PRODUCE_CALLS = "produce_calls"  # enqueues calls of an app in batches
 PRODUCE_SINGLY = "produce_singly"  # enqueues one call of an app after the other, blocking
 WORK = "work"  # runs a worker with a task that does nothing
 PICK_UP = "pick_up"  # waits for single tasks and measures how old they are
+PROBE = "probe"  # enqueues single tasks by a schedule until told to stop, and tells when each was sent
+WORK_STEADILY = "work_steadily"  # reserves and acks batches by a schedule until told to stop
+HOLD = "hold"  # reserves and does nothing more: all leases end at one moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,12 @@ class LoadSpec:
     direct: bool = False  # straight to the leaders of a cluster with a map
     # Nothing is repeated unless told: a lost answer would blur what is measured.
     retry: bool = False
+    # What the tasks of a producer have besides; 0: nothing of the kind.
+    tenants: int = 0  # different ones, taken in turn
+    priorities: int = 0  # different ones, mixed
+    limit_keys: int = 0  # different ones, mixed
+    run_at_ms: int = 0  # since the Unix epoch
+    lease_ends_s: float = 0.0  # of one who holds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,3 +62,4 @@ class LoadResult:
     cpu_s: float = 0.0  # of all its threads
     call_ms: list[float] = field(default_factory=list)  # one per call, or per task for single ones
     send_ms: list[float] = field(default_factory=list)  # the same from when it was really sent, for a schedule
+    sent_s: list[float] = field(default_factory=list)  # when it was, for a probe

@@ -1,10 +1,7 @@
 """Does a large backlog make anything slow? The cost of claim and ack, start-up after a crash and a stop, memory."""
 
-import asyncio
-import time
 from pathlib import Path
 
-from harness import probes
 from harness.bench import Bench, FleetRun
 from harness.numbers import median
 from harness.results import Aim, Measured, Target, expect
@@ -12,8 +9,6 @@ from harness.server import ServerProcess
 from scenarios.batches import QUEUE, consumer, producer
 
 FILL_CALLS = 4
-SETTLE_SECONDS_MAX = 60.0
-SETTLED_BUSY = 0.05  # of one core
 
 _SMALL_CPU = "claim+ack, small backlog, server CPU"
 _LARGE_CPU = "claim+ack, large backlog, server CPU"
@@ -83,7 +78,7 @@ async def _start_and_drain(bench: Bench, path: Path, measured: Measured) -> None
         measured.figures[_START_KILLED] = [large.start_seconds]
         expect("tasks ready after the crash", (await bench.stats(large.address, QUEUE)).ready, sizes.backlog_tasks)
         measured.figures[_RSS_KILLED] = [large.memory().rss_mb]
-        await _settle(bench, large)
+        await bench.settle(large)
         async with bench.server() as small:
             for sample in range(1, sizes.drain_samples + 1):
                 await _sample_small(bench, small, f"small-{sample}", measured)
@@ -115,18 +110,6 @@ async def _drain(bench: Bench, server: ServerProcess, queue: str) -> FleetRun:
     tasks = bench.sizes.drain_tasks
     specs = {"consumer": consumer(server.address, "drain", queue=queue, tasks=tasks)}
     return await bench.run_fleet({"server": server}, f"draining {queue}", specs, counted=["consumer"], tasks=tasks)
-
-
-async def _settle(bench: Bench, server: ServerProcess) -> None:
-    """Waits until the compactions that the fill left behind are done: they are not the cost of a claim."""
-    ends_s = time.monotonic() + SETTLE_SECONDS_MAX
-    with bench.display.progress("waiting for compactions", round(SETTLE_SECONDS_MAX)) as on_progress:
-        while (now_s := time.monotonic()) < ends_s:
-            on_progress(round(SETTLE_SECONDS_MAX - (ends_s - now_s)))
-            before_s = probes.process_cpu_s(server.pid)
-            await asyncio.sleep(1.0)
-            if probes.process_cpu_s(server.pid) - before_s < SETTLED_BUSY:
-                return
 
 
 def _note(measured: Measured, run: FleetRun, which: str, cpu: str, wall: str) -> None:

@@ -119,11 +119,20 @@ def _failures_not_counted() -> None:
     settling._fail_one = fail_and_forget
 
 
+def _cap_doubled() -> None:
+    """Twice as many may be claimed at the same time as was said."""
+    from holdfast.broker.policies import _Reader
+
+    cap = _Reader.cap
+    _Reader.cap = lambda self, name, plain=0: 2 * cap(self, name, plain)  # type: ignore[method-assign]
+
+
 # What a checker must say of each.
 BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "token-check-off": (_token_check_off, "stale"),
     "dedup-off": (_dedup_off, "duplicate"),
     "delay-ignored": (_delay_ignored, "early"),
+    "cap-doubled": (_cap_doubled, "cap"),
     "ack-forgotten": (_ack_forgotten, "after-ack"),
     "task-dropped": (_task_dropped, "lost"),
     "token-reused": (_token_reused, "token"),

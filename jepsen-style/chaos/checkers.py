@@ -10,6 +10,7 @@ any time after its invoke or never, and a checker complains only if neither can 
     stale       a token that had ended was accepted
     after-ack   a task was handed out after its ack had returned, or under a larger token than the acked one
     overlap     a task was handed out while the lease of an earlier claim still ran
+    cap         more tasks of a queue were held at one moment than its cap allows
     early       a delayed or failed task was handed out before its time
     attempt     failures are miscounted: a claim with a wrong attempt, dead too early, or not dead though spent
     hash        the replicas' states differ, or they did not come to the same index
@@ -59,6 +60,7 @@ class Final:
     leaders: Sequence[tuple[int, int, str]] = ()  # every (shard, term, node) in which a node said that it leads
     unnoticed: Sequence[str] = ()  # damage that a broker did not notice, a sentence each
     broken: Sequence[str] = ()  # what a broker did not do, a sentence each
+    caps: Mapping[str, int] = field(default_factory=dict)  # by queue: how many claims it allows at the same time
 
 
 def check(story: Story, final: Final) -> list[Violation]:
@@ -201,6 +203,42 @@ def after_ack(story: Story, _: Final) -> Iterator[Violation]:
 
 def overlap(story: Story, _: Final) -> Iterator[Violation]:
     """A holder may count on its lease, from when it asked, unless it gave the task back itself."""
+    surely_held_until_ns = _holds(story)
+    for task, claims in _claims_by_task(story).items():
+        for claim in claims:
+            ends_ns = surely_held_until_ns(claim)
+            for other in claims:
+                if other.token > claim.token and other.ended_ns < ends_ns:
+                    sentence = f"{task} was handed out under token {other.token} while {claim.token} held it"
+                    yield Violation("overlap", sentence, (task,))
+
+
+def cap(story: Story, final: Final) -> Iterator[Violation]:
+    """A claim counts from when its holder was told of it until it may have ended. At the first moment with too many."""
+    surely_held_until_ns = _holds(story)
+    for queue, most in final.caps.items():
+        # By time, and what ends comes before what begins then. A claim that was asked for again is one claim.
+        changes: list[tuple[float, int, int]] = []
+        for number, mine in _claims_by_token(story, queue).items():
+            begins_ns = min(claim.ended_ns for claim in mine)
+            ends_ns = max(map(surely_held_until_ns, mine))
+            if begins_ns < ends_ns:
+                changes += [(begins_ns, 1, number), (ends_ns, 0, number)]
+        held: set[int] = set()
+        for at_ns, begins, number in sorted(changes):
+            if not begins:
+                held.discard(number)
+                continue
+            held.add(number)
+            if len(held) > most:
+                tasks = {claim.task for claim in story.claims if claim.token in held}
+                sentence = f"{len(held)} tasks of {queue} were held at {at_ns / MS:.0f} ms, where {most} may be"
+                yield Violation("cap", sentence, tuple(sorted(tasks)))
+                break
+
+
+def _holds(story: Story) -> Callable[[Claim], float]:
+    """Until when the holder of a claim may count on it, in nanoseconds."""
     extended: dict[tuple[str, int], list[Call]] = defaultdict(list)
     given_back_ns: dict[tuple[str, int], int] = {}  # the earliest moment at which the claim may have been ended
     for call in story.with_token():
@@ -209,15 +247,14 @@ def overlap(story: Story, _: Final) -> Iterator[Violation]:
             extended[key].append(call)
         elif call.f in SETTLING and call.outcome != FAIL:
             given_back_ns[key] = min(call.invoked_ns, given_back_ns.get(key, call.invoked_ns))
-    for task, claims in _claims_by_task(story).items():
-        for claim in claims:
-            holds: list[Claim | Call] = [claim, *extended[task, claim.token]]
-            ends_ns = max(_lease_start(one) + one.lease_ms * MS * _SHARE for one in holds)
-            ends_ns = min(ends_ns, given_back_ns.get((task, claim.token), ends_ns))
-            for other in claims:
-                if other.token > claim.token and other.ended_ns < ends_ns:
-                    sentence = f"{task} was handed out under token {other.token} while {claim.token} held it"
-                    yield Violation("overlap", sentence, (task,))
+
+    def until_ns(claim: Claim) -> float:
+        key = (claim.task, claim.token)
+        holds: list[Claim | Call] = [claim, *extended[key]]
+        ends_ns = max(_lease_start(one) + one.lease_ms * MS * _SHARE for one in holds)
+        return min(ends_ns, given_back_ns.get(key, ends_ns))
+
+    return until_ns
 
 
 def early(story: Story, _: Final) -> Iterator[Violation]:
@@ -279,6 +316,14 @@ def _claims_by_task(story: Story) -> dict[str, list[Claim]]:
     return found
 
 
+def _claims_by_token(story: Story, queue: str) -> dict[int, list[Claim]]:
+    found: dict[int, list[Claim]] = defaultdict(list)
+    for claim in story.claims:
+        if claim.queue == queue:
+            found[claim.token].append(claim)
+    return found
+
+
 # --- the servers ----------------------------------------------------------------------------------------------
 
 
@@ -323,6 +368,6 @@ def condition(_: Story, final: Final) -> Iterator[Violation]:
 
 Checker = Callable[[Story, Final], Iterator[Violation]]
 CHECKERS: tuple[Checker, ...] = (
-    lost, unexpected, duplicate, token, stale, after_ack, overlap, early, attempts,
+    lost, unexpected, duplicate, token, stale, after_ack, overlap, cap, early, attempts,
     hashes, leaders, progress, condition,
 )  # fmt: skip

@@ -16,6 +16,8 @@ from chaos.history import ACK, CLAIM, ENQUEUE, EXTEND, FAIL_TASK, INFO, INVOKE, 
 from holdfast.client import AsyncClient, ClaimedTask, Extension, Failure, NewTask
 
 QUEUES = ("work", "more")
+# Low enough to be reached: claims that nobody ends hold on to it until their lease has run out.
+CAPS = {"more": 8}
 LEASE_MS = 1000
 RETRY_MS = (20, 20, 400)
 DELAYS_MS = (None, None, None, None, 20, 700)

@@ -12,8 +12,8 @@ from statistics import median
 from chaos.checkers import Final, Violation, check
 from chaos.faults import Fault, Nemesis
 from chaos.history import ENQUEUE, OK, Event, History, Story, next_writes_s, put_together
-from chaos.load import QUEUES, Load, Size
-from holdfast.client import AsyncClient, HoldfastError, TaskInfo
+from chaos.load import CAPS, QUEUES, Load, Size
+from holdfast.client import AsyncClient, HoldfastError, QueuePolicy, TaskInfo
 from tests.integration.cluster import Cluster
 
 LIVE_S_MAX = 30.0  # from the last healing to an acknowledged write
@@ -74,6 +74,7 @@ class Run:
 
     async def play(self) -> Report:
         try:
+            await self._set_caps()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.load.run())
                 try:
@@ -88,6 +89,11 @@ class Run:
         finally:
             self.history.close()
         return self._judge(final)
+
+    async def _set_caps(self) -> None:
+        async with AsyncClient(self.cluster.address, timeout_s=LIVE_S_MAX) as client:
+            for queue, most in CAPS.items():
+                await client.set_queue(queue, policy=QueuePolicy(concurrency_max=most))
 
     # --- phases -----------------------------------------------------------------------------------------------
 
@@ -149,7 +155,7 @@ class Run:
             drained=drained, live=live, states=states, enqueued_total=total, hashes=hashes,
             replicas=len(self.cluster.names) if live and len(self.cluster.names) > 1 else 0,
             leaders=self.cluster.leaderships(), unnoticed=tuple(self.nemesis.unnoticed),
-            broken=tuple(self.nemesis.broken),
+            broken=tuple(self.nemesis.broken), caps=CAPS,
         )  # fmt: skip
 
     async def _ask_for_tasks(self) -> tuple[dict[str, str], int]:

@@ -123,10 +123,9 @@ def test_the_fail_over_scenario_counts_and_reports_everything(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_router_scenarios_count_and_report_everything(tmp_path: Path) -> None:
-    _, scenarios = scenarios_of(tmp_path, "router-enqueue", "router-single", "--tasks", "500", "--seconds", "1")
+def test_the_router_scenario_of_batches_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "router-enqueue", "--tasks", "500")
     assert scenarios["router-enqueue"]["counts"] == {"enqueued": 2 * 500}
-    assert scenarios["router-single"]["counts"] == {"enqueued": 2 * 100}
     batches = {name: figure["reached"]["median"] for name, figure in figures_of(scenarios["router-enqueue"]).items()}
     assert min(batches.values()) > 0
     ratio = batches["router"] / batches["brokers, direct"]
@@ -136,6 +135,14 @@ def test_router_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     # Nothing passes the router when clients go straight to the leader: it does less then than any broker.
     spent_us = {name: spread["median"] for name, spread in scenarios["router-enqueue"]["cpu_us"].items()}
     assert spent_us["direct, router"] < min(spent_us["direct, leader"], spent_us["through the router, router"])
+    assert brokers_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+@long_only
+def test_the_router_scenario_of_single_tasks_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "router-single", "--seconds", "1")
+    assert scenarios["router-single"]["counts"] == {"enqueued": 2 * 100}
     single = figures_of(scenarios["router-single"])
     ratio = single["p50, through the router"]["reached"]["median"] / single["p50, direct"]["reached"]["median"]
     assert single["router to direct, p50"]["reached"]["median"] == pytest.approx(ratio)
@@ -161,6 +168,58 @@ def test_move_and_router_start_scenarios_count_and_report_everything(tmp_path: P
     assert start["exec to ready"]["target"] == "≤ 2 s"
     assert start["RSS at its peak"]["target"] == "≤ 300 MB"
     assert brokers_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+@long_only
+def test_the_limits_scenario_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "limits", "--tasks", "500")
+    limits = {name: figure["reached"]["median"] for name, figure in figures_of(scenarios["limits"]).items()}
+    kinds = ("plain", "priorities", "tenants", "caps of the queue", "caps of keys", "all together")
+    assert scenarios["limits"]["counts"] == {"succeeded": len(kinds) * 500}
+    for kind in kinds:
+        assert min(limits[f"{what}, {kind}"] for what in ("rate", "server", "clients")) > 0
+    assert figures_of(scenarios["limits"])["cost of all together"]["target"] == "≤ 25 %"
+    assert limits["cost of all together"] == pytest.approx(
+        100 * (1 - limits["rate, all together"] / limits["rate, plain"])
+    )
+    spent_us = {kind: limits[f"server, {kind}"] + limits[f"clients, {kind}"] for kind in kinds}
+    for kind in kinds[1:]:
+        cost_percent = 100 * (1 - spent_us["plain"] / spent_us[kind])
+        assert limits[f"cost of {kind}, by CPU"] == pytest.approx(cost_percent)
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+@long_only
+def test_the_scenario_of_many_tenants_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "many-tenants", "--tenants", "1000", "--seconds", "1")
+    counts = scenarios["many-tenants"]["counts"]
+    assert set(counts) == {"idle", "plain", "tenants", "tenants with tasks"}
+    assert counts["tenants with tasks"] == 1000
+    assert min(counts.values()) > 50  # a second of a probe
+    figures = figures_of(scenarios["many-tenants"])
+    tenants = {name: figure["reached"]["median"] for name, figure in figures.items()}
+    assert min(tenants.values()) > 0
+    for name, beside in (("idle", "idle"), ("none", "workers, no tenants")):
+        ratio = tenants["p99, workers, many tenants"] / tenants[f"p99, {beside}"]
+        assert tenants[f"p99 with many tenants to {name}"] == pytest.approx(ratio)
+    assert figures["p99 with many tenants to idle"]["target"] == "≤ 5 ×"
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+@long_only
+def test_storm_scenarios_count_and_report_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "due-storm", "expiry-storm", "--tasks", "5000", "--seconds", "1")
+    for name, what in (("due-storm", "promoted"), ("expiry-storm", "expired")):
+        assert scenarios[name]["counts"][what] == 5000
+        assert scenarios[name]["counts"]["enqueued"] > 200  # before, and for a second after
+        storm = {figure: values["reached"]["median"] for figure, values in figures_of(scenarios[name]).items()}
+        assert min(storm.values()) > 0
+        idle_ms = min(storm["p99, before"], storm["p99, after"])
+        assert storm["p99 meanwhile to idle"] == pytest.approx(storm["p99, meanwhile"] / idle_ms)
+        assert storm[what] == pytest.approx(5000 / storm[f"until all are {what}"])
+        assert figures_of(scenarios[name])["p99 meanwhile to idle"]["target"] == "≤ 5 ×"
+        assert scenarios[name]["stages"]["apply, µs per task"]["median"] > 0
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ TASKS = 10
 
 
 def counts(**changes: int) -> QueueStats:
-    return QueueStats(queue="demo", **{"succeeded_total": TASKS, **changes})
+    return replace(QueueStats(queue="demo", succeeded_total=TASKS), **changes)  # type: ignore[arg-type]  # all are int
 
 
 def write(directory: Path, worker: str, lines: list[object]) -> None:

@@ -14,19 +14,26 @@ from holdfast.broker.metrics import Metrics
 from holdfast.cli.commands.root import app
 from holdfast.cli.problems import EXIT_CODE_MEANINGS
 from holdfast.client import Holdfast, Task, Worker
+from holdfast.cluster.policy import POLICY_FIELDS
 from holdfast.cluster.settings import ClusterSettings
+from holdfast.machine.rows import DEAD_REASONS
 from holdfast.router.config import RouterConfig
 from holdfast.router.metrics import Metrics as RouterMetrics
-from holdfast.serving.settings import ADDRESSES_PATTERN
+from holdfast.serving.settings import ADDRESSES_PATTERN, URL_PATTERN
 from tests.acceptance.doc_pages import PageError, Session, blocks_of, logical_lines, matches, run_page
 from tests.acceptance.running import REPO
 from tests.long import IS_LONG
 
 PAGES = ["README.md", *(path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").glob("**/*.md")))]
-LONG_PAGES = ("docs/cli.md", "docs/clusters.md", "docs/static-clusters.md")  # README starts a cluster, too
+LONG_PAGES = (  # README starts a cluster, too
+    "docs/cli.md", "docs/clusters.md", "docs/dead-letters.md", "docs/limits.md", "docs/operating-queues.md",
+    "docs/retries.md", "docs/scheduling.md", "docs/static-clusters.md", "docs/unique-and-results.md",
+)  # fmt: skip
 COMMANDS = (
-    "dev", "broker", "router", "worker", "enqueue", "task get", "task wait", "task cancel", "queue ls", "queue stats",
-    "dlq ls", "dlq show", "dlq retry", "dlq discard", "bench", "cluster up", "cluster init", "cluster status",
+    "dev", "broker", "router", "worker", "workers", "enqueue", "task get", "task wait", "task update", "task cancel",
+    "queue ls", "queue stats", "queue pause", "queue resume", "queue purge", "schedule put", "schedule ls",
+    "schedule show", "schedule next", "schedule trigger", "schedule pause", "schedule resume", "schedule rm", "dlq ls",
+    "dlq show", "dlq retry", "dlq discard", "dlq discarded", "bench", "cluster up", "cluster init", "cluster status",
     "node ls", "node drain", "node undrain", "node remove", "shard ls", "shard plan", "shard apply", "shard move",
     "shard transfer", "shard watch", "shard cancel", "shard hash", "queue set", "queue show", "cluster down", "version",
 )  # fmt: skip
@@ -36,7 +43,7 @@ def page_text(name: str) -> str:
     return (REPO / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.timeout(240)  # a page is many processes, one after the other
+@pytest.mark.timeout(360)  # a page is many processes, one after the other
 @pytest.mark.parametrize("page", [page for page in PAGES if IS_LONG or page not in LONG_PAGES])
 def test_every_block_does_what_the_page_says(page: str, tmp_path: Path) -> None:
     assert run_page(page, page_text(page), tmp_path) > 0
@@ -91,6 +98,8 @@ def setting_row(field: FieldInfo, name: str) -> list[str]:
         allowed = "addresses"
     elif "address" in name:
         allowed = "an address"
+    elif URL_PATTERN in patterns:
+        allowed = "a URL"
     elif patterns:
         allowed = "a name"
     else:
@@ -133,15 +142,27 @@ def test_the_configuration_page_has_every_option_of_apps_tasks_and_workers() -> 
     assert {row for row in rows if " " not in row} == {"HOLDFAST_ADDRESS", f"{ENV_PREFIX}<SETTING>"}
 
 
-def test_what_operators_are_told_to_watch_is_there() -> None:
-    text = page_text("docs/clusters.md")
+def test_the_page_about_queues_has_every_field_of_a_policy() -> None:
+    table = page_text("docs/operating-queues.md").partition("| field |")[2].partition("\n\n")[0]
+    named = [name for line in table.splitlines() for name in re.findall("`([a-z_]+)`", line.split(" | ")[0])]
+    assert sorted(named) == sorted(POLICY_FIELDS)
+
+
+def test_the_page_about_dead_letters_has_every_reason() -> None:
+    rows = rows_of(page_text("docs/dead-letters.md"))
+    assert {name for name in rows if name.isupper()} == set(DEAD_REASONS.values()) - {""}
+
+
+@pytest.mark.parametrize(("page", "least"), [("docs/clusters.md", 6), ("docs/operating-queues.md", 4)])
+def test_what_operators_are_told_to_watch_is_there(page: str, least: int) -> None:
+    text = page_text(page)
     metrics = set(re.findall(r"\bholdfast_[a-z_]+", text))
-    assert len(metrics) > 5
+    assert len(metrics) >= least
     there = (Metrics().render() + RouterMetrics().format()).decode()
     assert {name for name in metrics if f"# HELP {name} " not in there} == set()
     lines = text.partition("| line in the log |")[2].partition("\n\n")[0]
     events = set(re.findall("`([a-z_ ]+)`", lines))
-    assert len(events) > 5
+    assert len(events) >= least
     source = "".join(path.read_text() for root in ("broker", "router") for path in (REPO / root).glob("**/*.py"))
     assert {event for event in events if f'"{event}"' not in source} == set()
 

@@ -1,5 +1,6 @@
 """Each program of examples/ does what it says: with a real server, real workers and, for e-mail, a real SMTP server."""
 
+import os
 import socketserver
 import sqlite3
 import subprocess
@@ -214,3 +215,35 @@ def test_a_payment_happens_once_although_its_handler_runs_twice(stage: Stage) ->
     said = "".join(worker.output for worker in workers)
     assert said.count("ada pays 19.99") == 1
     assert said.count("ada has paid already") == 1
+
+
+def test_a_burst_of_one_tenant_leaves_the_others_their_share(stage: Stage) -> None:
+    shown = stage.program("fair_shares.py")
+    assert shown.returncode == 0, shown.stderr
+    # Of 90 claims by turns a quarter, a quarter and half; the ten for the oldest are all of the burst.
+    burst, plain, gold = (int(line.split()[1]) for line in shown.stdout.splitlines()[:3])
+    assert burst + plain + gold == 100
+    assert abs(gold - 2 * plain) <= 2
+    assert abs(burst - 10 - plain) <= 2
+    assert "620 tasks are left" in shown.stdout
+
+
+def test_a_cleanup_is_scheduled_once_and_can_be_had_now(stage: Stage) -> None:
+    files = stage.directory / "files"
+    files.mkdir()
+    stage.settings |= {"CLEAN_DIR": str(files)}
+    for name, age_days in (("old.tmp", 8), ("new.tmp", 6), ("old.txt", 8)):
+        (files / name).touch()
+        when = (datetime.now(UTC) - timedelta(days=age_days)).timestamp()
+        os.utime(files / name, (when, when))
+    worker = stage.worker("scheduled_cleanup:app")
+
+    yearly = ("scheduled_cleanup.py", "--when", "@yearly")  # so that no tick comes in between
+    first, second = stage.program(*yearly), stage.program(*yearly, "--now")
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert len(first.stdout.splitlines()) == 3
+    assert second.stdout == first.stdout + "deleted 1 files now\n"
+    assert sorted(path.name for path in files.iterdir()) == ["new.tmp", "old.txt"]
+    [known] = stage.client.list_schedules("housekeeping").schedules
+    assert (known.name, known.fired_total) == ("cleanup", 1)
+    assert worker.stop() == 0

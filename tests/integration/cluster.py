@@ -9,8 +9,6 @@ import random
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
@@ -63,21 +61,9 @@ class NodeProcess(ServerProcess):
 
     def launch(self, *, rebuild: bool = False) -> None:
         assert not self.is_up, f"{self.name} is running already"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        environment |= {f"HOLDFAST_{name.upper()}": str(value) for name, value in self.settings.items()}
-        command = [sys.executable, "-m", "holdfast.cli", "broker", "--config", str(self._config), "--ops-port", "0"]
-        command += ["--log-format", "json", "--data-dir", str(self.data_dir)] + ["--rebuild"] * rebuild
         self.paused = False
-        with self._log_path.open("ab") as log:
-            self._life_starts = log.tell()
-            self._process = subprocess.Popen(
-                command,
-                env=environment | self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._log_path.parent,
-            )
+        where = ["--config", str(self._config), "--ops-port", "0", "--data-dir", str(self.data_dir)]
+        self._launch("broker", *where, "--log-format", "json", *["--rebuild"] * rebuild)
 
     @property
     def is_up(self) -> bool:

@@ -20,6 +20,7 @@ from tests.integration.cluster import Cluster
 from tests.integration.server import DEADLINE_S, wait_until
 
 MIB = 1024 * 1024
+PAUSE_S = 0.005  # between calls: the machine is to have time for the cluster
 # A log that is kept for nobody, in files as small as they may be: who was away needs a snapshot.
 NOTHING_KEPT: dict[str, Any] = {
     "segment_bytes": MIB,
@@ -189,7 +190,7 @@ class Load:
     def produce(self) -> None:
         with Client(self.address, timeout_s=DEADLINE_S) as client:
             number = 0
-            while not self._ends.is_set():
+            while not self._ends.wait(PAUSE_S):
                 request_id = f"r{number}"
                 number += 1
                 self.sent[request_id] = client.enqueue(NewTask(self.queue, "t", request_id=request_id)).task_id

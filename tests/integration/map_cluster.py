@@ -1,8 +1,5 @@
 """A cluster with a map: a real etcd, real brokers, real routers, on this machine. Everything here blocks."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,17 +24,9 @@ class RouterProcess(ServerProcess):
         self._endpoints = endpoints
 
     def launch(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        environment |= {f"HOLDFAST_{name.upper()}": str(value) for name, value in self.settings.items()}
-        environment |= {"HOLDFAST_ETCD_ENDPOINTS": self._endpoints, "HOLDFAST_CLUSTER_NAME": NAME}
-        environment |= {"HOLDFAST_LOG_FORMAT": "json", "HOLDFAST_OPS_PORT": "0", "HOLDFAST_PORT": str(self.port)}
-        with self._log_path.open("ab") as log:
-            self._life_starts = log.tell()
-            command = [sys.executable, "-m", "holdfast.cli", "router"]
-            self._process = subprocess.Popen(
-                command, env=environment | self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd=self._log_path.parent,
-            )  # fmt: skip
+        self._launch(
+            "router", etcd_endpoints=self._endpoints, cluster_name=NAME, log_format="json", ops_port=0, port=self.port
+        )
 
     def wait_serving(self) -> None:
         wait_until(lambda: self.events("serving"), "the router to serve")

@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from tests.integration import preloaded
+from tests.long import IS_LONG
+
 DEADLINE_S = 30.0  # generous, because the machine may be busy; nothing waits that long unless it is broken
 LOOK_EVERY_S = 0.01
 
@@ -48,7 +51,7 @@ class ServerProcess:
         self._env = dict(env or {})
         self._log_path = directory / "server.log"
         self._life_starts = 0  # where in the log the present life of the server begins
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | preloaded.ForkedServer | None = None
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -65,20 +68,33 @@ class ServerProcess:
     def launch(self) -> None:
         """Starts it and returns at once."""
         assert self._process is None or self.exit_code is not None, "it is running already"
+        ports = ["--port", "0", "--ops-port", "0"]
+        self._launch("dev", *ports, "--log-format", "json", "--data-dir", str(self.data_dir))
+
+    def _launch(self, *arguments: str, **settings: object) -> None:
+        """`holdfast` with these arguments, and settings beside its own."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        environment |= {f"HOLDFAST_{name.upper()}": str(value) for name, value in self.settings.items()}
-        command = [sys.executable, "-m", "holdfast.cli", "dev", "--port", "0", "--ops-port", "0"]
-        command += ["--log-format", "json", "--data-dir", str(self.data_dir)]
+        wanted = self.settings | settings
+        environment |= {f"HOLDFAST_{name.upper()}": str(value) for name, value in wanted.items()}
+        directory = self._log_path.parent
         with self._log_path.open("ab") as log:
             self._life_starts = log.tell()
+            if self._is_preloaded:
+                self._process = preloaded.start(arguments, environment, directory, log)
+                return
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", "holdfast.cli", *arguments],
                 env=environment | self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self._log_path.parent,
+                cwd=directory,
             )
+
+    @property
+    def _is_preloaded(self) -> bool:
+        """Not if its environment changes how Python or the system load it, and only where many servers are started."""
+        return not self._env and not IS_LONG and "PYTEST_VERSION" in os.environ
 
     def kill(self) -> None:
         """SIGKILL: no warning, no clean-up."""
@@ -111,7 +127,7 @@ class ServerProcess:
     def pid(self) -> int:
         return self._running().pid
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | preloaded.ForkedServer:
         assert self._process is not None, "it was never started"
         return self._process
 
@@ -135,7 +151,8 @@ class ServerProcess:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log lines of one event since the last start."""
-        lines = [json.loads(line) for line in self.log_text.splitlines() if line.startswith("{") and line.endswith("}")]
+        named = [line for line in self.log_text.splitlines() if f'"{name}"' in line]  # cheaper than to read them all
+        lines = [json.loads(line) for line in named if line.startswith("{") and line.endswith("}")]
         return [line for line in lines if line.get("event") == name]
 
     def wait_for_event(self, name: str) -> dict[str, Any]:

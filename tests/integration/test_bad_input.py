@@ -3,6 +3,7 @@
 Sent as bytes, because the client library would refuse some of it before it leaves.
 """
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pytest
 from google.protobuf.message import Message
 
 from holdfast.client import Accepted, AsyncClient, NewTask
+from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.integration.server import ServerProcess
 from tests.integration.wire import Refusal, Wire
@@ -45,7 +47,8 @@ class Scene:
         assert isinstance(queues, bytes)
         counts = pb.QueueStatsResponse.FromString(queues)
         for outcome in counts.outcomes:
-            outcome.counts.ClearField("oldest_ready_age_ms")
+            for by_the_clock in ("oldest_ready_age_ms", "enqueued_per_second", "claimed_per_second"):
+                outcome.counts.ClearField(by_the_clock)
         tasks = [
             await wire.call("GetTask", pb.GetTaskRequest(task_id=task_id))
             for task_id in (self.claimed.task_id, self.ready_id)
@@ -196,6 +199,24 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
      "page_token"),
     ("long page token", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a", page_token="ab" * 25), "INVALID_FIELD",
      "page_token"),
+    ("unknown reason", "ListDeadLetters",
+     pb.ListDeadLettersRequest(queue="a", filter=pb.DeadLetterFilter(reason="AGE")), "INVALID_FIELD", "filter.reason"),
+    ("long error text", "ListDeadLetters",
+     pb.ListDeadLettersRequest(queue="a", filter=pb.DeadLetterFilter(error="e" * 257)), "TOO_LARGE", "filter.error"),
+    ("negative time", "ListDeadLetters",
+     pb.ListDeadLettersRequest(queue="a", filter=pb.DeadLetterFilter(died_from_ms=-1)), "OUT_OF_RANGE",
+     "filter.died_from_ms"),
+    ("long signature", "DiscardDeadLetters", pb.DiscardDeadLettersRequest(task_ids=[OTHER_TASK_ID], by="b" * 257),
+     "TOO_LARGE", "by"),
+    ("bad token of discards", "ListDiscards", pb.ListDiscardsRequest(page_token="zz"), "INVALID_FIELD", "page_token"),
+    ("negative snooze", "Release", pb.ReleaseRequest(claims=[pb.ClaimRef(task_id=OTHER_TASK_ID, token=1)], delay_ms=-1),
+     "OUT_OF_RANGE", "delay_ms"),
+    ("no updates", "UpdateTasks", b"", "MISSING_FIELD", "items"),
+    ("purge of no queue", "PurgeQueue", b"", "MISSING_FIELD", "queue"),
+    ("bad token of a purge", "PurgeQueue", queues_pb.PurgeQueueRequest(queue="a", page_token="all-1-"), "INVALID_FIELD",
+     "page_token"),
+    ("bad token of workers", "ListWorkers", queues_pb.ListWorkersRequest(page_token="w"), "INVALID_FIELD",
+     "page_token"),
 ]  # fmt: skip
 
 
@@ -275,6 +296,28 @@ SPECS: list[tuple[str, pb.TaskSpec | Callable[[], pb.TaskSpec], str, str]] = [
     ("long request id ttl", spec(request_id="r", request_id_ttl_ms=YEAR_MS + 1), "OUT_OF_RANGE", "request_id_ttl_ms"),
     ("huge request id ttl", spec(request_id="r", request_id_ttl_ms=INT64_MAX), "OUT_OF_RANGE", "request_id_ttl_ms"),
     ("huge result ttl", spec(result_ttl_ms=INT64_MAX), "OUT_OF_RANGE", "result_ttl_ms"),
+    ("no timeout", spec(timeout_ms=0), "OUT_OF_RANGE", "timeout_ms"),
+    ("negative timeout", spec(timeout_ms=-1), "OUT_OF_RANGE", "timeout_ms"),
+    ("huge timeout", spec(timeout_ms=INT64_MAX), "OUT_OF_RANGE", "timeout_ms"),
+    ("no ttl", spec(ttl_ms=0), "OUT_OF_RANGE", "ttl_ms"),
+    ("ttl beyond a year", spec(ttl_ms=YEAR_MS + 1), "OUT_OF_RANGE", "ttl_ms"),
+    ("long limit key", spec(limit_key="k" * 257), "TOO_LARGE", "limit_key"),
+    ("control in limit key", spec(limit_key="a\0b"), "INVALID_FIELD", "limit_key"),
+    ("long unique key", spec(unique_key="k" * 257), "TOO_LARGE", "unique_key"),
+    ("control in unique key", spec(unique_key="a\0b"), "INVALID_FIELD", "unique_key"),
+    ("scope without a key", spec(unique_scope=pb.UNIQUE_SCOPE_WHILE_WAITING), "INVALID_FIELD", "unique_scope"),
+    ("unknown scope", spec(unique_key="k", unique_scope=77), "INVALID_FIELD", "unique_scope"),
+    ("unknown shape", spec(retry=pb.RetryPolicy.FromString(b"\x08\x4d")), "INVALID_FIELD", "retry.shape"),
+    ("negative base", spec(retry=pb.RetryPolicy(base_ms=-1)), "OUT_OF_RANGE", "retry.base_ms"),
+    ("factor below one", spec(retry=pb.RetryPolicy(factor=0.5)), "OUT_OF_RANGE", "retry.factor"),
+    ("factor that is no number", spec(retry=pb.RetryPolicy(factor=math.nan)), "OUT_OF_RANGE", "retry.factor"),
+    ("endless factor", spec(retry=pb.RetryPolicy(factor=math.inf)), "OUT_OF_RANGE", "retry.factor"),
+    ("huge cap", spec(retry=pb.RetryPolicy(cap_ms=INT64_MAX)), "OUT_OF_RANGE", "retry.cap_ms"),
+    ("jitter that is no number", spec(retry=pb.RetryPolicy(jitter=math.nan)), "OUT_OF_RANGE", "retry.jitter"),
+    ("jitter above one", spec(retry=pb.RetryPolicy(jitter=1.01)), "OUT_OF_RANGE", "retry.jitter"),
+    ("empty error type", spec(retry=pb.RetryPolicy(non_retryable=["A", ""])), "MISSING_FIELD",
+     "retry.non_retryable[1]"),
+    ("many error types", spec(retry=pb.RetryPolicy(non_retryable=["A"] * 65)), "TOO_LARGE", "retry.non_retryable"),
 ]  # fmt: skip
 
 
@@ -422,7 +465,7 @@ async def test_bad_items_of_a_batch_are_refused_in_place(server: ServerProcess, 
             spec(queue=queue, type="2", priority=10),
             spec(queue=queue, type="3", request_id="same"),
             spec(queue=queue, type="", payload=b"x"),
-            spec(queue=queue, type="5", request_id="same"),
+            spec(queue=queue, type="3", request_id="same"),
             spec(queue=queue, type="6", delay_ms=-1),
             spec(queue=queue, type="7"),
         ]

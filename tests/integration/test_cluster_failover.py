@@ -87,8 +87,14 @@ def stats_of(client: Client, queue: str) -> dict[str, QueueStats]:
 
 
 def counts(stats: dict[str, QueueStats]) -> dict[str, QueueStats]:
-    """Without what grows by itself."""
-    return {name: replace(one, oldest_ready_age_ms=0) for name, one in stats.items()}
+    """Without what changes by itself, and what each leader counts anew."""
+    return {
+        name: replace(
+            one, oldest_ready_age_ms=0, latencies=(), enqueued_per_second=0, claimed_per_second=0,
+            succeeded_per_second=0, failed_per_second=0,
+        )
+        for name, one in stats.items()
+    }  # fmt: skip
 
 
 def check_unchanged(client: Client, queue: str, scene: Scene) -> None:

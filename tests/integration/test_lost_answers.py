@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.client import Accepted, AsyncClient, ConnectionFailed, NewTask, QueueStats, Rejected
+from holdfast.client import Accepted, AsyncClient, ConnectionFailed, NewTask, QueueStats, Rejected, TaskState
 from tests.integration.proxy import Flow, Proxy
 from tests.integration.server import ServerProcess
 
@@ -58,6 +58,6 @@ async def test_a_request_id_with_a_short_life(client: AsyncClient, queue: str) -
     """It is remembered while its task lives, however short its time."""
     task = NewTask(queue, "t", request_id="once", request_id_ttl_ms=1_000)
     first = await client.enqueue(task)
-    assert await client.enqueue(task) == Accepted(first.task_id, duplicate=True)
+    assert await client.enqueue(task) == Accepted(first.task_id, duplicate=True, state=TaskState.READY)
     info = await client.get_task(first.task_id)
     assert info.task == task

@@ -73,7 +73,7 @@ def check_all_there(address: str, load: Load) -> None:
     asked = list(load.accepted)
     with Client(address, timeout_s=DEADLINE_S) as client:
         for at in range(0, len(asked), 500):
-            batch = [NewTask(load.queue, "t", b"", request_id=request_id) for request_id in asked[at : at + 500]]
+            batch = [NewTask(load.queue, "t", b"x" * 500, request_id=request_id) for request_id in asked[at : at + 500]]
             again = [one for one in client.enqueue_many(batch) if isinstance(one, Accepted)]
             assert [one.task_id for one in again] == [load.accepted[request_id] for request_id in asked[at : at + 500]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.broker.metrics import Metrics
+from holdfast.broker.metrics import Metrics, QueueFigures
 from holdfast.serving.ops import OpsServer, OpsServerError
 
 
@@ -54,7 +54,7 @@ async def get(server: OpsServer, path: str, method: str = "GET") -> Answer:
 
 async def test_metrics_are_served(server: OpsServer, node: Node) -> None:
     node.metrics.tasks_enqueued.inc(3)
-    node.metrics.watch_queues(lambda: [("mail", {"ready": 4})])
+    node.metrics.watch_queues(lambda: [QueueFigures("mail", {"ready": 4})])
     answer = await get(server, "/metrics")
     assert answer.status == 200
     assert "content-type: text/plain" in answer.headers

@@ -9,11 +9,12 @@ import grpc.aio
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.proto.v1 import queues_pb2, schedules_pb2, tasks_pb2
 
 _PATHS = {
     method.name: f"/{service.full_name}/{method.name}"
-    for service in pb.DESCRIPTOR.services_by_name.values()
+    for messages in (tasks_pb2, queues_pb2, schedules_pb2)
+    for service in messages.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
 _TIMEOUT_S = 30.0

@@ -16,17 +16,17 @@ from holdfast.machine.entries import (
     AckItem,
     Cancel,
     ClaimRef,
-    DiscardDead,
     Enqueue,
     Entry,
     Extend,
     ExtendItem,
     Fail,
     FailItem,
-    NewTask,
     Release,
     RetryDead,
 )
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.operator_entries import DiscardDead
 from holdfast.machine.outcomes import Accepted, Acked, Claimed, Extended, Failed, Moved, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import NOT_DEAD
@@ -81,7 +81,7 @@ class Actor:
         new = NewTask(
             queue=rng.choice(QUEUES),
             priority=rng.choice((0, 5, 5, 9)),
-            tenant=b"",
+            tenant=rng.choice((b"", b"", b"blue", b"red")),
             request_id=b"request of " + label if rng.random() < 0.6 else b"",
             dedup_window_ms=DEDUP_WINDOW_MS,
             run_at_ms=0,
@@ -89,6 +89,7 @@ class Actor:
             max_claims=rng.choice((1, 2, 4, 20)),
             result_ttl_ms=rng.choice((0, 15 * 60 * 1000)),
             envelope=label + b" " * rng.choice((1, 50, 900)),
+            limit_key=rng.choice((b"", b"", b"disk")),
         )
         return self._ledger.order(new)
 

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from holdfast.broker import views
 from holdfast.broker.reserving import ReserveWanted
-from holdfast.machine.entries import Ack, AckItem, Enqueue, NewTask
+from holdfast.machine.entries import Ack, AckItem, Enqueue
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Claimed
 from holdfast.machine.rejections import Rejection
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError

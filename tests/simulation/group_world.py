@@ -353,12 +353,13 @@ class Node:
         self.is_dead = True
         self.network.nodes.pop(self.me, None)
         doomed = [*self._calls, *self._tasks]
-        for replica in self.replicas.values():
-            leading = replica.shard._leading
-            doomed += leading.housekeeping._tasks if leading is not None else ()
+        led = [leading for replica in self.replicas.values() if (leading := replica.shard._leading) is not None]
+        parts = [part for leading in led for part in leading._parts()]
         for task in doomed:
             task.cancel()
-        await asyncio.gather(*doomed, return_exceptions=True)
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*doomed, *(part.stop() for part in parts), return_exceptions=True)
 
     def _found_full(self) -> RefusedError:
         self.watch.dropped_rounds += 1

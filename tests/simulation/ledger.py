@@ -10,10 +10,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from holdfast.machine import keys
-from holdfast.machine.entries import AckItem, FailItem, NewTask
+from holdfast.machine.entries import AckItem, FailItem
 from holdfast.machine.ids import TOKEN_COUNTER_BITS
 from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import OrderedKV
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Claimed, Failed
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import (

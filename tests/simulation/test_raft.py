@@ -6,11 +6,12 @@ that change, replicas that are deleted and taken back, and disks that are gone.
 
 import pytest
 
+from tests.long import IS_LONG
 from tests.simulation.raft_histories import counts, history
 from tests.simulation.raft_seeds import ALL_ABLATIONS, KNOWN
 
 SEEDS_PER_TEST = 20
-TESTS = {3: 6, 5: 4}  # by the number of replicas
+TESTS = {3: 6, 5: 4} if IS_LONG else {3: 3, 5: 2}  # by the number of replicas
 SEEDS_TO_CATCH = 60
 
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.client import AsyncClient, InvalidArgument, Rejected, TaskState
-from holdfast.client.worker import claiming, heartbeats, session
-from holdfast.client.worker.jobs import Job, Outcome
+from holdfast.client import AsyncClient, ClaimedTask, InvalidArgument, Rejected, TaskState
+from holdfast.client.worker import claiming, deadlines, heartbeats, session
+from holdfast.client.worker.jobs import Job, Outcome, Succeeded, new_job
 from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
 from holdfast.client.worker.stopping import StopRequest
 from tests.simulation import virtual_time
@@ -44,7 +44,15 @@ def quiet() -> Iterator[None]:
 
 
 class World:
-    def __init__(self, seed: int, network: Network, *, takes_s_max: float = 3.0, grace_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        network: Network,
+        *,
+        takes_s_max: float = 3.0,
+        grace_s: float = 30.0,
+        lease_s: float = LEASE_S,
+    ) -> None:
         self.draw = random.Random(seed)
         random.seed(seed)  # the worker's own pauses
         self.network = network
@@ -53,7 +61,10 @@ class World:
         self.stop.attach(asyncio.get_running_loop())
         self._takes_s_max = takes_s_max
         self.handlers: SimHandlers | None = None
-        settings = Settings("sim", "sim:1", QUEUES, CONCURRENCY, grace_s, KINDS)
+        kinds: dict[str, WorkerTask] = {
+            name: SimKind(name, kind.is_async, int(lease_s * 1000)) for name, kind in KINDS.items()
+        }
+        settings = Settings("sim", "sim:1", QUEUES, CONCURRENCY, grace_s, kinds)
         client = cast(AsyncClient, self.broker)
         self.session = Session(settings, client, self.stop, make_handlers=self._make, now_s=SimBroker.now_s)
 
@@ -71,15 +82,15 @@ class World:
             assert running.count("reports") <= 2
 
     async def until_done(self) -> None:
-        while any(task.state in (TaskState.READY, TaskState.CLAIMED) for task in self.broker.tasks.values()):
+        while not all(task.state.is_final for task in self.broker.tasks.values()):
             await asyncio.sleep(0.2)
 
 
 async def work(
-    world: World, story: Callable[[], Coroutine[Any, Any, None]], tasks: int = 60
+    world: World, story: Callable[[], Coroutine[Any, Any, None]], tasks: int = 60, **options: Any
 ) -> tuple[WorkerReport, World]:
     """Runs the worker while the story is told; the story's end is the request to stop."""
-    world.broker.add(tasks, list(QUEUES), list(KINDS))
+    world.broker.add(tasks, list(QUEUES), list(KINDS), **options)
     sweeps = asyncio.create_task(world.sweep_for_ever())
     running = asyncio.create_task(world.session.run())
     await story()
@@ -108,7 +119,8 @@ async def through_faults(seed: int) -> tuple[WorkerReport, World]:
         world.network.request_lost = world.network.answer_lost = world.network.overloaded = 0
         await world.until_done()
 
-    return await work(world, story)
+    draw = random.Random(seed)
+    return await work(world, story, timeout_s=draw.choice([None, 2.5]), timeout_is_told=draw.random() < 0.5)
 
 
 @pytest.mark.parametrize("block", range(5))
@@ -234,6 +246,77 @@ def test_a_cancelled_task_is_interrupted_within_a_lease_if_that_is_possible() ->
     assert interrupted
 
 
+LATENCY_S = 0.02
+
+
+async def with_timeouts(
+    seed: int, timeout_s: float, *, is_told: bool, lease_s: float = LEASE_S
+) -> tuple[WorkerReport, World]:
+    """Handlers often take longer than they may. The last tasks come when the worker has waited for a while."""
+    world = World(seed, Network(latency_s_max=LATENCY_S), takes_s_max=2 * timeout_s, lease_s=lease_s)
+    options = {"timeout_s": timeout_s, "timeout_is_told": is_told}
+
+    async def story() -> None:
+        await world.until_done()
+        await asyncio.sleep(3 * timeout_s)
+        world.broker.add(CONCURRENCY, list(QUEUES), list(KINDS), **options)
+        await world.until_done()
+
+    return await work(world, story, tasks=20, **options)
+
+
+def check_timeouts(seeds: range, timeout_s: float, *, is_told: bool, lease_s: float = LEASE_S) -> None:
+    for seed in seeds:
+        _check_timeouts(seed, timeout_s, is_told, lease_s)
+
+
+def _check_timeouts(seed: int, timeout_s: float, is_told: bool, lease_s: float) -> None:
+    report, world = virtual_time.run(lambda: with_timeouts(seed, timeout_s, is_told=is_told, lease_s=lease_s), seed)
+    assert world.handlers is not None
+    timed_out = [run for run in world.handlers.runs if run.job.timed_out]
+    assert timed_out
+    for run in timed_out:
+        # Never after the server's own deadline, and not much before it: by the delays of the calls at most.
+        late_s = (run.told_s or float("inf")) - world.broker.deadline_s_of(run.job.claim)
+        assert -3 * LATENCY_S <= late_s <= 0.001, f"seed {seed}: {late_s}"
+        name = (run.job.claim.task_id, run.job.claim.token)
+        assert name not in world.broker.succeeded_s, f"seed {seed}: what came too late has counted"
+    for run in world.handlers.runs:
+        if run.job.claim.type == "async":
+            assert run.ended_s is not None
+            assert run.ended_s <= world.broker.deadline_s_of(run.job.claim) + 0.001, f"seed {seed}"
+    recorded = world.broker.error_types
+    assert set(recorded) <= {"Sim", "TaskTimeout"}
+    assert recorded.count("TaskTimeout") + world.broker.timed_out == len(timed_out), f"seed {seed}"
+    assert report.failed == len(recorded) + world.broker.timed_out, f"seed {seed}: who was faster makes no difference"
+    assert report.lost == world.broker.expired == 0, f"seed {seed}: a timeout is no lost lease"
+    assert not world.session._deadlines._timers, f"seed {seed}: a timer outlives its task"
+
+
+TIMEOUTS_S = [1.0, 1.5, 5.0]  # shorter and longer than a lease
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_attempt_that_takes_too_long_is_stopped_in_time_and_has_failed(is_told: bool) -> None:
+    """Its timeout is in the claim, or it is the queue's and shows only in leases that are not extended any more."""
+    for timeout_s in TIMEOUTS_S:
+        check_timeouts(range(6), timeout_s, is_told=is_told)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_timeout_is_noticed_in_time_also_if_it_is_much_shorter_than_the_lease(is_told: bool) -> None:
+    check_timeouts(range(6), 1.0, is_told=is_told, lease_s=30.0)
+
+
+def test_a_snoozed_task_comes_again_and_no_attempt_is_spent() -> None:
+    _, world = virtual_time.run(lambda: with_lost_answers(1), 1)
+    snoozed = [task for task in world.broker.tasks.values() if task.due_s]
+    assert snoozed
+    assert {task.state for task in snoozed} == {TaskState.SUCCEEDED}
+    failures = world.broker.error_types.count("Sim")
+    assert sum(task.attempt - 1 for task in world.broker.tasks.values()) == failures
+
+
 # --- ablations: without each of these the checks above must fail ---------------------------------------------
 
 
@@ -259,7 +342,6 @@ def test_the_checks_notice_missing_heartbeats(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_checks_notice_reports_without_the_right_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "lose", lambda job, why: None)
-    monkeypatch.setattr(session, "lose", lambda job, why: None)
     late = 0
     for seed in range(20):
         _, world = virtual_time.run(lambda seed=seed: through_faults(seed), seed)  # type: ignore[misc]
@@ -275,3 +357,40 @@ def test_the_checks_notice_a_shutdown_that_forgets_the_last_poll(monkeypatch: py
     monkeypatch.setattr(claiming.Claimer, "collect", collect)
     with pytest.raises(AssertionError):
         check_nothing_is_left_behind(range(50))
+
+
+def _ends_nothing(job: Job) -> None:
+    pass
+
+
+def _knows_no_timeouts(job: Job, lease_ms: int, lease_ends_s: float) -> None:
+    job.lease_ends_s, job.extend_at_s = lease_ends_s, lease_ends_s - lease_ms / 1000 * 2 / 3
+
+
+def _is_patient(self: heartbeats.Heartbeats, job: Job) -> None:
+    pass
+
+
+def _counts_from_the_question(claim: ClaimedTask, lease_ms: int, asked_ms: int) -> Job:
+    job = new_job(claim, lease_ms, asked_ms)
+    asked_s = claim.lease_ends_s - claim.lease_ms / 1000
+    job.deadline_s = None if claim.timeout_ms is None else asked_s + claim.timeout_ms / 1000
+    return job
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "without", "is_told", "lease_s"),
+    [
+        (deadlines, "time_out", _ends_nothing, True, LEASE_S),
+        (heartbeats, "note_extended", _knows_no_timeouts, False, LEASE_S),
+        (heartbeats.Heartbeats, "added", _is_patient, False, 30.0),
+        (session, "new_job", _counts_from_the_question, True, LEASE_S),
+        (session, "timeout_of", lambda job: Succeeded(), True, LEASE_S),
+    ],
+)
+def test_the_checks_notice_timeouts_that_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch, where: Any, name: str, without: Any, is_told: bool, lease_s: float
+) -> None:
+    monkeypatch.setattr(where, name, without)
+    with pytest.raises(AssertionError):
+        check_timeouts(range(8), 1.0, is_told=is_told, lease_s=lease_s)

@@ -1,8 +1,8 @@
 """A broker and a network for one worker, on virtual time: small, exact about claims, and faulty on purpose.
 
-The broker keeps the rules that a worker must live with: claims end with their leases, a stale token is refused, a
-repeated claim_request_id gives its claims again, a repeated report its first answer. The network loses requests and
-answers.
+The broker keeps the rules that a worker must live with: claims end with their leases, no lease goes beyond the timeout
+of its task, a stale token is refused, a repeated claim_request_id gives its claims again, a repeated report its first
+answer. The network loses requests and answers.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from holdfast.client import (
     TaskState,
 )
 from holdfast.client.models import TaskError
-from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Succeeded
+from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded
 
 T = TypeVar("T")
 
@@ -43,6 +43,9 @@ class SimTask:
     attempt: int = 1
     claims: int = 0
     cancel_requested: bool = False
+    timeout_s: float | None = None
+    timeout_is_told: bool = True  # in the claim; the timeout of a queue is not
+    due_s: float = 0.0  # while it is snoozed
     answers: dict[int, Any] = field(default_factory=dict)  # by token
 
 
@@ -62,31 +65,42 @@ class SimBroker:
         self.network = network
         self.tasks: dict[str, SimTask] = {}
         self.expired = 0
+        self.timed_out = 0  # noticed here, before the worker had reported it
         self.reported: set[tuple[str, int]] = set()  # task and token of every report that was sent
+        self.error_types: list[str] = []  # of the failures that were recorded
+        self.succeeded_s: dict[tuple[str, int], float] = {}
         self._draw = draw
         self._tokens = 0
         self._requests: dict[str, list[tuple[str, int]]] = {}
         self._ready = asyncio.Event()
         self._expiries_s: dict[tuple[str, int], float] = {}
+        self._deadlines_s: dict[tuple[str, int], float] = {}
 
     @staticmethod
     def now_s() -> float:
         return asyncio.get_running_loop().time()
 
-    def add(self, count: int, queues: Sequence[str], kinds: Sequence[str]) -> None:
+    def add(self, count: int, queues: Sequence[str], kinds: Sequence[str], **options: Any) -> None:
         for number in range(len(self.tasks), len(self.tasks) + count):
             task_id = f"task-{number}"
-            self.tasks[task_id] = SimTask(task_id, self._draw.choice(queues), self._draw.choice(kinds))
+            self.tasks[task_id] = SimTask(task_id, self._draw.choice(queues), self._draw.choice(kinds), **options)
         self._ready.set()
 
     def claimed(self) -> list[SimTask]:
         return [task for task in self.tasks.values() if task.state is TaskState.CLAIMED]
 
     def sweep(self) -> None:
-        """Ends the leases that have run out."""
-        for task in self.claimed():
-            if task.expiry_s <= self.now_s():
-                self.expired += 1
+        """Ends the leases that have run out, and the pauses."""
+        now_s = self.now_s()
+        for task in self.tasks.values():
+            if task.state is TaskState.CLAIMED and task.expiry_s <= now_s:
+                if task.expiry_s >= self._deadlines_s[task.task_id, task.token]:
+                    self.timed_out += 1
+                    task.attempt += 1
+                else:
+                    self.expired += 1
+                self._make_ready(task)
+            elif task.state is TaskState.DELAYED and task.due_s <= now_s:
                 self._make_ready(task)
 
     def _make_ready(self, task: SimTask) -> None:
@@ -110,12 +124,13 @@ class SimBroker:
         sent_s = self.now_s()
 
         async def claim() -> list[ClaimedTask]:
-            ends_s = self.now_s() + wait_ms / 1000
+            arrived_s = self.now_s()
+            ends_s = arrived_s + wait_ms / 1000
             while True:
                 refs = self._held(claim_request_id) or self._pick(queues, max_tasks, max_tasks_by_queue, lease_ms)
                 if refs or self.now_s() >= ends_s:
                     self._requests[claim_request_id] = refs
-                    return [self._claim_message(task_id, sent_s) for task_id, _ in refs]
+                    return [self._claim_message(task_id, sent_s, arrived_s) for task_id, _ in refs]
                 self._ready.clear()
                 try:
                     async with asyncio.timeout(ends_s - self.now_s()):
@@ -139,20 +154,28 @@ class SimBroker:
             for task, _ in zip(ready, range(room), strict=False):
                 self._tokens += 1
                 task.state, task.token, task.claims = TaskState.CLAIMED, self._tokens, task.claims + 1
+                deadline_s = float("inf") if task.timeout_s is None else self.now_s() + task.timeout_s
+                self._deadlines_s[task.task_id, task.token] = deadline_s
                 self._set_expiry(task, lease_ms)
                 picked.append((task.task_id, task.token))
         return picked
 
     def _set_expiry(self, task: SimTask, lease_ms: int) -> None:
-        task.expiry_s = self._expiries_s[task.task_id, task.token] = self.now_s() + lease_ms / 1000
+        name = (task.task_id, task.token)
+        task.expiry_s = self._expiries_s[name] = min(self.now_s() + lease_ms / 1000, self._deadlines_s[name])
 
     def expiry_s_of(self, claim: ClaimedTask) -> float:
         """When the lease of a claim ends, or ended."""
         return self._expiries_s[claim.task_id, claim.token]
 
-    def _claim_message(self, task_id: str, sent_s: float) -> ClaimedTask:
+    def deadline_s_of(self, claim: ClaimedTask) -> float:
+        """When the attempt of a claim has taken too long."""
+        return self._deadlines_s[claim.task_id, claim.token]
+
+    def _claim_message(self, task_id: str, sent_s: float, arrived_s: float) -> ClaimedTask:
         task = self.tasks[task_id]
-        lease_s = max(0.0, task.expiry_s - sent_s)
+        told_ms = None if task.timeout_s is None or not task.timeout_is_told else round(task.timeout_s * 1000)
+        lease_ms = max(0, _lease_ms(task.expiry_s - arrived_s))
         return ClaimedTask(
             task_id=task_id,
             token=task.token,
@@ -160,8 +183,9 @@ class SimBroker:
             type=task.type,
             attempt=task.attempt,
             claims=task.claims,
-            lease_ms=int(lease_s * 1000),
-            lease_ends_s=sent_s + lease_s,
+            timeout_ms=told_ms,
+            lease_ms=lease_ms,
+            lease_ends_s=sent_s + lease_ms / 1000,
         )
 
     def _is_current(self, task_id: str, token: int) -> bool:
@@ -177,8 +201,8 @@ class SimBroker:
                 task = self.tasks[item.claim.task_id]
                 if self._is_current(task.task_id, item.claim.token):
                     self._set_expiry(task, item.lease_ms)
-                    lease_s = task.expiry_s - sent_s
-                    answers.append(Extended(int(lease_s * 1000), sent_s + lease_s, task.cancel_requested))
+                    lease_ms = _lease_ms(task.expiry_s - self.now_s())
+                    answers.append(Extended(lease_ms, sent_s + lease_ms / 1000, task.cancel_requested))
                 else:
                     answers.append(StaleToken("", reason="STALE_TOKEN"))
             return answers
@@ -188,21 +212,28 @@ class SimBroker:
     async def ack_many(self, items: Sequence[Ack], *, timeout_s: float) -> list[Acked | Rejected]:
         def finish(task: SimTask, _: Ack) -> Acked:
             task.state = TaskState.SUCCEEDED
+            self.succeeded_s[task.task_id, task.token] = self.now_s()
             return Acked()
 
         return await self._report(items, finish)
 
     async def fail_many(self, items: Sequence[Failure], *, timeout_s: float) -> list[Failed | Rejected]:
-        def fail(task: SimTask, _: Failure) -> Failed:
+        def fail(task: SimTask, failure: Failure) -> Failed:
             task.attempt += 1
+            self.error_types.append(failure.error.type)
             self._make_ready(task)
             return Failed(TaskState.RETRY_PENDING)
 
         return await self._report(items, fail)
 
-    async def release_many(self, claims: Sequence[ClaimedTask], *, timeout_s: float) -> list[Released | Rejected]:
+    async def release_many(
+        self, claims: Sequence[ClaimedTask], *, delay_ms: int = 0, timeout_s: float
+    ) -> list[Released | Rejected]:
         def release(task: SimTask, _: Failure) -> Released:
-            self._make_ready(task)
+            if delay_ms and not task.cancel_requested:
+                task.state, task.due_s = TaskState.DELAYED, self.now_s() + delay_ms / 1000
+            else:
+                self._make_ready(task)
             return Released(task.state)
 
         return await self._report([Failure(claim) for claim in claims], release)
@@ -240,6 +271,10 @@ class SimBroker:
         return answer
 
 
+def _lease_ms(lease_s: float) -> int:
+    return int(lease_s * 1000 + 1e-6)  # whole milliseconds, like the server's clock
+
+
 @dataclass
 class Run:
     """One run of a handler."""
@@ -247,6 +282,7 @@ class Run:
     job: Job
     began_s: float
     ended_s: float | None = None
+    told_s: float | None = None  # when the handler was told to stop
     lease_ended_s: float = 0.0  # by the broker's clock, as known when the handler ended
 
 
@@ -268,11 +304,15 @@ class SimHandlers:
         return [run for run in self.runs if run.ended_s is None]
 
     def reported_too_late(self) -> list[str]:
-        """Tasks whose outcome was reported although their lease had ended before their handler did."""
+        """Tasks whose outcome was reported although their lease had ended before their handler did.
+
+        That an attempt took too long may be reported at any time: the server knows it by itself.
+        """
         return [
             run.job.claim.task_id
             for run in self.runs
             if run.ended_s is not None
+            and not run.job.timed_out
             and run.ended_s > run.lease_ended_s
             and (run.job.claim.task_id, run.job.claim.token) in self._broker.reported
         ]
@@ -284,20 +324,30 @@ class SimHandlers:
         task = asyncio.create_task(self._run(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if job.claim.type == "async":
-            job.interrupt = task.cancel  # type: ignore[assignment]  # what it returns is of no interest
+
+        def tell() -> None:
+            run.told_s = SimBroker.now_s()
+            if job.claim.type == "async":
+                task.cancel()
+
+        job.interrupt = tell
 
     async def _run(self, run: Run) -> None:
         outcome: Outcome
         try:
             await asyncio.sleep(self._draw.uniform(0, self._takes_s_max))
-            failed = self._draw.random() < 0.1
-            outcome = AttemptFailed(TaskError("Sim")) if failed else Succeeded(b"1")
+            outcome = self._draw_outcome()
         except asyncio.CancelledError:
             outcome = Interrupted()
         run.ended_s = SimBroker.now_s()
         run.lease_ended_s = self._broker.expiry_s_of(run.job.claim)
         self._ended(run.job, outcome)
+
+    def _draw_outcome(self) -> Outcome:
+        drawn = self._draw.random()
+        if drawn < 0.1:
+            return AttemptFailed(TaskError("Sim"))
+        return Snoozed(self._draw.choice([0, 100, 1_000])) if drawn < 0.2 else Succeeded(b"1")
 
     def close(self) -> None:
         pass

@@ -15,7 +15,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from holdfast.broker import checkpoints, proposals, scheduler
+from holdfast.broker import checkpoints, proposals
 from holdfast.broker import shard as shard_module
 from holdfast.broker.checkpoints import Checkpointer, Kept
 from holdfast.broker.config import BrokerConfig
@@ -24,6 +24,7 @@ from holdfast.broker.log.errors import DiskFailedError
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.rounds import Rounds
+from holdfast.broker.scheduling import lines, scheduler
 from holdfast.broker.state import StateError, StateFullError
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
@@ -130,7 +131,8 @@ class Plan:
             return elapsed
 
         values: list[tuple[object, str, object]] = [
-            (scheduler, "REFILL_TASKS", self.refill_tasks),
+            (lines, "REFILL_TASKS", self.refill_tasks),
+            (lines, "LANE_REFILL_TASKS", min(self.refill_tasks, lines.LANE_REFILL_TASKS)),
             (scheduler, "WINDOWS_MAX", self.windows_max),
             (proposals, "ROUND_ENTRIES_MAX", self.round_entries_max),
             (shard_module, "time", SimpleNamespace(perf_counter=perf_counter, monotonic=_loop_time)),
@@ -359,10 +361,13 @@ class Node:
         """The process is gone from one moment to the next."""
         self.is_dead = True
         leading = self.shard._leading if hasattr(self, "shard") else None
-        doomed = [*self._calls, *self._tasks, *(leading.housekeeping._tasks if leading is not None else ())]
+        parts = [*leading._parts()] if leading is not None else []
+        doomed = [*self._calls, *self._tasks]
         for task in doomed:
             task.cancel()
-        await asyncio.gather(*doomed, return_exceptions=True)
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*doomed, *(part.stop() for part in parts), return_exceptions=True)
 
     async def stop(self) -> None:
         """As a node stops on SIGTERM, unless it comes to another end meanwhile."""

@@ -7,16 +7,23 @@ from holdfast.client import (
     Ack,
     Acked,
     AsyncClient,
+    Attempt,
     Cancelled,
+    CatchUp,
     ClaimedTask,
     ClaimRef,
     Client,
     ClusterInfo,
     ClusterNode,
+    DeadLetterDone,
+    DeadLetterFilter,
     DeadLetterPage,
+    DeadLetterProgress,
     Extended,
+    Failed,
     MoveWish,
     NewTask,
+    Overlap,
     Plan,
     PlanProgress,
     PlanStep,
@@ -24,9 +31,19 @@ from holdfast.client import (
     QueueSettings,
     QueueStats,
     Rejected,
+    Released,
+    RetryPolicy,
+    RetryShape,
+    Schedule,
+    ScheduleInfo,
     TaskInfo,
     TaskState,
+    TaskUpdate,
+    TenantPolicy,
     Topology,
+    UniqueScope,
+    Updated,
+    WorkerInfo,
 )
 
 
@@ -86,6 +103,68 @@ def operate() -> None:
         client.cancel_plan(plan.id)
         client.drain_node("n1", drain=False)
         client.remove_node("n1")
+
+
+def ask_for_more(client: Client) -> None:
+    retry = RetryPolicy(shape=RetryShape.FIXED, base_ms=500, jitter=0.1, non_retryable=["PaymentRefused"])
+    task = NewTask(
+        "mail",
+        "welcome",
+        retry=retry,
+        unique_key="k",
+        unique_scope=UniqueScope.WHILE_WAITING,
+        limit_key="l",
+        timeout_ms=1_000,
+        ttl_ms=1_000,
+    )
+    assert_type(client.enqueue(task).state, TaskState | None)
+    claim = ClaimRef("id", 1)
+    assert_type(client.fail(claim, retry_at_ms=17), Failed)
+    assert_type(client.release(claim, delay_ms=60_000), Released)
+    assert_type(client.update_task("id", priority=9, delay_ms=0), Updated)
+    assert_type(client.update_tasks([TaskUpdate("id", run_at_ms=17)]), list[Updated | Rejected])
+    assert_type(client.get_task("id").attempts, tuple[Attempt, ...])
+
+
+def look_after_queues(client: Client) -> None:
+    stats = client.queue_stats("mail")
+    assert_type(stats.latencies[0].claim_to_ack.quantile_ms(0.99), float | None)
+    assert_type(client.list_workers().workers, tuple[WorkerInfo, ...])
+    assert_type(client.purge_queue("mail", dry_run=True, progress=lambda purged: print(purged + 1)), int)
+    policy = QueuePolicy(rate_per_second=5, non_retryable=("A",), tenants=[TenantPolicy("acme", weight=3)])
+    assert_type(client.set_queue("mail", policy=policy, clear=["tenants.acme"]), QueueSettings)
+    assert_type(client.pause_queue("mail"), QueueSettings)
+    assert_type(client.resume_queue("mail"), QueueSettings)
+    where = DeadLetterFilter(type="welcome", died_from_ms=17)
+    assert_type(client.list_dead_letters("mail", where=where).tasks, tuple[TaskInfo, ...])
+    for letter in client.iter_dead_letters("mail", where=where):
+        assert_type(letter, TaskInfo)
+    told = client.retry_dead_letters_where("mail", where, limit=7, progress=lambda progress: print(progress.done + 1))
+    assert_type(told, DeadLetterProgress)
+    assert_type(client.discard_dead_letters_where("mail", by="ada", note="old"), DeadLetterProgress)
+    assert_type(client.discard_dead_letter("id", by="ada"), DeadLetterDone)
+    assert_type(client.list_discards().discards[0].discarded_at_ms, int)
+
+
+def schedule(client: Client) -> None:
+    nightly = Schedule("nightly", "@daily", NewTask("q", "t"), catch_up=CatchUp.ALL, overlap=Overlap.SKIP)
+    assert_type(client.put_schedule(nightly, must_be_new=True), ScheduleInfo)
+    assert_type(client.get_schedule("q", "nightly").next_at_ms, int | None)
+    assert_type(client.list_schedules().schedules, tuple[ScheduleInfo, ...])
+    assert_type(client.pause_schedule("q", "nightly"), ScheduleInfo)
+    assert_type(client.resume_schedule("q", "nightly"), ScheduleInfo)
+    assert_type(client.trigger_schedule("q", "nightly", request_id="r-1"), Accepted)
+    assert_type(client.preview_schedule("@daily", count=3), list[int])
+    assert_type(client.schedule_times("q", "nightly", after_ms=17), list[int])
+    client.delete_schedule("q", "nightly")
+
+
+async def look_asynchronously(client: AsyncClient) -> None:
+    async for letter in client.iter_dead_letters("mail"):
+        assert_type(letter, TaskInfo)
+    assert_type(await client.purge_queue("mail"), int)
+    assert_type(await client.retry_dead_letters_where("mail"), DeadLetterProgress)
+    assert_type(await client.trigger_schedule("q", "nightly"), Accepted)
 
 
 async def operate_asynchronously(client: AsyncClient) -> None:

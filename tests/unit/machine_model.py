@@ -2,31 +2,37 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.machine import entries, keys, outcomes, rows
-from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, ForgetItem, NewTask
-from holdfast.machine.rejections import Rejection
+from holdfast.machine import entries, keys, operator_entries, rows
+from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, ForgetItem
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
+from tests.unit.machine_picture import Answer, Handle, handle_of
 
 SHARD = 0x1234
 INCARNATION = 3
 FINISHED = (SUCCEEDED, CANCELLED)
 ENDED = (SUCCEEDED, CANCELLED, DEAD)
+WAITING = (READY, DELAYED, RETRY_PENDING)
 PAUSE_MS = 600_000
+ATTEMPTS_KEPT = 16
+STATES_WITH_KEY = {rows.UNIQUE_UNTIL_DONE: (*WAITING, CLAIMED), rows.UNIQUE_WHILE_WAITING: WAITING}
 
-Answer = tuple[Any, ...] | str  # (name of the outcome, its fields…), or the code of a rejection
-Handle = tuple[Any, ...]  # ("request", queue, request id), ("answer", token) or ("reserve", claim request id)
+Lane = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
 
 
 @dataclass
 class Task:
+    id: bytes
     new: NewTask
     place: int
-    state: int
+    priority: int
     enqueued_ms: int
-    changed_ms: int
+    start_by_ms: int
+    state: int = 0
+    changed_ms: int = 0
     timer_ms: int = 0
     token: int = 0
     worker: bytes = b""
@@ -36,15 +42,31 @@ class Task:
     dead_reason: int = 0
     report: tuple[int, bytes] | None = None
     had_follow_ups: bool = False
+    lost_key: bool = False
+    attempts: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
+
+    @property
+    def lane(self) -> Lane:
+        return self.new.queue, self.priority, self.new.tenant, self.new.limit_key
+
+    @property
+    def is_plain(self) -> bool:
+        return (self.new.tenant, self.new.limit_key) == (b"", b"")
+
+    def note_attempt(self, how: int, now_ms: int, brief: bytes) -> None:
+        self.attempts = [*self.attempts, (how, self.changed_ms, now_ms, self.worker, brief)][-ATTEMPTS_KEPT:]
 
     def fields(self) -> dict[str, Any]:
         """Named as in rows.Execution."""
         new = self.new
+        flags = {8: bool(self.attempts), 16: self.had_follow_ups, 32: self.cancel, 64: self.lost_key}
         return {
             "queue": new.queue, "tenant": new.tenant, "request_id": new.request_id, "worker": self.worker,
-            "state": self.state, "priority": new.priority, "cancel_requested": int(self.cancel),
-            "dead_reason": self.dead_reason, "had_follow_ups": int(self.had_follow_ups), "sequence": self.place,
-            "token": self.token, "timer_ms": self.timer_ms, "enqueued_ms": self.enqueued_ms,
+            "type": new.type, "limit_key": new.limit_key, "unique_key": new.unique_key,
+            "state": self.state, "priority": self.priority,
+            "flags": new.flags + sum(flag for flag, is_set in flags.items() if is_set),
+            "dead_reason": self.dead_reason, "sequence": self.place, "token": self.token, "timer_ms": self.timer_ms,
+            "start_by_ms": self.start_by_ms, "timeout_ms": new.timeout_ms, "enqueued_ms": self.enqueued_ms,
             "changed_ms": self.changed_ms, "result_ttl_ms": new.result_ttl_ms, "claims": self.claims,
             "failures": self.failures, "max_attempts": new.max_attempts, "max_claims": new.max_claims,
             "size_bytes": len(new.envelope),
@@ -60,34 +82,34 @@ class Model:
         self.tasks: dict[bytes, Task] = {}
         self.totals: dict[bytes, Counter[str]] = {}
         self.marks: dict[bytes, list[int]] = {}
+        self.age_marks: dict[bytes, int] = {}
+        self.lane_marks: dict[Lane, int] = {}  # of lanes with ready tasks
+        self.unique: dict[tuple[bytes, bytes], bytes] = {}  # (queue, unique key) to the task that has it
         self.memory: dict[Handle, tuple[Any, int]] = {}  # what is remembered, until when
         self.level = 1
-        self.settings: dict[bytes, tuple[int, bytes]] = {}
+        self.settings: dict[bytes, tuple[int, bytes, int]] = {}
         self.posted: dict[int, list[tuple[int, bytes]]] = {}  # all letters that ever were, by destination
         self.delivered: Counter[int] = Counter()
         self.inbox: dict[tuple[int, int], int] = {}
+        self.shares: dict[tuple[bytes, int, int], bytes] = {}
+        self.timings: list[tuple[bytes, bytes, int, int]] = []  # of the newest entry
 
     def apply(self, entry: Entry) -> list[Answer]:
         self.now_ms = max(self.now_ms, entry.now_ms)
-        if isinstance(entry, entries.LeaderStarted):
-            self.stepped_ms = self.now_ms if entry.stepped else self.stepped_ms
-            return []
-        if isinstance(entry, entries.RaiseLevel):
-            if entry.level <= self.level:
-                return ["OLD_LEVEL"]
-            self.level = entry.level
-            return [("Changed", entry.level)]
-        if isinstance(entry, entries.SetQueue):
-            return [self._set_queue(entry)]
-        if isinstance(entry, entries.Receive):
-            return [self._receive(entry)]
-        if isinstance(entry, entries.Delivered):
-            return [self._delivered(entry)]
-        if isinstance(entry, entries.Claim):
-            return self._claim(entry)
-        if isinstance(entry, entries.Enqueue):
-            return [("Accepted", *self._accept(new)) for new in entry.tasks]
+        self.timings = []
+        wholes: dict[type[Entry], Callable[[Any], list[Answer]]] = {
+            entries.LeaderStarted: self._leader_started,
+            entries.RaiseLevel: self._raise_level,
+            entries.SetQueue: self._set_queue,
+            entries.Receive: self._receive,
+            entries.Delivered: self._delivered,
+            entries.Claim: self._claim,
+            operator_entries.DealShares: self._deal_shares,
+        }
+        if type(entry) in wholes:
+            return wholes[type(entry)](entry)
         rules: dict[type[Entry], Callable[[Any, Any], Answer]] = {
+            entries.Enqueue: self._enqueue,
             entries.Ack: self._ack,
             entries.AckAway: self._ack,
             entries.Fail: self._fail,
@@ -97,73 +119,164 @@ class Model:
             entries.Promote: self._promote,
             entries.Cancel: self._cancel,
             entries.RetryDead: self._retry_dead,
-            entries.DiscardDead: self._discard_dead,
+            operator_entries.DiscardDead: self._discard_dead,
+            operator_entries.UpdateTasks: self._update,
+            operator_entries.Lapse: self._lapse,
             entries.Purge: self._purge,
             entries.Forget: self._forget,
         }
-        items: list[Any] = entry.task_ids if hasattr(entry, "task_ids") else entry.items
+        names = ("task_ids", "items", "tasks")
+        items: list[Any] = next(getattr(entry, name) for name in names if hasattr(entry, name))
         return [rules[type(entry)](item, entry) for item in items]
 
     def line(self, queue: bytes) -> list[bytes]:
-        """The ready tasks of a queue in the order in which they are to be handed out."""
-        ready = [(id_, task) for id_, task in self.tasks.items() if task.state == READY and task.new.queue == queue]
-        return [id_ for id_, task in sorted(ready, key=lambda pair: (-pair[1].new.priority, pair[1].place))]
+        """The ready tasks of a queue, lane by lane."""
+        ready = [task for task in self.tasks.values() if task.state == READY and task.new.queue == queue]
+        return [task.id for task in sorted(ready, key=lambda task: (-task.priority, *task.lane[2:], task.place))]
 
-    def _accept(self, new: NewTask) -> tuple[bytes, bool]:
+    # What a shard is told.
+
+    def _leader_started(self, entry: entries.LeaderStarted) -> list[Answer]:
+        self.stepped_ms = self.now_ms if entry.stepped else self.stepped_ms
+        return []
+
+    def _raise_level(self, entry: entries.RaiseLevel) -> list[Answer]:
+        if entry.level <= self.level:
+            return ["OLD_LEVEL"]
+        self.level = entry.level
+        return [("Changed", entry.level)]
+
+    def _set_queue(self, entry: entries.SetQueue) -> list[Answer]:
+        if entry.queue in self.settings and entry.version <= self.settings[entry.queue][0]:
+            return ["OLD_VERSION"]
+        since_ms = self.settings[entry.queue][2] if entry.queue in self.settings else 0
+        since_ms = self.now_ms if entry.changes_rates else since_ms
+        self.settings[entry.queue] = entry.version, entry.policy, since_ms
+        return [("Changed", entry.version)]
+
+    def _deal_shares(self, entry: operator_entries.DealShares) -> list[Answer]:
+        for shard, body in entry.shares:
+            self.shares.pop((entry.queue, entry.what, shard), None)
+            if body:
+                self.shares[entry.queue, entry.what, shard] = body
+        return [("Changed", len(entry.shares))]
+
+    # Tasks that come.
+
+    def _enqueue(self, new: NewTask, _: entries.Enqueue) -> Answer:
+        what, _until_ms = self.memory.get(("request", new.queue, new.request_id), (None, 0))
+        if what is not None and new.digest and what[2] and what[2] != new.digest:
+            return "REQUEST_ID_CONFLICT"
+        return ("Accepted", *self._accept(new))
+
+    def _accept(self, new: NewTask) -> tuple[bytes, bool, int]:
         handle = ("request", new.queue, new.request_id)
         if new.request_id and handle in self.memory:
-            return self.memory[handle][0][0], True
+            return self._known(self.memory[handle][0][0])
+        holder = self.unique.get((new.queue, new.unique_key))
+        task_id = self._make(new) if holder is None else holder
+        if new.request_id:
+            self.memory[handle] = (task_id, new.dedup_window_ms, new.digest), self.now_ms + new.dedup_window_ms
+        return (task_id, False, 0) if holder is None else self._known(holder)
+
+    def _known(self, task_id: bytes) -> tuple[bytes, bool, int]:
+        return task_id, True, self.tasks[task_id].state if task_id in self.tasks else 0
+
+    def _make(self, new: NewTask) -> bytes:
         place, now_ms = self._next_place(), self.now_ms
         bits = f"{now_ms:048b}1000{SHARD >> 4:012b}10{SHARD & 15:04b}{place:058b}"
         task_id = int(bits, 2).to_bytes(16, "big")
-        later = new.run_at_ms > now_ms
-        self.tasks[task_id] = Task(new, place, DELAYED if later else READY, now_ms, now_ms)
-        self.tasks[task_id].timer_ms = new.run_at_ms if later else 0
-        self.totals.setdefault(new.queue, Counter())["enqueued_total"] += 1
+        self.totals.setdefault(new.queue, Counter())
         self.marks.setdefault(new.queue, [0] * 10)
-        if new.request_id:
-            self.memory[handle] = (task_id, new.dedup_window_ms), now_ms + new.dedup_window_ms
-        return task_id, False
+        self.age_marks.setdefault(new.queue, 0)
+        task = self.tasks[task_id] = Task(task_id, new, place, new.priority, now_ms, new.start_by_ms)
+        later = new.run_at_ms > now_ms
+        self._move(task, DELAYED if later else READY, new.run_at_ms if later else 0, "enqueued_total")
+        return task_id
 
-    def _set_queue(self, entry: entries.SetQueue) -> Answer:
-        if entry.queue in self.settings and entry.version <= self.settings[entry.queue][0]:
-            return "OLD_VERSION"
-        self.settings[entry.queue] = entry.version, entry.policy
-        return ("Changed", entry.version)
-
-    def _receive(self, entry: entries.Receive) -> Answer:
+    def _receive(self, entry: entries.Receive) -> list[Answer]:
         source = entry.source, entry.incarnation
         last = self.inbox.get(source, entry.first_sequence - 1)
         numbered = list(enumerate(entry.tasks, start=entry.first_sequence))
         if entry.first_sequence - last > 1:
-            return "OUT_OF_ORDER"
+            return ["OUT_OF_ORDER"]
         accepted = []
         for number, new in numbered:
             if number > last:
                 accepted.append(self._accept(new))
                 self.inbox[source] = number
-        return ("Received", self.inbox.get(source, last), tuple(accepted))
+        return [("Received", self.inbox.get(source, last), tuple(accepted))]
 
-    def _delivered(self, entry: entries.Delivered) -> Answer:
+    def _delivered(self, entry: entries.Delivered) -> list[Answer]:
         letters, before = self.posted.get(entry.destination, []), self.delivered[entry.destination]
         if entry.sequence not in range(before + 1, len(letters) + 1):
-            return "NOT_WAITING"
+            return ["NOT_WAITING"]
         self.delivered[entry.destination] = min(entry.sequence, before + 1000)
-        return ("Changed", self.delivered[entry.destination])
+        return [("Changed", self.delivered[entry.destination])]
 
     def _post(self, parcels: Iterable[entries.Parcel]) -> None:
         for parcel in parcels:
             self.posted.setdefault(parcel.destination, []).append((parcel.run_at_ms, parcel.envelope))
 
+    # How tasks move.
+
     def _next_place(self) -> int:
         self.next_place += 1
         return self.next_place - 1
+
+    def _move(self, task: Task, state: int, timer_ms: int, *totals: str, priority: int | None = None) -> None:
+        left = task.lane if task.state == READY else None
+        task.state, task.timer_ms, task.changed_ms = state, timer_ms, self.now_ms
+        task.priority = task.priority if priority is None else priority
+        task.start_by_ms = task.start_by_ms if state in WAITING else 0
+        self.totals[task.new.queue].update(totals)
+        if left is not None and not self._ready_in(left, task):
+            self.lane_marks.pop(left, None)
+        if state == READY and not task.is_plain:
+            self.lane_marks[task.lane] = min(self.lane_marks.get(task.lane, task.place), task.place)
+            self.age_marks[task.new.queue] = min(self.age_marks[task.new.queue], task.place)
+        self._claim_key(task)
+
+    def _ready_in(self, lane: Lane, moved: Task) -> bool:
+        return any(task.state == READY and task.lane == lane for task in self.tasks.values() if task is not moved)
+
+    def _claim_key(self, task: Task) -> None:
+        """The unique key of a task that has just entered its state."""
+        name = task.new.queue, task.new.unique_key
+        may_have = any(task.state in states for flag, states in STATES_WITH_KEY.items() if task.new.flags & flag)
+        if not may_have and self.unique.get(name) == task.id:
+            del self.unique[name]
+        elif may_have and task.state in WAITING:
+            task.lost_key = self.unique.setdefault(name, task.id) != task.id
+
+    def _return(self, task: Task) -> None:
+        """Back to its old place in the line."""
+        marks = self.marks[task.new.queue]
+        if task.is_plain:
+            marks[task.priority] = min(marks[task.priority], task.place)
+        self._move(task, READY, 0, "mark_version")
+
+    def _finish(self, task: Task, state: int, keep_ms: int) -> None:
+        self._move(task, state, self.now_ms + keep_ms, "succeeded_total" if state == SUCCEEDED else "cancelled_total")
+
+    def _die(self, task: Task, reason: int, keep_ms: int) -> None:
+        task.dead_reason = reason
+        self._move(task, DEAD, self.now_ms + keep_ms, "dead_total")
+
+    def _line_up(self, task: Task, priority: int | None = None) -> None:
+        """To the end of the line."""
+        task.place = self._next_place()
+        self._move(task, READY, 0, priority=priority)
+
+    # Claims.
 
     def _held(self, task_id: bytes, token: int) -> Task | None:
         task = self.tasks.get(task_id)
         return task if task is not None and task.state == CLAIMED and task.token == token else None
 
     def _claim(self, entry: entries.Claim) -> list[Answer]:
+        for level in entry.levels:
+            self.memory["bucket", *level[:3]] = level[3:5], level.full_ms
         handle = ("reserve", entry.worker, entry.request_id)
         before = self.memory[handle][0] if handle in self.memory else ()
         held = [
@@ -174,48 +287,44 @@ class Model:
                 if task_id in self.tasks:
                     self.totals[self.tasks[task_id].new.queue]["mark_version"] += 1
             return [self._granted(task_id) for task_id in held]
-        answers: list[Answer] = []
-        given: list[tuple[bytes, int]] = []
-        for task_id in entry.task_ids:
-            task = self.tasks.get(task_id)
-            if task is None or task.state != READY:
-                answers.append("TASK_NOT_FOUND" if task is None else "NOT_READY")
-                continue
-            task.token = INCARNATION * 2**48 + self.next_token
-            self.next_token += 1
-            task.worker = entry.worker
-            task.claims += 1
-            self._move(task, CLAIMED, entry.expiry_ms, "claimed_total")
-            given.append((task_id, task.token))
-            answers.append(self._granted(task_id))
+        answers = [self._claim_one(task_id, entry) for task_id in entry.task_ids]
+        given = [(answer[1], answer[2]) for answer in answers if not isinstance(answer, str)]
         for mark in entry.marks:
             if mark.queue in self.totals and self.totals[mark.queue]["mark_version"] == mark.mark_version:
-                marks = self.marks[mark.queue]
-                marks[mark.priority] = max(marks[mark.priority], mark.sequence)
+                self._raise_mark(mark)
         if entry.request_id and given:
             self.memory[handle] = tuple(given), entry.forget_ms
         return answers
 
+    def _claim_one(self, task_id: bytes, entry: entries.Claim) -> Answer:
+        task = self.tasks.get(task_id)
+        if task is None or task.state != READY:
+            return "TASK_NOT_FOUND" if task is None else "NOT_READY"
+        if 0 < task.start_by_ms <= self.now_ms:
+            self.totals[task.new.queue]["mark_version"] += 1
+            return "START_TOO_LATE"
+        self.timings.append((task.new.queue, task.new.type, 0, self.now_ms - task.changed_ms))
+        task.token = INCARNATION * 2**48 + self.next_token
+        self.next_token += 1
+        task.worker = entry.worker
+        task.claims += 1
+        last_ms = self.now_ms + task.new.timeout_ms if task.new.timeout_ms else entry.expiry_ms
+        self._move(task, CLAIMED, min(entry.expiry_ms, last_ms), "claimed_total")
+        return self._granted(task_id)
+
+    def _raise_mark(self, mark: entries.Mark) -> None:
+        lane = mark.queue, mark.priority, mark.tenant, mark.limit_key
+        if mark.priority == 255:
+            self.age_marks[mark.queue] = max(self.age_marks[mark.queue], mark.sequence)
+        elif lane in self.lane_marks:
+            self.lane_marks[lane] = max(self.lane_marks[lane], mark.sequence)
+        elif (mark.tenant, mark.limit_key) == (b"", b""):
+            marks = self.marks[mark.queue]
+            marks[mark.priority] = max(marks[mark.priority], mark.sequence)
+
     def _granted(self, task_id: bytes) -> Answer:
         task = self.tasks[task_id]
         return ("Claimed", task_id, task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms)
-
-    def _move(self, task: Task, state: int, timer_ms: int, *totals: str) -> None:
-        task.state, task.timer_ms, task.changed_ms = state, timer_ms, self.now_ms
-        self.totals[task.new.queue].update(totals)
-
-    def _return(self, task: Task) -> None:
-        """Back to its old place in the line."""
-        marks, priority = self.marks[task.new.queue], task.new.priority
-        marks[priority] = min(marks[priority], task.place)
-        self._move(task, READY, 0, "mark_version")
-
-    def _finish(self, task: Task, state: int, keep_ms: int) -> None:
-        self._move(task, state, self.now_ms + keep_ms, "succeeded_total" if state == SUCCEEDED else "cancelled_total")
-
-    def _die(self, task: Task, reason: int, keep_ms: int) -> None:
-        task.dead_reason = reason
-        self._move(task, DEAD, self.now_ms + keep_ms, "dead_total")
 
     def _refusal(self, task_id: bytes, code: str) -> str:
         return code if task_id in self.tasks else "TASK_NOT_FOUND"
@@ -242,11 +351,12 @@ class Model:
         if item.result is not None and task.new.result_ttl_ms:
             task.report = rows.REPORT_RESULT, item.result
             keep_ms = max(keep_ms, task.new.result_ttl_ms)
+        self.timings.append((task.new.queue, task.new.type, 1, self.now_ms - task.changed_ms))
         self._finish(task, SUCCEEDED, keep_ms)
         here, away = iter(item.follow_ups), {parcel.place for parcel in item.parcels}
         count = len(item.follow_ups) + len(item.parcels)
         task.had_follow_ups = count > 0
-        accepted = [(bytes(16), False) if at in away else self._accept(next(here)) for at in range(count)]
+        accepted = [(bytes(16), False, 0) if at in away else self._accept(next(here)) for at in range(count)]
         self._post(item.parcels)
         answer = ("Acked", tuple(accepted))
         if task.had_follow_ups:
@@ -259,6 +369,7 @@ class Model:
             return self._first_answer(item, "Failed")
         task.failures += 1
         task.report = rows.REPORT_ERROR, item.error
+        task.note_attempt(rows.ATTEMPT_FAILED, self.now_ms, item.brief)
         self.totals[task.new.queue]["failed_total"] += 1
         if task.cancel:
             self._finish(task, CANCELLED, entry.keep_ms)
@@ -274,8 +385,9 @@ class Model:
         task = self._held(item.task_id, item.token)
         if task is None:
             return self._refusal(item.task_id, "STALE_TOKEN")
-        task.timer_ms = item.expiry_ms
-        return ("Extended", item.expiry_ms, task.cancel)
+        last_ms = task.changed_ms + task.new.timeout_ms if task.new.timeout_ms else item.expiry_ms
+        task.timer_ms = min(item.expiry_ms, last_ms)
+        return ("Extended", task.timer_ms, task.cancel)
 
     def _release(self, item: ClaimRef, entry: entries.Release) -> Answer:
         task = self._held(item.task_id, item.token)
@@ -285,7 +397,10 @@ class Model:
             self._finish(task, CANCELLED, entry.keep_ms)
         else:
             task.claims -= 1
-            self._return(task)
+            if entry.ready_at_ms > self.now_ms:
+                self._move(task, DELAYED, entry.ready_at_ms)
+            else:
+                self._return(task)
         self.memory["answer", item.token] = (item.task_id, ("Moved", task.state)), self.now_ms + entry.keep_ms
         return ("Moved", task.state)
 
@@ -293,31 +408,69 @@ class Model:
         task = self._held(item.task_id, item.token)
         if task is None or task.timer_ms > self.now_ms:
             return self._refusal(item.task_id, "NOT_EXPIRED")
-        self.totals[task.new.queue]["expired_total"] += 1
+        totals = self.totals[task.new.queue]
+        totals["expired_total"] += 1
+        task.note_attempt(item.how, self.now_ms, item.brief)
+        if item.how == rows.ATTEMPT_TIMED_OUT:
+            task.failures += 1
+            totals["failed_total"] += 1
+        if item.error:
+            task.report = rows.REPORT_ERROR, item.error
         if task.cancel:
             self._finish(task, CANCELLED, entry.keep_ms)
         elif item.dead_reason:
             self._die(task, item.dead_reason, entry.dead_keep_ms)
+        elif item.retry_at_ms:
+            self._move(task, RETRY_PENDING, item.retry_at_ms)
         else:
             self._return(task)
         return ("Moved", task.state)
+
+    # What time and people bring about.
 
     def _promote(self, task_id: bytes, _: entries.Promote) -> Answer:
         task = self.tasks.get(task_id)
         if task is None or task.state not in (DELAYED, RETRY_PENDING) or task.timer_ms > self.now_ms:
             return self._refusal(task_id, "NOT_DUE")
-        task.place = self._next_place()
-        self._move(task, READY, 0)
+        self._line_up(task)
         return ("Moved", READY)
+
+    def _lapse(self, task_id: bytes, entry: operator_entries.Lapse) -> Answer:
+        task = self.tasks.get(task_id)
+        if task is None or not 0 < task.start_by_ms <= self.now_ms:
+            return self._refusal(task_id, "NOT_EXPIRED")
+        task.report = rows.REPORT_ERROR, entry.error
+        self._die(task, rows.TTL_PASSED, entry.dead_keep_ms)
+        return ("Moved", DEAD)
 
     def _cancel(self, task_id: bytes, entry: entries.Cancel) -> Answer:
         task = self.tasks.get(task_id)
         if task is None or task.state in (SUCCEEDED, DEAD):
             return self._refusal(task_id, "TASK_FINISHED")
+        if task.state == CLAIMED and entry.waiting_only:
+            return "TASK_NOT_WAITING"
         if task.state == CLAIMED:
             task.cancel = True
         elif task.state != CANCELLED:
             self._finish(task, CANCELLED, entry.keep_ms)
+        return ("Moved", task.state)
+
+    def _update(self, item: operator_entries.UpdateItem, _: operator_entries.UpdateTasks) -> Answer:
+        task = self.tasks.get(item.task_id)
+        if task is None or task.state not in WAITING:
+            return self._refusal(item.task_id, "TASK_NOT_WAITING")
+        priority = task.priority if item.priority == 255 else item.priority
+        if item.start and item.run_at_ms > self.now_ms:
+            later = RETRY_PENDING if task.state == RETRY_PENDING else DELAYED
+            self._move(task, later, item.run_at_ms, priority=priority)
+        elif task.state != READY:
+            task.priority = priority
+            if item.start:
+                self._line_up(task)
+        elif priority != task.priority:
+            ready_since_ms = task.changed_ms
+            self._line_up(task, priority)
+            task.changed_ms = ready_since_ms
         return ("Moved", task.state)
 
     def _retry_dead(self, task_id: bytes, _: entries.RetryDead) -> Answer:
@@ -325,13 +478,17 @@ class Model:
         if task is None or task.state != DEAD:
             return self._refusal(task_id, "NOT_DEAD")
         task.claims = task.failures = task.dead_reason = 0
-        task.place = self._next_place()
-        self._move(task, READY, 0)
+        self._line_up(task)
         return ("Moved", READY)
 
-    def _discard_dead(self, task_id: bytes, _: entries.DiscardDead) -> Answer:
-        if task_id not in self.tasks or self.tasks[task_id].state != DEAD:
+    def _discard_dead(self, task_id: bytes, entry: operator_entries.DiscardDead) -> Answer:
+        task = self.tasks.get(task_id)
+        if task is None or task.state != DEAD:
             return self._refusal(task_id, "NOT_DEAD")
+        if entry.keep_ms:
+            names = task.new.queue, task.new.type, task.new.tenant, entry.by, entry.note
+            record = (task.dead_reason, task.changed_ms, 0, *names)
+            self.memory["discard", self.now_ms, task_id] = record, self.now_ms + entry.keep_ms
         del self.tasks[task_id]
         return ("Moved", DEAD)
 
@@ -351,36 +508,49 @@ class Model:
         if until_ms != item.when_ms or item.when_ms > self.now_ms or self._paused():
             return "KEPT"
         if handle[0] == "request":
-            task_id, window_ms = what
+            task_id, window_ms, _digest = what
             task = self.tasks.get(task_id)
-            if task is not None and task.state not in FINISHED:
+            is_its_own = task is not None and handle == handle_of(keys.dedup(task.new.queue, task.new.request_id))
+            if task is not None and task.state not in FINISHED and is_its_own:
                 age_ms = min(self.now_ms - task.enqueued_ms, 3_600_000)
                 self.memory[handle] = what, self.now_ms + max(window_ms, age_ms)
                 return ("Moved", task.state)
         del self.memory[handle]
         return ("Moved", 0)
 
+    # What there is.
+
     def picture(self) -> dict[str, Any]:
         """All that the state says, in the form that `picture_of` gives a state."""
-        states = Counter((task.new.queue, task.state) for task in self.tasks.values())
+        tasks = self.tasks.values()
+        states = Counter((task.new.queue, task.state) for task in tasks)
         kinds = {"ready": READY, "claimed": CLAIMED, "delayed": DELAYED, "retrying": RETRY_PENDING, "dead": DEAD}
-        timers = {
-            (family, task.timer_ms, task_id)
-            for task_id, task in self.tasks.items()
-            for family in timer_families(task.state)
-        }
+        claimed = [task for task in tasks if task.state == CLAIMED]
+        running = Counter((task.new.queue, keys.SCOPE_TENANT, task.new.tenant) for task in claimed if task.new.tenant)
+        running.update((t.new.queue, keys.SCOPE_KEY, t.new.limit_key) for t in claimed if t.new.limit_key)
+        aged = [task for task in tasks if task.state == READY and not task.is_plain]
+        in_lanes = Counter(task.lane for task in aged)
         return {
             "clock": (self.now_ms, self.stepped_ms, self.next_place, self.next_token),
             "tasks": {task_id: task.fields() for task_id, task in self.tasks.items()},
-            "envelopes": {id_: task.new.envelope for id_, task in self.tasks.items() if task.state not in FINISHED},
-            "reports": {task_id: task.report for task_id, task in self.tasks.items() if task.report},
+            "envelopes": {task.id: task.new.envelope for task in tasks if task.state not in FINISHED},
+            "reports": {task.id: task.report for task in tasks if task.report},
             "lines": {queue: line for queue in self.totals if (line := self.line(queue))},
             "queues": {
                 queue: {name: states[queue, state] for name, state in kinds.items()} | +totals
                 for queue, totals in self.totals.items()
             },
-            "marks": self.marks,
-            "timers": timers,
+            "marks": {queue: (marks, self.age_marks[queue]) for queue, marks in self.marks.items()},
+            "lane counts": {
+                queue: [sum(lane[:2] == (queue, priority) for lane in in_lanes) for priority in range(10)]
+                for queue in self.totals
+            },
+            "lanes": {lane: (ready, self.lane_marks[lane]) for lane, ready in in_lanes.items()},
+            "ages": {
+                (t.new.queue, t.place): (t.id, len(t.new.envelope), t.priority, t.new.tenant, t.new.limit_key)
+                for t in aged
+            },
+            "timers": set(self._timers()),
             "dead": {(t.new.queue, t.changed_ms, id_) for id_, t in self.tasks.items() if t.state == DEAD},
             "memory": self.memory,
             "level": self.level,
@@ -395,97 +565,17 @@ class Model:
             },
             "inbox": self.inbox,
             "settings": self.settings,
-            "workers": Counter(task.worker for task in self.tasks.values() if task.state == CLAIMED and task.worker),
-        }
+            "workers": Counter(task.worker for task in claimed if task.worker),
+            "running": running,
+            "unique": self.unique,
+            "attempts": {task.id: task.attempts for task in tasks if task.attempts},
+            "shares": self.shares,
+        }  # fmt: skip
 
-
-def timer_families(state: int) -> tuple[int, ...]:
-    if state == READY:
-        return ()
-    return {CLAIMED: (keys.CLAIM_EXPIRY,), DELAYED: (keys.DUE,), RETRY_PENDING: (keys.DUE,)}.get(
-        state, (keys.RETENTION,)
-    )
-
-
-def handle_of(key: bytes) -> Handle:
-    if key[0] == keys.DEDUP:
-        return ("request", *key[1:].split(b"\0", 1))
-    if key[0] == keys.RECENT:
-        return ("answer", int.from_bytes(key[1:], "big"))
-    return ("reserve", *key[1:].split(b"\0", 1))
-
-
-def fields_of(row: object) -> dict[str, Any]:
-    names: tuple[str, ...] = type(row).__slots__  # type: ignore[attr-defined]
-    return {name: getattr(row, name) for name in names if not name.startswith("_")}
-
-
-def remembered(key: bytes, row: bytes) -> Any:
-    if key[0] == keys.DEDUP:
-        dedup = rows.Dedup.decode(row)
-        return dedup.task_id, dedup.window_ms
-    if key[0] == keys.CLAIM_REQUEST:
-        return rows.ClaimRequest.decode(row).claims
-    task_id, kind, state, retry_at_ms, follow_ups = rows.Recent.decode(row)
-    answers: dict[int, Answer] = {
-        rows.ANSWER_ACK: ("Acked", follow_ups),
-        rows.ANSWER_FAIL: ("Failed", state, retry_at_ms),
-        rows.ANSWER_RELEASE: ("Moved", state),
-    }
-    return task_id, answers[kind]
-
-
-def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
-    families: dict[int, list[tuple[bytes, bytes]]] = {family: [] for family in keys.FAMILIES}
-    for key in sorted(state):
-        families[key[0]].append((key, state[key]))
-    meta = rows.Meta.decode(state[keys.META_KEY])
-    forgotten = {keys.timed(key)[1]: keys.timed(key)[0] for key, _ in families[keys.FORGET]}
-    kept = families[keys.DEDUP] + families[keys.RECENT] + families[keys.CLAIM_REQUEST]
-    lines: dict[bytes, list[bytes]] = {}
-    for key, row in families[keys.READY]:
-        task_id = rows.split_ready_row(row)[0]
-        lines.setdefault(key[1:].split(b"\0", 1)[0], []).append(task_id)
-    queues = {key[1:]: fields_of(rows.Queue.decode(row)) for key, row in families[keys.QUEUE]}
-    marks = {name: queue.pop("marks") for name, queue in queues.items()}
-    numbers = ("ready", "claimed", "delayed", "retrying", "dead")
-    timed = families[keys.CLAIM_EXPIRY] + families[keys.DUE] + families[keys.RETENTION]
-    return {
-        "clock": (meta.now_ms, meta.stepped_ms, meta.next_sequence, meta.next_token),
-        "tasks": {key[1:]: fields_of(rows.Execution.decode(row)) for key, row in families[keys.EXECUTION]},
-        "envelopes": {key[1:]: row for key, row in families[keys.ENVELOPE]},
-        "reports": {key[1:]: tuple(rows.Report.decode(row)) for key, row in families[keys.REPORT]},
-        "lines": lines,
-        "queues": {
-            name: {field: count for field, count in queue.items() if count or field in numbers}
-            for name, queue in queues.items()
-        },
-        "marks": marks,
-        "timers": {(key[0], *keys.timed(key)) for key, _ in timed},
-        "dead": {
-            (queue, int.from_bytes(rest[:8], "big"), rest[8:])
-            for queue, rest in (key[1:].split(b"\0", 1) for key, _ in families[keys.DEAD])
-        },
-        "memory": {handle_of(key): (remembered(key, row), forgotten.get(key)) for key, row in kept},
-        "level": meta.machine_level,
-        "outbox": {
-            keys.outbox_place(key): tuple(rows.Letter.decode(row))
-            for key, row in families[keys.OUTBOX]
-            if keys.outbox_place(key)[1]
-        },
-        "outboxes": {
-            keys.outbox_place(key)[0]: tuple(rows.Outbox.decode(row))
-            for key, row in families[keys.OUTBOX]
-            if not keys.outbox_place(key)[1]
-        },
-        "inbox": {
-            (int.from_bytes(key[1:3], "big"), int.from_bytes(key[3:], "big")): rows.Inbox.decode(row).last
-            for key, row in families[keys.INBOX]
-        },
-        "settings": {key[1:]: tuple(rows.Settings.decode(row)) for key, row in families[keys.SETTINGS]},
-        "workers": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.WORKER]},
-    }
-
-
-def answer_of(outcome: outcomes.Outcome) -> Answer:
-    return outcome.code if isinstance(outcome, Rejection) else (type(outcome).__name__, *outcome)
+    def _timers(self) -> Iterable[tuple[int, int, bytes]]:
+        families = {CLAIMED: keys.CLAIM_EXPIRY, DELAYED: keys.DUE, RETRY_PENDING: keys.DUE}
+        for task_id, task in self.tasks.items():
+            if task.state != READY:
+                yield families.get(task.state, keys.RETENTION), task.timer_ms, task_id
+            if task.start_by_ms:
+                yield keys.START_BY, task.start_by_ms, task_id

@@ -4,9 +4,28 @@ from typing import Any
 
 from holdfast.machine import entries, keys, outcomes, rows
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, Mark, NewTask
+from holdfast.machine.entries import (
+    AckItem,
+    BucketLevel,
+    ClaimRef,
+    Entry,
+    ExpireItem,
+    ExtendItem,
+    FailItem,
+    Mark,
+)
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.operator_entries import (
+    KEEP_PRIORITY,
+    KEEP_START,
+    START_AT,
+    DiscardDead,
+    Lapse,
+    UpdateItem,
+    UpdateTasks,
+)
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 
@@ -63,11 +82,18 @@ class Shard:
         return [outcome for outcome in done if isinstance(outcome, outcomes.Accepted)]
 
     def claim_all(
-        self, *task_ids: bytes, request_id: bytes = b"", worker: bytes = b"worker", marks: tuple[Mark, ...] = ()
+        self,
+        *task_ids: bytes,
+        request_id: bytes = b"",
+        worker: bytes = b"worker",
+        marks: tuple[Mark, ...] = (),
+        levels: tuple[BucketLevel, ...] = (),
     ) -> list[outcomes.Outcome]:
-        expiry_ms, forget_ms = self.now_ms + LEASE_MS, self.now_ms + KEEP_MS
-        entry = entries.Claim(self.now_ms, expiry_ms, worker, request_id, forget_ms, list(task_ids), list(marks))
-        return self.apply(entry)
+        times = self.now_ms, self.now_ms + LEASE_MS
+        forget_ms = self.now_ms + KEEP_MS
+        return self.apply(
+            entries.Claim(*times, worker, request_id, forget_ms, list(task_ids), list(marks), list(levels))
+        )
 
     def claim(self, task_id: bytes) -> int:
         """The token."""
@@ -80,19 +106,21 @@ class Shard:
     ) -> outcomes.Outcome:
         return self.apply(entries.Ack(self.now_ms, KEEP_MS, [AckItem(task_id, token, result, follow_ups)]))[0]
 
-    def fail(self, task_id: bytes, token: int, *, dead_reason: int = 0, error: bytes = b"error") -> outcomes.Outcome:
+    def fail(
+        self, task_id: bytes, token: int, *, dead_reason: int = 0, error: bytes = b"error", brief: bytes = b""
+    ) -> outcomes.Outcome:
         retry_at_ms = 0 if dead_reason else self.now_ms + BACKOFF_MS
-        item = FailItem(task_id, token, retry_at_ms, dead_reason, error)
+        item = FailItem(task_id, token, retry_at_ms, dead_reason, error, brief)
         return self.apply(entries.Fail(self.now_ms, KEEP_MS, DEAD_KEEP_MS, [item]))[0]
 
     def extend(self, task_id: bytes, token: int, expiry_ms: int) -> outcomes.Outcome:
         return self.apply(entries.Extend(self.now_ms, [ExtendItem(task_id, token, expiry_ms)]))[0]
 
-    def release(self, task_id: bytes, token: int) -> outcomes.Outcome:
-        return self.apply(entries.Release(self.now_ms, KEEP_MS, [ClaimRef(task_id, token)]))[0]
+    def release(self, task_id: bytes, token: int, ready_at_ms: int = 0) -> outcomes.Outcome:
+        return self.apply(entries.Release(self.now_ms, KEEP_MS, [ClaimRef(task_id, token)], ready_at_ms))[0]
 
-    def expire(self, task_id: bytes, token: int, dead_reason: int = 0) -> outcomes.Outcome:
-        item = ExpireItem(task_id, token, dead_reason)
+    def expire(self, task_id: bytes, token: int, dead_reason: int = 0, **more: Any) -> outcomes.Outcome:
+        item = ExpireItem(task_id, token, dead_reason, **more)
         return self.apply(entries.Expire(self.now_ms, KEEP_MS, DEAD_KEEP_MS, [item]))[0]
 
     def promote(self, task_id: bytes) -> outcomes.Outcome:
@@ -104,8 +132,15 @@ class Shard:
     def retry_dead(self, task_id: bytes) -> outcomes.Outcome:
         return self.apply(entries.RetryDead(self.now_ms, [task_id]))[0]
 
-    def discard_dead(self, task_id: bytes) -> outcomes.Outcome:
-        return self.apply(entries.DiscardDead(self.now_ms, [task_id]))[0]
+    def discard_dead(self, task_id: bytes, keep_ms: int = 0) -> outcomes.Outcome:
+        return self.apply(DiscardDead(self.now_ms, [task_id], keep_ms, b"ann", b"why"))[0]
+
+    def lapse(self, task_id: bytes) -> outcomes.Outcome:
+        return self.apply(Lapse(self.now_ms, DEAD_KEEP_MS, b"too late", [task_id]))[0]
+
+    def update(self, task_id: bytes, priority: int = KEEP_PRIORITY, run_at_ms: int | None = None) -> outcomes.Outcome:
+        start = KEEP_START if run_at_ms is None else START_AT
+        return self.apply(UpdateTasks(self.now_ms, [UpdateItem(task_id, priority, start, run_at_ms or 0)]))[0]
 
     def purge(self, task_id: bytes) -> outcomes.Outcome:
         return self.apply(entries.Purge(self.now_ms, [task_id]))[0]
@@ -132,10 +167,21 @@ class Shard:
         assert row is not None
         return rows.Queue.decode(row)
 
-    def line(self, queue: bytes = QUEUE, priority: int = 4) -> list[bytes]:
-        """The ready tasks of one priority in order."""
-        band = keys.ready_band(queue, priority)
-        return [rows.split_ready_row(row)[0] for _, row in self.kv.scan(band, keys.after_prefix(band), 1000)]
+    def line(self, queue: bytes = QUEUE, priority: int = 4, tenant: bytes = b"", limit_key: bytes = b"") -> list[bytes]:
+        """The ready tasks of one lane in order."""
+        lane = keys.ready_lane(queue, priority, tenant, limit_key)
+        return [rows.split_ready_row(row)[0] for _, row in self.kv.scan(lane, keys.after_prefix(lane), 1000)]
+
+    def lane(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> rows.Lane | None:
+        row = self.kv.get(keys.lane(QUEUE, priority, tenant, limit_key))
+        return None if row is None else rows.Lane.decode(row)
+
+    def attempts(self, task_id: bytes) -> tuple[rows.Attempt, ...]:
+        row = self.kv.get(keys.attempts(task_id))
+        return () if row is None else rows.Attempts.decode(row).kept
+
+    def holder(self, unique_key: bytes, queue: bytes = QUEUE) -> bytes | None:
+        return self.kv.get(keys.unique(queue, unique_key))
 
     def armed(self) -> list[tuple[int, bytes]]:
         """(when, key) of what will be forgotten."""

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
-from holdfast.proto.v1 import cluster_pb2, shards_pb2, tasks_pb2
+from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2, tasks_pb2
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ScriptedServer(grpc.GenericRpcHandler):
         self._script: dict[str, deque[Answer]] = defaultdict(deque)
         self._types = {
             f"/{service.full_name}/{method.name}": (method.name, GetMessageClass(method.input_type))
-            for module in (tasks_pb2, shards_pb2, cluster_pb2)
+            for module in (tasks_pb2, shards_pb2, cluster_pb2, queues_pb2, schedules_pb2)
             for service in module.DESCRIPTOR.services_by_name.values()
             for method in service.methods
         }

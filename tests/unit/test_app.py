@@ -1,5 +1,6 @@
 """Tasks and their options, without a server."""
 
+import doctest
 import functools
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -8,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import AsyncTask, Holdfast, InvalidAddress, Task, Worker
+from holdfast.client import AsyncTask, Holdfast, InvalidAddress, Task, Worker, _options
+from holdfast.client._options import Retry
+from holdfast.client.models import RetryPolicy, RetryShape, UniqueScope
 
 
 @pytest.fixture
@@ -76,6 +79,147 @@ def test_wrong_options_are_refused(app: Holdfast) -> None:
         send.options(run_at=datetime(2030, 1, 1))
     with pytest.raises(ValueError, match="lease of more than 0"):
         app.task(lease=0)
+
+
+def test_examples_of_the_options_run() -> None:
+    results = doctest.testmod(_options)
+    assert results.attempted
+    assert not results.failed
+
+
+def test_what_tasks_of_a_function_need_goes_with_every_call(app: Holdfast) -> None:
+    @app.task(
+        retry=Retry(shape="linear", base=5, cap=timedelta(minutes=1), jitter=0, non_retryable=[KeyError, "Refused"]),
+        max_claims=7,
+        timeout=timedelta(seconds=90),
+        ttl=3_600,
+        unique_key=lambda order, shop: f"order-{order}-{shop}",
+        unique_scope="while-waiting",
+        limit_key="printer",
+        tenant=lambda _, shop: shop,
+    )
+    def pack(order: int, shop: str = "main") -> None: ...
+
+    new = pack.call(7, shop="acme").new_task
+    assert new.retry == RetryPolicy(
+        shape=RetryShape.LINEAR, base_ms=5_000, cap_ms=60_000, jitter=0, non_retryable=("KeyError", "Refused")
+    )
+    assert (new.max_claims, new.timeout_ms, new.ttl_ms) == (7, 90_000, 3_600_000)
+    assert (new.unique_key, new.unique_scope) == ("order-7-acme", UniqueScope.WHILE_WAITING)
+    assert (new.limit_key, new.tenant) == ("printer", "acme")
+    written = (pack.call(8), pack.call(8, "main"), pack.call(shop="main", order=8))
+    assert {call.new_task.unique_key for call in written} == {"order-8-main"}, "however the call is written"
+    assert json.loads(pack.call(8).new_task.payload) == [8], "defaults do not travel"
+
+    other = pack.options(
+        retry=Retry(base=1), timeout=2, ttl=3, unique_key="", unique_scope="until_done", limit_key="b", tenant="c"
+    )
+    new = other.call(7).new_task
+    assert new.retry == RetryPolicy(base_ms=1_000), "as a whole"
+    assert (new.timeout_ms, new.ttl_ms, new.max_claims) == (2_000, 3_000, 7)
+    assert (new.unique_key, new.unique_scope) == ("", UniqueScope.UNTIL_DONE)
+    assert (new.limit_key, new.tenant) == ("b", "c")
+    assert pack.options(retry=RetryPolicy(base_ms=3)).call(7).new_task.retry == RetryPolicy(base_ms=3)
+    assert pack.call(7, "acme").new_task.timeout_ms == 90_000, "options change a copy"
+
+
+def test_a_plain_task_leaves_everything_to_its_queue(app: Holdfast) -> None:
+    @app.task
+    def send() -> None: ...
+
+    new = send.call().new_task
+    assert (new.retry, new.max_claims, new.timeout_ms, new.ttl_ms, new.priority) == (None, None, None, None, None)
+    assert (new.unique_key, new.limit_key, new.tenant) == ("", "", "")
+
+
+class LateError(Exception):
+    pass
+
+
+def test_exceptions_that_are_not_retried_are_known_by_their_names() -> None:
+    assert Retry(non_retryable=(LateError,)).policy().non_retryable == (f"{__name__}.LateError",)
+    assert Retry(non_retryable=iter([KeyError, KeyError])).policy().non_retryable == ("KeyError",)
+    # Run as a script the producer would call it __main__.Late, and its workers, which import it, something else.
+    late = type("Late", (Exception,), {"__module__": "__main__"})
+    assert Retry(non_retryable=[late]).policy().non_retryable == ("Late",)
+
+
+def coroutine_key() -> Any:
+    async def key() -> str:
+        return ""
+
+    return key
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"priority": 10}, "priority from 0 to 9"),
+        ({"priority": 1.5}, "priority to be a whole number"),
+        ({"max_attempts": 0}, "max_attempts from 1"),
+        ({"max_claims": 0}, "max_claims from 1"),
+        ({"max_attempts": True}, "max_attempts to be a number"),
+        ({"timeout": 0.5}, "timeout from 1 to"),
+        ({"timeout": float("nan")}, "timeout from 1 to"),
+        ({"timeout": timedelta(days=31)}, "timeout from 1 to"),
+        ({"timeout": "5"}, "timeout to be a number"),
+        ({"ttl": -1}, "ttl from 1 to"),
+        ({"ttl": float("inf")}, "ttl from 1 to"),
+        ({"retry": 5}, "retry to be a Retry"),
+        ({"unique_key": 5}, "unique_key to be a text or a plain function"),
+        ({"unique_key": coroutine_key()}, "unique_key to be a text or a plain function"),
+        ({"unique_key": "x" * 257}, "unique_key of at most 256 bytes"),
+        ({"unique_scope": "for ever"}, "unique_scope to be one of until_done, while_waiting, but got 'for ever'"),
+        ({"unique_scope": "unknown"}, "unique_scope to be one of"),
+        ({"limit_key": b"k"}, "limit_key to be a text or a plain function"),
+        ({"tenant": "ä" * 129}, "tenant of at most 256 bytes"),
+    ],
+)
+def test_an_option_that_no_server_would_take_is_refused_by_its_name(
+    app: Holdfast, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=problem):
+        app.task(**options)
+
+    @app.task
+    def send() -> None: ...
+
+    with pytest.raises((ValueError, TypeError), match=problem):
+        send.options(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"shape": "wild"}, "retry.shape to be one of exponential, linear, fixed"),
+        ({"base": -1}, "retry.base from 0 to"),
+        ({"base": "1"}, "retry.base to be a number"),
+        ({"cap": float("nan")}, "retry.cap from 0 to"),
+        ({"base": 2, "cap": 1}, "retry.base of at most retry.cap"),
+        ({"factor": 0.5}, "retry.factor from 1 to 100"),
+        ({"jitter": 1.1}, "retry.jitter from 0 to 1"),
+        ({"non_retryable": KeyError}, "put it into a list"),
+        ({"non_retryable": "KeyError"}, "put it into a list"),
+        ({"non_retryable": [int]}, "exceptions or their names"),
+        ({"non_retryable": [""]}, "names of 1 to 256 bytes"),
+        ({"non_retryable": [str(number) for number in range(65)]}, "at most 64 exceptions"),
+    ],
+)
+def test_a_retry_policy_that_no_server_would_take_is_refused_by_name(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=problem):
+        Retry(**options)
+
+
+def test_a_key_that_is_no_text_is_refused_when_the_call_is_made(app: Holdfast) -> None:
+    @app.task(unique_key=lambda number: number)
+    def count(number: int) -> None: ...
+    @app.task(limit_key=lambda number: "k" * number)
+    def other(number: int) -> None: ...
+
+    with pytest.raises(TypeError, match="unique_key to be a text, but got int"):
+        count.call(1)
+    with pytest.raises(ValueError, match="limit_key of at most 256 bytes"):
+        other.call(257)
 
 
 def test_two_tasks_of_one_name_and_tasks_without_a_name_are_refused(app: Holdfast) -> None:

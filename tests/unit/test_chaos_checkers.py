@@ -51,6 +51,10 @@ def claimed(token: int = 10, at: float = 1, *, task: str = "t1", value: str = "v
     )  # fmt: skip
 
 
+def second_claimed(at: float) -> Claim:
+    return claimed(11, at, task="t2", value="v2", lease_s=60)
+
+
 def used(f: str, token: int = 10, at: float = 2, *, task: str = "t1", outcome: str = OK, lease_s: float = 0) -> Call:
     return Call(
         f=f, outcome=outcome, invoked_ns=int(at * S), ended_ns=int((at + 0.5) * S), queue="q", task=task, token=token,
@@ -59,6 +63,8 @@ def used(f: str, token: int = 10, at: float = 2, *, task: str = "t1", outcome: s
 
 
 DONE = Final(states={"t1": "SUCCEEDED"}, enqueued_total=1)
+TWO_DONE = Final(states={"t1": "SUCCEEDED", "t2": "SUCCEEDED"}, enqueued_total=2, caps={"q": 1})
+TWO_SENT = [sent(), sent("v2", "t2", req_id="r2")]
 NOTHING = Final(enqueued_total=0)
 
 ALLOWED: dict[str, tuple[Final, list[Call | Claim]]] = {
@@ -86,6 +92,26 @@ ALLOWED: dict[str, tuple[Final, list[Call | Claim]]] = {
     ),
     "a release whose answer was lost, sent again": (
         DONE, [sent(), claimed(), used(RELEASE, outcome=INFO), claimed(11, 3), used(RELEASE, 10, 4), used(ACK, 11, 5)]
+    ),
+    "a second claim at a cap after the first was acked": (
+        TWO_DONE,
+        [*TWO_SENT, claimed(lease_s=60), used(ACK, at=2), second_claimed(3), used(ACK, 11, 4, task="t2")],
+    ),
+    "a second claim at a cap while the first is acked, or may be": (
+        TWO_DONE,
+        [*TWO_SENT, claimed(lease_s=60), used(ACK, outcome=INFO), second_claimed(1.6), used(ACK, 11, 4, task="t2")],
+    ),
+    "a second claim at a cap after the lease of the first": (
+        TWO_DONE,
+        [*TWO_SENT, claimed(lease_s=2), second_claimed(3), used(ACK, 11, 4, task="t2"), used(ACK, at=5)],
+    ),
+    "a claim at a cap that was asked for again": (
+        replace(DONE, caps={"q": 1}),
+        [sent(), claimed(lease_s=60, req="c"), claimed(10, 2, asked=1, lease_s=59, req="c"), used(ACK, at=3)],
+    ),
+    "two claims at a cap of two, and at one of another queue": (
+        replace(TWO_DONE, caps={"q": 2, "other": 1}),
+        [*TWO_SENT, claimed(lease_s=60), second_claimed(3), used(ACK, at=4), used(ACK, 11, 4, task="t2")],
     ),
     "an ack sent again": (DONE, [sent(), claimed(), used(ACK), used(ACK, at=3)]),
     "a claim sent again under its request id": (
@@ -209,6 +235,18 @@ BROKEN: dict[str, tuple[str, Final, list[Call | Claim]]] = {
     "taken away while extended": (
         "overlap: t1", DONE,
         [sent(), claimed(lease_s=1), used(EXTEND, at=1.8, lease_s=60), claimed(11, 5), used(ACK, 11, 6)],
+    ),
+    "more than a cap allows": (
+        "cap: 2 tasks of q", TWO_DONE,
+        [*TWO_SENT, claimed(lease_s=60), second_claimed(3), used(ACK, at=4), used(ACK, 11, 4, task="t2")],
+    ),
+    "more than a cap allows, after an ack that was refused": (
+        "cap: 2 tasks of q", TWO_DONE,
+        [*TWO_SENT, claimed(lease_s=60), used(ACK, at=2, outcome=FAIL), second_claimed(3), used(ACK, 11, 4, task="t2")],
+    ),
+    "more than a cap allows, while extended": (
+        "cap: 2 tasks of q", TWO_DONE,
+        [*TWO_SENT, claimed(lease_s=1), used(EXTEND, at=1.6, lease_s=60), second_claimed(3), used(ACK, at=5)],
     ),
     "replicas that differ": ("hash: the replicas differ", Final(hashes={"n1": (7, "a"), "n2": (7, "b")}), []),
     "a replica that says nothing": ("hash: 3 replicas", Final(replicas=3, hashes={"n1": (7, "a"), "n2": (7, "a")}), []),
@@ -357,6 +395,14 @@ def _hand_out_while_held(draw: random.Random, story: Story, final: Final) -> Mut
     return story, final
 
 
+def _lower_a_cap(_: random.Random, story: Story, final: Final) -> Mutated:
+    """As if the servers had been told to hand out nothing at all."""
+    queues = {claim.queue for claim in story.claims if claim.ended_ns < claim.sent_ns + claim.lease_ms * 500_000}
+    settled = {call.token for call in story.with_token() if call.f != EXTEND}
+    held = {claim.queue for claim in story.claims if claim.token not in settled} & queues
+    return (story, replace(final, caps=dict.fromkeys(held, 0))) if held else None
+
+
 def _hand_out_early(draw: random.Random, story: Story, final: Final) -> Mutated:
     delayed = {call.value: call for call in reversed(story.sends()) if call.delay_ms}
     places = [place for place, claim in enumerate(story.claims) if claim.value in delayed]
@@ -412,6 +458,7 @@ MUTATIONS: list[tuple[str, Mutation]] = [
     ("stale", _accept_an_ended_token),
     ("after-ack", _hand_out_after_ack),
     ("overlap", _hand_out_while_held),
+    ("cap", _lower_a_cap),
     ("early", _hand_out_early),
     ("attempt", _forget_a_failure),
     ("attempt", _die_for_no_reason),

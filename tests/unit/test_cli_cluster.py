@@ -3,14 +3,17 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from holdfast.cli import policies
 from holdfast.cli.main import main
 from holdfast.cli.problems import ExitCode
+from holdfast.client import QueuePolicy
 from holdfast.proto.v1 import cluster_pb2 as pb
 from tests.unit.cli_runner import Cli
 from tests.unit.scripted_cluster import describe, describe_all, replica, three_servers
@@ -376,6 +379,33 @@ def test_queue_show(server: ScriptedServer, cli: Cli) -> None:
     }  # fmt: skip
 
 
+def test_queue_show_has_limits_and_tenants(server: ScriptedServer, cli: Cli) -> None:
+    tenants = [pb.TenantPolicy(tenant="acme", weight=3, rate_per_second=1.5), pb.TenantPolicy(tenant="b", weight=2)]
+    answer = settings(
+        paused=True, retry_shape="linear", non_retryable=["A", "B"], oldest_share_percent=25, rate_per_second=10,
+        key_concurrency_max=7, tenants=tenants,
+    )  # fmt: skip
+    server.on("ListQueueSettings", pb.ListQueueSettingsResponse(queues=[answer]))
+    assert cli.run("queue", "show", "mail") == 0
+    rows = {line[:19].strip(): line[19:].strip() for line in cli.out.splitlines()}
+    assert rows["paused"] == "nothing is handed out until `holdfast queue resume mail`"
+    assert (rows["retry shape"], rows["non-retryable"], rows["oldest share"]) == ("linear", "A, B", "25 %")
+    assert (rows["rate"], rows["burst"], rows["key concurrency"]) == ("10/s", "one second's worth", "7")
+    assert (rows["concurrency"], rows["tenants"], rows[""]) == ("no limit", "acme:weight=3,rate=90/m", "b:weight=2")
+    assert "key burst" not in rows, "there is no rate that it could go with"
+    assert cli.run("queue", "show", "mail", "--json") == 0
+    assert cli.json_out()["policy"] == {
+        "paused": True, "retry_shape": "linear", "non_retryable": ["A", "B"], "oldest_share_percent": 25,
+        "rate_per_second": 10, "key_concurrency_max": 7,
+        "tenants": [{"tenant": "acme", "weight": 3, "rate_per_second": 1.5}, {"tenant": "b", "weight": 2}],
+    }  # fmt: skip
+
+
+def test_every_setting_of_a_queue_has_an_option() -> None:
+    assert set(policies.FIELDS) == {field.name for field in fields(QueuePolicy)}
+    assert max(len(setting.label) for setting in policies.SETTINGS) <= 18
+
+
 @pytest.mark.parametrize(
     ("arguments", "request_"),
     [
@@ -400,6 +430,43 @@ def test_queue_show(server: ScriptedServer, cli: Cli) -> None:
                     dead_retention_ms=172_800_000,
                 )
             ),
+        ),
+        (
+            ["--retry-shape=fixed", "--non-retryable=A", "--non-retryable=B", "--oldest-share=0", "--task-timeout=1m"],
+            pb.SetQueueRequest(
+                policy=pb.QueuePolicy(
+                    retry_shape="fixed", non_retryable=["A", "B"], oldest_share_percent=0, timeout_ms=60_000
+                )
+            ),
+        ),
+        (
+            ["--concurrency=5", "--tenant-concurrency=4", "--key-concurrency=3", "--rate=90/m", "--burst=7",
+             "--tenant-rate=2/s", "--tenant-burst=8", "--key-rate=1/s", "--key-burst=9"],
+            pb.SetQueueRequest(
+                policy=pb.QueuePolicy(
+                    concurrency_max=5, tenant_concurrency_max=4, key_concurrency_max=3, rate_per_second=1.5,
+                    rate_burst=7, tenant_rate_per_second=2, tenant_rate_burst=8, key_rate_per_second=1,
+                    key_rate_burst=9,
+                )
+            ),
+        ),
+        (
+            ["--ttl=1h", "--dead-alert=100", "--dead-alert-url=https://example.org/x", "--reset=tenants",
+             "--tenant=a:b:weight=3,concurrency=5,rate=10/s,burst=20", "--tenant=c:weight=1", "--reset=tenant:d"],
+            pb.SetQueueRequest(
+                policy=pb.QueuePolicy(
+                    ttl_ms=3_600_000, dead_alert_at=100, dead_alert_url="https://example.org/x",
+                    tenants=[
+                        pb.TenantPolicy(tenant="a:b", weight=3, concurrency_max=5, rate_per_second=10, rate_burst=20),
+                        pb.TenantPolicy(tenant="c", weight=1),
+                    ],
+                ),
+                clear=["tenants", "tenants.d"],
+            ),
+        ),
+        (
+            ["--reset=task-timeout", "--reset=rate", "--reset=paused"],
+            pb.SetQueueRequest(clear=["timeout_ms", "rate_per_second", "paused"]),
         ),
     ],
 )  # fmt: skip

@@ -41,7 +41,9 @@ def test_enqueue_with_every_option(cli: Cli) -> None:
     cli.server.on("Enqueue", ACCEPTED)
     options = ["--priority=0", "--delay=1h30m", "--request-id=r-1", "--tenant=acme", "--max-attempts=1", "--json"]
     assert cli.run("enqueue", "mail", "welcome", "[1]", *options, "--request-id-ttl=1h") == 0
-    assert cli.json_out() == {"task_id": TASK_ID, "duplicate": False, "queue": "mail", "type": "welcome"}
+    assert cli.json_out() == {
+        "task_id": TASK_ID, "duplicate": False, "state": None, "queue": "mail", "type": "welcome"
+    }  # fmt: skip
     spec = cli.server.requests["Enqueue"][0].tasks[0]
     assert (spec.priority, spec.delay_ms, spec.request_id, spec.tenant, spec.max_attempts) == (
         0,
@@ -52,6 +54,35 @@ def test_enqueue_with_every_option(cli: Cli) -> None:
     )
     assert spec.HasField("priority")
     assert spec.request_id_ttl_ms == 3_600_000
+
+
+def test_enqueue_with_every_option_for_its_life(cli: Cli) -> None:
+    cli.server.on("Enqueue", ACCEPTED)
+    options = ["--limit-key=acme", "--unique-key=u", "--unique=while-waiting", "--max-claims=3", "--retry-shape=linear"]
+    options += ["--retry-base=0", "--retry-factor=1.5", "--retry-cap=1h", "--retry-jitter=0.25"]
+    options += ["--non-retryable=KeyError", "--non-retryable=app.Refused", "--task-timeout=15m", "--ttl=1d"]
+    assert cli.run("enqueue", "mail", "welcome", *options, "--result-ttl=0") == 0
+    assert cli.server.requests["Enqueue"][0].tasks[0] == pb.TaskSpec(
+        queue="mail",
+        type="welcome",
+        payload=b"{}",
+        headers={"content-type": "application/json"},
+        limit_key="acme",
+        unique_key="u",
+        unique_scope=pb.UNIQUE_SCOPE_WHILE_WAITING,
+        max_claims=3,
+        retry=pb.RetryPolicy(
+            shape=pb.RETRY_SHAPE_LINEAR,
+            base_ms=0,
+            factor=1.5,
+            cap_ms=3_600_000,
+            jitter=0.25,
+            non_retryable=["KeyError", "app.Refused"],
+        ),
+        timeout_ms=900_000,
+        ttl_ms=86_400_000,
+        result_ttl_ms=0,
+    )
 
 
 def test_enqueue_at_a_moment(cli: Cli) -> None:
@@ -70,12 +101,23 @@ def test_enqueue_reads_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_enqueue_says_when_nothing_was_added(cli: Cli) -> None:
-    duplicate = pb.EnqueueOutcome(accepted=pb.Accepted(task_id=TASK_ID, duplicate=True))
+    accepted = pb.Accepted(task_id=TASK_ID, duplicate=True, state=pb.TASK_STATE_CLAIMED)
+    duplicate = pb.EnqueueOutcome(accepted=accepted)
     cli.server.on("Enqueue", pb.EnqueueResponse(outcomes=[duplicate]))
     assert cli.run("enqueue", "mail", "welcome", "--request-id", "r-1") == 0
-    assert cli.out.startswith("Already there")
+    assert cli.out == f"Already there: task {TASK_ID} (CLAIMED) has this request id. Nothing was added.\n"
+    assert cli.run("enqueue", "mail", "welcome", "--unique-key", "u-1") == 0
+    assert cli.out == f"Already there: task {TASK_ID} (CLAIMED) has this unique key. Nothing was added.\n"
     assert cli.run("enqueue", "mail", "welcome", "--request-id", "r-1", "--json") == 0
-    assert cli.json_out()["duplicate"] is True
+    assert (cli.json_out()["duplicate"], cli.json_out()["state"]) == (True, "CLAIMED")
+
+
+def test_the_same_request_id_for_another_task_is_a_conflict(cli: Cli) -> None:
+    refusal = pb.Rejection(reason="REQUEST_ID_CONFLICT", message="It has another type.", field="request_id")
+    cli.server.on("Enqueue", pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(rejection=refusal)]))
+    assert cli.run("enqueue", "mail", "welcome", "--request-id", "r-1") == 1
+    assert "It has another type." in cli.err
+    assert "another --request-id" in cli.err
 
 
 def test_a_refusal_is_one_line_and_exit_code_1(cli: Cli) -> None:
@@ -107,51 +149,49 @@ def test_an_overloaded_server_says_when_to_try_again(cli: Cli) -> None:
     assert cli.json_err()["error"]["retry_after_ms"] == 1_500
 
 
-def test_queue_stats(cli: Cli) -> None:
-    counts = pb.QueueCounts(
-        queue="mail",
-        ready=1_234_567,
-        claimed=2,
-        delayed=3,
-        retrying=4,
-        dead=5,
-        enqueued_total=6,
-        claimed_total=7,
-        succeeded_total=8,
-        failed_total=9,
-        expired_total=10,
-        cancelled_total=11,
-        dead_total=12,
-        oldest_ready_age_ms=90_000,
-        waiting_reserves=13,
-    )
-    cli.server.on("QueueStats", pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=counts)]))
+NUMBERS = {
+    "ready": 1_234_567, "claimed": 2, "delayed": 3, "retrying": 4, "dead": 5, "enqueued_total": 6, "claimed_total": 7,
+    "succeeded_total": 8, "failed_total": 9, "expired_total": 10, "cancelled_total": 11, "dead_total": 12,
+    "oldest_ready_age_ms": 90_000, "waiting_reserves": 13, "paused": True, "enqueued_per_second": 1_234.5,
+    "claimed_per_second": 7.25, "succeeded_per_second": 0.0, "failed_per_second": 0.5, "dead_alert": True,
+}  # fmt: skip
+
+
+def busy_queue() -> pb.QueueStatsResponse:
+    latencies = [
+        pb.TypeLatency(type="welcome", ready_to_claim=[0, 0, 10], claim_to_ack=[0] * 10 + [2]),
+        pb.TypeLatency(type="never-claimed"),
+    ]
+    counts = pb.QueueCounts(queue="mail", latencies=latencies, **NUMBERS)  # type: ignore[arg-type]  # each as it is
+    return pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=counts)])
+
+
+def test_queue_stats_for_people(cli: Cli) -> None:
+    cli.server.on("QueueStats", busy_queue())
     assert cli.run("queue", "stats", "mail") == 0
     for words in ("ready", "claimed", "delayed", "retrying", "dead", "1,234,567", "1m 30s", "succeeded"):
         assert words in cli.out
+    lines = [line.split() for line in cli.out.splitlines()]
+    assert ["mail", "1,234", "7.2", "-", "0.5"] in lines, "rates"
+    assert ["mail", "welcome", "3.5ms", "4.8ms", "5.0ms", "1.5s", "1.9s", "2.0s"] in lines, "latencies"
+    assert "never-claimed" not in cli.out
+    assert "Queue mail is paused: `holdfast queue resume mail`" in cli.out
+    assert "Queue mail has 5 dead letters, an alert: `holdfast dlq ls mail`." in cli.out
     assert max(map(len, cli.out.splitlines())) <= 80, "fits an ordinary terminal"
+
+
+def test_queue_stats_for_programs(cli: Cli) -> None:
+    cli.server.on("QueueStats", busy_queue())
     assert cli.run("queue", "stats", "mail", "--json") == 0
-    assert cli.json_out() == {
-        "queues": [
-            {
-                "queue": "mail",
-                "ready": 1_234_567,
-                "claimed": 2,
-                "delayed": 3,
-                "retrying": 4,
-                "dead": 5,
-                "enqueued_total": 6,
-                "claimed_total": 7,
-                "succeeded_total": 8,
-                "failed_total": 9,
-                "expired_total": 10,
-                "cancelled_total": 11,
-                "dead_total": 12,
-                "oldest_ready_age_ms": 90_000,
-                "waiting_reserves": 13,
-            }
-        ]
-    }
+    [queue] = cli.json_out()["queues"]
+    latencies = queue.pop("latencies")
+    assert queue == {"queue": "mail", **NUMBERS}
+    waits = latencies[0]["ready_to_claim"]
+    assert waits == {"count": 10, "mean_ms": 0, "p50_ms": 3.5, "p95_ms": 4.85, "p99_ms": pytest.approx(4.97)}
+    runs = latencies[0]["claim_to_ack"]
+    assert runs == {"count": 2, "mean_ms": 0, "p50_ms": 1_500, "p95_ms": 1_950, "p99_ms": 1_990}
+    nothing = {"count": 0, "mean_ms": None, "p50_ms": None, "p95_ms": None, "p99_ms": None}
+    assert latencies[1] == {"type": "never-claimed", "ready_to_claim": nothing, "claim_to_ack": nothing}
 
 
 def test_queue_stats_shows_what_it_found_and_names_what_it_did_not(cli: Cli) -> None:
@@ -178,7 +218,25 @@ def waiting_task() -> pb.TaskInfo:
             headers={"content-type": "application/json"},
             tenant="acme",
             request_id="r-1",
+            unique_key="u-1",
+            unique_scope=pb.UNIQUE_SCOPE_WHILE_WAITING,
+            ttl_ms=60_000,
+            retry=pb.RetryPolicy(shape=pb.RETRY_SHAPE_FIXED, base_ms=1_500, jitter=0, non_retryable=["KeyError"]),
         ),
+        type="welcome",
+        limit_key="l-1",
+        unique_key="u-1",
+        timeout_ms=90_000,
+        attempts=[
+            pb.Attempt(
+                worker="worker-1",
+                claimed_at_ms=1_893_553_445_700,
+                ended_at_ms=1_893_553_445_950,
+                how="FAILED",
+                error_type="ValueError",
+                error_message="\x1b[31mno",
+            )
+        ],
         priority=5,
         failures=1,
         max_attempts=10,
@@ -203,8 +261,15 @@ def test_task_get_for_people(cli: Cli) -> None:
         "ValueError: no",
         '{"to": "ada"}',
         "worker-1",
+        "u-1 (while-waiting)",
+        "l-1",
+        "1m 30s",
+        "fixed, base 1s, jitter 0, not after KeyError",
     ):
         assert words in cli.out
+    attempt = cli.out.splitlines()[-1]
+    words_of_it = ["worker-1", "2030-01-02", "03:04:05", "250ms", "failed", "ValueError:", "\\x1b[31mno"]
+    assert attempt.split() == words_of_it, "who, when, how long, how and why, and no escape sequence"
 
 
 def test_task_get_for_programs(cli: Cli) -> None:
@@ -232,6 +297,30 @@ def test_task_get_for_programs(cli: Cli) -> None:
         "cancel_requested": False,
         "dead_reason": "",
         "last_error": {"type": "ValueError", "message": "no", "traceback": "Traceback …\n  line 1"},
+        "attempts": [
+            {
+                "worker": "worker-1",
+                "claimed_at_ms": 1_893_553_445_700,
+                "ended_at_ms": 1_893_553_445_950,
+                "how": "FAILED",
+                "error_type": "ValueError",
+                "error_message": "\x1b[31mno",
+            }
+        ],
+        "limit_key": "l-1",
+        "unique_key": "u-1",
+        "unique_scope": "while-waiting",
+        "timeout_ms": 90_000,
+        "ttl_ms": 60_000,
+        "start_by_ms": None,
+        "retry": {
+            "shape": "fixed",
+            "base_ms": 1_500,
+            "factor": None,
+            "cap_ms": None,
+            "jitter": 0.0,
+            "non_retryable": ["KeyError"],
+        },
         "payload_base64": "eyJ0byI6ICJhZGEifQ==",
         "payload_json": {"to": "ada"},
         "result_base64": None,

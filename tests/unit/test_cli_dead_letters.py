@@ -1,6 +1,8 @@
 """`dlq …`: what is listed, asked, sent and reported."""
 
 import io
+import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +17,8 @@ from tests.unit.scripted_server import Refusal, ScriptedServer
 DONE = pb.DeadLetterOutcome(done=pb.DeadLetterDone())
 NOT_DEAD = pb.DeadLetterOutcome(rejection=pb.Rejection(reason="NOT_DEAD", message="It is READY."))
 UNKNOWN = pb.DeadLetterOutcome(rejection=pb.Rejection(reason="TASK_NOT_FOUND", message="There is none."))
+
+VERBS = ("retry", "discard")
 
 
 def letter_id(number: int) -> str:
@@ -218,3 +222,140 @@ def test_all_says_how_far_it_got_when_the_server_goes(cli: Cli) -> None:
     assert cli.run("dlq", "discard", "--all", "--queue", "mail", "--yes", "--json") == 4
     assert cli.json_out() == {"queue": "mail", "discarded": 500, "failed": 0, "unknown": 500, "failures": []}
     assert cli.json_err()["error"]["reason"] == "CONNECTION_FAILED"
+
+
+# ------------------------------------------------------------------------------------------------------- by a filter
+
+
+class FilteredQueue:
+    """A queue of 30 letters of which every third fits, in pages that may be empty."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self.filters: list[pb.DeadLetterFilter] = []
+        counts = pb.QueueCounts(queue="mail", dead=30)
+        server.on("QueueStats", pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=counts)]))
+        server.on("ListDeadLetters", self._page)
+        for verb in ("RetryDeadLetters", "DiscardDeadLetters"):
+            server.on(verb, lambda request: pb.RetryDeadLettersResponse(outcomes=[DONE] * len(request.task_ids)))
+
+    def _page(self, request: Any) -> pb.ListDeadLettersResponse:
+        self.filters.append(request.filter)
+        at = int(request.page_token or 0)
+        fits = [letter(at)] if at % 3 == 0 and request.filter.type == "welcome" else []
+        return pb.ListDeadLettersResponse(tasks=fits, next_page_token=str(at + 1) if at < 29 else "")
+
+
+FITTING = [letter_id(number) for number in range(0, 30, 3)]
+
+
+def test_ls_passes_on_the_filter_and_goes_through_empty_pages(cli: Cli) -> None:
+    queue = FilteredQueue(cli.server)
+    options = ["--type=welcome", "--tenant=acme", "--error=Timed out", "--reason=ttl-passed"]
+    times = ["--since=2030-01-01T00:00:00Z", "--until=2030-01-02T00:00:00+01:00"]
+    assert cli.run("dlq", "ls", "mail", *options, *times, "--json") == 0
+    assert [each["task_id"] for each in cli.json_out()["dead_letters"]] == FITTING
+    assert queue.filters[-1] == pb.DeadLetterFilter(
+        type="welcome", tenant="acme", error="Timed out", reason="TTL_PASSED", died_from_ms=1_893_456_000_000,
+        died_before_ms=1_893_538_800_000,
+    )  # fmt: skip
+    assert cli.run("dlq", "ls", "mail", "--type", "other") == 0
+    assert cli.out == "Queue mail has no dead letters that fit.\n"
+
+
+def test_since_may_be_how_long_ago(cli: Cli) -> None:
+    queue = FilteredQueue(cli.server)
+    before_ms = time.time_ns() // 1_000_000
+    assert cli.run("dlq", "ls", "mail", "--since", "2h", "--until", "1h") == 0
+    after_ms = time.time_ns() // 1_000_000
+    [asked] = {(each.died_from_ms, each.died_before_ms) for each in queue.filters}
+    assert before_ms - 7_200_000 <= asked[0] <= after_ms - 7_200_000
+    assert asked[1] == asked[0] + 3_600_000
+
+
+def test_all_that_fit_are_counted_before_it_asks(cli: Cli, answers: Callable[[str], None]) -> None:
+    FilteredQueue(cli.server)
+    answers("n")
+    assert cli.run("dlq", "retry", "--all", "-q", "mail", "--type", "welcome") == 1
+    assert "Retry the 10 dead letters of queue mail that fit?" in cli.err
+    assert not cli.server.requests["RetryDeadLetters"]
+    answers("y")
+    assert cli.run("dlq", "retry", "--all", "-q", "mail", "--type", "welcome") == 0
+    assert cli.out == "10 dead letters of queue mail retried.\n"
+    [request] = cli.server.requests["RetryDeadLetters"]
+    assert list(request.task_ids) == FITTING
+    assert cli.run("dlq", "retry", "--all", "-q", "mail", "--type", "other") == 0
+    assert cli.out == "Queue mail has no dead letters that fit.\n"
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_a_dry_run_changes_nothing_and_does_not_ask(cli: Cli, verb: str) -> None:
+    FilteredQueue(cli.server)
+    assert cli.run("dlq", verb, "--all", "-q", "mail", "--type", "welcome", "--dry-run") == 0
+    word = {"retry": "retried", "discard": "discarded"}[verb]
+    assert cli.out == f"10 dead letters of queue mail would be {word}.\n"
+    assert cli.run("dlq", verb, "--all", "-q", "mail", "--dry-run", "--json") == 0
+    nothing = {"queue": "mail", word: 0, "failed": 0, "unknown": 0, "failures": []}
+    assert cli.json_out() == {**nothing, "dry_run": True, "found": 30}
+    unknown = Refusal(grpc.StatusCode.NOT_FOUND, "TASK_NOT_FOUND", "There is none.")
+    cli.server.on("GetDeadLetter", pb.GetDeadLetterResponse(task=letter(1)), unknown)
+    assert cli.run("dlq", verb, letter_id(1), letter_id(2), "--dry-run") == 1
+    assert cli.out == f"1 dead letter would be {word}, 1 failed.\n"
+    assert f"Task {letter_id(2)}: There is none." in cli.err
+    assert not cli.server.requests["RetryDeadLetters"] + cli.server.requests["DiscardDeadLetters"]
+
+
+def test_a_discard_says_who_and_why(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.server.on("DiscardDeadLetters", pb.DiscardDeadLettersResponse(outcomes=[DONE]))
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    monkeypatch.setattr("socket.gethostname", lambda: "desk")
+    assert cli.run("dlq", "discard", letter_id(1), "--yes", "--note", "the campaign is over") == 0
+    assert cli.run("dlq", "discard", letter_id(1), "--yes", "--by", "cron") == 0
+
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert cli.run("dlq", "discard", letter_id(1), "--yes") == 0
+    told = [(request.by, request.note) for request in cli.server.requests["DiscardDeadLetters"]]
+    assert told == [("ada@desk", "the campaign is over"), ("cron", ""), (f"uid-{os.getuid()}@desk", "")]
+
+
+def test_discarded_lists_what_is_left_of_them(cli: Cli) -> None:
+    discard = pb.Discard(
+        task_id=letter_id(1), queue="mail", type="welcome", dead_reason="TTL_PASSED", died_at_ms=1,
+        discarded_at_ms=1_893_553_445_678, by="ada@desk", note="\x1b[2Jover",
+    )  # fmt: skip
+    cli.server.on(
+        "ListDiscards",
+        lambda request: pb.ListDiscardsResponse(
+            discards=[discard] * min(2, request.page_size), next_page_token="" if request.page_token else "more"
+        ),
+    )
+    assert cli.run("dlq", "discarded", "mail", "-n", "3") == 0
+    _, _, *rows = cli.out.splitlines()
+    assert len(rows) == 3
+    for words in (letter_id(1), "2030-01-02 03:04:05", "ada@desk", "TTL_PASSED", "\\x1b[2Jover"):
+        assert words in rows[0]
+    assert [(each.queue, each.page_size) for each in cli.server.requests["ListDiscards"]] == [("mail", 3), ("mail", 1)]
+    assert cli.run("dlq", "discarded", "-n", "1", "--json") == 0
+    printed = cli.json_out()
+    assert (printed["queue"], printed["more"], printed["discards"][0]["by"]) == (None, True, "ada@desk")
+    cli.server._script["ListDiscards"].clear()
+    cli.server.on("ListDiscards", pb.ListDiscardsResponse())
+    assert cli.run("dlq", "discarded", "mail") == 0
+    assert cli.out == "Nothing was discarded of queue mail.\n"
+
+
+@pytest.mark.parametrize("option", ["--error", "--type", "--tenant", "--reason", "--since", "--until"])
+@pytest.mark.parametrize("command", [["ls", "mail"], *([verb, "--all", "--queue", "mail", "--yes"] for verb in VERBS)])
+def test_an_empty_filter_is_refused_and_not_taken_for_none(cli: Cli, command: list[str], option: str) -> None:
+    """A script whose variable is not set would throw everything away."""
+    assert cli.run("dlq", *command, option, "") == 2
+    assert f"{option}: Expected" in cli.err
+    assert not cli.server.requests
+
+
+def test_whoever_discards_has_a_name(cli: Cli) -> None:
+    assert cli.run("dlq", "discard", letter_id(1), "--yes", "--by", "") == 2
+    assert "--by: Expected a text, but it is empty" in cli.err
+    assert not cli.server.requests

@@ -116,6 +116,7 @@ def test_enqueue_and_wait(cli: Cli) -> None:
     assert cli.run("enqueue", "mail", "add", "[1, 2]", "--wait", "--json") == 0
     printed = cli.json_out()
     assert (printed["type"], printed["duplicate"], printed["result_json"]) == ("add", False, 3)
+    assert printed["state"] == "SUCCEEDED"
 
 
 def test_cancel_says_what_happens_to_each(cli: Cli) -> None:
@@ -139,6 +140,24 @@ def test_cancel_names_what_it_could_not(cli: Cli) -> None:
     assert cli.run("task", "cancel", TASK_ID, OTHER_ID) == 1
     assert f"Task {TASK_ID} is cancelled." in cli.out
     assert cli.err.startswith(f"error: Task {OTHER_ID}: It is SUCCEEDED. (TASK_FINISHED)")
+
+
+def test_update_changes_waiting_tasks_and_names_those_that_do_not_wait(cli: Cli) -> None:
+    changed = pb.UpdateOutcome(updated=pb.Updated(state=pb.TASK_STATE_READY))
+    running = pb.UpdateOutcome(rejection=pb.Rejection(reason="TASK_NOT_WAITING", message="It is CLAIMED."))
+    cli.server.on("UpdateTasks", pb.UpdateTasksResponse(outcomes=[changed, running]))
+    assert cli.run("task", "update", TASK_ID, OTHER_ID, TASK_ID, "--priority", "0", "--delay", "0") == 1
+    assert cli.out == f"Task {TASK_ID} is changed: it is READY.\n"
+    assert cli.err.startswith(f"error: Task {OTHER_ID}: It is CLAIMED. (TASK_NOT_WAITING)")
+    assert "holdfast task cancel" in cli.err
+    items = [pb.UpdateItem(task_id=task_id, priority=0, delay_ms=0) for task_id in (TASK_ID, OTHER_ID)]
+    assert list(cli.server.requests["UpdateTasks"][0].items) == items, "each once"
+    cli.server._script["UpdateTasks"].clear()
+    cli.server.on("UpdateTasks", pb.UpdateTasksResponse(outcomes=[changed]))
+    assert cli.run("task", "update", TASK_ID, "--run-at", "2030-01-02T03:04:05Z", "--json") == 0
+    assert cli.json_out() == {"tasks": [{"task_id": TASK_ID, "state": "READY"}]}
+    [item] = cli.server.requests["UpdateTasks"][1].items
+    assert item == pb.UpdateItem(task_id=TASK_ID, run_at_ms=1_893_553_445_000)
 
 
 def queue_pages(cli: Cli) -> None:
@@ -166,6 +185,15 @@ def test_queue_ls_goes_through_all_pages(cli: Cli) -> None:
         ("math", 0),
         ("reports", 7),
     ]
+
+
+def test_queue_ls_marks_what_is_paused_and_what_raises_an_alert(cli: Cli) -> None:
+    queues = [pb.QueueCounts(queue="mail", paused=True, dead_alert=True), pb.QueueCounts(queue="math", paused=True)]
+    cli.server.on("ListQueues", pb.ListQueuesResponse(queues=queues))
+    assert cli.run("queue", "ls") == 0
+    _, _, first, second = cli.out.splitlines()
+    assert first.startswith("mail (paused, ALERT)  ")
+    assert second.startswith("math (paused)  ")
 
 
 def test_a_narrow_terminal_gets_lines_instead_of_a_table(
@@ -201,7 +229,18 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return out.split()
 
 
-@pytest.mark.parametrize("command", ["queue stats", "dlq ls", "enqueue", "dlq retry --all --queue", "worker a:b -q"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "queue stats",
+        "dlq ls",
+        "enqueue",
+        "dlq retry --all --queue",
+        "worker a:b -q",
+        "queue purge",
+        "schedule show x -q",
+    ],
+)
 def test_names_of_queues_are_completed(
     cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,3 +258,24 @@ def test_completion_is_silent_where_there_is_no_server(
     cli.server.stop()
     assert complete(monkeypatch, capsys, line) == []
     assert complete(monkeypatch, capsys, "holdfast queue stats --address nonsense m") == []
+
+
+@pytest.mark.parametrize("option", ["--request-id", "--tenant", "--unique-key", "--limit-key"])
+def test_an_empty_text_is_not_the_same_as_no_option(cli: Cli, option: str) -> None:
+    """It is what a shell makes of a variable that is not set."""
+    assert cli.run("enqueue", "mail", "welcome", option, "") == 2
+    assert f"{option}: Expected a text, but it is empty" in cli.err
+    assert not cli.server.requests
+
+
+@pytest.mark.parametrize("payload", ['"str"', "17", "null", "true"])
+def test_arguments_have_to_be_an_array_or_an_object(cli: Cli, payload: str) -> None:
+    assert cli.run("enqueue", "mail", "welcome", payload) == 2
+    assert "Expected a JSON array or object" in cli.err
+    assert not cli.server.requests
+
+
+def test_a_task_that_is_not_there_may_have_been_discarded(cli: Cli) -> None:
+    cli.server.on("GetTask", Refusal(grpc.StatusCode.NOT_FOUND, "TASK_NOT_FOUND", "There is none."))
+    assert cli.run("task", "get", TASK_ID) == 5
+    assert "`holdfast dlq discarded`" in cli.err

@@ -9,7 +9,17 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.cli.problems import EXIT_CODE_MEANINGS, ExitCode
-from holdfast.cli.times import duration_ms, instant_ms, shown_duration, shown_instant, timeout_s
+from holdfast.cli.times import (
+    duration_ms,
+    instant_ms,
+    rate_per_second,
+    shown_duration,
+    shown_instant,
+    shown_local,
+    shown_rate,
+    timeout_s,
+    zone_of,
+)
 
 COMMANDS = [
     ["dev"],
@@ -19,12 +29,26 @@ COMMANDS = [
     ["task", "get"],
     ["task", "wait"],
     ["task", "cancel"],
+    ["task", "update"],
     ["queue", "ls"],
     ["queue", "stats"],
+    ["queue", "pause"],
+    ["queue", "resume"],
+    ["queue", "purge"],
+    ["workers"],
+    ["schedule", "put"],
+    ["schedule", "ls"],
+    ["schedule", "show"],
+    ["schedule", "pause"],
+    ["schedule", "resume"],
+    ["schedule", "rm"],
+    ["schedule", "trigger"],
+    ["schedule", "next"],
     ["dlq", "ls"],
     ["dlq", "show"],
     ["dlq", "retry"],
     ["dlq", "discard"],
+    ["dlq", "discarded"],
     ["shard", "ls"],
     ["shard", "hash"],
     ["shard", "transfer"],
@@ -59,7 +83,11 @@ def test_every_command_has_help_with_an_example_and_exit_codes(
         assert f"{code:d} {meaning}" in codes
 
 
-@pytest.mark.parametrize("command", [[], ["task"], ["queue"], ["dlq"], ["shard"], ["enqueue"], ["bench"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [[], ["task"], ["queue"], ["dlq"], ["shard"], ["enqueue"], ["bench"], ["schedule", "put"], ["dlq", "retry"]],
+    ids=" ".join,
+)
 def test_help_fits_a_narrow_terminal(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +137,42 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         (["dlq", "discard", "--all"], "Expected --queue with --all"),
         (["dlq", "discard", "x", "--queue", "q"], "Expected --all with --queue"),
         (["dlq", "ls", "q", "--limit", "0"], "--limit"),
+        (["enqueue", "mail", "welcome", "--task-timeout", "0s"], "--task-timeout: Expected a duration from 1s to 30d"),
+        (["enqueue", "mail", "welcome", "--ttl", "-5s"], "--ttl: Expected a duration"),
+        (["enqueue", "mail", "welcome", "--retry-factor", "nan"], "--retry-factor: Expected a number from 1 to 100"),
+        (["enqueue", "mail", "welcome", "--retry-jitter", "-0.1"], "--retry-jitter: Expected a number from 0 to 1"),
+        (["enqueue", "mail", "welcome", "--retry-shape", "round"], "--retry-shape: Expected one of exponential, lin"),
+        (["enqueue", "mail", "welcome", "--retry-base=2s", "--retry-cap=1s"], "--retry-base of at most --retry-cap"),
+        (["enqueue", "mail", "welcome", "--unique", "until-done"], "Expected --unique-key with --unique"),
+        (["enqueue", "mail", "welcome", "--unique-key=k", "--unique", "ever"], "--unique: Expected one of until-done"),
+        (["task", "update", "x"], "Expected --priority, --delay or --run-at"),
+        (["task", "update", "x", "--priority", "10"], "--priority"),
+        (["task", "update", "x", "--delay", "-1s"], "--delay: Expected a duration"),
+        (["task", "update", "x", "--delay=1s", "--run-at=2030-01-01T00:00:00Z"], "at most one"),
+        (["queue", "set", "q", "--rate", "0/s"], "--rate: Expected a rate from 0.001/s"),
+        (["queue", "set", "q", "--retry-factor", "NaN"], "--retry-factor: Expected a number from 1 to 100"),
+        (["queue", "set", "q", "--oldest-share", "101"], "--oldest-share: Expected a whole number from 0 to 100"),
+        (["queue", "set", "q", "--concurrency", "0"], "--concurrency: Expected a whole number from 1 to"),
+        (["queue", "set", "q", "--tenant", "acme"], "--tenant: Expected NAME:SETTING"),
+        (["queue", "set", "q", "--tenant", "acme:weight=0"], "--tenant: weight: Expected a whole number from 1 to 100"),
+        (["queue", "set", "q", "--tenant", "a:weight=1", "--tenant", "a:weight=2"], "'a' is there twice"),
+        (["queue", "set", "q", "--reset", "tenant:a", "--tenant", "a:weight=2"], "either set or reset"),
+        (["schedule", "put", "n", "--queue", "q", "--type", "t"], "either --cron or --every, but there is neither"),
+        (["schedule", "put", "n", "-q", "q", "--type", "t", "--cron=@daily", "--every=1s"], "but both are given"),
+        (["schedule", "put", "n", "--type", "t", "--every=1s"], "--queue"),
+        (["schedule", "put", "n", "-q", "q", "--type=t", "--every=0s"], "--every: Expected a duration from 1s to 366d"),
+        (["schedule", "put", "n", "-q", "q", "--type=t", "--every=1.5s"], "--every: Expected whole seconds"),
+        (
+            ["schedule", "put", "n", "-q", "q", "--type=t", "--every=9s", "--catch-up=two"],
+            "--catch-up: Expected one of",
+        ),
+        (["schedule", "next", "@daily", "-n", "0"], "-n"),
+        (["schedule", "next", "nightly", "-q", "q", "--zone", "UTC"], "a schedule has its own zone"),
+        (["dlq", "ls", "q", "--since", "soon"], "--since: Expected how long ago"),
+        (["dlq", "ls", "q", "--since", "1h", "--until", "2h"], "Expected --since before --until"),
+        (["dlq", "ls", "q", "--reason", "boredom"], "--reason: Expected one of ATTEMPTS_SPENT"),
+        (["dlq", "retry", "x", "--type", "t"], "Expected --all --queue QUEUE with a filter"),
+        (["dlq", "discard", "x", "--note", "n" * 257], "--note: Expected at most 256 bytes"),
         (["bench", "--tasks", "0"], "--tasks"),
         (["bench", "--payload-bytes", "7"], "--payload-bytes"),
         (["worker", "tasks"], "Expected MODULE:APP"),
@@ -267,6 +331,26 @@ def test_what_is_not_a_duration(text: str) -> None:
 def test_what_is_not_an_instant(text: str) -> None:
     with pytest.raises(ValueError, match="Expected a time with its zone"):
         instant_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "per_second"), [("10/s", 10), ("90/m", 1.5), ("3.6/h", 0.001), ("1000000/s", 1_000_000), ("0.5/S", 0.5)]
+)
+def test_rates(text: str, per_second: float) -> None:
+    assert rate_per_second(text) == per_second
+    assert rate_per_second(shown_rate(per_second)) == pytest.approx(per_second)
+
+
+def test_a_zone_that_this_machine_does_not_know_is_none() -> None:
+    for name in ("Mars/Olympus", "../etc/passwd", "Europe", "\0", "x" * 1_000):
+        assert zone_of(name) is None
+    berlin = zone_of("Europe/Berlin")
+    assert berlin is not None
+    assert shown_local(instant_ms("2030-01-02T03:04:05Z"), berlin) == "Wed 2030-01-02 04:04:05 +01:00"
+    new_york = zone_of("America/New_York")
+    assert new_york is not None
+    assert shown_local(instant_ms("2030-07-02T03:04:05Z"), new_york) == "Mon 2030-07-01 23:04:05 -04:00"
+    assert shown_local(2**62, berlin) == f"{2**62} ms"
 
 
 def test_instants_before_the_epoch_and_far_away_are_kept_as_they_are() -> None:

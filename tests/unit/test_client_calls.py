@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -22,6 +22,7 @@ from holdfast.client import (
     Extension,
     Failed,
     Failure,
+    Histogram,
     InvalidArgument,
     NewTask,
     NotDead,
@@ -35,6 +36,7 @@ from holdfast.client import (
     TaskFinished,
     TaskInfo,
     TaskState,
+    TypeLatency,
     UnexpectedAnswer,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -362,23 +364,28 @@ async def test_get_task(server: ScriptedServer, client: AsyncClient) -> None:
 
 
 async def test_queue_stats(server: ScriptedServer, client: AsyncClient) -> None:
-    numbers = {
-        name: number
-        for number, name in enumerate((name for name in pb.QueueCounts.DESCRIPTOR.fields_by_name if name != "queue"), 1)
-    }
+    special = ("queue", "paused", "dead_alert", "latencies")
+    names = (name for name in pb.QueueCounts.DESCRIPTOR.fields_by_name if name not in special)
+    numbers: dict[str, Any] = {name: number for number, name in enumerate(names, 1)}
+    latency = pb.TypeLatency(
+        type="t", ready_to_claim=[1, 2], claim_to_ack=[0] * 25 + [3], ready_to_claim_ms_total=4, claim_to_ack_ms_total=5
+    )
     missing = pb.Rejection(reason="QUEUE_NOT_FOUND", message="There is no such queue.")
     server.on(
         "QueueStats",
         pb.QueueStatsResponse(
             outcomes=[
-                pb.QueueStatsOutcome(counts=pb.QueueCounts(queue="mail", **numbers)),
+                pb.QueueStatsOutcome(
+                    counts=pb.QueueCounts(queue="mail", paused=True, dead_alert=True, latencies=[latency], **numbers)
+                ),
                 pb.QueueStatsOutcome(rejection=missing),
             ]
         ),
         pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(rejection=missing)]),
     )
     found, refused = await client.queue_stats_many(["mail", "nope"])
-    assert found == QueueStats(queue="mail", **numbers)
+    took = TypeLatency("t", Histogram((1, 2), 4), Histogram((*[0] * 25, 3), 5))
+    assert found == QueueStats(queue="mail", paused=True, dead_alert=True, latencies=(took,), **numbers)
     assert isinstance(refused, NotFound)
     with pytest.raises(NotFound):
         await client.queue_stats("nope")
@@ -432,7 +439,8 @@ async def test_other_calls_refuse_what_does_not_fit_too(client: AsyncClient) -> 
         (client.extend(CLAIM, 2**63), "items[0]"),
         (client.release(negative), "claims[0]"),
         (client.cancel("\ud800"), "task_ids"),
-        (client.reserve("mail"), "the request"),
+        (client.reserve("mail"), "queues"),
+        (client.reserve(["mail"], wait_ms=float("nan")), "wait_ms"),  # type: ignore[arg-type]  # on purpose
         (client.queue_stats_many("mail"), "queues"),
         (client.ack(CLAIM, follow_ups=[NewTask("q", "t", priority=2**63)]), "items[0].follow_ups[0].priority"),
     ):
@@ -483,6 +491,13 @@ async def test_a_limit_that_makes_no_sense_is_refused(
     with pytest.raises(InvalidArgument):
         await client.reserve(["a", "b"], max_tasks_by_queue=limits)
     assert server.requests["Reserve"] == []
+
+
+async def test_a_refused_limit_says_what_is_wrong_with_it(client: AsyncClient) -> None:
+    with pytest.raises(InvalidArgument, match="names another"):
+        await client.reserve(["a"], max_tasks_by_queue={"c": 1})
+    with pytest.raises(InvalidArgument, match="leave the queue out"):
+        await client.reserve(["a"], max_tasks_by_queue={"a": 0})
 
 
 async def test_queues_come_in_pages(server: ScriptedServer, client: AsyncClient) -> None:

@@ -1,6 +1,8 @@
 """The calls of operators about a cluster: what they put on the wire, and what they make of the answer."""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import fields
+from typing import Any
 
 import grpc
 import pytest
@@ -26,8 +28,10 @@ from holdfast.client import (
     QueueSettings,
     QueueSettingsPage,
     Rejected,
+    RetryShape,
     ShardLeader,
     StepState,
+    TenantPolicy,
     Topology,
     Unavailable,
     UnexpectedAnswer,
@@ -175,6 +179,89 @@ async def test_set_queue_sends_only_what_is_given(server: ScriptedServer, client
         pb.SetQueueRequest(queue="mail", home=True),
         pb.SetQueueRequest(queue="mail", pin=pb.ShardList()),
     ]
+
+
+TENANTS = [
+    pb.TenantPolicy(tenant="acme", weight=3, concurrency_max=5, rate_per_second=0.5, rate_burst=2),
+    pb.TenantPolicy(tenant=""),
+]
+NO_NUMBERS = ("retry_shape", "non_retryable", "paused", "dead_alert_url", "tenants")
+NUMBERS = {name: at for at, name in enumerate(pb.QueuePolicy.DESCRIPTOR.fields_by_name, 1) if name not in NO_NUMBERS}
+
+
+async def test_a_policy_goes_there_and_back(server: ScriptedServer, client: AsyncClient) -> None:
+    numbers: Any = NUMBERS
+    wire = pb.QueuePolicy(
+        retry_shape="linear", non_retryable=["A", "b.B"], paused=False, dead_alert_url="http://h/x", tenants=TENANTS,
+        **numbers,
+    )  # fmt: skip
+    policy = QueuePolicy(
+        retry_shape=RetryShape.LINEAR,
+        non_retryable=("A", "b.B"),
+        paused=False,
+        dead_alert_url="http://h/x",
+        tenants=(
+            TenantPolicy("acme", weight=3, concurrency_max=5, rate_per_second=0.5, rate_burst=2),
+            TenantPolicy(""),
+        ),
+        **numbers,
+    )
+    assert {field.name for field in fields(QueuePolicy)} == set(pb.QueuePolicy.DESCRIPTOR.fields_by_name)
+    assert {field.name for field in fields(TenantPolicy)} == set(pb.TenantPolicy.DESCRIPTOR.fields_by_name)
+    server.on("SetQueue", pb.SetQueueResponse(settings=pb.QueueSettings(route=WIRE_ROUTE, policy=wire)))
+    assert await client.set_queue("mail", policy=policy) == QueueSettings(ROUTE, policy)
+    assert server.requests["SetQueue"] == [pb.SetQueueRequest(queue="mail", policy=wire)]
+    assert server.requests["SetQueue"][0].policy.HasField("paused")
+
+
+async def test_a_shape_of_a_newer_server_is_unknown(server: ScriptedServer, client: AsyncClient) -> None:
+    policy = pb.QueuePolicy(retry_shape="sideways")
+    server.on("SetQueue", pb.SetQueueResponse(settings=pb.QueueSettings(route=WIRE_ROUTE, policy=policy)))
+    assert (await client.set_queue("mail")).policy == QueuePolicy(retry_shape=RetryShape.UNKNOWN)
+
+
+async def test_pause_and_resume_a_queue(server: ScriptedServer, client: AsyncClient) -> None:
+    paused = pb.QueueSettings(route=WIRE_ROUTE, policy=pb.QueuePolicy(paused=True))
+    server.on("SetQueue", LOST, pb.SetQueueResponse(settings=paused))
+    assert (await client.pause_queue("mail")).policy.paused is True
+    await client.resume_queue("mail")
+    pause, resume = (pb.SetQueueRequest(queue="mail", policy=pb.QueuePolicy(paused=each)) for each in (True, False))
+    assert server.requests["SetQueue"] == [pause, pause, resume]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"max_claims": 2**63}, "policy.max_claims"),
+        ({"rate_per_second": "fast"}, "policy.rate_per_second"),
+        ({"paused": "yes"}, "policy.paused"),
+        ({"dead_alert_url": "\ud800"}, "policy.dead_alert_url"),
+        ({"retry_shape": "sideways"}, "policy.retry_shape"),
+        ({"retry_shape": RetryShape.UNKNOWN}, "policy.retry_shape"),
+        ({"non_retryable": "ValueError"}, "policy.non_retryable"),
+        ({"tenants": ["acme"]}, "policy.tenants[0]"),
+        ({"tenants": [TenantPolicy("a"), TenantPolicy("b", weight=2**63)]}, "policy.tenants[1].weight"),
+        ({"tenants": [TenantPolicy("a", rate_per_second=[])]}, "policy.tenants[0].rate_per_second"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_policy_that_does_not_fit_is_refused_by_name(
+    server: ScriptedServer, client: AsyncClient, given: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await client.set_queue("mail", policy=QueuePolicy(**given))
+    assert caught.value.field == field
+    assert not server.requests
+
+
+async def test_a_policy_that_does_not_fit_is_told_what_would(client: AsyncClient) -> None:
+    for policy, sentence in (
+        (QueuePolicy(retry_shape="foo"), "retry_shape to be one of exponential, linear, fixed, but got 'foo'."),  # type: ignore[arg-type]
+        (QueuePolicy(paused="yes"), "paused to hold True or False, but it is of another type."),  # type: ignore[arg-type]
+        (QueuePolicy(max_claims="x"), "max_claims to hold a whole number, but it is of another type."),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            await client.set_queue("mail", policy=policy)
+        assert caught.value.message == f"Expected policy.{sentence}"
 
 
 async def test_nodes(server: ScriptedServer, client: AsyncClient) -> None:

@@ -391,3 +391,33 @@ def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
     app.close()
     assert report.succeeded == 4
     assert [sorted(each) for each in acked] == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("answer", [READY, NOTHING], ids=["ready", "not-waiting"])
+async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(
+    cluster: Cluster, client: AsyncClient, answer: pb.AwaitTasksResponse
+) -> None:
+    """A queue at its limit, or paused: its tasks are there, but cannot be claimed. Or servers that do not wait."""
+    for leader in cluster.leaders:
+        leader.on("Reserve", EMPTY)
+        leader.on("AwaitTasks", answer)
+    assert await client.reserve([AT_0], wait_ms=600) == []
+    # However fast they answer: the pauses double, and even at half their length eight of them are longer than the wait.
+    looks = max(cluster.sent("AwaitTasks"))
+    assert 2 <= looks <= 12
+    assert sum(cluster.sent("Reserve")) <= 2 * looks + 1
+
+
+async def test_who_lost_a_new_task_to_another_looks_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a look that did not have to wait is followed by a longer and longer pause."""
+    pauses: list[float] = []
+
+    async def no_sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    monkeypatch.setattr("holdfast.client._direct_reserve.asyncio.sleep", no_sleep)
+    monkeypatch.setattr("holdfast.client._direct_reserve.random.uniform", lambda _low, high: high)
+    call = _direct_reserve._Call(pb.ReserveRequest(wait_ms=60_000), 10.0, 1)
+    for looked_s in (0.0,) * 8 + (0.2, 0.0):
+        await call.pause(looked_s)
+    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5, 0.01, 0.02]

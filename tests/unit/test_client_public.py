@@ -3,7 +3,9 @@
 import dataclasses
 import doctest
 import inspect
+from enum import StrEnum
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -11,22 +13,28 @@ import holdfast.client
 from holdfast.cli import output, times
 from holdfast.client import (
     AsyncClient,
+    CatchUp,
     ClaimedTask,
     ClaimRef,
     NewTask,
+    Overlap,
     ReplicaRole,
+    RetryShape,
     StepState,
     TaskInfo,
     TaskState,
+    UniqueScope,
     _batches,
     _leaders,
     _memory,
-    aio,
     arguments,
+    cluster_models,
     errors,
     models,
+    queue_models,
+    schedules,
 )
-from holdfast.proto.v1 import cluster_pb2, shards_pb2
+from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import ScriptedServer
 
@@ -44,12 +52,16 @@ ERRORS = [
     "NotDead",
     "NotFound",
     "NotJson",
+    "NotWaiting",
     "OutcomeUnknown",
     "Overloaded",
     "Rejected",
+    "RequestIdConflict",
     "ResultTimeout",
     "RetryAfter",
+    "RetryAt",
     "ServerError",
+    "Snooze",
     "StaleToken",
     "TaskCancelled",
     "TaskFailed",
@@ -62,7 +74,9 @@ MODELS = [
     "Accepted",
     "Ack",
     "Acked",
+    "Attempt",
     "Cancelled",
+    "CatchUp",
     "Claim",
     "ClaimRef",
     "ClaimedTask",
@@ -70,17 +84,23 @@ MODELS = [
     "ClusterNode",
     "ClusterShard",
     "DeadLetterDone",
+    "DeadLetterFilter",
     "DeadLetterPage",
+    "DeadLetterProgress",
+    "Discard",
+    "DiscardPage",
     "Extended",
     "Extension",
     "Failed",
     "Failure",
+    "Histogram",
     "Membership",
     "MoveWish",
     "NewTask",
     "NodeAddress",
     "NodeInfo",
     "NodeReport",
+    "Overlap",
     "Plan",
     "PlanProgress",
     "PlanStep",
@@ -95,23 +115,46 @@ MODELS = [
     "ReplicaHash",
     "ReplicaInfo",
     "ReplicaRole",
+    "RetryPolicy",
+    "RetryShape",
+    "Schedule",
+    "ScheduleInfo",
+    "SchedulePage",
     "ShardHash",
     "ShardLeader",
     "StepState",
     "TaskError",
     "TaskInfo",
     "TaskState",
+    "TaskUpdate",
+    "TenantPolicy",
     "Topology",
     "Transferred",
+    "TypeLatency",
+    "UniqueScope",
+    "Updated",
+    "WorkerInfo",
+    "WorkerPage",
 ]
-ENUMS = ("Claim", "ReplicaRole", "StepState", "TaskState")  # and a protocol
+ENUMS = (
+    "CatchUp",
+    "Claim",
+    "Overlap",
+    "ReplicaRole",
+    "RetryShape",
+    "StepState",
+    "TaskState",
+    "UniqueScope",
+)  # and a protocol
 APP = [
     "AsyncHandle",
     "AsyncTask",
     "Call",
     "Handle",
     "Holdfast",
+    "Retry",
     "RunningTask",
+    "StopReason",
     "Task",
     "Worker",
     "WorkerReport",
@@ -125,10 +168,12 @@ CALLS = [
     "cancel_many",
     "cancel_plan",
     "close",
+    "delete_schedule",
     "describe_cluster",
     "describe_nodes",
     "discard_dead_letter",
     "discard_dead_letters",
+    "discard_dead_letters_where",
     "drain_node",
     "enqueue",
     "enqueue_many",
@@ -137,13 +182,23 @@ CALLS = [
     "fail",
     "fail_many",
     "get_dead_letter",
+    "get_schedule",
     "get_task",
     "hash_shard",
     "init_cluster",
+    "iter_dead_letters",
     "list_dead_letters",
+    "list_discards",
     "list_queue_settings",
     "list_queues",
+    "list_schedules",
+    "list_workers",
     "make_plan",
+    "pause_queue",
+    "pause_schedule",
+    "preview_schedule",
+    "purge_queue",
+    "put_schedule",
     "queue_settings",
     "queue_stats",
     "queue_stats_many",
@@ -151,12 +206,19 @@ CALLS = [
     "release_many",
     "remove_node",
     "reserve",
+    "resume_queue",
+    "resume_schedule",
     "retry_dead_letter",
     "retry_dead_letters",
+    "retry_dead_letters_where",
+    "schedule_times",
     "set_queue",
     "start_plan",
     "topology",
     "transfer",
+    "trigger_schedule",
+    "update_task",
+    "update_tasks",
     "wait_task",
     "wait_tasks",
 ]
@@ -181,7 +243,7 @@ def test_every_call_takes_a_deadline() -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in ENUMS])
 def test_values_are_frozen_and_slotted(name: str) -> None:
-    model = getattr(models, name)
+    model = getattr(holdfast.client, name)
     assert dataclasses.is_dataclass(model)
     assert vars(model)["__dataclass_params__"].frozen
     assert "__slots__" in vars(model)
@@ -207,6 +269,27 @@ def test_states_and_roles_of_the_wire_all_have_a_name() -> None:
     assert steps - {"UNSPECIFIED"} == {state.value for state in StepState} - {"UNKNOWN"}
 
 
+@pytest.mark.parametrize(
+    ("wire", "prefix", "kind"),
+    [
+        (pb.RetryShape, "RETRY_SHAPE_", RetryShape),
+        (pb.UniqueScope, "UNIQUE_SCOPE_", UniqueScope),
+        (schedules_pb2.CatchUp, "CATCH_UP_", CatchUp),
+        (schedules_pb2.Overlap, "OVERLAP_", Overlap),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_choices_of_the_wire_all_have_a_name(wire: Any, prefix: str, kind: type[StrEnum]) -> None:
+    names = {name.removeprefix(prefix) for name in wire.keys()} - {"UNSPECIFIED"}  # noqa: SIM118
+    assert names == {choice.value for choice in kind} - {"UNKNOWN"}
+    for name in names:
+        assert kind(name.lower().replace("_", "-")) is kind(name.lower()) is kind(name)
+    wrong: Any
+    for wrong in ("", "sometimes", 1, None):
+        with pytest.raises(ValueError):
+            kind(wrong)
+
+
 def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
     """Every class is drawn below its parent, with the reasons that become it."""
     drawn: dict[str, str] = {}
@@ -214,10 +297,14 @@ def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
     above: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
         depth, name = len(line) - len(line.lstrip("│├└─ ")), line.lstrip("│├└─ ").split(" ")[0]
-        if not isinstance(getattr(errors, name or "-", None), type):
+        goes_on = name.isupper() and line.startswith("    ")  # more reasons of the class above
+        if goes_on:
+            name = above[-1]
+        elif isinstance(getattr(errors, name or "-", None), type):
+            above = [*above[: depth // 4], name]
+            drawn[name] = above[-2] if len(above) > 1 else "Exception"
+        else:
             continue
-        above = [*above[: depth // 4], name]
-        drawn[name] = above[-2] if len(above) > 1 else "Exception"
         reasons |= {word: name for word in line.split() if word.isupper() and len(word) > 4}
     classes = {
         name: kind.__mro__[1].__name__
@@ -230,7 +317,9 @@ def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [models, times, output, _batches, _leaders, _memory, arguments], ids=lambda module: module.__name__
+    "module",
+    [models, cluster_models, queue_models, schedules, times, output, _batches, _leaders, _memory, arguments],
+    ids=lambda module: module.__name__,
 )
 def test_examples_of_values_are_true(module: ModuleType) -> None:
     result = doctest.testmod(module)
@@ -256,12 +345,35 @@ def test_examples_of_the_client_run() -> None:
         leader = cluster_pb2.ShardLeader(shard=0, node="n1", address=server.address, epoch=1)
         server.on("GetTopology", cluster_pb2.GetTopologyResponse(cluster_id="c", shards=1, leaders=[leader]))
 
+        _answer_operators(server)
+
         def client(address: str = "", *, direct: bool = False) -> AsyncClient:
             return AsyncClient(server.address, direct=direct)
 
-        names = {**vars(aio), "AsyncClient": client}
+        names = {**vars(holdfast.client), "AsyncClient": client}
         runner = doctest.DocTestRunner()
-        for test in doctest.DocTestFinder().find(AsyncClient, "AsyncClient", module=aio, globs=names):
+        kinds = [kind for kind in AsyncClient.__mro__ if kind.__module__.startswith("holdfast.client")]
+        examples = [test for kind in kinds for test in doctest.DocTestFinder().find(kind, kind.__name__, globs=names)]
+        for test in examples:
             runner.run(test)
-        assert runner.tries > 0
+        assert sum(bool(test.examples) for test in examples) >= 9
         assert runner.failures == 0
+
+
+def _answer_operators(server: ScriptedServer) -> None:
+    server.on("UpdateTasks", pb.UpdateTasksResponse(outcomes=[{"updated": {"state": pb.TASK_STATE_READY}}]))
+    latency = pb.TypeLatency(type="welcome", claim_to_ack=[0, 0, 9], claim_to_ack_ms_total=30)
+    counts = pb.QueueCounts(queue="mail", ready=3, latencies=[latency])
+    server.on("QueueStats", pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=counts)]))
+    server.on(
+        "PurgeQueue",
+        queues_pb2.PurgeQueueResponse(purged=1000, next_page_token="x"),
+        queues_pb2.PurgeQueueResponse(purged=7),
+    )
+    dead = pb.TaskInfo(task_id="the-id", state=pb.TASK_STATE_DEAD, queue="mail", dead_reason="ATTEMPTS_SPENT")
+    server.on("ListDeadLetters", pb.ListDeadLettersResponse(tasks=[dead]))
+    done = pb.DeadLetterOutcome(done=pb.DeadLetterDone())
+    server.on("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=[done]))
+    schedule = schedules_pb2.ScheduleInfo(queue="reports", name="nightly", next_at_ms=1893466800000)
+    server.on("PutSchedule", schedules_pb2.PutScheduleResponse(schedule=schedule))
+    server.on("PreviewSchedule", schedules_pb2.PreviewScheduleResponse(at_ms=[1893466800000, 1893553200000]))

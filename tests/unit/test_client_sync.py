@@ -14,12 +14,25 @@ from typing import Any
 import grpc
 import pytest
 
-from holdfast.client import AsyncClient, Client, ClientClosed, InvalidAddress, NewTask, NotFound, sync
+from holdfast.client import (
+    AsyncClient,
+    Client,
+    ClientClosed,
+    DeadLetterFilter,
+    InvalidAddress,
+    NewTask,
+    NotFound,
+    TaskInfo,
+    UnexpectedAnswer,
+    sync,
+)
 from holdfast.client._loop_thread import LoopThread
+from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
 
 DEADLINE_S = 10.0
+ITERATORS = ("iter_dead_letters",)  # these are loops of their own: see test_dead_letters_one_by_one
 STATS = pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=pb.QueueCounts(queue="mail", ready=3))])
 
 
@@ -57,6 +70,8 @@ def calls_of(kind: type) -> dict[str, Callable[..., Any]]:
 def test_both_clients_have_the_same_calls_with_the_same_signatures() -> None:
     blocking = {name: inspect.signature(call, eval_str=True) for name, call in calls_of(Client).items()}
     asynchronous = {name: inspect.signature(call, eval_str=True) for name, call in calls_of(AsyncClient).items()}
+    for name in ITERATORS:
+        asynchronous[name] = asynchronous[name].replace(return_annotation=Iterator[TaskInfo])
     assert blocking == asynchronous
     assert not any(inspect.iscoroutinefunction(call) for call in calls_of(Client).values())
     assert [name for name, call in calls_of(Client).items() if not call.__doc__] == []
@@ -67,7 +82,7 @@ def test_both_clients_have_the_same_calls_with_the_same_signatures() -> None:
 def test_every_argument_reaches_the_asynchronous_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call with a value of its own for each parameter: what arrives at the other end must be the same."""
     for name, call in calls_of(AsyncClient).items():
-        if name == "close":
+        if name == "close" or name in ITERATORS:
             continue
         parameters = [
             parameter for parameter in inspect.signature(call).parameters.values() if parameter.name != "self"
@@ -114,6 +129,40 @@ def test_the_example_runs(server: ScriptedServer) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- calls
+
+
+def test_dead_letters_one_by_one(server: ScriptedServer, client: Client) -> None:
+    server.on(
+        "ListDeadLetters",
+        pb.ListDeadLettersResponse(tasks=[pb.TaskInfo(task_id="a")], next_page_token="1"),
+        pb.ListDeadLettersResponse(next_page_token="2"),  # looked at many, and none of them fits
+        pb.ListDeadLettersResponse(tasks=[pb.TaskInfo(task_id="b"), pb.TaskInfo(task_id="c")]),
+    )
+    letters = client.iter_dead_letters("mail", where=DeadLetterFilter(type="t"), page_size=7, timeout_s=3)
+    assert server.requests["ListDeadLetters"] == []
+    assert [letter.task_id for letter in letters] == ["a", "b", "c"]
+    assert server.requests["ListDeadLetters"] == [
+        pb.ListDeadLettersRequest(queue="mail", page_size=7, page_token=token, filter=pb.DeadLetterFilter(type="t"))
+        for token in ("", "1", "2")
+    ]
+    assert all(left_s is not None and left_s < DEADLINE_S / 2 for left_s in server.deadlines_s["ListDeadLetters"])
+
+
+def test_pages_that_lead_nowhere_end(server: ScriptedServer, client: Client) -> None:
+    server.on("ListDeadLetters", pb.ListDeadLettersResponse(next_page_token="1"))
+    with pytest.raises(UnexpectedAnswer):
+        list(client.iter_dead_letters("mail"))
+
+
+def test_progress_is_called_back(server: ScriptedServer, client: Client) -> None:
+    server.on(
+        "PurgeQueue",
+        queues_pb2.PurgeQueueResponse(purged=5, next_page_token="x"),
+        queues_pb2.PurgeQueueResponse(purged=2),
+    )
+    seen: list[int] = []
+    assert client.purge_queue("mail", progress=seen.append) == 7
+    assert seen == [5, 7]
 
 
 def test_results_and_errors_come_through(server: ScriptedServer, client: Client) -> None:

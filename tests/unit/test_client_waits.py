@@ -1,16 +1,20 @@
 """Waiting for tasks to finish: long polls that go on through whatever happens to the server."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
 import pytest
 
 from holdfast.client import (
     AsyncClient,
+    ClaimRef,
     ConnectionFailed,
     InvalidArgument,
+    NewTask,
     NotFound,
     Rejected,
     ResultTimeout,
@@ -233,3 +237,34 @@ async def test_what_are_no_ids_is_refused(server: ScriptedServer, bad: list[str]
         with pytest.raises(InvalidArgument):
             await client.wait_tasks(bad)
     assert server.requests["WaitTasks"] == []
+
+
+@pytest.mark.parametrize(("timeout_s", "kind"), [(math.nan, ValueError), (-1, ValueError), ("5", TypeError)])
+async def test_a_time_limit_that_is_none_is_refused_at_once(
+    server: ScriptedServer, timeout_s: Any, kind: type[Exception]
+) -> None:
+    """Nothing is after NaN: a wait with it would go on for ever."""
+    async with AsyncClient(server.address) as client, asyncio.timeout(10):
+        for call in (
+            client.wait_task("id-1", timeout_s=timeout_s),
+            client.wait_tasks(["id-1"], timeout_s=timeout_s),
+            client.enqueue(NewTask("q", "t"), timeout_s=timeout_s),
+            client.reserve(["q"], timeout_s=timeout_s),
+            client.extend(ClaimRef("id-1", 1), 1_000, timeout_s=timeout_s),
+            client.list_workers(timeout_s=timeout_s),
+            client.describe_cluster(timeout_s=timeout_s),
+            client.describe_nodes(timeout_s=timeout_s),
+            client.hash_shard(0, timeout_s=timeout_s),
+            client.transfer(0, "n1", timeout_s=timeout_s),
+        ):
+            with pytest.raises(kind, match="Expected timeout_s "):
+                await call
+    with pytest.raises(kind, match="Expected timeout_s "):
+        AsyncClient(server.address, timeout_s=timeout_s)
+    assert not server.requests
+
+
+async def test_a_wait_may_have_no_end(server: ScriptedServer) -> None:
+    server.on("WaitTasks", DONE)
+    async with AsyncClient(server.address) as client:
+        assert (await client.wait_task("id-1", timeout_s=math.inf)).result == b"42"

@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from holdfast.cluster import messages
 from holdfast.cluster.admin import ClusterAdmin
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
@@ -202,6 +203,32 @@ async def test_settings_of_a_queue_change_one_by_one(server: Server) -> None:
     assert (listed.queues[1].version, listed.queues[1].route.home) == (0, home_shard("plain", 8))
 
 
+async def test_tenants_and_lists_are_settings_too(server: Server) -> None:
+    await server.init()
+    big, small = pb.TenantPolicy(tenant="big", weight=9), pb.TenantPolicy(tenant="small", rate_per_second=0.5)
+    policy = pb.QueuePolicy(paused=True, non_retryable=["BadInput"], retry_shape="fixed", tenants=[small, big])
+    first = await server.set("q", policy=policy)
+    assert list(first.policy.tenants) == [big, small]  # by name
+    second = await server.set("q", policy=pb.QueuePolicy(non_retryable=["Other"]), clear=["tenants.big", "paused"])
+    assert second.policy == pb.QueuePolicy(non_retryable=["Other"], retry_shape="fixed", tenants=[small])
+    assert (await server.set("q", policy=second.policy)).version == second.version
+    listed = await server.admin.list_queue_settings(pb.ListQueueSettingsRequest())
+    assert list(listed.queues) == [second]
+
+
+async def test_a_page_that_grows_too_large_ends_early(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    await server.init()
+    for name in ("a", "b", "c"):
+        await server.set(name, policy=pb.QueuePolicy(non_retryable=["x" * 200]))
+    monkeypatch.setattr(messages, "SETTINGS_BYTES_MAX", 500)
+    first = await server.admin.list_queue_settings(pb.ListQueueSettingsRequest())
+    assert ([each.route.queue for each in first.queues], first.next_page_token) == (["a", "b"], "b")
+    second = await server.admin.list_queue_settings(pb.ListQueueSettingsRequest(page_token="b"))
+    assert ([each.route.queue for each in second.queues], second.next_page_token) == (["c"], "")
+    named = await server.refused("list_queue_settings", pb.ListQueueSettingsRequest(queues=["a", "b", "c"]))
+    assert (named.reason, named.field, named.limit) == (refusals.TOO_LARGE, "queues", "500")
+
+
 async def test_only_what_differs_from_the_default_is_listed_in_pages(server: Server) -> None:
     await server.init()
     names = [f"q{number}" for number in range(7)]
@@ -236,6 +263,16 @@ async def test_only_what_differs_from_the_default_is_listed_in_pages(server: Ser
             pb.SetQueueRequest(queue="q", policy=pb.QueuePolicy(retry_jitter=2)),
             refusals.OUT_OF_RANGE,
             "policy.retry_jitter",
+        ),
+        (
+            pb.SetQueueRequest(queue="q", spread=2, policy=pb.QueuePolicy(rate_per_second=float("nan"))),
+            refusals.OUT_OF_RANGE,
+            "policy.rate_per_second",
+        ),
+        (
+            pb.SetQueueRequest(queue="q", policy=pb.QueuePolicy(paused=True, tenants=[pb.TenantPolicy(weight=1)])),
+            refusals.MISSING_FIELD,
+            "policy.tenants[0].tenant",
         ),
     ],
 )

@@ -1,14 +1,26 @@
 """How the settings of a queue change: sets by generations, what drains, and the limits of a policy."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from holdfast.broker import policies
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policies import ATTEMPTS_MAX, CLAIMS_MAX
+from holdfast.cluster.messages import policy_message
+from holdfast.cluster.policy import (
+    NO_POLICY,
+    POLICY_BYTES_MAX,
+    POLICY_FIELDS,
+    POLICY_LIMITS,
+    TENANT_LIMITS,
+    TENANTS_MAX,
+    QueuePolicy,
+    TenantPolicy,
+)
 from holdfast.cluster.queues import (
     GENERATIONS_MAX,
-    POLICY_LIMITS,
     Home,
     Pin,
     Placement,
@@ -19,7 +31,8 @@ from holdfast.cluster.queues import (
     note_drained,
     note_draining,
 )
-from holdfast.cluster.records import POLICY_FIELDS, QueuePolicy, QueueRecord
+from holdfast.cluster.records import QueueRecord
+from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.homes import home_shard, spread_shards
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError
@@ -124,53 +137,208 @@ def test_placements_that_cannot_be_are_refused(placement: Placement, reason: str
 # Policy
 
 
+def changed(policy: QueuePolicy = NO_POLICY, clear: Sequence[str] = (), **given: Any) -> QueuePolicy:
+    record = change_queue("q", QueueRecord(policy=policy), QueueChange(policy=given, clear=clear), SHARDS)
+    return record.policy
+
+
+def refused(policy: QueuePolicy = NO_POLICY, clear: Sequence[str] = (), **given: Any) -> tuple[str, str, str]:
+    with pytest.raises(RefusedError) as caught:
+        changed(policy, clear, **given)
+    assert caught.value.field in caught.value.message or caught.value.field == "clear"
+    return caught.value.reason, caught.value.field, caught.value.limit
+
+
+def tenant(name: str = "a", **given: float) -> TenantPolicy:
+    return TenantPolicy(tenant=name, **given)  # type: ignore[arg-type]
+
+
 def test_only_what_is_given_changes() -> None:
-    record = change_queue("q", None, QueueChange(policy={"max_attempts": 3, "retry_jitter": 0}), SHARDS)
-    record = change_queue("q", record, QueueChange(policy={"max_claims": 9}, clear=["max_attempts"]), SHARDS)
-    assert record.policy == QueuePolicy(max_claims=9, retry_jitter=0.0)
-    assert record.generation == 0
+    policy = changed(max_attempts=3, retry_jitter=0)
+    policy = changed(policy, ["max_attempts"], max_claims=9)
+    assert policy == QueuePolicy(max_claims=9, retry_jitter=0.0)
+
+
+def test_the_same_again_changes_nothing() -> None:
+    given: dict[str, Any] = {"max_attempts": 3, "paused": True, "tenants": (tenant(weight=2),)}
+    policy = changed(**given)
+    assert changed(policy, **given) is policy
+    record = QueueRecord(policy=policy)
+    assert change_queue("q", record, QueueChange(policy=given), SHARDS) is record
 
 
 def test_limits_are_those_of_the_brokers() -> None:
+    """A default of the configuration, or the limits at which a leader moves what makes no sense."""
     settings = {"result_ttl_ms": "result_ttl_default_ms"}
-    assert set(POLICY_LIMITS) == set(POLICY_FIELDS)
-    of_a_task = {"max_attempts": (1, ATTEMPTS_MAX), "max_claims": (1, CLAIMS_MAX)}
-    assert {name: POLICY_LIMITS[name] for name in of_a_task} == of_a_task
-    for name, (low, high) in POLICY_LIMITS.items() - of_a_task.items():
-        metadata = BrokerConfig.model_fields[settings.get(name, name)].metadata
-        bounds = {key: getattr(item, key) for item in metadata for key in ("ge", "le") if hasattr(item, key)}
-        assert bounds == {"ge": low, "le": high}, name
+    of_a_leader = {
+        "max_attempts": (1, policies.ATTEMPTS_MAX),
+        "max_claims": (1, policies.CLAIMS_MAX),
+        "timeout_ms": (policies.TIMEOUT_MS_MIN, policies.TIMEOUT_MS_MAX),
+        "ttl_ms": (policies.TTL_MS_MIN, policies.TTL_MS_MAX),
+        "dead_alert_at": (1, policies.ALERT_MAX),
+    }
+    of_a_leader |= {
+        name: (1, policies.CAP_MAX) for name in POLICY_LIMITS if name.endswith(("concurrency_max", "_burst"))
+    }
+    for name, limits in POLICY_LIMITS.items():
+        if name.endswith("rate_per_second"):
+            assert limits == (0.001, policies.RATE_MILLI_MAX / 1000), name
+        elif name in of_a_leader:
+            assert limits == of_a_leader[name], name
+        else:
+            metadata = BrokerConfig.model_fields[settings.get(name, name)].metadata
+            bounds = {key: getattr(item, key) for item in metadata for key in ("ge", "le") if hasattr(item, key)}
+            assert bounds == {"ge": limits[0], "le": limits[1]}, name
+    assert policies.POLICY_BYTES_MAX == POLICY_BYTES_MAX
+    assert TENANT_LIMITS["weight"] == (1, policies.WEIGHT_MAX)
 
 
-@pytest.mark.parametrize("name", POLICY_FIELDS)
+def test_every_field_of_the_wire_can_be_set() -> None:
+    assert set(POLICY_FIELDS) == {field.name for field in pb.QueuePolicy.DESCRIPTOR.fields}
+    others = {"retry_shape", "non_retryable", "paused", "dead_alert_url", "tenants"}
+    assert set(POLICY_FIELDS) == set(POLICY_LIMITS) | others
+    assert {"tenant", *TENANT_LIMITS} == {field.name for field in pb.TenantPolicy.DESCRIPTOR.fields}
+
+
+def rate_for(name: str) -> dict[str, Any]:
+    """A burst needs its rate."""
+    return {name.replace("burst", "per_second"): 1.0} if name.endswith("burst") else {}
+
+
+def too_far(low: float, high: float) -> list[float]:
+    return [low - (0.0001 if low == 0.001 else 1), -1, high + 1, 2**63 - 1, -(2**63), *NO_NUMBERS]
+
+
+NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize("name", POLICY_LIMITS)
 def test_values_outside_the_limits_are_refused(name: str) -> None:
     low, high = POLICY_LIMITS[name]
     for good in (low, high):
-        change_queue("q", None, QueueChange(policy={name: good}), SHARDS)
-    for bad in (low - 1, high + 1, float("nan")):
-        with pytest.raises(RefusedError) as refused:
-            change_queue("q", None, QueueChange(policy={name: bad}), SHARDS)
-        assert (refused.value.reason, refused.value.field) == (refusals.OUT_OF_RANGE, f"policy.{name}")
+        assert getattr(changed(**{name: good} | rate_for(name)), name) == good
+    for bad in too_far(low, high):
+        assert refused(**{name: bad} | rate_for(name)) == (refusals.OUT_OF_RANGE, f"policy.{name}", f"{low}..{high}")
+
+
+@pytest.mark.parametrize("name", TENANT_LIMITS)
+def test_values_of_a_tenant_outside_the_limits_are_refused(name: str) -> None:
+    low, high = TENANT_LIMITS[name]
+    more = rate_for(name)
+    for good in (low, high):
+        assert changed(tenants=[tenant(**{name: good} | more)]).tenants[0] == tenant(**{name: good} | more)
+    for bad in too_far(low, high):
+        found = refused(tenants=[tenant("first", weight=1), tenant(**{name: bad} | more)])
+        assert found == (refusals.OUT_OF_RANGE, f"policy.tenants[1].{name}", f"{low}..{high}")
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("given", "reason", "field"),
     [
-        QueueChange(policy={"retry_base_ms": 10, "retry_cap_ms": 9}),
-        QueueChange(policy={"max_attempts": 10, "max_claims": 9}),
-        QueueChange(clear=["nonsense"]),
-        QueueChange(policy={"max_claims": 9}, clear=["max_claims"]),
+        ({"max_attempts": 2.5}, refusals.OUT_OF_RANGE, "policy.max_attempts"),
+        ({"retry_shape": "square"}, refusals.INVALID_FIELD, "policy.retry_shape"),
+        ({"retry_shape": ""}, refusals.INVALID_FIELD, "policy.retry_shape"),
+        ({"dead_alert_url": "ftp://host/x"}, refusals.INVALID_FIELD, "policy.dead_alert_url"),
+        ({"dead_alert_url": "http://"}, refusals.INVALID_FIELD, "policy.dead_alert_url"),
+        ({"dead_alert_url": "http:///path"}, refusals.INVALID_FIELD, "policy.dead_alert_url"),
+        ({"dead_alert_url": "http://host/a b"}, refusals.INVALID_FIELD, "policy.dead_alert_url"),
+        ({"dead_alert_url": "http://host/\n"}, refusals.INVALID_FIELD, "policy.dead_alert_url"),
+        ({"dead_alert_url": "http://höst/"}, refusals.INVALID_FIELD, "policy.dead_alert_url"),
+        ({"dead_alert_url": "http://host:99999/"}, refusals.INVALID_FIELD, "policy.dead_alert_url"),
+        ({"dead_alert_url": "http://[::1/"}, refusals.INVALID_FIELD, "policy.dead_alert_url"),
+        ({"dead_alert_url": "https://host/" + "x" * 500}, refusals.TOO_LARGE, "policy.dead_alert_url"),
+        ({"non_retryable": ["x"] * 65}, refusals.TOO_LARGE, "policy.non_retryable"),
+        ({"non_retryable": ["x", ""]}, refusals.MISSING_FIELD, "policy.non_retryable[1]"),
+        ({"non_retryable": ["x", "y" * 257]}, refusals.TOO_LARGE, "policy.non_retryable[1]"),
+        ({"non_retryable": ["a\tb"]}, refusals.INVALID_FIELD, "policy.non_retryable[0]"),
+        ({"tenants": [tenant(str(at), weight=1) for at in range(257)]}, refusals.TOO_LARGE, "policy.tenants"),
+        ({"tenants": [tenant("", weight=1)]}, refusals.MISSING_FIELD, "policy.tenants[0].tenant"),
+        ({"tenants": [tenant("ä" * 129, weight=1)]}, refusals.TOO_LARGE, "policy.tenants[0].tenant"),
+        ({"tenants": [tenant("a\0", weight=1)]}, refusals.INVALID_FIELD, "policy.tenants[0].tenant"),
+        ({"tenants": [tenant("a")]}, refusals.MISSING_FIELD, "policy.tenants[0]"),
+        ({"tenants": [tenant(weight=1), tenant(weight=2)]}, refusals.INVALID_FIELD, "policy.tenants[1].tenant"),
+        ({"tenants": [tenant(rate_burst=1)]}, refusals.INVALID_FIELD, "policy.tenants[0].rate_burst"),
+        ({"rate_burst": 1}, refusals.INVALID_FIELD, "policy.rate_burst"),
+        ({"tenant_rate_burst": 1, "rate_per_second": 1.0}, refusals.INVALID_FIELD, "policy.tenant_rate_burst"),
+        ({"key_rate_burst": 1}, refusals.INVALID_FIELD, "policy.key_rate_burst"),
+        ({"retry_base_ms": 10, "retry_cap_ms": 9}, refusals.OUT_OF_RANGE, "policy.retry_base_ms"),
+        ({"max_attempts": 10, "max_claims": 9}, refusals.OUT_OF_RANGE, "policy.max_attempts"),
+        ({"nonsense": 1}, refusals.INVALID_FIELD, "policy.nonsense"),
     ],
 )
-def test_contradictions_are_refused(change: QueueChange) -> None:
-    with pytest.raises(RefusedError):
-        change_queue("q", None, change, SHARDS)
+def test_values_that_cannot_be_are_refused(given: dict[str, Any], reason: str, field: str) -> None:
+    assert refused(**given)[:2] == (reason, field)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "https://host:8080/x?y=%20&z", "http://[::1]:80/", "http://10.0.0.1/a", ""]
+)
+def test_urls_that_can_be_called_are_taken(url: str) -> None:
+    assert changed(dead_alert_url=url).dead_alert_url == url
+
+
+def test_what_a_list_has_twice_counts_once_and_a_new_list_replaces_it() -> None:
+    policy = changed(non_retryable=["b", "a", "b"])
+    assert policy.non_retryable == ("b", "a")
+    assert changed(policy, non_retryable=["c"]).non_retryable == ("c",)
+    assert changed(policy, ["non_retryable"]) == NO_POLICY
+
+
+def test_a_queue_that_goes_on_has_nothing_to_write_down() -> None:
+    assert changed(paused=False) == NO_POLICY
+    assert changed(changed(paused=True), paused=False) == NO_POLICY
+
+
+def test_tenants_change_each_for_itself() -> None:
+    policy = changed(tenants=[tenant("b", weight=2), tenant("a.b", concurrency_max=4, weight=3)])
+    assert [each.tenant for each in policy.tenants] == ["a.b", "b"]
+    more = changed(policy, tenants=[tenant("c", weight=9), tenant("a.b", weight=1)])
+    assert more.tenants == (tenant("a.b", weight=1), tenant("b", weight=2), tenant("c", weight=9))
+    less = changed(more, ["tenants.a.b", "tenants.nobody"])
+    assert [each.tenant for each in less.tenants] == ["b", "c"]
+    assert changed(more, ["tenants"]) == NO_POLICY
+    assert changed(more, ["tenants"], tenants=[tenant("d", weight=2)]).tenants == (tenant("d", weight=2),)
+
+
+def test_a_tenant_may_be_called_like_a_field() -> None:
+    policy = changed(max_attempts=2, tenants=[tenant("max_attempts", weight=2)])
+    assert changed(policy, ["max_attempts"]).tenants == policy.tenants
+    assert changed(policy, ["tenants.max_attempts"]) == QueuePolicy(max_attempts=2)
+
+
+def test_tenants_are_counted_with_those_that_were_there() -> None:
+    policy = changed(tenants=[tenant(f"{at}", weight=1) for at in range(TENANTS_MAX)])
+    assert refused(policy, tenants=[tenant("one more", weight=1)]) == (refusals.TOO_LARGE, "policy.tenants", "256")
+    changed(policy, ["tenants.7"], tenants=[tenant("one more", weight=1)])
+
+
+def test_a_policy_that_no_log_would_take_is_refused() -> None:
+    many = [tenant(f"{at:0256}", weight=1) for at in range(TENANTS_MAX)]
+    assert refused(tenants=many) == (refusals.TOO_LARGE, "policy", str(POLICY_BYTES_MAX))
+    largest = changed(tenants=many[:200])
+    assert policy_message(largest).ByteSize() < POLICY_BYTES_MAX
+
+
+def test_a_burst_goes_with_its_rate() -> None:
+    policy = changed(rate_per_second=5.0, rate_burst=9, key_rate_per_second=1.0, key_rate_burst=2)
+    assert changed(policy, ["rate_per_second"]) == QueuePolicy(key_rate_per_second=1.0, key_rate_burst=2)
+    assert changed(policy, ["rate_burst"]).rate_per_second == 5.0
+    assert refused(policy, ["rate_per_second"], rate_burst=1)[:2] == (refusals.INVALID_FIELD, "policy.rate_burst")
+
+
+@pytest.mark.parametrize("name", ["nonsense", "tenants.", "tenant", "policy.max_claims", ""])
+def test_what_cannot_be_cleared_is_refused(name: str) -> None:
+    assert refused(clear=[name])[:2] == (refusals.INVALID_FIELD, "clear")
+
+
+def test_what_is_set_and_cleared_is_refused() -> None:
+    assert refused(clear=["max_claims"], max_claims=9)[1] == "clear"
+    assert refused(clear=["tenants.a"], tenants=[tenant("a", weight=1)])[1] == "clear"
 
 
 def test_a_contradiction_with_what_was_set_before_is_refused_too() -> None:
-    record = change_queue("q", None, QueueChange(policy={"max_claims": 5}), SHARDS)
-    with pytest.raises(RefusedError):
-        change_queue("q", record, QueueChange(policy={"max_attempts": 6}), SHARDS)
+    policy = changed(max_claims=5)
+    assert refused(policy, max_attempts=6) == (refusals.OUT_OF_RANGE, "policy.max_attempts", "5")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "ä", "x" * 129, " q"])

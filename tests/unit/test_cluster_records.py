@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.cluster.fields import encode
 from holdfast.cluster.keys import Keys
+from holdfast.cluster.policy import TenantPolicy
 from holdfast.cluster.records import (
     ClusterRecord,
     LeaderRecord,
@@ -36,6 +37,17 @@ QUEUE = QueueRecord(
     drained=(9,),
     policy=QueuePolicy(max_attempts=3, retry_factor=1.5),
 )
+FULL = QueueRecord(
+    policy=QueuePolicy(
+        retry_shape="linear",
+        non_retryable=("BadInput", "app.Größe"),
+        paused=True,
+        rate_per_second=0.5,
+        rate_burst=3,
+        dead_alert_url="",
+        tenants=(TenantPolicy(tenant="ä", weight=3), TenantPolicy(tenant="b", rate_per_second=1.0)),
+    )
+)
 PLAN = PlanRecord(
     plan_id="p1",
     revision=12,
@@ -50,7 +62,7 @@ PLAN = PlanRecord(
 LEADER = LeaderRecord("a", mapped_group(1, 5), 9)
 
 
-@pytest.mark.parametrize("record", [SHARD, QUEUE, PLAN, LEADER, ClusterRecord("ab" * 16, 8, 3)])
+@pytest.mark.parametrize("record", [SHARD, QUEUE, FULL, PLAN, LEADER, ClusterRecord("ab" * 16, 8, 3)])
 def test_what_is_written_is_read_again(record: ShardRecord | QueueRecord | PlanRecord | LeaderRecord) -> None:
     value = record.encode()
     assert type(record).decode("k", value) == record
@@ -116,8 +128,50 @@ def test_sets_that_do_not_fit_the_generation_are_refused(sets: object) -> None:
 
 def test_a_policy_has_only_what_is_set() -> None:
     assert json.loads(QUEUE.encode())["policy"] == {"max_attempts": 3, "retry_factor": 1.5}
-    with pytest.raises(RecordError, match="policy.max_claims"):
-        QueueRecord.decode("k", encode(json.loads(QUEUE.encode()) | {"policy": {"max_claims": "2"}}))
+    assert json.loads(FULL.encode())["policy"] == {
+        "retry_shape": "linear",
+        "non_retryable": ["BadInput", "app.Größe"],
+        "paused": True,
+        "rate_per_second": 0.5,
+        "rate_burst": 3,
+        "dead_alert_url": "",
+        "tenants": [{"tenant": "ä", "weight": 3}, {"tenant": "b", "rate_per_second": 1.0}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_claims", "2"),
+        ("concurrency_max", 1.5),
+        ("rate_per_second", "1"),
+        ("rate_per_second", True),
+        ("retry_shape", 1),
+        ("paused", 1),
+        ("non_retryable", "BadInput"),
+        ("non_retryable", [1]),
+        ("tenants", {"a": {}}),
+        ("tenants", [{"weight": 1}]),
+        ("tenants", [{"tenant": "a", "weight": "1"}]),
+        ("tenants", ["a"]),
+    ],
+)
+def test_a_field_of_a_policy_of_another_type_is_named(field: str, value: object) -> None:
+    with pytest.raises(RecordError, match=f"policy.{field}"):
+        QueueRecord.decode("k", encode(json.loads(QUEUE.encode()) | {"policy": {field: value}}))
+
+
+def test_a_policy_of_a_newer_version_is_read() -> None:
+    """Nothing that it says beyond this version, or that this one would not take, makes the record unreadable."""
+    policy = {"max_attempts": 10**6, "retry_shape": "fibonacci", "of_a_newer_version": {"a": 1}}
+    policy |= {"tenants": [{"tenant": "a", "weight": 10**6, "of_a_newer_version": 1}]}
+    found = QueueRecord.decode("k", encode(json.loads(QUEUE.encode()) | {"policy": policy})).policy
+    assert found == QueuePolicy(
+        max_attempts=10**6, retry_shape="fibonacci", tenants=(TenantPolicy(tenant="a", weight=10**6),)
+    )
+    older = json.loads(QUEUE.encode())
+    del older["policy"]
+    assert QueueRecord.decode("k", encode(older)).policy == QueuePolicy()
 
 
 def test_leaders_are_ordered_by_incarnation_then_epoch() -> None:

@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 
 from holdfast.broker import courier as courier_module
+from holdfast.broker.answering import OUTBOX_RETRY_MS
 from holdfast.broker.courier import BATCH_LETTERS_MAX, Courier
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.messages import receive_request
-from holdfast.broker.service import OUTBOX_RETRY_MS, Service
+from holdfast.broker.service import Service
 from holdfast.broker.views import read_letters, read_outboxes
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import Delivered, Entry
 from holdfast.machine.ids import format_task_id, parse_task_id, task_id_shard
 from holdfast.machine.invariants import rows_of
 from holdfast.machine.kv import MemoryKV
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Changed, Outcome
 from holdfast.machine.rows import Letter, Outbox
 from holdfast.proto.v1 import couriers_pb2, tasks_pb2
@@ -66,7 +68,7 @@ class Pair:
         self.near, self.far = Side(HERE), Side(AWAY)
         self.sent: list[tuple[int, int]] = []  # (first sequence, letters) of each call
         self.troubles: list[Exception | None] = []  # of the next calls; None loses only the answer
-        self.near.shard._owner_of = lambda queue, _request_id: AWAY if queue == FAR else None
+        self.near.shard._owner_of = lambda new: AWAY if new.queue == FAR else None
         self.near.shard._deliver = self.deliver
         self.lead(2)
         self.running = [asyncio.ensure_future(side.run()) for side in (self.near, self.far)]
@@ -229,12 +231,12 @@ async def test_without_a_courier_everything_stays_here(pair: Pair) -> None:
 
 
 async def test_what_belongs_to_this_shard_stays_here(pair: Pair) -> None:
-    pair.near.shard._owner_of = lambda _queue, _request_id: HERE
+    pair.near.shard._owner_of = lambda _new: HERE
     assert (await pair.ack(far_task("a"))).acked.follow_ups[0].task_id
     asked: list[tuple[bytes, bytes]] = []
 
-    def owner_of(queue: bytes, request_id: bytes) -> None:
-        asked.append((queue, request_id))
+    def owner_of(new: NewTask) -> None:
+        asked.append((new.queue, new.request_id))
 
     pair.near.shard._owner_of = owner_of
     await pair.ack(far_task("a", request_id="r"))

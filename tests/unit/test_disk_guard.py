@@ -6,10 +6,16 @@ import pytest
 
 from holdfast.broker.disk_guard import DiskGuard, free_bytes
 from holdfast.machine.entries import Ack, Cancel, Claim, Enqueue, Entry, Purge, RetryDead
+from holdfast.machine.operator_entries import FireSchedule, PutSchedule
 from holdfast.serving.refusals import DISK_LOW, RefusedError
 
 MIN = 1000
-GROWING: list[Entry] = [Enqueue(1, []), RetryDead(1, [])]
+GROWING: list[Entry] = [
+    Enqueue(1, []),
+    RetryDead(1, []),
+    FireSchedule(1, b"q", b"s", 1, 0, 1, 1, [], []),
+    PutSchedule(1, b"q", b"s", 0, 0, 0, 0, b""),
+]
 FINISHING: list[Entry] = [Ack(1, 1, []), Claim(1, 1, b"", b"", 1, [], []), Cancel(1, 1, []), Purge(1, [])]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.broker.finishing import ENDS, Finishing
 from holdfast.machine import entries
+from holdfast.machine.operator_entries import DiscardDead
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CANCELLED, DEAD, READY, SUCCEEDED, WORKER_GAVE_UP, Execution
 from holdfast.serving.refusals import OVERLOADED, SHUTTING_DOWN, RefusedError
@@ -164,7 +165,7 @@ async def test_a_task_that_is_purged_or_discarded_meanwhile_is_unknown(small: Sm
     one, two, three = await small.claim(tasks_max=3)
     await small.ack(one)
     await small.submit(bury_entry(small, two))
-    await small.submit(entries.DiscardDead(small.time.now_ms, [discarded]))
+    await small.submit(DiscardDead(small.time.now_ms, [discarded]))
     small.time.now_ms += PAUSE_MS
     await small.submit(entries.Purge(small.time.now_ms, [purged]))
     assert not call.done()
@@ -274,6 +275,6 @@ async def _something(small: SmallShard, rng: random.Random, tasks: list[bytes]) 
         entries.Cancel(now_ms, KEEP_MS, [task_id]),
         entries.RetryDead(now_ms, [task_id]),
         entries.RetryDead(now_ms, [task_id]),
-        entries.DiscardDead(now_ms, [task_id]),
+        DiscardDead(now_ms, [task_id]),
     ]
     return rng.choice(possible)

@@ -1,18 +1,17 @@
-"""How entries, rows, keys, ids and tokens are written as bytes. What is stored must be read back by every version."""
+"""How entries, rows, ids and tokens are written as bytes. What is stored must be read back by every version."""
 
 import contextlib
-import re
 import uuid
-from collections.abc import Callable
 from typing import Any, get_args
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from holdfast.machine import entries, ids, keys, rows
+from holdfast.machine import entries, ids, keys, operator_entries, rows
 from holdfast.machine.entries import (
     AckItem,
+    BucketLevel,
     ClaimRef,
     Entry,
     ExpireItem,
@@ -20,19 +19,19 @@ from holdfast.machine.entries import (
     FailItem,
     ForgetItem,
     Mark,
-    NewTask,
     Parcel,
 )
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.operator_entries import UpdateItem
 from holdfast.machine.packing import DecodeError
 
-quick = settings(max_examples=60, deadline=None, print_blob=True)
-thorough = settings(max_examples=200, deadline=None, print_blob=True)
+quick = settings(max_examples=30, deadline=None, print_blob=True)
+thorough = settings(max_examples=120, deadline=None, print_blob=True)
 
 u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)
 u16 = st.integers(0, 2**16 - 1)
 u8 = st.integers(0, 255)
-flags = st.integers(0, 1)
 task_ids = st.binary(min_size=16, max_size=16)
 # Without NUL, as the broker makes sure: it ends a part of varying length.
 names = st.binary(max_size=128).map(lambda name: name.replace(b"\0", b"x"))
@@ -52,6 +51,13 @@ new_tasks = st.builds(
     max_claims=u32,
     result_ttl_ms=u64,
     envelope=blobs,
+    type=names,
+    limit_key=names,
+    unique_key=names,
+    flags=u8,
+    timeout_ms=u32,
+    start_by_ms=u64,
+    digest=u64,
 )
 
 
@@ -61,22 +67,44 @@ def some(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 ack_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple), st.just(()))
 parcels = st.builds(Parcel, u16, u16, u64, blobs)
+flags = st.integers(0, 1)
+fired_ticks = st.tuples(u64, new_tasks)
+
+
+def fire_schedule(fired: list[tuple[int, NewTask]], **fields: Any) -> operator_entries.FireSchedule:
+    """A tick for each task."""
+    ticks, tasks = [tick_ms for tick_ms, _ in fired], [new for _, new in fired]
+    return operator_entries.FireSchedule(ticks=ticks, tasks=tasks, **fields)
+
+
 away_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple), some(parcels).map(tuple))
 ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.LeaderStarted: st.builds(entries.LeaderStarted, u64, st.booleans()),
     entries.Enqueue: st.builds(entries.Enqueue, u64, some(new_tasks)),
     entries.Claim: st.builds(
-        entries.Claim, u64, u64, names, names, u64, some(task_ids), some(st.builds(Mark, queues, u64, priorities, u64))
+        entries.Claim,
+        u64,
+        u64,
+        names,
+        names,
+        u64,
+        some(task_ids),
+        some(st.builds(Mark, queues, u64, priorities | st.just(entries.AGE_MARK), u64, names, names)),
+        some(st.builds(BucketLevel, queues, u8, names, u64, u64, u64)),
     ),
     entries.Ack: st.builds(entries.Ack, u64, u64, some(ack_items)),
-    entries.Fail: st.builds(entries.Fail, u64, u64, u64, some(st.builds(FailItem, task_ids, u64, u64, u8, blobs))),
+    entries.Fail: st.builds(
+        entries.Fail, u64, u64, u64, some(st.builds(FailItem, task_ids, u64, u64, u8, blobs, blobs))
+    ),
     entries.Extend: st.builds(entries.Extend, u64, some(st.builds(ExtendItem, task_ids, u64, u64))),
-    entries.Release: st.builds(entries.Release, u64, u64, some(st.builds(ClaimRef, task_ids, u64))),
-    entries.Expire: st.builds(entries.Expire, u64, u64, u64, some(st.builds(ExpireItem, task_ids, u64, u8))),
+    entries.Release: st.builds(entries.Release, u64, u64, some(st.builds(ClaimRef, task_ids, u64)), u64),
+    entries.Expire: st.builds(
+        entries.Expire, u64, u64, u64, some(st.builds(ExpireItem, task_ids, u64, u8, u64, u8, blobs, blobs))
+    ),
     entries.Promote: st.builds(entries.Promote, u64, some(task_ids)),
     entries.Cancel: st.builds(entries.Cancel, u64, u64, some(task_ids)),
     entries.RetryDead: st.builds(entries.RetryDead, u64, some(task_ids)),
-    entries.DiscardDead: st.builds(entries.DiscardDead, u64, some(task_ids)),
+    operator_entries.DiscardDead: st.builds(operator_entries.DiscardDead, u64, some(task_ids), u64, names, blobs),
     entries.Purge: st.builds(entries.Purge, u64, some(task_ids)),
     entries.Forget: st.builds(entries.Forget, u64, some(st.builds(ForgetItem, u64, blobs))),
     entries.RaiseLevel: st.builds(entries.RaiseLevel, u64, u16),
@@ -84,13 +112,35 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.AckAway: st.builds(entries.AckAway, u64, u64, u64, some(away_items)),
     entries.Receive: st.builds(entries.Receive, u64, u16, u16, u64, some(new_tasks)),
     entries.Delivered: st.builds(entries.Delivered, u64, u16, u64),
+    operator_entries.UpdateTasks: st.builds(
+        operator_entries.UpdateTasks, u64, some(st.builds(UpdateItem, task_ids, u8, u8, u64))
+    ),
+    operator_entries.Lapse: st.builds(operator_entries.Lapse, u64, u64, blobs, some(task_ids)),
+    operator_entries.PutSchedule: st.builds(
+        operator_entries.PutSchedule, u64, queues, queues, u64, flags, flags, u64, blobs
+    ),
+    operator_entries.DropSchedule: st.builds(operator_entries.DropSchedule, u64, queues, queues),
+    operator_entries.FireSchedule: st.builds(
+        fire_schedule,
+        some(fired_ticks),
+        now_ms=u64,
+        queue=queues,
+        name=queues,
+        version=u64,
+        next_ms=u64,
+        keep_ms=u64,
+        overlap=u8,
+    ),
+    operator_entries.DealShares: st.builds(operator_entries.DealShares, u64, queues, u8, some(st.tuples(u16, blobs))),
 }
 # Stored in every log: a number is never changed or given to another kind.
 KIND_NUMBERS = {
     entries.LeaderStarted: 1, entries.Enqueue: 2, entries.Claim: 3, entries.Ack: 4, entries.Fail: 5,
     entries.Extend: 6, entries.Release: 7, entries.Expire: 8, entries.Promote: 9, entries.Cancel: 10,
-    entries.RetryDead: 11, entries.DiscardDead: 12, entries.Purge: 13, entries.Forget: 14,
+    entries.RetryDead: 11, operator_entries.DiscardDead: 12, entries.Purge: 13, entries.Forget: 14,
     entries.RaiseLevel: 15, entries.SetQueue: 16, entries.AckAway: 17, entries.Receive: 18, entries.Delivered: 19,
+    operator_entries.UpdateTasks: 20, operator_entries.Lapse: 21, operator_entries.PutSchedule: 22,
+    operator_entries.DropSchedule: 23, operator_entries.FireSchedule: 24, operator_entries.DealShares: 25,
 }  # fmt: skip
 any_entry = st.one_of(list(ENTRIES.values()))
 
@@ -113,20 +163,24 @@ def test_an_entry_is_read_back_as_written(kind: type[Entry]) -> None:
     check()
 
 
-FULL_TASK = NewTask(b"queue", 9, b"tenant", b"request", 5, 1, 2, 3, 4, b"envelope")
+FULL_TASK = NewTask(
+    b"queue", 9, b"tenant", b"request", 5, 1, 2, 3, 4, b"envelope", b"type", b"limit", b"unique", 6, 7, 8, 9
+)  # fmt: skip
+MARKS = [Mark(b"queue", 1, 2, 3), Mark(b"queue", 1, 2, 3, b"tenant", b"limit")]
+LEVELS = [BucketLevel(b"queue", keys.SCOPE_TENANT, b"tenant", 1, 2, 3)] * 2
 FULL_ENTRIES: list[Entry] = [
     entries.LeaderStarted(1, True),
     entries.Enqueue(1, [FULL_TASK, FULL_TASK]),
-    entries.Claim(1, 2, b"worker", b"request", 3, [bytes(16)] * 2, [Mark(b"queue", 1, 2, 3)]),
+    entries.Claim(1, 2, b"worker", b"request", 3, [bytes(16)] * 2, MARKS, LEVELS),
     entries.Ack(1, 2, [AckItem(bytes(16), 1, b"result", ()), AckItem(bytes(16), 1, None, (FULL_TASK, FULL_TASK))]),
-    entries.Fail(1, 2, 3, [FailItem(bytes(16), 1, 2, 3, b"error")]),
+    entries.Fail(1, 2, 3, [FailItem(bytes(16), 1, 2, 3, b"error", b"brief")]),
     entries.Extend(1, [ExtendItem(bytes(16), 1, 2)]),
-    entries.Release(1, 2, [ClaimRef(bytes(16), 1)]),
-    entries.Expire(1, 2, 3, [ExpireItem(bytes(16), 1, 2)]),
+    entries.Release(1, 2, [ClaimRef(bytes(16), 1)], 3),
+    entries.Expire(1, 2, 3, [ExpireItem(bytes(16), 1, 2, 3, 4, b"error", b"brief")]),
     entries.Promote(1, [bytes(16)]),
     entries.Cancel(1, 2, [bytes(16)]),
     entries.RetryDead(1, [bytes(16)]),
-    entries.DiscardDead(1, [bytes(16)]),
+    operator_entries.DiscardDead(1, [bytes(16)], 2, b"by", b"note"),
     entries.Purge(1, [bytes(16)]),
     entries.Forget(1, [ForgetItem(1, b"key")]),
     entries.RaiseLevel(1, 2),
@@ -134,6 +188,12 @@ FULL_ENTRIES: list[Entry] = [
     entries.AckAway(1, 2, 3, [AckItem(bytes(16), 1, b"result", (FULL_TASK,), (Parcel(1, 2, 3, b"envelope"),) * 2)]),
     entries.Receive(1, 2, 3, 4, [FULL_TASK, FULL_TASK]),
     entries.Delivered(1, 2, 3),
+    operator_entries.UpdateTasks(1, [UpdateItem(bytes(16), 2, 1, 3)] * 2),
+    operator_entries.Lapse(1, 2, b"error", [bytes(16)]),
+    operator_entries.PutSchedule(1, b"queue", b"name", 2, 1, 0, 3, b"body"),
+    operator_entries.DropSchedule(1, b"queue", b"name"),
+    operator_entries.FireSchedule(1, b"queue", b"name", 2, 3, 4, 1, [5, 6], [FULL_TASK, FULL_TASK]),
+    operator_entries.DealShares(1, b"queue", 2, [(3, b"share"), (4, b"")]),
 ]
 
 
@@ -161,17 +221,18 @@ def test_an_entry_with_bytes_behind_it_is_refused(entry: Entry, more: bytes) -> 
         entries.decode(entries.encode(entry) + more)
 
 
-@pytest.mark.parametrize("kind", [0, 20, 99, 255])
+@pytest.mark.parametrize("kind", [0, 26, 99, 255])
 def test_an_unknown_kind_is_refused_by_number(kind: int) -> None:
     with pytest.raises(DecodeError, match=f"kind {kind}"):
         entries.decode(bytes([kind]) + bytes(30))
 
 
 @thorough
-@given(st.builds(lambda kind, body: bytes([kind]) + body, st.integers(0, 20), st.binary(max_size=80)))
+@given(st.builds(lambda kind, body: bytes([kind]) + body, st.integers(0, 26), st.binary(max_size=80)))
 @example(b"")
 @example(b"\x02" + b"\xff" * 60)  # counts and lengths of billions
 @example(b"\x04" + b"\xff" * 60)
+@example(b"\x18" + b"\xff" * 9 + bytes(400))
 def test_noise_is_an_entry_or_refused(data: bytes) -> None:
     with contextlib.suppress(DecodeError):
         assert entries.decode(data).now_ms == int.from_bytes(data[1:9], "big")
@@ -184,15 +245,18 @@ executions = st.builds(
     queue=queues,
     tenant=names,
     request_id=names,
+    type=names,
+    limit_key=names,
+    unique_key=names,
     worker=names,
     state=st.sampled_from(sorted(rows.STATE_NAMES)),
     priority=priorities,
-    cancel_requested=flags,
-    had_follow_ups=flags,
+    flags=u8,
     dead_reason=st.sampled_from(sorted(rows.DEAD_REASONS)),
     sequence=u64,
     token=u64,
     timer_ms=u64,
+    start_by_ms=u64,
     enqueued_ms=u64,
     changed_ms=u64,
     result_ttl_ms=u64,
@@ -201,6 +265,7 @@ executions = st.builds(
     max_attempts=u32,
     max_claims=u32,
     size_bytes=u32,
+    timeout_ms=u32,
 )
 metas = st.builds(
     rows.Meta,
@@ -220,9 +285,10 @@ metas = st.builds(
 def queue_rows(draw: st.DrawFn) -> rows.Queue:
     queue = rows.Queue()
     for name in rows.Queue.__slots__:
-        if name != "marks":
+        if name not in ("marks", "lanes"):
             setattr(queue, name, draw(u64))
     queue.marks = [draw(u64) for _ in range(rows.BANDS)]
+    queue.lanes = [draw(u32) for _ in range(rows.BANDS)]
     return queue
 
 
@@ -232,20 +298,27 @@ def fields(row: object) -> list[Any]:
 
 
 @quick
-@given(executions | metas | queue_rows())
-def test_a_row_with_slots_is_read_back_as_written(row: rows.Execution | rows.Meta | rows.Queue) -> None:
+@given(executions | metas | queue_rows() | st.builds(rows.Lane, u64, u64))
+def test_a_row_with_slots_is_read_back_as_written(row: rows.Execution | rows.Meta | rows.Queue | rows.Lane) -> None:
     assert fields(type(row).decode(row.encode())) == fields(row)
 
 
+attempts = st.builds(rows.Attempt, u8, u64, u64, names, blobs)
 named_rows = st.one_of(
-    st.builds(rows.Dedup, task_ids, u64, u64),
-    st.builds(rows.Recent, task_ids, u8, u8, u64, some(st.tuples(task_ids, st.booleans())).map(tuple)),
+    st.builds(rows.Dedup, task_ids, u64, u64, u64),
+    st.builds(rows.Recent, task_ids, u8, u8, u64, some(st.tuples(task_ids, st.booleans(), u8)).map(tuple)),
     st.builds(rows.Report, u8, blobs),
     st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u64)).map(tuple)),
-    st.builds(rows.Settings, u64, blobs),
+    st.builds(rows.Settings, u64, blobs, u64),
     st.builds(rows.Letter, u64, blobs),
     st.builds(rows.Outbox, u64, u64),
     st.builds(rows.Inbox, u64),
+    st.builds(rows.Aged, task_ids, u32, priorities, names, names),
+    st.builds(rows.Bucket, u64, u64, u64),
+    st.builds(rows.Attempts, some(attempts).map(tuple)),
+    st.builds(rows.Schedule, u64, u64, u64, flags, u64, u64, task_ids, blobs),
+    st.builds(rows.Discard, u8, u64, u64, queues, names, names, names, blobs),
+    st.builds(rows.Share, blobs),
 )
 
 
@@ -265,7 +338,31 @@ def test_stored_numbers_of_states_and_reasons() -> None:
     assert {name: number for number, name in rows.STATE_NAMES.items()} == {
         "READY": 1, "CLAIMED": 2, "DELAYED": 3, "RETRY_PENDING": 4, "SUCCEEDED": 5, "DEAD": 6, "CANCELLED": 7,
     }  # fmt: skip
-    assert rows.DEAD_REASONS == {0: "", 1: "ATTEMPTS_SPENT", 2: "CLAIMS_SPENT", 3: "WORKER_GAVE_UP"}
+    assert rows.DEAD_REASONS == {
+        0: "", 1: "ATTEMPTS_SPENT", 2: "CLAIMS_SPENT", 3: "WORKER_GAVE_UP", 4: "NON_RETRYABLE", 5: "TTL_PASSED",
+    }  # fmt: skip
+    how = rows.ATTEMPT_FAILED, rows.ATTEMPT_LEASE_EXPIRED, rows.ATTEMPT_TIMED_OUT
+    assert how == (1, 2, 3)
+    assert (keys.SCOPE_QUEUE, keys.SCOPE_TENANT, keys.SCOPE_KEY) == (0x71, 0x74, 0x6B)
+    overlaps = operator_entries.OVERLAP_ALLOW, operator_entries.OVERLAP_SKIP, operator_entries.OVERLAP_REPLACE
+    assert overlaps == (1, 2, 3)
+    assert (operator_entries.KEEP_START, operator_entries.START_AT, operator_entries.KEEP_PRIORITY) == (0, 1, 255)
+    assert entries.AGE_MARK == 255
+
+
+def test_stored_numbers_of_flags() -> None:
+    assert [
+        rows.HAS_RETRY, rows.UNIQUE_UNTIL_DONE, rows.UNIQUE_WHILE_WAITING, rows.HAS_ATTEMPTS, rows.HAD_FOLLOW_UPS,
+        rows.CANCEL_REQUESTED, rows.LOST_UNIQUE_KEY,
+    ] == [1, 2, 4, 8, 16, 32, 64]  # fmt: skip
+
+
+def test_only_the_newest_attempts_are_kept() -> None:
+    kept = rows.Attempts()
+    for number in range(rows.ATTEMPTS_KEPT + 3):
+        kept = kept.plus(rows.Attempt(rows.ATTEMPT_FAILED, number, number, b"", b""))
+    assert [attempt.claimed_ms for attempt in kept.kept] == list(range(3, rows.ATTEMPTS_KEPT + 3))
+    assert rows.ATTEMPTS_KEPT == 16
 
 
 # --- Task ids and tokens ---------------------------------------------------------------------------------------------
@@ -348,117 +445,3 @@ def test_only_canonical_text_is_a_task_id(text: str) -> None:
 def test_tokens_grow_with_the_incarnation_first(one: tuple[int, int], other: tuple[int, int]) -> None:
     assert (ids.make_token(*one) < ids.make_token(*other)) == (one < other)
     assert ids.make_token(*one) < 2**64
-
-
-# --- Keys ------------------------------------------------------------------------------------------------------------
-
-DOCUMENTED = {
-    "META": 0x01, "ENVELOPE": 0x02, "EXECUTION": 0x03, "READY": 0x04, "READY_AGE": 0x05, "ACTIVE_TENANT": 0x06,
-    "CLAIM_EXPIRY": 0x07, "DUE": 0x08, "DEAD": 0x09, "DEDUP": 0x0A, "FORGET": 0x0B, "RECENT": 0x0C, "RETENTION": 0x0D,
-    "SCHEDULE": 0x0E, "SETTINGS": 0x0F, "QUEUE": 0x10, "OUTBOX": 0x11, "INBOX": 0x12, "REPORT": 0x13,
-    "CLAIM_REQUEST": 0x14, "WORKER": 0x15,
-}  # fmt: skip
-
-
-def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
-    assert keys.__doc__ is not None
-    table = re.findall(r"^    ([A-Z_]+) +\S", keys.__doc__, re.MULTILINE)
-    assert table == list(DOCUMENTED)
-    assert {name: getattr(keys, name) for name in table} == DOCUMENTED
-    assert list(keys.FAMILIES) == list(DOCUMENTED.values())
-    assert len(set(keys.FAMILIES)) == len(keys.FAMILIES)
-
-
-@pytest.mark.parametrize(
-    ("family", "key"),
-    [
-        (keys.META, keys.META_KEY),
-        (keys.ENVELOPE, keys.envelope(bytes(16))),
-        (keys.EXECUTION, keys.execution(bytes(16))),
-        (keys.READY, keys.ready(b"q", 0, 0)),
-        (keys.CLAIM_EXPIRY, keys.claim_expiry(0, bytes(16))),
-        (keys.DUE, keys.due(0, bytes(16))),
-        (keys.DEAD, keys.dead(b"q", 0, bytes(16))),
-        (keys.DEDUP, keys.dedup(b"q", b"r")),
-        (keys.FORGET, keys.forget(0, b"k")),
-        (keys.RECENT, keys.recent(0)),
-        (keys.RETENTION, keys.retention(0, bytes(16))),
-        (keys.QUEUE, keys.queue(b"q")),
-        (keys.REPORT, keys.report(bytes(16))),
-        (keys.CLAIM_REQUEST, keys.claim_request(b"w", b"r")),
-        (keys.WORKER, keys.worker(b"w")),
-        (keys.SETTINGS, keys.settings(b"q")),
-        (keys.OUTBOX, keys.outbox(0, 0)),
-        (keys.OUTBOX, keys.outbox_end(2**16 - 1)),
-        (keys.INBOX, keys.inbox(2**16 - 1, 2**16 - 1)),
-    ],
-)
-def test_a_key_begins_with_its_family(family: int, key: bytes) -> None:
-    assert key[0] == family
-    assert keys.family_start(family) <= key < keys.family_start(family + 1)
-
-
-places = st.tuples(queues, priorities, u64)
-
-
-@thorough
-@given(places, places)
-def test_a_ready_line_is_ordered_by_priority_and_then_first_in_first_out(
-    one: tuple[bytes, int, int], other: tuple[bytes, int, int]
-) -> None:
-    _, priority, sequence = other
-    neighbour = (one[0], priority, sequence)  # in the same queue
-    before = (-one[1], one[2]) < (-priority, sequence)
-    assert (keys.ready(*one) < keys.ready(*neighbour)) == before
-    assert keys.ready_sequence(keys.ready(*one)) == one[2]
-    assert (keys.ready(*one) == keys.ready(*other)) == (one == other)
-
-
-@thorough
-@given(places, queues, priorities)
-def test_a_band_holds_its_own_tasks_only(place: tuple[bytes, int, int], queue: bytes, priority: int) -> None:
-    band = keys.ready_band(queue, priority)
-    inside = band <= keys.ready(*place) < keys.after_prefix(band)
-    assert inside == (place[:2] == (queue, priority))
-
-
-timed_keys: list[Callable[[int, bytes], bytes]] = [keys.claim_expiry, keys.due, keys.retention, keys.forget]
-
-
-@pytest.mark.parametrize("make", timed_keys, ids=lambda make: make.__name__)
-def test_families_with_a_time_are_ordered_by_it(make: Callable[[int, bytes], bytes]) -> None:
-    @quick
-    @given(u64, task_ids, u64, task_ids)
-    def check(one_ms: int, one: bytes, other_ms: int, other: bytes) -> None:
-        assert (make(one_ms, one) < make(other_ms, other)) == ((one_ms, one) < (other_ms, other))
-        assert keys.timed(make(one_ms, one)) == (one_ms, one)
-        start = keys.timed_from(make(0, b"")[0], other_ms)
-        assert (make(one_ms, one) >= start) == (one_ms >= other_ms)
-
-    check()
-
-
-@quick
-@given(st.tuples(queues, u64, task_ids), st.tuples(queues, u64, task_ids))
-def test_dead_tasks_of_a_queue_are_ordered_by_their_death(
-    one: tuple[bytes, int, bytes], other: tuple[bytes, int, bytes]
-) -> None:
-    same_queue = (one[0], *other[1:])
-    assert (keys.dead(*one) < keys.dead(*same_queue)) == (one[1:] < other[1:])
-    prefix = keys.dead_prefix(one[0])
-    assert (prefix <= keys.dead(*other) < keys.after_prefix(prefix)) == (one[0] == other[0])
-
-
-@quick
-@given(st.tuples(u16, st.integers(0, 2**63)), st.tuples(u16, st.integers(0, 2**63)))
-def test_letters_are_ordered_by_destination_and_number(one: tuple[int, int], other: tuple[int, int]) -> None:
-    assert (keys.outbox(*one) < keys.outbox(*other)) == (one < other)
-    assert keys.outbox_place(keys.outbox(*one)) == one
-    inside = keys.outbox(one[0], 0) <= keys.outbox(*other) < keys.outbox_end(one[0])
-    assert inside == (one[0] == other[0])
-
-
-@quick
-@given(st.tuples(queues, names), st.tuples(queues, names))
-def test_request_ids_of_different_queues_never_meet(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
-    assert (keys.dedup(*one) == keys.dedup(*other)) == (one == other)

@@ -76,7 +76,7 @@ def test_a_retried_ack_gets_its_follow_ups_and_makes_no_more(shard: Shard) -> No
     follow_ups = (new_task(request_id=b"known"), new_task(), new_task(queue=b"other", run_at_ms=START_MS + 9))
     first = shard.ack(task_id, token, None, follow_ups)
     assert isinstance(first, Acked)
-    assert first.follow_ups[0] == Accepted(known, True)
+    assert first.follow_ups[0] == Accepted(known, True, READY)
     assert [shard.state(accepted.task_id) for accepted in first.follow_ups[1:]] == [READY, DELAYED]
     before = shard.state_rows()
     shard.now_ms += 5

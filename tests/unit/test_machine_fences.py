@@ -8,7 +8,7 @@ from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Accepted, Claimed
 from holdfast.machine.packing import DecodeError
 from holdfast.machine.rejections import Rejection
-from holdfast.machine.rows import DEAD
+from holdfast.machine.rows import DEAD, READY
 from tests.unit.machine_shard import KEEP_MS, LEASE_MS, QUEUE, WINDOW_MS, Shard, code, new_task
 
 
@@ -66,7 +66,7 @@ def test_a_dead_task_keeps_its_request_id(shard: Shard) -> None:
     shard.now_ms += WINDOW_MS
     shard.forget(shard.now_ms, keys.dedup(QUEUE, b"r"))
     shard.retry_dead(task_id)
-    assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True)]
+    assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, READY)]
 
 
 def test_a_repeated_claim_request_without_marks_hides_no_task(shard: Shard) -> None:
@@ -103,4 +103,5 @@ def test_bytes_that_encode_never_writes_are_refused() -> None:
 def test_asking_after_strangers_leaves_no_trace(shard: Shard) -> None:
     for number in range(100):
         assert shard.machine.worker_claims(b"%d" % number) == 0
-    assert not shard.machine._draft._workers
+        assert shard.machine.running(b"%d" % number, keys.SCOPE_TENANT, b"blue") == 0
+    assert not shard.machine._draft._counts

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.machine import entries, ids, keys, rows
-from holdfast.machine.entries import Mark
+from holdfast.machine.entries import BucketLevel, Mark
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import MemoryKV
+from holdfast.machine.operator_entries import DealShares, PutSchedule
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine_shard import ALL_STATES, KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, new_task
 
@@ -26,9 +27,23 @@ def busy_shard() -> Shard:
     shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, 9, [item]))
     shard.apply(entries.Delivered(shard.now_ms, 2, 1))
     shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, [new_task()]))
+    limit_and_date(shard)
     first = shard.task(shard.line()[0])
-    shard.claim_all(marks=(Mark(QUEUE, 0, 4, first.sequence),))
+    shard.claim_all(marks=(Mark(QUEUE, shard.queue().mark_version, 4, first.sequence),))
     return shard
+
+
+def limit_and_date(shard: Shard) -> None:
+    """Lanes, unique keys, times to live, and what else only some tasks and queues have."""
+    names = {"tenant": b"blue", "limit_key": b"disk", "timeout_ms": LEASE_MS}
+    shard.task_in(CLAIMED, **names)
+    for priority in (4, 4, 9):
+        shard.enqueue(priority=priority, start_by_ms=START_MS + 9, **names)
+    shard.enqueue(unique_key=b"k", flags=rows.UNIQUE_UNTIL_DONE, tenant=b"red")
+    shard.claim_all(levels=(BucketLevel(QUEUE, keys.SCOPE_QUEUE, b"", 5, START_MS, START_MS + 9),))
+    shard.discard_dead(shard.task_in(DEAD), keep_ms=KEEP_MS)
+    shard.apply(PutSchedule(shard.now_ms, QUEUE, b"nightly", 0, 0, 0, START_MS + 5, b"body"))
+    shard.apply(DealShares(shard.now_ms, QUEUE, 1, [(3, b"share")]))
 
 
 def one_in(shard: Shard, state: int) -> bytes:
@@ -36,8 +51,13 @@ def one_in(shard: Shard, state: int) -> bytes:
     return next(found)
 
 
-def change_task(shard: Shard, found_in: int, **changes: int) -> None:
-    task_id = one_in(shard, found_in)
+def in_lane(shard: Shard, state: int = READY) -> bytes:
+    tasks = [(key[1:], rows.Execution.decode(row)) for key, row in rows_of(shard.kv, b"\x03", b"\x04")]
+    return next(task_id for task_id, task in tasks if task.state == state and task.tenant == b"blue")
+
+
+def change_task(shard: Shard, found: int | bytes, **changes: int) -> None:
+    task_id = one_in(shard, found) if isinstance(found, int) else found
     task = shard.task(task_id)
     for name, value in changes.items():
         assert getattr(task, name) != value
@@ -55,20 +75,15 @@ def change_queue(shard: Shard, **changes: int) -> None:
 def test_a_sound_state_has_no_violations() -> None:
     shard = busy_shard()
     assert violations(shard.kv) == []
-    in_use = {key[0] for key in shard.kv.rows()}
-    assert in_use == {
-        keys.META, keys.ENVELOPE, keys.EXECUTION, keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.DEDUP,
-        keys.FORGET, keys.RECENT, keys.RETENTION, keys.QUEUE, keys.REPORT, keys.CLAIM_REQUEST,
-        keys.WORKER, keys.SETTINGS, keys.OUTBOX, keys.INBOX,
-    }  # fmt: skip
+    assert {key[0] for key in shard.kv.rows()} == set(keys.FAMILIES)
     assert violations(MemoryKV()) == []
 
 
 @pytest.mark.parametrize(
-    "family", sorted({key[0] for key in busy_shard().kv.rows()} - {keys.REPORT, keys.SETTINGS, keys.INBOX})
+    "family", sorted({key[0] for key in busy_shard().kv.rows()} - {keys.REPORT, keys.SETTINGS, keys.INBOX, keys.SHARE})
 )
 def test_a_lost_row_is_reported(family: int) -> None:
-    """Only reports, settings and inboxes may be missing: not every task, queue or other shard has one."""
+    """Only reports, settings, inboxes and shares may be missing: not every task, queue or other shard has one."""
     whole = busy_shard().kv.rows()
     lost = [key for key in whole if key[0] == family]
     for key in lost:
@@ -89,11 +104,18 @@ def test_a_lost_row_is_reported(family: int) -> None:
         keys.worker(b"nobody"),
         keys.outbox(2, 4),
         keys.outbox(7, 1),
+        keys.ready_age(QUEUE, 1000),
+        keys.lane(QUEUE, 4, b"nobody", b""),
+        keys.start_by(START_MS, bytes(16)),
+        keys.running(QUEUE, keys.SCOPE_KEY, b"nobody"),
+        keys.unique(QUEUE, b"nobody"),
+        keys.attempts(bytes(16)),
+        keys.schedule_due(START_MS, QUEUE, b"nobody"),
     ],
 )
 def test_a_stray_row_is_reported(key: bytes) -> None:
     shard = busy_shard()
-    shard.kv.write({key: b"\1" * 16})
+    shard.kv.write({key: b"" if key[0] == keys.ATTEMPTS else b"\1" * 16})
     assert violations(shard.kv)
 
 
@@ -121,6 +143,26 @@ def raise_mark(shard: Shard) -> None:
     queue = shard.queue()
     queue.marks[4] = shard.task(shard.line()[0]).sequence + 1
     shard.kv.write({keys.queue(QUEUE): queue.encode()})
+
+
+def raise_age_mark(shard: Shard) -> None:
+    change_queue(shard, age_mark=shard.task(in_lane(shard)).sequence + 1)
+
+
+def change_lane(shard: Shard, *, ready: int = 0, mark: int = 0) -> None:
+    key = keys.lane(QUEUE, 4, b"blue", b"disk")
+    lane = rows.Lane.decode(shard.kv.get(key) or b"")
+    shard.kv.write({key: rows.Lane(lane.ready + ready, lane.mark + mark).encode()})
+
+
+def count_a_lane_more(shard: Shard) -> None:
+    queue = shard.queue()
+    queue.lanes[4] += 1
+    shard.kv.write({keys.queue(QUEUE): queue.encode()})
+
+
+def give_key_away(shard: Shard) -> None:
+    shard.kv.write({keys.unique(QUEUE, b"k"): one_in(shard, DEAD)})
 
 
 def cut_envelope(shard: Shard) -> None:
@@ -157,7 +199,17 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("dead without a reason", lambda s: change_task(s, DEAD, dead_reason=0), "dead reason 0"),
     ("a reason without death", lambda s: change_task(s, READY, dead_reason=1), "dead reason 1"),
     ("change in the future", lambda s: change_task(s, CLAIMED, changed_ms=START_MS + 1), "in the future"),
-    ("cancelled yet waiting", lambda s: change_task(s, DELAYED, cancel_requested=1), "cancellation"),
+    ("cancelled yet waiting", lambda s: change_task(s, DELAYED, flags=rows.CANCEL_REQUESTED), "cancellation"),
+    ("ready count of a lane", lambda s: change_lane(s, ready=1), "has 3 ready tasks"),
+    ("mark of a lane", lambda s: change_lane(s, mark=1), "but there are"),
+    ("number of lanes", count_a_lane_more, "counts its lanes"),
+    ("age mark past a ready task", raise_age_mark, "behind its age mark"),
+    ("claims of a tenant", lambda s: change_task(s, in_lane(s, CLAIMED), state=SUCCEEDED), "but holds 0"),
+    ("lease beyond the timeout", lambda s: change_task(s, in_lane(s, CLAIMED), timeout_ms=5), "longer than it may run"),
+    ("claimed yet to be started", lambda s: change_task(s, CLAIMED, start_by_ms=5), "die of waiting"),
+    ("unique key of a dead task", give_key_away, "must not have it"),
+    ("lost unique key", lambda s: s.kv.write({keys.unique(QUEUE, b"k"): None}), "lost its unique key"),
+    ("attempts that are not told", lambda s: change_task(s, RETRY_PENDING, flags=0), "attempts of task"),
     ("envelope of another size", cut_envelope, "envelope has"),
     ("report of nobody", orphan_report, "belongs to no task"),
     ("report of an unknown kind", strange_report, "unknown kind"),
@@ -168,7 +220,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("outbox of nothing", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox().encode()}), "0 letters of 0"),
     ("more delivered than sent", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox(1, 2).encode()}), "2 letters of"),
     ("inbox of nothing", lambda s: s.kv.write({keys.inbox(3, 1): rows.Inbox(0).encode()}), "is empty"),
-    ("settings without a version", lambda s: s.kv.write({keys.settings(QUEUE): bytes(8)}), "have no version"),
+    ("settings without a version", lambda s: s.kv.write({keys.settings(QUEUE): bytes(16)}), "have no version"),
 ]
 
 

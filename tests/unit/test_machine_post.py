@@ -8,13 +8,14 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.machine import entries, keys, rows
-from holdfast.machine.entries import AckItem, NewTask, Parcel
+from holdfast.machine.entries import AckItem, Parcel
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, Changed, Claimed, Outcome, Received
-from holdfast.machine.rows import CLAIMED, SUCCEEDED
+from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
 from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, Shard, code, new_task
 
 AWAY = 2
@@ -162,7 +163,7 @@ def test_a_destination_that_was_created_anew_begins_where_the_source_is(shard: S
 
 def test_a_request_id_counts_for_what_comes_by_letter_too(shard: Shard) -> None:
     task_id = shard.enqueue(request_id=b"r")
-    assert receive(shard, 1, new_task(request_id=b"r")) == Received(1, (Accepted(task_id, True),))
+    assert receive(shard, 1, new_task(request_id=b"r")) == Received(1, (Accepted(task_id, True, READY),))
     later = shard.now_ms + 50
     outcome = receive(shard, 2, new_task(run_at_ms=later))
     assert isinstance(outcome, Received)

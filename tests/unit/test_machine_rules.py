@@ -104,6 +104,8 @@ def refusals() -> list[tuple[str, int, Call, str]]:
     table += [("retry dead", state, lambda s, t: s.retry_dead(t), "NOT_DEAD") for state in others(DEAD)]
     table += [("discard dead", state, lambda s, t: s.discard_dead(t), "NOT_DEAD") for state in others(DEAD)]
     table += [("purge", state, lambda s, t: s.purge(t), "KEPT") for state in ALL_STATES]
+    table += [("lapse", state, lambda s, t: s.lapse(t), "NOT_EXPIRED") for state in ALL_STATES]
+    table += [("update", state, lambda s, t: s.update(t, 9, 5), "TASK_NOT_WAITING") for state in others(*WAITING)]
     return table
 
 
@@ -138,6 +140,8 @@ def test_a_refused_entry_changes_nothing(shard: Shard, state: int, call: Call, r
         lambda s: s.retry_dead(NOBODY),
         lambda s: s.discard_dead(NOBODY),
         lambda s: s.purge(NOBODY),
+        lambda s: s.lapse(NOBODY),
+        lambda s: s.update(NOBODY, 9, 5),
     ],
 )
 def test_an_unknown_task_is_not_found(shard: Shard, call: Callable[[Shard], Outcome]) -> None:
@@ -183,13 +187,13 @@ def test_a_seen_request_id_returns_the_existing_task(shard: Shard) -> None:
     task_id = shard.enqueue(request_id=b"order-1")
     before = shard.state_rows()
     shard.now_ms += WINDOW_MS - 1
-    assert shard.enqueue_all(new_task(request_id=b"order-1", envelope=b"other")) == [Accepted(task_id, True)]
+    assert shard.enqueue_all(new_task(request_id=b"order-1", envelope=b"other")) == [Accepted(task_id, True, READY)]
     assert shard.state_rows() == before
 
 
 def test_a_request_id_twice_in_one_entry_makes_one_task(shard: Shard) -> None:
     first, second, third = shard.enqueue_all(*[new_task(request_id=b"a")] * 2, new_task(request_id=b"b"))
-    assert second == Accepted(first.task_id, True)
+    assert second == Accepted(first.task_id, True, READY)
     assert not third.duplicate
     assert shard.queue().ready == shard.queue().enqueued_total == 2
 
@@ -205,7 +209,7 @@ def test_a_request_id_is_remembered_while_its_task_lives(shard: Shard) -> None:
     shard.now_ms += WINDOW_MS
     shard.forget(shard.now_ms, key)
     assert shard.armed() == [(shard.now_ms + WINDOW_MS, key)]
-    assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True)]
+    assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True, READY)]
     shard.ack(task_id, shard.claim(task_id))
     shard.now_ms += WINDOW_MS
     assert shard.forget(shard.now_ms, key) == Moved(0)
@@ -232,7 +236,7 @@ def test_a_short_window_is_renewed_less_and_less_often(shard: Shard) -> None:
         shard.forget(shard.now_ms, key)
     assert ages_ms[:4] == [1_000, 2_000, 4_000, 8_000]
     assert ages_ms[-1] - ages_ms[-2] == 3_600_000
-    assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True)]
+    assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True, READY)]
 
 
 def test_a_request_id_outlives_its_purged_task_for_the_rest_of_its_window(shard: Shard) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.decisions import BackOff
 from holdfast.broker.housekeeping import Housekeeping
-from holdfast.broker.policies import Policies, QueuePolicy, default_policy, parse_policy
+from holdfast.broker.policies import Limits, Policies, default_policy, parse_policy
 from holdfast.broker.service import Service
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.ids import format_task_id, parse_task_id
@@ -17,6 +16,7 @@ from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CANCELLED, DEAD, RETRY_PENDING, SUCCEEDED
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
+from holdfast.proto.v1.cluster_pb2 import TenantPolicy
 from holdfast.serving.refusals import CHANGE_REFUSED, NOT_LEADER, OutcomeUnknownError, RefusedError
 from tests.unit.machine_shard import QUEUE
 from tests.unit.small_shard import SmallShard, settle
@@ -45,41 +45,6 @@ async def small() -> SmallShard:
     return SmallShard()
 
 
-def parse(**fields: Any) -> QueuePolicy:
-    return parse_policy(PolicyMessage(**fields).SerializeToString(), PLAIN, CONFIG.delay_ms_max)
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def test_what_a_policy_leaves_out_is_as_the_configuration_says() -> None:
-    assert parse() == PLAIN
-    assert parse(max_attempts=7, retry_cap_ms=9) == QueuePolicy(
-        **{name: getattr(PLAIN, name) for name in QueuePolicy.__slots__ if name not in ("max_attempts", "back_off")},
-        max_attempts=7,
-        back_off=BackOff(CONFIG.retry_base_ms, CONFIG.retry_factor, 9, CONFIG.retry_jitter),
-    )
-
-
-def test_every_field_counts() -> None:
-    assert {field.name for field in PolicyMessage.DESCRIPTOR.fields} == set(OWN)
-    assert parse(**OWN) == QueuePolicy(2, 3, BackOff(70, 3.0, 200, 0.0), 5000, 2 * HOUR_MS, HOUR_MS, 3 * HOUR_MS)
-
-
-@pytest.mark.parametrize("extreme", [-(2**63), -1, 0, 2**63 - 1])
-def test_a_number_without_sense_is_moved_to_the_nearest_with_one(extreme: int) -> None:
-    whole = {name: extreme for name, value in OWN.items() if isinstance(value, int)}
-    policy = parse(**whole, retry_factor=float(extreme), retry_jitter=float(extreme))
-    assert 1 <= policy.max_attempts <= 1000
-    assert policy.max_claims is not None
-    assert 1 <= policy.max_claims <= 10_000
-    assert 0 <= policy.back_off.delay_ms(5, lambda: 0.5) <= CONFIG.delay_ms_max
-    assert policy.finished_retention_ms >= 10 * MINUTE_MS, "a repeated ack must not meet a forgotten task"
-    assert min(policy.dedup_window_ms, policy.dead_retention_ms) >= 1
-    assert policy.result_ttl_ms >= 0
-    assert parse(retry_factor=float("nan"), retry_jitter=float("nan")).back_off.delay_ms(3, lambda: 0.9) > 0
-
-
 async def test_a_policy_is_read_once_and_again_after_a_change(small: SmallShard) -> None:
     policies = Policies(small.kv, CONFIG)
     assert policies.of(QUEUE) is policies.default
@@ -91,6 +56,31 @@ async def test_a_policy_is_read_once_and_again_after_a_change(small: SmallShard)
     assert policies.of(QUEUE) is policies.of(QUEUE)
     assert policies.of(OTHER) is policies.default
     assert not Policies(small.kv, CONFIG).is_empty, "a new leader finds what is there"
+
+
+async def test_what_the_map_expects_is_waited_for(small: SmallShard) -> None:
+    """A shard that has just got a queue hands nothing out before it knows under which limits."""
+    policies = Policies(small.kv, CONFIG, is_expected=lambda queue: queue == QUEUE)
+    assert policies.to_claim(QUEUE).paused
+    assert not policies.of(QUEUE).paused
+    assert not policies.to_claim(OTHER).paused
+    small.kv.write({keys.settings(QUEUE): rows.Settings(1, PolicyMessage(max_attempts=4).SerializeToString()).encode()})
+    policies.changed([QUEUE])
+    assert not policies.to_claim(QUEUE).paused
+
+
+def test_which_changes_are_changes_of_rates() -> None:
+    def limits(**policy: Any) -> Limits:
+        return parse_policy(PolicyMessage(**policy).SerializeToString(), default_policy(CONFIG), 1).limits
+
+    none, slow, fast = limits(), limits(rate_per_second=1), limits(rate_per_second=2)
+    assert [none.changes_rates(slow), slow.changes_rates(slow), limits(concurrency_max=1).changes_rates(slow)] == [
+        False
+    ] * 3
+    assert [slow.changes_rates(fast), slow.changes_rates(none)] == [True] * 2
+    own = limits(tenant_rate_per_second=1, tenants=[TenantPolicy(tenant="a", rate_per_second=5)])
+    assert own.changes_rates(limits(tenant_rate_per_second=1))
+    assert limits(tenant_rate_per_second=1).changes_rates(own)
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------
@@ -147,7 +137,7 @@ async def test_what_nobody_can_read_stays_out_of_the_log(small: SmallShard) -> N
     with pytest.raises(Exception, match="pars"):
         await small.shard.set_queue(QUEUE, 1, b"\xff\xff")
     with pytest.raises(ValueError, match="too large"):
-        await small.shard.set_queue(QUEUE, 1, bytes(5000))
+        await small.shard.set_queue(QUEUE, 1, bytes(64 * 1024 + 1))
     assert small.shard.proposals_waiting == 0
 
 

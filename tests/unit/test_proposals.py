@@ -2,7 +2,13 @@
 
 import pytest
 
-from holdfast.broker.proposals import ROUND_BYTES_MAX, ROUND_ENTRIES_MAX, Proposal, ProposalQueue
+from holdfast.broker.proposals import (
+    ROUND_BYTES_MAX,
+    ROUND_ENTRIES_MAX,
+    ROUND_HOUSEKEEPING_MAX,
+    Proposal,
+    ProposalQueue,
+)
 from holdfast.machine.entries import Enqueue, Entry, LeaderStarted, Purge, decode
 from holdfast.machine.outcomes import Accepted
 from holdfast.serving.refusals import OVERLOADED, RefusedError
@@ -78,17 +84,18 @@ async def test_a_proposal_larger_than_a_round_goes_alone() -> None:
     assert waiting.take_round() == [small]
 
 
-async def test_one_piece_of_housekeeping_rides_behind_the_callers() -> None:
+async def test_a_little_housekeeping_rides_behind_the_callers() -> None:
     waiting = queue()
-    chores = [Proposal(Purge(1, [])) for _ in range(3)]
+    few = ROUND_HOUSEKEEPING_MAX
+    chores = [Proposal(Purge(1, [])) for _ in range(2 * few + 1)]
     for chore in chores:
         waiting.add_housekeeping(chore)
     calls = [proposal(), proposal()]
     for call in calls:
         waiting.add(call)
-    assert waiting.take_round() == [*calls, chores[0]]
-    assert waiting.take_round() == [chores[1]]
-    assert waiting.take_round() == [chores[2]]
+    assert waiting.take_round() == [*calls, *chores[:few]]
+    assert waiting.take_round() == chores[few:-1]
+    assert waiting.take_round() == chores[-1:]
     assert waiting.waiting_bytes == 0
 
 

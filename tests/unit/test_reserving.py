@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.machine import entries
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Acked, Claimed
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CLAIMED, READY
@@ -432,5 +433,5 @@ async def test_a_token_of_a_claim_that_went_back_is_stale(small: SmallShard) -> 
     assert isinstance(await small.ack(claim), Rejection)
 
 
-def _tasks(queue: bytes, count: int) -> list[entries.NewTask]:
+def _tasks(queue: bytes, count: int) -> list[NewTask]:
     return [new_task(queue=queue)] * count

@@ -9,8 +9,10 @@ import pytest
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.batches import fit, place, renumber
+from holdfast.routing.homes import shard_of_key
 from holdfast.routing.sets import made_up_id
-from tests.unit.router_stage import Call, Refusal, Stage, Table, accept_all, never, not_leader, task_id
+from holdfast.serving.refusals import RefusedError
+from tests.unit.router_stage import METHODS, Call, Refusal, Stage, Table, accept_all, never, not_leader, task_id
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
 
 
@@ -55,6 +57,53 @@ def test_a_caller_with_an_old_set_is_told_of_the_new_one() -> None:
     placed = place(pb.EnqueueRequest(tasks=[task("spread", 1, made_up_id(0, "key", 0)), task("other", 1)]), table, 1)
     assert placed.shards[0] == 3  # generation 0 is the home
     assert placed.generations == {"spread": 2}
+
+
+def test_tasks_of_one_call_and_queue_part_ways_by_their_keys() -> None:
+    table = Table(8)
+    table.pin("spread", 3, 5, 6, generation=2)
+    table.at_home("plain", 1)
+    shards = (3, 5, 6)
+    called = shard_of_key("key", shards)
+    tasks = [
+        task("spread", 0, made_up_id(2, "key", 0)),
+        *(task("spread", n, made_up_id(2, "key", n), limit_key=f"l{n % 5}") for n in range(1, 11)),
+        task("spread", 11, made_up_id(2, "key", 11), unique_key="u", limit_key="l1"),
+        task("spread", 12, "", limit_key="l2"),
+        task("spread", 13, made_up_id(2, "key", 13)),
+        task("plain", 14, made_up_id(0, "key", 14), limit_key="l1"),
+    ]
+    limited = [shard_of_key(f"l{n % 5}", shards) for n in range(1, 11)]
+    assert set(limited) == set(shards)
+    expected = [called, *limited, 3, shard_of_key("l2", shards), called, 1]
+    assert place(pb.EnqueueRequest(tasks=tasks), table, 1).shards == expected
+    assert place(pb.EnqueueRequest(tasks=tasks), table, 2).shards == expected, "a repetition meets its first attempt"
+
+
+def test_a_task_that_goes_home_anyway_needs_no_known_set_but_its_neighbour_does() -> None:
+    table = Table(8)
+    table.pin("spread", 3, 5, 6, generation=4)
+    for generation, told in ((3, {"spread": 4}), (5, {})):
+        unique = task("spread", 0, made_up_id(generation, "key", 0), unique_key="u")
+        placed = place(pb.EnqueueRequest(tasks=[unique]), table, 1)
+        assert (placed.shards, placed.generations) == ([3], told)
+        limited = task("spread", 1, made_up_id(generation, "key", 1), limit_key="l")
+        with pytest.raises(RefusedError, match="sets of shards of queue spread"):
+            place(pb.EnqueueRequest(tasks=[unique, limited]), table, 1)
+
+
+async def test_a_part_that_is_lost_is_sent_again_to_the_same_shard_and_no_other(stage: Stage) -> None:
+    """The tasks of one call are on three shards; only one of them had no answer."""
+    stage.table.pin("spread", 0, 1, 2)
+    lost = iter([Refusal(grpc.StatusCode.UNAVAILABLE)])
+    stage.brokers[1].on["Enqueue"] = lambda call: next(lost, None) or accept_all()(call)
+    keys = {shard_of_key(key, (0, 1, 2)): key for key in map(str, range(30))}
+    tasks = [task("spread", n, made_up_id(1, "call", n), limit_key=keys[n % 3]) for n in range(6)]
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks))
+    assert ids(response) == [f"{n % 3}:{n}" for n in range(6)]
+    sent = sorted((call.shard, call.data) for broker in stage.brokers for call in broker.calls)
+    assert [shard for shard, _ in sent] == [0, 1, 1, 2]
+    assert sent[1] == sent[2], "with the same ids"
 
 
 def test_an_empty_batch_goes_anywhere() -> None:
@@ -205,6 +254,48 @@ async def test_acks_are_split_by_the_shard_in_their_ids(stage: Stage) -> None:
     response = await stage.call("Ack", pb.AckRequest(items=items))
     assert [outcome.acked.follow_ups[0].task_id for outcome in response.outcomes] == names
     assert [len(broker.calls) for broker in stage.brokers] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("method", "request_of", "items", "kept"),
+    [
+        ("UpdateTasks", lambda ids: pb.UpdateTasksRequest(items=[_update(name) for name in ids]), "items", {}),
+        (
+            "Release",
+            lambda ids: pb.ReleaseRequest(claims=[pb.ClaimRef(task_id=name) for name in ids], delay_ms=700),
+            "claims",
+            {"delay_ms": 700},
+        ),
+        (
+            "DiscardDeadLetters",
+            lambda ids: pb.DiscardDeadLettersRequest(task_ids=ids, by="me", note="why"),
+            "task_ids",
+            {"by": "me", "note": "why"},
+        ),
+    ],
+)
+async def test_a_part_says_what_the_whole_says_of_all_items(
+    stage: Stage, method: str, request_of: Any, items: str, kept: dict[str, Any]
+) -> None:
+    def answer(call: Call) -> Any:
+        response = METHODS[method].response()
+        for _ in getattr(call.request, items):
+            response.outcomes.add().rejection.reason = f"OF_{call.shard}"
+        return response
+
+    for broker in stage.brokers:
+        broker.on[method] = answer
+    request = request_of([task_id(2, 1), task_id(0, 2), task_id(2, 3)])
+    response = await stage.call(method, request)
+    assert [outcome.rejection.reason for outcome in response.outcomes] == ["OF_2", "OF_0", "OF_2"]
+    [at_0], [at_2] = (stage.brokers[shard].requests(method) for shard in (0, 2))
+    assert list(getattr(at_0, items)) == [getattr(request, items)[1]]
+    for part in (at_0, at_2):
+        assert {name: getattr(part, name) for name in kept} == kept
+
+
+def _update(name: str) -> pb.UpdateItem:
+    return pb.UpdateItem(task_id=name, priority=7, delay_ms=5)
 
 
 async def test_waits_are_waited_at_all_shards(stage: Stage) -> None:

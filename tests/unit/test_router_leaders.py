@@ -5,7 +5,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from holdfast.router.failures import CallFailedError, rejection_of, told
 from holdfast.router.leaders import SUSPECT_S, Course, Leaders
-from holdfast.router.methods import ALL, TASKS
+from holdfast.router.methods import ALL, QUEUES, SCHEDULES, TASKS
 from holdfast.serving.refusals import RefusedError
 from tests.unit.router_stage import Table
 
@@ -145,7 +145,7 @@ def test_the_last_word() -> None:
 def test_every_call_of_the_wire_api_has_its_rule() -> None:
     """A new one is repeatable unless it is named: this list makes somebody think about it."""
     assert {method.name for method in ALL if not method.may_repeat(b"")} == {
-        "Reserve", "RetryDeadLetters", "DiscardDeadLetters"
+        "Reserve", "RetryDeadLetters", "DiscardDeadLetters", "PurgeQueue", "DeleteSchedule", "TriggerSchedule"
     }  # fmt: skip
     assert {method.name for method in ALL if method.waits} == {"Reserve", "AwaitTasks", "WaitTasks", "ReadProbe"}
     with_ids = TASKS["Enqueue"].request(tasks=[{"request_id": "a"}, {"request_id": "b"}])
@@ -153,3 +153,10 @@ def test_every_call_of_the_wire_api_has_its_rule() -> None:
     assert TASKS["Enqueue"].may_repeat(with_ids.SerializeToString())
     assert not TASKS["Enqueue"].may_repeat(without.SerializeToString())
     assert TASKS["Reserve"].may_repeat(TASKS["Reserve"].request(claim_request_id="a").SerializeToString())
+    for method, fields, expected in (
+        (QUEUES["PurgeQueue"], {"page_token": "0.a"}, True),
+        (QUEUES["PurgeQueue"], {"dry_run": True}, True),
+        (SCHEDULES["PutSchedule"], {"must_be_new": True}, False),
+        (SCHEDULES["TriggerSchedule"], {"request_id": "a"}, True),
+    ):
+        assert method.may_repeat(method.request(**fields).SerializeToString()) is expected, method.name

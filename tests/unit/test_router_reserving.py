@@ -12,7 +12,7 @@ import pytest
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.failures import CallFailedError
-from holdfast.router.reserving import Reserving
+from holdfast.router.reserving import Reserving, _Round
 from tests.unit.router_stage import Call, Refusal, Stage, elapsed_since, never, not_leader, random_bytes, task_id
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
 
@@ -362,3 +362,45 @@ async def test_await_tasks_answers_for_all_shards(shop: Shop) -> None:
     shop.shelves[0].held["mine"] = ["x"]
     asked = pb.AwaitTasksRequest(queues=["q"], wait_ms=5000, claim_request_id="mine")
     assert (await shop.call("AwaitTasks", asked)).held
+
+
+@pytest.mark.parametrize(
+    "answer", [pb.AwaitTasksResponse(ready=True), pb.AwaitTasksResponse()], ids=["ready", "not-waiting"]
+)
+async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(shop: Shop, answer: Any) -> None:
+    """A queue at its limit, or paused: its tasks are there, but cannot be claimed. Or shards that do not wait."""
+    for broker in shop.brokers:
+        broker.on |= {"AwaitTasks": answer, "Reserve": pb.ReserveResponse()}
+    began_s = time.monotonic()
+    assert await shop.reserve(wait_ms=600) == []
+    assert elapsed_since(began_s) >= 0.55
+    # However fast the shards answer: after a while the pauses are as long as all those before together.
+    assert 2 <= len(shop.brokers[0].requests("AwaitTasks")) <= 14
+    assert shop.count("Reserve") <= 3 * 14
+
+
+async def test_a_wait_for_tasks_does_not_ask_without_end_either(shop: Shop) -> None:
+    for broker in shop.brokers:
+        broker.on["AwaitTasks"] = pb.AwaitTasksResponse()
+    answer = await shop.call("AwaitTasks", pb.AwaitTasksRequest(queues=["q"], wait_ms=600, worker="w"))
+    assert not answer.ready
+    assert 2 <= len(shop.brokers[0].requests("AwaitTasks")) <= 14
+
+
+async def test_who_lost_a_new_task_to_another_looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a look that did not have to wait is followed by a longer and longer pause."""
+    pauses: list[float] = []
+
+    async def no_sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    monkeypatch.setattr("holdfast.router.reserving.asyncio.sleep", no_sleep)
+    now_s = time.monotonic()
+    round_ = _Round({0: [0]}, now_s + 60)
+    for _ in range(12):
+        await round_.pause(now_s + 1e6)
+    assert pauses[:4] == [0.0, 0.004, 0.008, 0.016]
+    assert pauses[-2:] == [0.5, 0.5]
+    await round_.pause(now_s - 1)
+    await round_.pause(now_s + 1e6)
+    assert pauses[-2:] == [0.0, 0.004]

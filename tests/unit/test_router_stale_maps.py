@@ -7,7 +7,7 @@ from holdfast.client._leaders import Course, Leaders
 from holdfast.client.errors import ConnectionFailed, Unavailable
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.batches import place
-from holdfast.routing.sets import made_up_id, shard_for_request
+from holdfast.routing.sets import made_up_id, shard_for_task
 from holdfast.serving.refusals import STALE_MAP, RefusedError
 from tests.unit.router_stage import Stage, Table, accept_all
 from tests.unit.test_router_passing import refusal_of
@@ -46,7 +46,9 @@ async def test_a_retry_through_a_router_that_is_behind_makes_no_second_task() ->
         stage.table.at_home("q", 0)
         current = Table(3)
         current.pin("q", 0, 1, 2)
-        key = next(key for key in "abcdefgh" if shard_for_request(current.route("q"), made_up_id(1, key, 0), 0) == 2)
+        key = next(
+            key for key in "abcdefgh" if shard_for_task(current.route("q"), made_up_id(1, key, 0), "", "", 0) == 2
+        )
         retry = request_of(task("q", made_up_id(1, key, 0)))
         code, reason, _ = await refusal_of(stage.call("Enqueue", retry, attempt=2))
         assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "STALE_MAP")

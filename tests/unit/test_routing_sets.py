@@ -19,19 +19,22 @@ from holdfast.routing.sets import (
     is_of_home,
     made_up_id,
     newest,
+    owner_of_task,
     parse_made_up,
-    shard_for_request,
+    shard_for_task,
     shard_or_newest,
     visible,
 )
 
 quick = settings(max_examples=100, deadline=None, print_blob=True)
+brief = settings(max_examples=30, deadline=None, print_blob=True)
 
 shard_numbers = st.integers(0, 40)
 shard_sets = st.lists(shard_numbers, min_size=1, max_size=6, unique=True).map(tuple)
 call_keys = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 generations = st.integers(0, 10**18 - 1)
 task_numbers = st.integers(0, 10**9 - 1)
+keys = st.text(min_size=1, max_size=12)
 
 
 @st.composite
@@ -47,7 +50,7 @@ SPREAD = QueueRoute("mail", home=7, generation=4, sets=((1, (2, 3)), (3, (1, 2, 
 
 def test_a_queue_that_nobody_configured_lives_at_home() -> None:
     assert newest(PLAIN) == visible(PLAIN) == (7,)
-    assert {shard_for_request(PLAIN, request_id, 5) for request_id in ("", "mine", "~0.key.0", "~x.key.3")} == {7}
+    assert {shard_for_task(PLAIN, request_id, "", "", 5) for request_id in ("", "mine", "~0.key.0", "~x.key.3")} == {7}
 
 
 def test_readers_see_the_home_the_newest_set_and_what_drains_each_once() -> None:
@@ -59,7 +62,7 @@ def test_readers_see_the_home_the_newest_set_and_what_drains_each_once() -> None
 @quick
 @given(routes(), st.text(max_size=40).filter(lambda text: text and not text.startswith("~")), st.integers())
 def test_an_id_of_the_producers_own_goes_home_whatever_the_sets(route: QueueRoute, own: str, pick: int) -> None:
-    assert shard_for_request(route, own, pick) == route.home
+    assert shard_for_task(route, own, "", "", pick) == route.home
 
 
 @quick
@@ -69,7 +72,9 @@ def test_all_made_up_ids_of_a_call_land_on_one_shard_of_their_set(
 ) -> None:
     for generation, shards in ((0, (route.home,)), *route.sets):
         landed = {
-            shard_for_request(route, made_up_id(generation, call_key, n), pick) for n in numbers for pick in [0, *picks]
+            shard_for_task(route, made_up_id(generation, call_key, n), "", "", pick)
+            for n in numbers
+            for pick in [0, *picks]
         }
         assert len(landed) == 1
         assert landed <= set(shards)
@@ -86,7 +91,7 @@ def test_a_retry_meets_its_first_attempt_after_the_set_has_changed(
     )
     for generation in (0, *(generation for generation, _ in route.sets)):
         request_id = made_up_id(generation, call_key, 3)
-        assert shard_for_request(later, request_id, 0) == shard_for_request(route, request_id, 0)
+        assert shard_for_task(later, request_id, "", "", 0) == shard_for_task(route, request_id, "", "", 0)
 
 
 @quick
@@ -95,7 +100,7 @@ def test_a_task_without_an_id_goes_to_the_shard_of_the_newest_set_that_the_calle
     route: QueueRoute, pick: int
 ) -> None:
     shards = newest(route)
-    assert [shard_for_request(route, "", pick + at) for at in range(len(shards))] == [
+    assert [shard_for_task(route, "", "", "", pick + at) for at in range(len(shards))] == [
         shards[(pick + at) % len(shards)] for at in range(len(shards))
     ]
 
@@ -104,7 +109,55 @@ def test_a_task_without_an_id_goes_to_the_shard_of_the_newest_set_that_the_calle
 @given(routes(), call_keys, st.integers(0, 40), st.integers())
 def test_new_tasks_are_only_sent_to_where_readers_look(route: QueueRoute, call_key: str, n: int, pick: int) -> None:
     for request_id in ("", "mine", made_up_id(route.generation, call_key, n)):
-        assert shard_for_request(route, request_id, pick) in visible(route)
+        assert shard_for_task(route, request_id, "", "", pick) in visible(route)
+
+
+@brief
+@given(routes(), call_keys, keys, st.lists(st.tuples(call_keys, task_numbers, st.integers()), min_size=1, max_size=5))
+def test_tasks_with_one_limit_key_land_on_one_shard_of_each_set(
+    route: QueueRoute, call_key: str, limit_key: str, calls: list[tuple[str, int, int]]
+) -> None:
+    """Whichever call they come with: the caps of the key are counted there."""
+    for generation, shards in ((0, (route.home,)), *route.sets):
+        expected = shard_of_key(limit_key, shards)
+        for key, n, pick in [(call_key, 0, 0), *calls]:
+            assert shard_for_task(route, made_up_id(generation, key, n), "", limit_key, pick) == expected
+    newest_of_all = {shard_for_task(route, "", "", limit_key, pick) for _, _, pick in calls}
+    assert newest_of_all == {shard_for_task(route, made_up_id(route.generation, call_key, 0), "", limit_key, 0)}
+
+
+@brief
+@given(routes(), keys, st.one_of(st.just(""), keys), st.integers())
+def test_a_unique_key_goes_home_whatever_else_the_task_has(
+    route: QueueRoute, unique_key: str, limit_key: str, pick: int
+) -> None:
+    """Also with an id of a set that the map does not know: the home is known to every map."""
+    for request_id in ("", "mine", "~0.key.0", made_up_id(route.generation, "key", 0), made_up_id(99, "key", 0)):
+        assert shard_for_task(route, request_id, unique_key, limit_key, pick) == route.home
+
+
+@brief
+@given(routes(), keys, st.integers())
+def test_a_limit_key_changes_nothing_for_ids_of_the_producers_own(route: QueueRoute, limit_key: str, pick: int) -> None:
+    for request_id in ("mine", "~x", "~01.key.1"):
+        assert shard_for_task(route, request_id, "", limit_key, pick) == route.home
+
+
+def test_limit_keys_are_spread_over_the_set() -> None:
+    assert {shard_for_task(SPREAD, "", "", f"key-{at}", 0) for at in range(50)} == {5, 6}
+    assert {shard_for_task(SPREAD, "~3.call.0", "", f"key-{at}", 0) for at in range(50)} == {1, 2, 3, 4}
+    huge = "k" * 100_000  # nobody has checked it yet
+    assert shard_for_task(SPREAD, "", "", huge, 0) == shard_for_task(SPREAD, "~4.call.0", "", huge, 1)
+
+
+@pytest.mark.parametrize("limit_key", ["", "customer-7"])
+def test_a_task_that_a_shard_makes_stays_there_if_nothing_speaks_against_it(limit_key: str) -> None:
+    owners = [owner_of_task(SPREAD, "", "", limit_key, here) for here in (5, 6)]
+    assert owners == ([5, 6] if not limit_key else [shard_of_key(limit_key, (5, 6))] * 2)
+    assert owner_of_task(SPREAD, "", "", limit_key, 1) in (5, 6), "an old set gets no new tasks"
+    assert owner_of_task(SPREAD, "", "unique", limit_key, 5) == owner_of_task(SPREAD, "own", "", limit_key, 5) == 7
+    assert owner_of_task(SPREAD, "~1.call.0", "", limit_key, 5) == shard_of_key(limit_key or "call", (2, 3))
+    assert owner_of_task(SPREAD, "~9.call.0", "", limit_key, 5) == shard_of_key(limit_key or "call", (5, 6))
 
 
 @pytest.mark.parametrize(
@@ -120,8 +173,10 @@ def test_a_generation_that_the_map_does_not_know_is_no_guess(
     route: QueueRoute, generation: int, expected: type[UnknownGenerationError]
 ) -> None:
     """Where another map knows it, a first attempt may be on any shard."""
+    with pytest.raises(UnknownGenerationError):
+        shard_for_task(route, made_up_id(generation, "key", 0), "", "limit", 0)
     with pytest.raises(UnknownGenerationError) as unknown:
-        shard_for_request(route, made_up_id(generation, "key", 0), 0)
+        shard_for_task(route, made_up_id(generation, "key", 0), "", "", 0)
     error = unknown.value
     assert (type(error), error.queue, error.generation, error.newest) == (
         expected, "mail", generation, route.generation,
@@ -131,9 +186,9 @@ def test_a_generation_that_the_map_does_not_know_is_no_guess(
 def test_where_any_shard_will_do_it_means_the_newest_set() -> None:
     keys = [f"call-{at}" for at in range(50)]
     for unknown in (2, 5, 10**17):
-        assert {shard_or_newest(SPREAD, made_up_id(unknown, key, 0), 0) for key in keys} == {5, 6}
-        assert shard_or_newest(PLAIN, made_up_id(unknown, "key", 0), 0) == 7
-    assert {shard_or_newest(SPREAD, made_up_id(1, key, 0), 0) for key in keys} == {2, 3}
+        assert {shard_or_newest(SPREAD, made_up_id(unknown, key, 0), "", "", 0) for key in keys} == {5, 6}
+        assert shard_or_newest(PLAIN, made_up_id(unknown, "key", 0), "", "", 0) == 7
+    assert {shard_or_newest(SPREAD, made_up_id(1, key, 0), "", "", 0) for key in keys} == {2, 3}
 
 
 @quick
@@ -144,11 +199,13 @@ def test_where_any_shard_will_do_it_means_the_newest_set() -> None:
 def test_ids_that_need_no_look_go_home(home: int, request_id: str) -> None:
     assert is_of_home(request_id[:HOME_BEGINNING]) == is_of_home(request_id)
     if is_of_home(request_id):
-        assert shard_for_request(QueueRoute("mail", home), request_id, 3) == home
+        route = QueueRoute("mail", home)
+        for unique_key, limit_key in (("", ""), ("u", ""), ("", "l")):
+            assert shard_for_task(route, request_id, unique_key, limit_key, 3) == home
 
 
 def test_calls_are_spread_evenly_over_the_set() -> None:
-    counts = Counter(shard_for_request(SPREAD, made_up_id(3, f"call-{at}", 0), 0) for at in range(4000))
+    counts = Counter(shard_for_task(SPREAD, made_up_id(3, f"call-{at}", 0), "", "", 0) for at in range(4000))
     assert set(counts) == {1, 2, 3, 4}
     assert all(850 <= count <= 1150 for count in counts.values())
 
@@ -171,7 +228,7 @@ def test_a_made_up_id_says_what_it_was_made_of(generation: int, call_key: str, n
 def test_what_only_looks_made_up_is_an_id_of_the_producers_own(request_id: str) -> None:
     assert parse_made_up(request_id) is None
     if request_id:
-        assert shard_for_request(SPREAD, request_id, 0) == SPREAD.home
+        assert shard_for_task(SPREAD, request_id, "", "", 0) == SPREAD.home
 
 
 @quick
@@ -179,15 +236,15 @@ def test_what_only_looks_made_up_is_an_id_of_the_producers_own(request_id: str) 
 def test_both_readers_of_ids_agree_on_what_is_made_up(route: QueueRoute, request_id: str, pick: int) -> None:
     made_up = parse_made_up(request_id)
     if made_up is None:
-        assert shard_for_request(route, request_id, pick) == route.home
+        assert shard_for_task(route, request_id, "", "", pick) == route.home
     else:
         assert made_up_id(*made_up) == request_id
         shards = {0: (route.home,), **dict(route.sets)}.get(made_up.generation)
         if shards is None:
             with pytest.raises(UnknownGenerationError):
-                shard_for_request(route, request_id, pick)
+                shard_for_task(route, request_id, "", "", pick)
         else:
-            assert shard_for_request(route, request_id, pick) == shard_of_key(made_up.call_key, shards)
+            assert shard_for_task(route, request_id, "", "", pick) == shard_of_key(made_up.call_key, shards)
 
 
 @quick

@@ -1,11 +1,15 @@
 """The scheduler's window onto the ready line, over the real machine."""
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
 
-from holdfast.broker import scheduler as scheduler_module
-from holdfast.broker.scheduler import REFILL_TASKS, Picked, Scheduler
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.policies import default_policy
+from holdfast.broker.scheduling import scheduler as scheduler_module
+from holdfast.broker.scheduling.lines import REFILL_TASKS
+from holdfast.broker.scheduling.scheduler import Picked, Scheduler
 from holdfast.machine.effects import Effects
 from tests.unit.machine_shard import QUEUE, Shard, new_task
 
@@ -17,10 +21,10 @@ class Bench:
 
     def __init__(self, *, window_tasks_max: int = 4096, oldest_share_percent: int = 0) -> None:
         self.shard = Shard()
-        machine = self.shard.machine
+        policy = dataclasses.replace(default_policy(BrokerConfig()), oldest_share_percent=oldest_share_percent)
         self.scheduler = Scheduler(
-            self.shard.kv, machine.queue, lambda: machine.meta.next_sequence,
-            window_tasks_max=window_tasks_max, oldest_share_percent=oldest_share_percent,
+            self.shard.kv, self.shard.machine, policy_of=lambda _queue: policy, now_ms=lambda: self.shard.now_ms,
+            window_tasks_max=window_tasks_max,
         )  # fmt: skip
 
     def follow(self, effects: Effects | None = None) -> None:
@@ -62,8 +66,7 @@ class Bench:
         self.follow()
 
     def is_empty(self) -> bool:
-        window = self.scheduler._windows.get(QUEUE) or self.scheduler._open(QUEUE)
-        return window is None or self.scheduler._top_band(window) is None
+        return self.scheduler.available(QUEUE) == 0
 
 
 @pytest.fixture

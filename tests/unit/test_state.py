@@ -1,6 +1,7 @@
 """The state on RocksDB: an OrderedKV, and honest about what it cannot read."""
 
 import os
+import random
 import shutil
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory, read_row
 from holdfast.machine.hashing import state_hash
+from holdfast.machine.kv import MemoryKV
 
 ROWS = 2000
 
@@ -227,3 +229,23 @@ def test_many_states_share_one_cache_and_one_budget(tmp_path: Path) -> None:
     assert 0 < memory.cached_bytes <= 3 << 20
     for state in states:
         state.close()
+
+
+def test_scans_are_those_of_the_twin(tmp_path: Path) -> None:
+    """Also where much was deleted, before, within and behind a range."""
+    rng = random.Random(5)
+    twin, state = MemoryKV(), open_state(tmp_path)
+
+    def some_key() -> bytes:
+        return bytes(rng.choices(b"\x00ab\xff", k=rng.randint(1, 3)))
+
+    for _ in range(40):
+        changes = {some_key(): rng.choice((None, b"v")) for _ in range(rng.randint(1, 20))}
+        state.write(changes)
+        twin.write(changes)
+        if rng.random() < 0.2:
+            state.flush()
+        for _ in range(20):
+            (start, stop), limit = sorted((some_key(), some_key())), rng.randint(1, 9)
+            assert state.scan(start, stop, limit) == twin.scan(start, stop, limit)
+    state.close()

@@ -133,7 +133,8 @@ def test_a_task_beyond_a_limit_is_refused(
 
 def test_what_is_not_given_has_defaults(validator: Validator) -> None:
     new = validator.new_task(spec(), NOW_MS)
-    assert new[:-1] == (b"mail", 5, b"", b"", 0, 0, 4, 9, 77)
+    assert new[:9] == (b"mail", 5, b"", b"", 0, 0, 4, 9, 77)
+    assert new[10:] == (b"send", b"", b"", 0, 0, 0, 0)
     assert validator.new_task(spec(request_id="r"), NOW_MS).dedup_window_ms == CONFIG.dedup_window_ms
 
 
@@ -142,7 +143,7 @@ def test_what_is_given_is_taken(validator: Validator) -> None:
         priority=0, tenant="t", request_id="r", request_id_ttl_ms=1000, delay_ms=5, max_attempts=2, max_claims=3,
         result_ttl_ms=0,
     )  # fmt: skip
-    assert validator.new_task(wanted, NOW_MS)[:-1] == (b"mail", 0, b"t", b"r", 1000, NOW_MS + 5, 2, 3, 0)
+    assert validator.new_task(wanted, NOW_MS)[:9] == (b"mail", 0, b"t", b"r", 1000, NOW_MS + 5, 2, 3, 0)
     assert validator.new_task(spec(run_at_ms=5), NOW_MS).run_at_ms == 5
     assert validator.new_task(spec(delay_ms=0), NOW_MS).run_at_ms == 0
 
@@ -323,3 +324,11 @@ def test_a_queue_name_is_taken_whole_or_refused(name: str) -> None:
     else:
         assert allowed
         assert taken == name.encode()
+
+
+def test_a_letter_is_not_held_against_limits_of_time_here(validator: Validator) -> None:
+    """Another node accepted it, perhaps under other limits: refused again and again it would hold up all behind it."""
+    long_ms = CONFIG.delay_ms_max + 1
+    letter = spec(retry=pb.RetryPolicy(base_ms=long_ms, cap_ms=long_ms))
+    assert validator.received_task(letter, NOW_MS, 0, None).flags
+    assert refusal(lambda: validator.new_task(letter, NOW_MS))[1] == "retry.base_ms"

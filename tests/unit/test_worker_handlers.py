@@ -3,16 +3,19 @@
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from queue import Queue
 from typing import Any
 
 import pytest
 
 from holdfast.client import ClaimedTask, GiveUp, Holdfast, current_task
+from holdfast.client.context import RunningTask, Snooze, StopReason
 from holdfast.client.worker.handlers import UNKNOWN_TYPE, Handlers, interrupt
-from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Succeeded, new_job
+from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded, new_job
 
 WAIT_S = 20
 
@@ -47,6 +50,26 @@ async def leave_async() -> None:
 @app.task
 def give_up() -> None:
     raise GiveUp("no such account")
+
+
+@app.task
+def snooze() -> None:
+    raise Snooze(5)
+
+
+@app.task
+async def snooze_async() -> None:
+    raise Snooze(5)
+
+
+@app.task
+def snooze_badly() -> None:
+    raise Snooze(-1)
+
+
+@app.task
+async def snooze_badly_async() -> None:
+    raise Snooze(-1)
 
 
 @app.task
@@ -86,7 +109,8 @@ async def takes_no_notice() -> str:
 @app.task
 def who_am_i() -> list[object]:
     task = current_task()
-    return [task.id, task.idempotency_key, task.queue, task.type, task.attempt, task.tenant, task.headers]
+    about = [task.id, task.idempotency_key, task.queue, task.type, task.attempt, task.tenant, task.limit_key]
+    return [*about, task.headers]
 
 
 @app.task
@@ -120,9 +144,10 @@ def running(threads_max: int = 4) -> Iterator[tuple[Handlers, Ended]]:
 
 def job(name: str, payload: bytes = b"") -> Job:
     claim = ClaimedTask(
-        task_id="01a", token=1, queue="q", type=name, payload=payload, headers={"trace": "1"}, attempt=3, tenant="acme"
-    )
-    return new_job(claim, 30_000)
+        task_id="01a", token=1, queue="q", type=name, payload=payload, headers={"trace": "1"}, attempt=3, tenant="acme",
+        limit_key="disk-7",
+    )  # fmt: skip
+    return new_job(claim, 30_000, 30_000)
 
 
 @pytest.mark.parametrize("name", ["add", "add_async"])
@@ -194,7 +219,7 @@ def test_an_outcome_that_cannot_be_told_is_a_failure_all_the_same(monkeypatch: p
     def broken(error: BaseException) -> AttemptFailed:
         raise RuntimeError("cannot describe it")
 
-    monkeypatch.setattr("holdfast.client.worker.handlers.failure_of", broken)
+    monkeypatch.setattr("holdfast.client.worker.handlers.outcome_of", broken)
     with running() as (handlers, ended):
         for name in ("leave", "leave_async"):
             handlers.start(job(name))
@@ -212,6 +237,58 @@ def test_an_async_handler_is_interrupted_where_it_waits() -> None:
         assert ended.next() == Interrupted()
 
 
+@pytest.mark.parametrize("name", ["snooze", "snooze_async"])
+def test_a_handler_can_snooze(name: str) -> None:
+    with running() as (handlers, ended):
+        handlers.start(job(name))
+        assert ended.next() == Snoozed(5_000)
+
+
+@pytest.mark.parametrize("name", ["snooze_badly", "snooze_badly_async"])
+def test_a_snooze_that_is_wrong_is_a_failed_attempt_that_says_so(name: str) -> None:
+    with running() as (handlers, ended):
+        handlers.start(job(name))
+        outcome = ended.next()
+    assert isinstance(outcome, AttemptFailed)
+    assert (outcome.error.type, outcome.dead, outcome.retry_delay_ms) == ("ValueError", False, None)
+    assert outcome.error.message == "Expected Snooze with at least 0 seconds and an end, but got -1."
+
+
+def test_an_async_handler_that_took_too_long_has_failed_where_it_waited() -> None:
+    with running() as (handlers, ended):
+        waiting = job("waits_for_ever")
+        handlers.start(waiting)
+        handlers.start(job("add_async", b"[1, 2]"))  # once it has run, the one before it waits
+        assert ended.next() == Succeeded(b"3")
+        waiting.timed_out = True
+        interrupt(waiting)
+        outcome = ended.next()
+        assert isinstance(outcome, AttemptFailed)
+        assert outcome.error.type == "TaskTimeout"
+        assert "in waits_for_ever" in outcome.error.traceback
+
+
+def test_a_handler_knows_why_it_should_stop_and_how_long_it_may_go_on() -> None:
+    stopping = job("add")
+    task = RunningTask(stopping.claim, stopping)
+    assert (task.stop_reason, task.deadline, task.seconds_left) == (None, None, None)
+    stopping.deadline_s = time.monotonic() + 60
+    assert 50 < (task.seconds_left or 0) <= 60
+    assert task.deadline is not None
+    assert 50 < (task.deadline - datetime.now(UTC)).total_seconds() <= 60
+    stopping.deadline_s = time.monotonic() - 1
+    assert task.seconds_left == 0
+    interrupt(stopping)
+    reasons = [task.stop_reason]
+    for flag in ("cancel_requested", "timed_out", "lease_lost"):
+        setattr(stopping, flag, True)
+        assert getattr(task, flag)
+        reasons.append(task.stop_reason)
+    assert reasons == [
+        StopReason.WORKER_STOPS, StopReason.CANCELLED, StopReason.TIMED_OUT, StopReason.LEASE_LOST
+    ]  # fmt: skip
+
+
 def test_a_handler_that_was_interrupted_and_finished_all_the_same_has_finished() -> None:
     with running() as (handlers, ended):
         stubborn = job("takes_no_notice")
@@ -225,7 +302,7 @@ def test_a_handler_that_was_interrupted_and_finished_all_the_same_has_finished()
 def test_handlers_know_their_task_and_nobody_elses() -> None:
     with running() as (handlers, ended):
         handlers.start(job("who_am_i"))
-        assert ended.next() == Succeeded(b'["01a","01a","q","who_am_i",3,"acme",{"trace":"1"}]')
+        assert ended.next() == Succeeded(b'["01a","01a","q","who_am_i",3,"acme","disk-7",{"trace":"1"}]')
         handlers.start(job("who_am_i_async"))
         assert ended.next() == Succeeded(b'["01a",3,false]')
     with pytest.raises(LookupError, match="no current task"):

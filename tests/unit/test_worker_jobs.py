@@ -1,11 +1,23 @@
 """How a handler's end is told to the server."""
 
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from holdfast.client import GiveUp, NotJson, RetryAfter
-from holdfast.client.worker.jobs import describe, failure_of
+from holdfast.client import ClaimedTask, GiveUp, NotJson, RetryAfter
+from holdfast.client._options import Retry
+from holdfast.client.context import RetryAt, Snooze
+from holdfast.client.worker.jobs import (
+    AttemptFailed,
+    Job,
+    Snoozed,
+    describe,
+    new_job,
+    note_extended,
+    outcome_of,
+    timeout_of,
+)
 
 YEAR_MS = 365 * 86_400_000
 
@@ -17,6 +29,12 @@ class OrderError(Exception):
 class UnspeakableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+def failure_of(error: BaseException) -> AttemptFailed:
+    outcome = outcome_of(error)
+    assert isinstance(outcome, AttemptFailed)
+    return outcome
 
 
 def raised(error: BaseException) -> BaseException:
@@ -63,7 +81,7 @@ def test_only_what_says_so_gives_up_at_once() -> None:
 
 def test_retry_after_sets_the_delay_and_nothing_else_does() -> None:
     assert failure_of(RetryAfter(1.5, "rate limited")).retry_delay_ms == 1_500
-    assert failure_of(RetryAfter(-1)).retry_delay_ms == 0
+    assert failure_of(RetryAfter(timedelta(minutes=1))).retry_delay_ms == 60_000
     assert failure_of(ValueError()).retry_delay_ms is None
 
 
@@ -86,9 +104,127 @@ def test_a_signal_without_its_delay_is_a_failure_like_any_other() -> None:
         (float("nan"), None),
         ("soon", None),
         (None, None),
+        (-1, 0),
         (1e300, 365 * 86_400_000),
         (float("inf"), 365 * 86_400_000),
     ],
 )
-def test_a_delay_that_is_none_or_too_long_is_put_right(delay_s: Any, delay_ms: int | None) -> None:
-    assert failure_of(RetryAfter(delay_s)).retry_delay_ms == delay_ms
+def test_a_delay_that_was_changed_later_is_put_right(delay_s: Any, delay_ms: int | None) -> None:
+    retry, snooze = RetryAfter(1), Snooze(1)
+    retry.delay_s = snooze.delay_s = delay_s
+    assert failure_of(retry).retry_delay_ms == delay_ms
+    if delay_ms is None:
+        assert failure_of(snooze).retry_delay_ms is None, "a snooze without an end is a mistake"
+    else:
+        assert outcome_of(snooze) == Snoozed(delay_ms)
+
+
+@pytest.mark.parametrize("signal", [RetryAfter, Snooze])
+@pytest.mark.parametrize(
+    ("delay_s", "kind", "shown"),
+    [
+        (-1, ValueError, "-1"),
+        (timedelta(seconds=-1), ValueError, "-1.0"),
+        (float("nan"), ValueError, "nan"),
+        (float("inf"), ValueError, "inf"),
+        ("soon", TypeError, "'soon'"),
+        (None, TypeError, "None"),
+        (True, TypeError, "True"),
+    ],
+)
+def test_a_delay_that_is_none_is_refused_where_it_is_made(
+    signal: type[Exception], delay_s: Any, kind: type[Exception], shown: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        signal(delay_s)
+    assert str(caught.value).startswith(f"Expected {signal.__name__} with ")
+    assert str(caught.value).endswith(f"but got {shown}.")
+
+
+def test_a_moment_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match="Expected RetryAt with a datetime, but got 5"):
+        RetryAt(5)  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_snooze_is_no_failure() -> None:
+    assert outcome_of(Snooze(1.5)) == Snoozed(1_500)
+    assert outcome_of(Snooze(timedelta(minutes=1))) == Snoozed(60_000)
+    assert outcome_of(Snooze(0)) == Snoozed(0)
+    assert str(Snooze(3)) == "to be looked at again after 3 s"
+
+
+def test_retry_at_sets_the_moment_and_needs_a_time_zone() -> None:
+    noon = datetime(2030, 1, 2, 12, tzinfo=timezone(timedelta(hours=1)))
+    failure = failure_of(RetryAt(noon, "closed until then"))
+    assert failure.retry_at_ms == datetime(2030, 1, 2, 11, tzinfo=UTC).timestamp() * 1000
+    assert (failure.retry_delay_ms, failure.dead, failure.error.message) == (None, False, "closed until then")
+    assert failure_of(RetryAt(datetime(1960, 1, 1, tzinfo=UTC))).retry_at_ms == 0, "the past is now"
+    assert failure_of(ValueError()).retry_at_ms is None
+    with pytest.raises(ValueError, match="time zone"):
+        RetryAt(datetime(2030, 1, 1))
+
+
+def test_what_is_not_to_be_tried_again_is_listed_by_the_name_that_is_reported() -> None:
+    odd: type[Exception] = type("Odd", (Exception,), {"__module__": "a.b"})
+    for error in (OrderError(), ValueError(), OSError(), NotJson("it", "is a set"), odd()):
+        kind = type(error)
+        assert Retry(non_retryable=[kind]).policy().non_retryable == (describe(error).type,)
+
+
+# --- deadlines ------------------------------------------------------------------------------------------------
+
+
+def claim(timeout_ms: int | None, lease_ms: int, sent_s: float = 100.0) -> ClaimedTask:
+    return ClaimedTask(
+        task_id="1", token=1, queue="q", type="t", timeout_ms=timeout_ms, lease_ms=lease_ms,
+        lease_ends_s=sent_s + lease_ms / 1000,
+    )  # fmt: skip
+
+
+def job(timeout_ms: int | None, lease_ms: int = 30_000) -> Job:
+    return new_job(claim(timeout_ms, lease_ms), 30_000, asked_ms=30_000)
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "granted_ms", "deadline_s", "extend_at_s"),
+    [
+        (None, 30_000, None, 110.0),
+        (90_000, 30_000, 190.0, 110.0),
+        (30_000, 30_000, 130.0, 110.0),
+        (6_000, 6_000, 106.0, 110.0),  # no heartbeat can extend it
+        # The answer waited 20 s for a task, and the lease is told from when it was asked for.
+        (6_000, 26_000, 126.0, 130.0),
+        (90_000, 50_000, 210.0, 130.0),
+        (None, 50_000, None, 130.0),
+    ],
+)
+def test_a_deadline_is_counted_from_when_the_task_was_claimed(
+    timeout_ms: int | None, granted_ms: int, deadline_s: float | None, extend_at_s: float
+) -> None:
+    made = job(timeout_ms, granted_ms)
+    assert made.deadline_s == (None if deadline_s is None else pytest.approx(deadline_s))
+    assert made.extend_at_s == pytest.approx(extend_at_s)
+
+
+def test_a_lease_that_is_extended_as_asked_for_tells_nothing_of_a_deadline() -> None:
+    for timeout_ms, deadline_s in ((None, None), (90_000, 190.0)):
+        extended = job(timeout_ms)
+        note_extended(extended, 30_000, 140.0)
+        assert (extended.lease_ends_s, extended.extend_at_s, extended.deadline_s) == (140.0, 120.0, deadline_s)
+
+
+def test_a_lease_that_is_extended_by_less_ends_with_the_attempt() -> None:
+    unknown = job(None)
+    note_extended(unknown, 5_000, 115.0)
+    assert (unknown.lease_ends_s, unknown.deadline_s, unknown.extend_at_s) == (115.0, 115.0, 120.0)
+    known = job(45_000)
+    note_extended(known, 15_000, 144.8)
+    assert (known.lease_ends_s, known.deadline_s) == (145.0, 145.0), "the call took 0.2 s, and that is not lost"
+
+
+def test_a_timeout_says_how_long_it_was_and_what_the_handler_did() -> None:
+    known = timeout_of(job(1_500), raised(OrderError()))
+    assert (known.error.type, known.dead) == ("TaskTimeout", False)
+    assert "1.5 s" in known.error.message
+    assert "in raised" in known.error.traceback
+    assert timeout_of(job(None)).error.message == "The attempt took longer than its timeout."

@@ -25,8 +25,10 @@ from holdfast.client import (
     TaskState,
     UnexpectedAnswer,
 )
-from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Succeeded, new_job
+from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Snoozed, Succeeded, new_job
 from holdfast.client.worker.settling import Settler
+
+_CANCELLED = Released(TaskState.CANCELLED)
 
 
 class ScriptedCalls:
@@ -36,6 +38,8 @@ class ScriptedCalls:
         self.acks: list[list[Ack]] = []
         self.failures: list[list[Failure]] = []
         self.releases: list[list[ClaimedTask]] = []
+        self.snoozes: list[tuple[int, list[str]]] = []
+        self.refused_snoozes = False
         self.raises: list[Exception] = []
         self.refused_failures = False
         self.answer: Callable[[Ack], Acked | Rejected] = lambda _: Acked()
@@ -55,9 +59,18 @@ class ScriptedCalls:
             return [InvalidArgument("too long", reason="OUT_OF_RANGE") for _ in range(len(items))]
         return [Failed(TaskState.DEAD if item.dead else TaskState.RETRY_PENDING) for item in items]
 
-    async def release_many(self, claims: list[ClaimedTask], *, timeout_s: float) -> list[Released | Rejected]:
-        self.releases.append(claims)
-        return [Released(TaskState.READY) for _ in claims]
+    async def release_many(
+        self, claims: list[ClaimedTask], *, delay_ms: int = 0, timeout_s: float
+    ) -> list[Released | Rejected]:
+        if not delay_ms:
+            self.releases.append(claims)
+            return [Released(TaskState.READY) for _ in claims]
+        self.snoozes.append((delay_ms, [claim.task_id for claim in claims]))
+        if self.raises:
+            raise self.raises.pop(0)
+        if self.refused_snoozes:
+            return [InvalidArgument("too long", reason="OUT_OF_RANGE", field="delay_ms") for _ in claims]
+        return [Released(TaskState.DELAYED) if claim.task_id != "6" else _CANCELLED for claim in claims]
 
 
 class Answers:
@@ -92,7 +105,8 @@ async def settling() -> AsyncIterator[tuple[Settler, ScriptedCalls, Answers]]:
 
 def job(number: int) -> Job:
     ends_s = time.monotonic() + 30
-    return new_job(ClaimedTask(task_id=str(number), token=number, queue="q", type="t", lease_ends_s=ends_s), 30_000)
+    claim = ClaimedTask(task_id=str(number), token=number, queue="q", type="t", lease_ends_s=ends_s)
+    return new_job(claim, 30_000, 30_000)
 
 
 async def test_outcomes_go_where_they_belong() -> None:
@@ -106,6 +120,36 @@ async def test_outcomes_go_where_they_belong() -> None:
             ("2", "Oops", 5)
         ]
         assert [claim.task_id for claim in calls.releases[0]] == ["3"]
+
+
+async def test_the_moment_of_the_next_attempt_is_passed_on() -> None:
+    async with settling() as (settler, calls, answers):
+        settler.put(job(1), AttemptFailed(TaskError("Oops"), retry_at_ms=77))
+        await answers.wait_for(1)
+        [[failure]] = calls.failures
+        assert (failure.retry_at_ms, failure.retry_delay_ms, failure.dead) == (77, None, False)
+
+
+async def test_snoozes_of_the_same_length_go_together_and_each_gets_its_own_answer() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.raises = [ConnectionFailed("x")]
+        for number, delay_ms in ((4, 50), (5, 70), (6, 50), (7, 70)):
+            settler.put(job(number), Snoozed(delay_ms))
+        await answers.wait_for(4)
+        assert calls.snoozes == [(50, ["4", "6"]), (50, ["4", "6"]), (70, ["5", "7"])], "repeated until it is answered"
+        assert {name for name, answer in answers.by_task.items() if answer == _CANCELLED} == {"6"}
+        assert not calls.releases
+        assert not calls.failures
+
+
+async def test_a_snooze_that_the_server_will_not_take_is_a_failed_attempt() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.refused_snoozes = True
+        settler.put(job(1), Snoozed(50))
+        await answers.wait_for(1)
+        [[failure]] = calls.failures
+        assert (failure.error.type, failure.dead) == ("holdfast.SnoozeRefused", False)
+        assert answers.by_task["1"] == Failed(TaskState.RETRY_PENDING)
 
 
 async def test_what_comes_while_a_report_is_on_its_way_goes_together_with_the_next() -> None:

@@ -10,6 +10,7 @@ from holdfast.cluster.settings import SECRETS, ClusterSettings
 from holdfast.serving.settings import (
     ENV_PREFIX,
     NAME_PATTERN,
+    URL_PATTERN,
     Address,
     ConfigError,
     ContradictionError,
@@ -48,6 +49,7 @@ _ORDERED = (
 
 
 _ANY_HOST = ("0.0.0.0", "::", "[::]")  # where a server listens everywhere: no address to be found at
+_HIDDEN = (*SECRETS, "dead_alert_url")  # who may post to such a URL is often known by the URL alone
 _ADVERTISED = ("advertise_address", "advertise_peer_address")
 
 
@@ -155,13 +157,22 @@ class BrokerConfig(ClusterSettings):
     )
     result_ttl_default_ms: int = Field(_DAY_MS, ge=0, le=10 * _YEAR_MS, description="how long a result is kept")
     dead_retention_ms: int = Field(14 * _DAY_MS, ge=1, le=10 * _YEAR_MS, description="how long a dead task is kept")
+    discard_retention_ms: int = Field(
+        90 * _DAY_MS, ge=1, le=10 * _YEAR_MS, description="how long it is known what dead letters were discarded"
+    )
+    dead_alert_url: str | None = Field(
+        None, pattern=URL_PATTERN, description="http or https: gets a POST when a queue has too many dead letters"
+    )
+    retry_shape: Literal["exponential", "linear", "fixed"] = Field(
+        "exponential", description="how the delay grows: by retry_factor, by retry_base_ms, or not at all"
+    )
     retry_base_ms: int = Field(1000, ge=0, le=_YEAR_MS, description="delay before the second attempt")
     retry_factor: float = Field(2.0, ge=1, le=100, description="growth of the delay from one attempt to the next")
     retry_cap_ms: int = Field(_HOUR_MS, ge=0, le=_YEAR_MS, description="longest delay between attempts")
     retry_jitter: float = Field(0.2, ge=0, le=1, description="random part of a delay, as a fraction of it")
     max_attempts_default: int = Field(10, ge=1, le=1_000_000, description="failures before a task is dead")
     max_claims_default: int = Field(20, ge=1, le=1_000_000, description="claims before a task is dead")
-    sweep_batch_tasks: int = Field(200, ge=1, le=1000, description="most tasks one expiry, promotion or purge moves")
+    sweep_batch_tasks: int = Field(50, ge=1, le=1000, description="most tasks one expiry, promotion or purge moves")
 
     @field_validator("data_dir")
     @classmethod
@@ -212,7 +223,7 @@ class BrokerConfig(ClusterSettings):
     def describe(self) -> dict[str, str | int | float]:
         """Every setting as a printable value, but for secrets."""
         given = self.model_dump(mode="json")
-        given |= {name: "(set)" for name in SECRETS if given[name] is not None}
+        given |= {name: "(set)" for name in _HIDDEN if given[name] is not None}
         values = {name: "" if value is None else value for name, value in given.items()}
         return values | {"nodes": ", ".join(f"{node.name}={node.address}" for node in self.nodes)}
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.machine.entries import Enqueue, Entry, Receive, RetryDead
+from holdfast.machine.operator_entries import FireSchedule, PutSchedule
 from holdfast.serving.refusals import RefusedError, disk_low
 
-_GROWING = (Enqueue, Receive, RetryDead)
+_GROWING = (Enqueue, Receive, RetryDead, FireSchedule, PutSchedule)
 
 
 def free_bytes(directory: Path) -> int:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.broker import failpoints
 from holdfast.broker.clock import ShardClock, TimeSource, carried_on_ms
@@ -28,6 +28,7 @@ from holdfast.broker.recovery import RecoveryError, recover_shard
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Message, Rounds
 from holdfast.broker.shard import Shard
+from holdfast.broker.share_keeper import AskDealer
 from holdfast.broker.snapshots.directories import StateDirectories
 from holdfast.broker.snapshots.throttle import Throttle
 from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory
@@ -84,6 +85,8 @@ class Host:
         self.on_look: Callable[[Replica], None] = lambda _replica: None
         self.on_state_replaced: Callable[[int], None] = lambda _number: None
         self.deliver: Deliver | None = None  # to other shards; a node without a map has nobody to deliver to
+        self.ask_dealer: AskDealer | None = None  # of shares of limits; likewise
+        self.post: Callable[[str, dict[str, Any]], None] = lambda _url, _message: None  # to other systems
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self._is_stopping = False
         self._off_by_ms: dict[int, float] = {}  # by shard: how far this node's clock is off, if too far to lead
@@ -435,6 +438,10 @@ class Host:
             all_know_level=lambda level: self._surroundings.all_know_level(replica.raft.configuration.members, level),
             owner_of=partial(self._surroundings.owner_of, number),
             deliver=self.deliver,
+            home_of=self._surroundings.home_if_spread,
+            ask_dealer=self.ask_dealer,
+            post=self.post,
+            is_policy_expected=self._surroundings.has_policy,
             on_probe=lambda index: self.probes[number].reached(index),
         )
 

@@ -4,23 +4,42 @@ All of it is soft state. It is thrown away when leadership is lost, and made ane
 fills its windows as tasks are asked for, so a fail-over does not get slower with the backlog.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
 
+from holdfast.broker.alerting import Alerts
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.courier import Courier, Deliver
+from holdfast.broker.dealer import Dealer
 from holdfast.broker.finishing import Finishing
 from holdfast.broker.housekeeping import Housekeeping
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policies import Policies
 from holdfast.broker.proposals import Proposal
 from holdfast.broker.reserving import Applied, Reserver
+from holdfast.broker.schedule_keeper import ScheduleKeeper
+from holdfast.broker.share_keeper import OWN_LIMITS, Allowance, AskDealer, ShareKeeper
+from holdfast.broker.stats import Stats
 from holdfast.broker.views import read_executions
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
+
+Submit = Callable[[Entry], Awaitable[list[Outcome]]]
+
+
+class _Part(Protocol):
+    def start(self) -> None: ...
+    def cancel(self) -> None: ...
+    async def stop(self) -> None: ...
+    def failed(self) -> BaseException | None: ...
+
+
+def _own_limits(_queue: bytes) -> Allowance:
+    return OWN_LIMITS
 
 
 class Leadership:
@@ -36,16 +55,35 @@ class Leadership:
         metrics: Metrics,
         *,
         propose: Callable[[Proposal], None],
-        submit_housekeeping: Callable[[Entry], Awaitable[list[Outcome]]],
+        submit: Submit,
+        submit_housekeeping: Submit,
         check_open: Callable[[Entry], None],
         check_room: Callable[[Entry], None],
         check_written: Callable[[], None],
         deliver: Deliver | None,
+        home_of: Callable[[bytes], int | None],
+        ask_dealer: AskDealer | None,
+        post: Callable[[str, dict[str, Any]], None],
+        is_policy_expected: Callable[[bytes], bool],
     ) -> None:
         self.term = term
         self.clock = clock
         self.is_open = False  # its first entry is applied: it may serve
-        self.policies = Policies(kv, config)
+        self.policies = Policies(kv, config, is_policy_expected)
+        self.dealer = Dealer(kv, machine, self.policies, now_ms=clock.now_ms, submit=submit)
+        self.shares: ShareKeeper | None = None  # None: no queue is spread, for there is no other shard
+        if ask_dealer is not None:
+            self.shares = ShareKeeper(
+                machine.meta.shard,
+                term,
+                machine,
+                self.policies,
+                self.dealer,
+                home_of=home_of,
+                ask_dealer=ask_dealer,
+                on_change=lambda queue: self.reserver.limits_changed(queue),
+                coming=lambda queue: self.reserver.coming(queue),
+            )
         self.reserver = Reserver(
             kv,
             machine,
@@ -56,6 +94,7 @@ class Leadership:
             check_disk=check_room,
             check_written=check_written,
             policies=self.policies,
+            allowance=_own_limits if self.shares is None else self.shares.allowance,
         )
         self.finishing = Finishing(
             lambda task_ids: read_executions(kv, task_ids),
@@ -65,6 +104,11 @@ class Leadership:
         self.housekeeping = Housekeeping(
             kv, machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
         )
+        self.schedules = ScheduleKeeper(
+            kv, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
+        )
+        self.alerts = Alerts(machine, self.policies, now_ms=clock.now_ms, post=post)
+        self.stats = Stats(kv, machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
         self.courier: Courier | None = None  # None: there is no other shard
         if deliver is not None:
             meta = machine.meta
@@ -74,9 +118,8 @@ class Leadership:
 
     def open(self) -> None:
         self.is_open = True
-        self.housekeeping.start()
-        if self.courier is not None:
-            self.courier.start()
+        for part in self._parts():
+            part.start()
 
     def follow(self, effects: Effects, applied: Applied) -> None:
         """Takes note of what was applied, and answers."""
@@ -84,6 +127,12 @@ class Leadership:
             self.policies.changed(effects.settings)
         self.reserver.follow(effects, applied)
         self.housekeeping.arm(effects)
+        self.schedules.arm(effects)
+        self.stats.follow(effects)
+        if effects.ready and self.shares is not None:
+            self.shares.follow({task.queue for task in effects.ready})
+        if effects.died or effects.settings:
+            self.alerts.follow({*effects.died, *effects.settings})
         self.finishing.follow(effects.finished)
         if effects.outbox and self.courier is not None:
             self.courier.wake(effects.outbox)
@@ -99,15 +148,26 @@ class Leadership:
         """Leadership was lost: everyone who waits is told."""
         self.reserver.dismiss(error)
         self.finishing.dismiss(error)
-        self.housekeeping.cancel()
-        if self.courier is not None:
-            self.courier.cancel()
+        for part in self._parts():
+            part.cancel()
 
     async def stop(self) -> None:
-        await self.housekeeping.stop()
-        if self.courier is not None:
-            await self.courier.stop()
+        for part in self._parts():
+            await part.stop()
 
     def failed(self) -> BaseException | None:
         """The error that ended a part of it, if one did: a bug that must stop the node."""
-        return self.housekeeping.failed() or (None if self.courier is None else self.courier.failed())
+        return next((error for part in self._parts() if (error := part.failed()) is not None), None)
+
+    def time_was_moved(self) -> None:
+        """Shard time was moved: what was far away may be due."""
+        self.housekeeping.time_was_moved()
+        self.schedules.time_was_moved()
+
+    def _parts(self) -> Iterator[_Part]:
+        """What goes on by itself."""
+        yield from (self.housekeeping, self.schedules, self.stats)
+        if self.courier is not None:
+            yield self.courier
+        if self.shares is not None:
+            yield self.shares

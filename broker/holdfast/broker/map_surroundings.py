@@ -12,8 +12,10 @@ from holdfast.broker.peers.identities import name_of
 from holdfast.broker.surroundings import NodeAddress
 from holdfast.cluster.fields import RecordError
 from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.policy import NO_POLICY
 from holdfast.cluster.store_nodes import WrongClusterError
-from holdfast.routing.sets import newest, shard_or_newest
+from holdfast.machine.new_tasks import NewTask
+from holdfast.routing.sets import owner_of_task, visible
 from holdfast.serving.logs import get_logger
 
 _FILE = "MAP"
@@ -61,13 +63,22 @@ class MapSurroundings:
         is_wanted = self._name in record.replicas or self._me in record.members.voters + record.members.learners
         return is_wanted and name_of(sender) in self.map.last_nodes
 
-    def owner_of(self, here: int, queue: bytes, request_id: bytes) -> int:
+    def owner_of(self, here: int, new: NewTask) -> int:
         if self.map.cluster is None:
             return here
-        route = self.map.route(queue.decode())
-        if not request_id and here in newest(route):
-            return here
-        return shard_or_newest(route, request_id.decode(), here)
+        keys = new.request_id.decode(), new.unique_key.decode(), new.limit_key.decode()
+        return owner_of_task(self.map.route(new.queue.decode()), *keys, here)
+
+    def home_if_spread(self, queue: bytes) -> int | None:
+        name = queue.decode()
+        if name not in self.map.queues:
+            return None
+        route = self.map.route(name)
+        return route.home if len(visible(route)) > 1 else None
+
+    def has_policy(self, queue: bytes) -> bool:
+        record = self.map.queues.get(queue.decode())
+        return record is not None and record.policy != NO_POLICY
 
     def all_know_level(self, members: Collection[str], level: int) -> bool:
         known = (self.map.last_nodes.get(name_of(member)) for member in members)

@@ -73,7 +73,8 @@ class MappedCluster:
         self._steward = Steward(host, self.store, surroundings, self._identities)
         self._queues = QueueSteward(host, self.store, surroundings)
         self._calls = NodeCalls()
-        host.deliver = Deliveries(self._calls, surroundings).deliver
+        deliveries = Deliveries(self._calls, surroundings)
+        host.deliver, host.ask_dealer = deliveries.deliver, deliveries.deal
         answers = NodeAnswers(self._calls, lambda: surroundings.map)
         self.admin = ClusterAdmin(
             self.store, self.follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer

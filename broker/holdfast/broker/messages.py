@@ -7,6 +7,9 @@ from holdfast.broker.views import TaskView
 from holdfast.machine.ids import format_task_id
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Claimed
 from holdfast.machine.rows import (
+    ATTEMPT_FAILED,
+    ATTEMPT_LEASE_EXPIRED,
+    ATTEMPT_TIMED_OUT,
     CANCELLED,
     CLAIMED,
     DEAD,
@@ -14,11 +17,21 @@ from holdfast.machine.rows import (
     DELAYED,
     RETRY_PENDING,
     SUCCEEDED,
+    Attempt,
+    Discard,
     Letter,
     Queue,
 )
 from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
+
+BRIEF_CHARACTERS_MAX = 256
+
+_HOW = {
+    ATTEMPT_FAILED: "FAILED",
+    ATTEMPT_LEASE_EXPIRED: "LEASE_EXPIRED",
+    ATTEMPT_TIMED_OUT: "TIMED_OUT",
+}
 
 
 def wire_state(state: int) -> "pb.TaskState":
@@ -36,11 +49,56 @@ def fill_claim(message: pb.Claim, claim: Claimed, envelope: bytes, now_ms: int) 
     message.enqueued_at_ms = claim.enqueued_ms
 
 
+def fill_accepted(message: pb.Accepted, accepted: Accepted) -> None:
+    message.task_id = format_task_id(accepted.task_id)
+    if accepted.duplicate:
+        message.duplicate = True
+        message.state = wire_state(accepted.state)
+
+
 def fill_follow_up(message: pb.Accepted, accepted: Accepted) -> None:
     """One that belongs to another shard has no id yet."""
     if accepted.task_id != ELSEWHERE:
         message.task_id = format_task_id(accepted.task_id)
         message.duplicate = accepted.duplicate
+
+
+def brief_error(error: pb.TaskError) -> bytes:
+    """What the list of a task's attempts keeps of an error."""
+    return pb.TaskError(type=error.type, message=error.message[:BRIEF_CHARACTERS_MAX]).SerializeToString()
+
+
+def retry_of(envelope: bytes | None) -> pb.RetryPolicy | None:
+    """What a task says itself about being retried."""
+    if envelope is None:
+        return None
+    spec = pb.TaskSpec.FromString(envelope)
+    return spec.retry if spec.HasField("retry") else None
+
+
+def discard_message(place: bytes, discard: Discard) -> pb.Discard:
+    """`place`: when it was discarded, and the task's id."""
+    return pb.Discard(
+        task_id=format_task_id(place[8:]),
+        queue=discard.queue.decode(),
+        type=discard.type.decode(),
+        tenant=discard.tenant.decode(),
+        dead_reason=DEAD_REASONS[discard.dead_reason],
+        died_at_ms=discard.died_ms,
+        discarded_at_ms=int.from_bytes(place[:8], "big"),
+        by=discard.by.decode(),
+        note=discard.note.decode(),
+    )
+
+
+def _fill_attempt(message: pb.Attempt, attempt: Attempt) -> None:
+    error = pb.TaskError.FromString(attempt.brief)
+    message.worker = attempt.worker.decode()
+    message.claimed_at_ms = attempt.claimed_ms
+    message.ended_at_ms = attempt.ended_ms
+    message.how = _HOW[attempt.how]
+    message.error_type = error.type
+    message.error_message = error.message
 
 
 def receive_request(
@@ -91,9 +149,17 @@ def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
         enqueued_at_ms=task.enqueued_ms,
         changed_at_ms=task.changed_ms,
         worker=task.worker.decode(),
-        cancel_requested=bool(task.cancel_requested),
+        cancel_requested=task.cancel_requested,
         dead_reason=DEAD_REASONS[task.dead_reason],
+        type=task.type.decode(),
+        tenant=task.tenant.decode(),
+        limit_key=task.limit_key.decode(),
+        unique_key=task.unique_key.decode(),
+        timeout_ms=task.timeout_ms,
+        start_by_ms=task.start_by_ms,
     )
+    for attempt in view.attempts if with_payload else ():
+        _fill_attempt(message.attempts.add(), attempt)
     if task.state in (DELAYED, RETRY_PENDING):
         message.due_at_ms = task.timer_ms
     elif task.state == CLAIMED:

@@ -4,8 +4,8 @@ Hot paths count once per batch (`inc(n)`) and resolve labels once: `rpc(method)`
 children that the caller or this class keeps.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -17,16 +17,39 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-QUEUES_MAX = 1000
+from holdfast.broker.histograms import BOUNDS_MS
 
-# Queue name and its number of tasks by state (`ready`, `claimed`, ...).
-QueueCounts = Iterable[tuple[str, Mapping[str, int]]]
+QUEUES_MAX = 1000
+LATENCIES_MAX = 200  # pairs of queue and type
+
+
+class QueueFigures(NamedTuple):
+    """A queue on one shard, as it is now."""
+
+    queue: str
+    tasks: Mapping[str, int]  # by state: `ready`, `claimed`, ...
+    oldest_ready_seconds: float | None = 0.0  # None: not looked for
+    is_paused: bool = False
+    has_dead_alert: bool | None = None  # None: it has no threshold
+
+
+class Latencies(NamedTuple):
+    """How long tasks of one queue and type took on one shard: counts by BOUNDS_MS, and the sum."""
+
+    queue: str
+    type: str
+    ready_to_claim: Sequence[int]
+    ready_to_claim_ms: int
+    claim_to_ack: Sequence[int]
+    claim_to_ack_ms: int
+
 
 _RPC_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _DISK_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+_BOUNDS_SECONDS = (*(f"{bound_ms / 1000:g}" for bound_ms in BOUNDS_MS), "+Inf")
 _ENTRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
 # The time a series was created doubles the number of series and nothing of ours reads it.
@@ -75,10 +98,15 @@ class Metrics:
         self.tasks_acked = counter("tasks_acked", "Tasks finished by an ack")
         self.tasks_failed = counter("tasks_failed", "Attempts that a worker reported as failed")
         self.tasks_expired = counter("tasks_expired", "Claims whose lease ran out")
+        self.tasks_timed_out = counter("tasks_timed_out", "Attempts that ran for longer than the task's timeout")
+        self.tasks_lapsed = counter("tasks_lapsed", "Tasks that nobody started within their time to live")
         self.tasks_promoted = counter("tasks_promoted", "Delayed or retrying tasks that became ready")
         self.tasks_cancelled = counter("tasks_cancelled", "Tasks cancelled")
         self.tasks_dead = counter("tasks_dead", "Tasks that became dead letters")
         self.tasks_purged = counter("tasks_purged", "Finished tasks forgotten after their retention")
+        self.schedule_ticks_fired = counter("schedule_ticks_fired", "Ticks of schedules that made a task")
+        self.schedule_ticks_skipped = counter("schedule_ticks_skipped", "Ticks of schedules that made none")
+        self.webhooks_failed = counter("webhooks_failed", "Messages to other systems that were given up or dropped")
 
         # Calls
         self._rejections = counter("rejections", "Refused items and calls by reason", "reason")
@@ -113,7 +141,9 @@ class Metrics:
         self.clock_offset_seconds = gauge("clock_offset_seconds", "Wall clock minus shard time")
         self.writes_refused = gauge("writes_refused", "1 while writes are refused for lack of disk space")
         self._queues = _QueueCollector()
+        self._latencies = _LatencyCollector()
         self._registry.register(self._queues)
+        self._registry.register(self._latencies)
         ProcessCollector(registry=self._registry)  # process_*: memory, CPU, descriptors
 
     def rejected(self, reason: str) -> Counter:
@@ -126,13 +156,18 @@ class Metrics:
     def rpc(self, method: str) -> RpcMetrics:
         return RpcMetrics(self._rpc_calls, self._rpc_seconds, method)
 
-    def watch_queues(self, queue_counts: Callable[[], QueueCounts]) -> None:
-        """Where the depths of queues come from; at most QUEUES_MAX of them are exported."""
-        self._queues.source = queue_counts
+    def watch_queues(self, figures: Callable[[], Iterable[QueueFigures]]) -> None:
+        """Where the figures of queues come from, each as often as it has shards; QUEUES_MAX queues are exported."""
+        self._queues.source = figures
+
+    def watch_latencies(self, latencies: Callable[[], Iterable[Latencies]]) -> None:
+        """Where the latencies of queues come from, likewise; LATENCIES_MAX pairs of queue and type are exported."""
+        self._latencies.source = latencies
 
     def refresh(self) -> None:
-        """Read the queue depths. Call it where they may be read: on the event loop."""
+        """Read the figures of queues. Call it where they may be read: on the event loop."""
         self._queues.read()
+        self._latencies.read()
 
     def format(self) -> bytes:
         """The text for Prometheus. Safe in another thread, because many queues take a while to print."""
@@ -144,26 +179,123 @@ class Metrics:
 
 
 class _QueueCollector(Collector):
-    """Depth gauges of queues, read when scraped so that nothing is kept up to date for a queue nobody looks at."""
+    """Gauges of queues, read when scraped so that nothing is kept up to date for a queue nobody looks at."""
 
     def __init__(self) -> None:
-        self.source: Callable[[], QueueCounts] = lambda: ()
-        self._taken: list[tuple[str, dict[str, int]]] = []
+        self.source: Callable[[], Iterable[QueueFigures]] = lambda: ()
+        self._taken: dict[str, QueueFigures] = {}
         self._truncated = False
 
     def read(self) -> None:
-        taken = [(queue, dict(counts)) for queue, counts in islice(self.source(), QUEUES_MAX + 1)]
-        self._truncated = len(taken) > QUEUES_MAX
-        self._taken = taken[:QUEUES_MAX]
+        taken: dict[str, QueueFigures] = {}
+        self._truncated = False
+        for figures in self.source():
+            known = taken.get(figures.queue)
+            if known is None and len(taken) >= QUEUES_MAX:
+                self._truncated = True
+                break
+            taken[figures.queue] = figures if known is None else _together(known, figures)
+        self._taken = taken
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        tasks = GaugeMetricFamily("holdfast_queue_tasks", "Tasks of a queue by state", labels=("queue", "state"))
-        for queue, counts in self._taken:
-            for state, number in counts.items():
+        def gauge(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"holdfast_{name}", doc, labels=labels)
+
+        tasks = gauge("queue_tasks", "Tasks of a queue by state", "queue", "state")
+        oldest = gauge("queue_oldest_ready_seconds", "How long the oldest ready task has been ready", "queue")
+        paused = gauge("queue_paused", "1 while the queue is paused", "queue")
+        alerts = gauge(
+            "queue_dead_alert",
+            "1 while as many are dead on a shard as the queue's dead_alert_at, if it has one",
+            "queue",
+        )
+        for queue, figures in self._taken.items():
+            for state, number in figures.tasks.items():
                 tasks.add_metric((queue, state), number)
-        yield tasks
+            if figures.oldest_ready_seconds is not None:
+                oldest.add_metric((queue,), figures.oldest_ready_seconds)
+            paused.add_metric((queue,), figures.is_paused)
+            if figures.has_dead_alert is not None:
+                alerts.add_metric((queue,), figures.has_dead_alert)
+        yield from (tasks, oldest, paused, alerts)
         yield GaugeMetricFamily(
             "holdfast_queues_truncated",
             f"1 if there are more than {QUEUES_MAX} queues and only some are shown",
             value=float(self._truncated),
         )
+
+
+def _together(one: QueueFigures, other: QueueFigures) -> QueueFigures:
+    """A queue that is on several shards of this node."""
+    ages = [each.oldest_ready_seconds for each in (one, other) if each.oldest_ready_seconds is not None]
+    alerts = [each.has_dead_alert for each in (one, other) if each.has_dead_alert is not None]
+    states = dict.fromkeys((*one.tasks, *other.tasks))
+    return QueueFigures(
+        one.queue,
+        {state: one.tasks.get(state, 0) + other.tasks.get(state, 0) for state in states},
+        max(ages, default=None),
+        one.is_paused or other.is_paused,
+        any(alerts) if alerts else None,
+    )
+
+
+class _LatencyCollector(Collector):
+    """Histograms that are counted elsewhere, read when scraped."""
+
+    def __init__(self) -> None:
+        self.source: Callable[[], Iterable[Latencies]] = lambda: ()
+        self._taken: dict[tuple[str, str], Latencies] = {}
+        self._truncated = False
+
+    def read(self) -> None:
+        taken: dict[tuple[str, str], Latencies] = {}
+        self._truncated = False
+        for each in self.source():
+            known = taken.get(each[:2])
+            if known is None and len(taken) >= LATENCIES_MAX:
+                self._truncated = True
+                break
+            # Copied or summed: they are counted further while this is printed in another thread.
+            taken[each[:2]] = _sum(each, known)
+        self._taken = taken
+
+    def collect(self) -> Iterator[HistogramMetricFamily | GaugeMetricFamily]:
+        labels = ("queue", "type")
+        waits = HistogramMetricFamily(
+            "holdfast_task_ready_to_claim_seconds", "How long tasks were ready before they were claimed", labels=labels
+        )
+        runs = HistogramMetricFamily(
+            "holdfast_task_claim_to_ack_seconds", "How long tasks were claimed before they were acked", labels=labels
+        )
+        for name, each in self._taken.items():
+            waits.add_metric(name, _buckets(each.ready_to_claim), each.ready_to_claim_ms / 1000)
+            runs.add_metric(name, _buckets(each.claim_to_ack), each.claim_to_ack_ms / 1000)
+        yield from (waits, runs)
+        yield GaugeMetricFamily(
+            "holdfast_latencies_truncated",
+            f"1 if there are more than {LATENCIES_MAX} pairs of queue and type and only some are shown",
+            value=float(self._truncated),
+        )
+
+
+def _sum(one: Latencies, other: Latencies | None) -> Latencies:
+    if other is None:
+        return one._replace(ready_to_claim=list(one.ready_to_claim), claim_to_ack=list(one.claim_to_ack))
+    return Latencies(
+        one.queue,
+        one.type,
+        [a + b for a, b in zip(one.ready_to_claim, other.ready_to_claim, strict=True)],
+        one.ready_to_claim_ms + other.ready_to_claim_ms,
+        [a + b for a, b in zip(one.claim_to_ack, other.claim_to_ack, strict=True)],
+        one.claim_to_ack_ms + other.claim_to_ack_ms,
+    )
+
+
+def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Prometheus wants each bucket to have all that is below it."""
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip(_BOUNDS_SECONDS, counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return buckets

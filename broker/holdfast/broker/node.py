@@ -24,7 +24,7 @@ from holdfast.broker.log.errors import LogError
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
 from holdfast.broker.mapped_cluster import MappedCluster
-from holdfast.broker.metrics import QUEUES_MAX, Metrics
+from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.rpc import SHARD_KEY, PortError, RpcServer
@@ -36,6 +36,7 @@ from holdfast.broker.static_topology import StaticTopology
 from holdfast.broker.surroundings import StaticSurroundings
 from holdfast.broker.validation import Validator
 from holdfast.broker.views import read_queue_names
+from holdfast.broker.webhooks import Webhooks
 from holdfast.cluster.connect import connect
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
@@ -45,6 +46,7 @@ SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thr
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
 CALLS_SPARE = 1000
+OLDEST_QUEUES_MAX = 100  # for which a scrape looks for the oldest ready task: that takes reads of the state
 STOP_SECONDS_MAX = 30.0  # beyond the grace period
 EXIT_FORCED = 1  # of a stop that was asked for twice, or could not be finished; 3 is the missing extra
 
@@ -111,6 +113,7 @@ class Node:
 
     def _build(self) -> None:
         config, metrics = self._config, self.metrics
+        self._webhooks = Webhooks(metrics.webhooks_failed.inc)
         self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
         self._log_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-log"))
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
@@ -128,6 +131,7 @@ class Node:
             source=SystemTime(),
             surroundings=self._surroundings,
         )
+        self._host.post = self._webhooks.post
         self._stack.callback(self._host.close)
         self._cluster = self._make_cluster()
         self._host.on_state_replaced = lambda number: self._checkpointer.forget(number)
@@ -159,6 +163,7 @@ class Node:
         )
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
+        metrics.watch_latencies(self._latencies)
 
     def _find_service(self, number: int) -> Service:
         shard = self._host.find_to_serve(number).shard
@@ -295,6 +300,7 @@ class Node:
         await self._ops.stop()
         for shard in self._host.shards:
             await shard.stop()
+        await self._webhooks.close()
         self._rounds.stop()
         await self._host.stop()
         if self._cluster is not None:
@@ -329,6 +335,7 @@ class Node:
                 await self._ops.stop()
                 for shard in self._host.shards:
                     await shard.stop()
+                await self._webhooks.close()
                 await self._host.stop()
                 if self._cluster is not None:
                     await self._cluster.stop()
@@ -439,24 +446,44 @@ class Node:
             return True, f"serving, but {why}"
         return True, "serving"
 
-    def _queue_counts(self) -> Iterator[tuple[str, dict[str, int]]]:
+    def _queue_counts(self) -> Iterator[QueueFigures]:
         """Of the shards that this node leads: a follower's would count everything twice."""
+        looks = OLDEST_QUEUES_MAX
         for shard in self._host.shards:
             if not shard.serves:
                 continue
+            policies = shard.policies
             for name in read_queue_names(shard.kv, QUEUES_MAX):
                 queue = shard.queue(name)
-                if queue is not None:
-                    yield (
-                        name.decode(),
-                        {
-                            "ready": queue.ready,
-                            "claimed": queue.claimed,
-                            "delayed": queue.delayed,
-                            "retrying": queue.retrying,
-                            "dead": queue.dead,
-                        },
-                    )
+                if queue is None:
+                    continue
+                policy = None if policies is None else policies.of(name)
+                tasks = {
+                    "ready": queue.ready,
+                    "claimed": queue.claimed,
+                    "delayed": queue.delayed,
+                    "retrying": queue.retrying,
+                    "dead": queue.dead,
+                }
+                oldest_s: float | None = 0.0
+                if queue.ready:
+                    looks -= 1
+                    oldest_s = shard.oldest_ready_age_ms(name, queue) / 1000 if looks >= 0 else None
+                alert_at = 0 if policy is None else policy.dead_alert_at
+                yield QueueFigures(
+                    name.decode(),
+                    tasks,
+                    oldest_s,
+                    is_paused=policy is not None and policy.paused,
+                    has_dead_alert=queue.dead >= alert_at if alert_at else None,
+                )
+
+    def _latencies(self) -> Iterator[Latencies]:
+        for shard in self._host.shards:
+            for queue, name, ready, claimed in shard.stats.latencies() if shard.serves else ():
+                yield Latencies(
+                    queue.decode(), name.decode(), ready.counts, ready.total_ms, claimed.counts, claimed.total_ms
+                )
 
 
 def _runner(executor: ThreadPoolExecutor) -> Callable[[Callable[[], None]], "asyncio.Future[None]"]:

@@ -3,12 +3,13 @@
 import asyncio
 from collections import deque
 
-from holdfast.broker.scheduler import Picked
+from holdfast.broker.scheduling.scheduler import Picked
 from holdfast.machine.entries import Entry, encode
 from holdfast.machine.outcomes import Outcome
 from holdfast.serving.refusals import overloaded
 
 ROUND_ENTRIES_MAX = 256
+ROUND_HOUSEKEEPING_MAX = 4  # entries: a sweep has one at a time, but schedules have many small ones
 ROUND_BYTES_MAX = 2 * 1024 * 1024
 
 
@@ -62,7 +63,7 @@ class ProposalQueue:
         self._housekeeping.append(proposal)
 
     def take_round(self) -> list[Proposal]:
-        """What the next round appends: callers first, then at most one piece of housekeeping."""
+        """What the next round appends: callers first, then a little housekeeping."""
         taken: list[Proposal] = []
         taken_bytes = 0
         while self._waiting and len(taken) < ROUND_ENTRIES_MAX and taken_bytes < ROUND_BYTES_MAX:
@@ -70,7 +71,7 @@ class ProposalQueue:
             taken_bytes += len(proposal.payload)
             taken.append(proposal)
         self.waiting_bytes -= taken_bytes
-        if self._housekeeping:
+        for _ in range(min(ROUND_HOUSEKEEPING_MAX, len(self._housekeeping))):
             taken.append(self._housekeeping.popleft())
         return taken
 

@@ -13,10 +13,11 @@ from holdfast.broker.map_surroundings import MapSurroundings
 from holdfast.broker.shard import Shard
 from holdfast.broker.views import read_queues
 from holdfast.cluster.etcd.api import EtcdError
+from holdfast.cluster.messages import policy_message
+from holdfast.cluster.policy import NO_POLICY
 from holdfast.cluster.records import QueueRecord
 from holdfast.cluster.store import MapStore
 from holdfast.machine.rows import Queue
-from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.sets import visible
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
@@ -102,11 +103,9 @@ class QueueSteward:
 
     async def _log_policy(self, queue: str, version: int, record: QueueRecord, shard: Shard) -> None:
         known = shard.settings_version(queue.encode())
-        given = record.policy.given()
-        if known >= version or not (known or given):
+        if known >= version or not (known or record.policy != NO_POLICY):
             return
-        policy = pb.QueuePolicy(**given)  # type: ignore[arg-type]  # whole where the field is
-        await shard.set_queue(queue.encode(), version, policy.SerializeToString())
+        await shard.set_queue(queue.encode(), version, policy_message(record.policy).SerializeToString())
 
 
 def _is_empty(counters: Queue | None) -> bool:

@@ -9,11 +9,13 @@ from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policies import Policies
 from holdfast.broker.proposals import Proposal
-from holdfast.broker.scheduler import Picked, Scheduler
+from holdfast.broker.scheduling.gates import Allowance
+from holdfast.broker.scheduling.scheduler import Scheduler
+from holdfast.broker.scheduling.windows import Picked
 from holdfast.broker.views import read_executions
 from holdfast.broker.waiters import Waiter, Waiters
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import Claim, ClaimRef, Entry, Mark, Release
+from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Entry, Mark, Release
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
@@ -21,6 +23,8 @@ from holdfast.machine.rows import Execution
 from holdfast.serving.refusals import RefusedError, worker_at_limit
 
 CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
+WAKE_MS_MIN = 1
+WAKE_MS_MAX = 1000  # shard time may be moved meanwhile
 
 _NOTHING = Claim(0, 0, b"", b"", 0, [], [])  # to ask whether a claim would be let in
 
@@ -66,7 +70,9 @@ class Reserver:
         check_disk: Callable[[Entry], None],
         check_written: Callable[[], None],
         policies: Policies,
+        allowance: Callable[[bytes], Allowance | None] = lambda _queue: None,
     ) -> None:
+        """`allowance`: what this shard may use of the limits of a queue that is spread, if it is."""
         self._kv = kv
         self._machine = machine
         self._policies = policies
@@ -81,12 +87,19 @@ class Reserver:
         self._coming: dict[bytes, int] = {}  # by worker: claims that are proposed and not yet applied
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
         self._draining = False
+        self._claims: dict[Proposal, None] = {}  # that are proposed and not yet applied, in order
+        self._doubtful: list[Proposal] = []  # those of them from before a reset that may be applied nevertheless
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ms = 0  # the shard time for which it is set
+        self._looks_on = False  # a look for tasks that stopped half-way goes on soon
         self._scheduler = Scheduler(
             kv,
-            machine.queue,
-            lambda: machine.meta.next_sequence,
+            machine,
+            policy_of=policies.to_claim,
+            now_ms=clock.now_ms,
             window_tasks_max=config.ready_window_tasks,
-            oldest_share_percent=config.oldest_share_percent,
+            allowance=allowance,
+            wake_at=self._wake_at,
         )
         self._awaiting = Awaiting(
             self._scheduler.available, calls_max=config.waiters_max, may_offer=lambda: self._may_claim()
@@ -209,6 +222,8 @@ class Reserver:
 
     def _try_claim(self, waiter: Waiter, queues: list[bytes]) -> Proposal | None:
         """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks."""
+        if self._doubtful:
+            self._adopt()
         picks: list[Picked] = []
         room = self._room(waiter.worker, waiter.tasks_max)
         room_bytes = self._config.batch_bytes_max
@@ -221,10 +236,13 @@ class Reserver:
                 self._awaiting.was_taken(queue, len(picked.places))
                 if not room or room_bytes <= 0:
                     break
+        if self._scheduler.unfinished:
+            self._look_on_soon()
         if not picks:
             return None
         entry = self._claim_entry(waiter, picks)
         proposal = Proposal(entry, picks)
+        self._claims[proposal] = None
         self._count_coming(waiter.worker, len(entry.task_ids))
         self._propose(proposal)
         return proposal
@@ -233,9 +251,11 @@ class Reserver:
         now_ms = self._clock.now_ms()
         task_ids: list[bytes] = []
         marks: list[Mark] = []
+        levels: list[BucketLevel] = []
         for picked in picks:
             task_ids += picked.task_ids
             marks += picked.marks
+            levels += picked.levels
         return Claim(
             now_ms,
             now_ms + waiter.lease_ms,
@@ -244,6 +264,7 @@ class Reserver:
             now_ms + max(waiter.lease_ms, CLAIM_REQUEST_KEEP_MS),
             task_ids,
             marks,
+            levels,
         )
 
     def _count_coming(self, worker: bytes, delta: int) -> None:
@@ -292,6 +313,9 @@ class Reserver:
         for proposal, outcomes in applied:
             if not proposal.picks:
                 continue
+            self._claims.pop(proposal, None)
+            if proposal in self._doubtful:
+                self._doubtful.remove(proposal)
             if isinstance(proposal.entry, Claim):
                 self._count_coming(proposal.entry.worker, -len(proposal.entry.task_ids))
             if _is_repeat(proposal, outcomes):
@@ -299,9 +323,17 @@ class Reserver:
                     self._scheduler.give_back(picked)
                     queues[picked.queue] = None
             else:
+                refused = not all(isinstance(outcome, Claimed) for outcome in outcomes)
                 for picked in proposal.picks:
-                    self._scheduler.settle(picked)
+                    self._scheduler.settle(picked, refused=refused)
+                    if refused:  # a cap may have room for another one
+                        queues[picked.queue] = None
         self._scheduler.became_ready(ready)
+        if effects.freed:
+            queues.update(dict.fromkeys(self._scheduler.was_freed(effects.freed)))
+        for queue in effects.settings:
+            self._scheduler.limits_changed(queue)
+            queues[queue] = None
         return queues
 
     def _serve_waiters(self, queue: bytes) -> None:
@@ -327,6 +359,48 @@ class Reserver:
         for queue in self._waiters.queues():
             self._serve_waiters(queue)
         self._awaiting.look_everywhere()
+
+    def limits_changed(self, queue: bytes) -> None:
+        """The allowance of the queue is another one."""
+        self._scheduler.limits_changed(queue)
+        self._look([queue])
+
+    def _look(self, queues: Iterable[bytes]) -> None:
+        """There may be more to claim in these queues than there was."""
+        for queue in queues:
+            self._serve_waiters(queue)
+        self._awaiting.look(queues)
+
+    def _look_on_soon(self) -> None:
+        """Some queues have so much that is blocked that it is looked through bit by bit."""
+        if not self._looks_on:
+            self._looks_on = True
+            asyncio.get_running_loop().call_soon(self._look_on)
+
+    def _look_on(self) -> None:
+        self._looks_on = False
+        queues = list(self._scheduler.unfinished)
+        self._scheduler.unfinished.clear()
+        if not self._draining:
+            self._look(queues)
+
+    def _wake_at(self, when_ms: int) -> None:
+        """A rate lets something through then."""
+        if self._draining or (self._wake is not None and self._wake_ms <= when_ms):
+            return
+        self._stop_wake()
+        wait_ms = max(WAKE_MS_MIN, when_ms - self._clock.now_ms())
+        self._wake_ms = when_ms
+        self._wake = asyncio.get_running_loop().call_later(min(wait_ms, WAKE_MS_MAX) / 1000, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self._look(self._scheduler.open_due())
+
+    def _stop_wake(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
 
     # --- callers that have gone -------------------------------------------------------------------------------
 
@@ -367,10 +441,25 @@ class Reserver:
         """Claims on their way will never be applied: forgets what was picked for them."""
         self._scheduler.reset()
         self._coming.clear()
+        self._doubtful += self._claims
+        self._claims.clear()
+
+    def _adopt(self) -> None:
+        """Claims that a reset did not end, because they were in the log already, count against limits as before."""
+        doubtful, self._doubtful = self._doubtful, []
+        for proposal in doubtful:
+            if proposal.future.done():  # it was refused
+                continue
+            self._claims[proposal] = None
+            if isinstance(proposal.entry, Claim):
+                self._count_coming(proposal.entry.worker, len(proposal.entry.task_ids))
+            for picked in proposal.picks:
+                self._scheduler.adopt(picked)
 
     def drain(self) -> None:
         """Sends everyone who waits home."""
         self._draining = True
+        self._stop_wake()
         self._awaiting.drain()
         for waiter in self._waiters.everyone():
             waiter.give_up()
@@ -378,10 +467,17 @@ class Reserver:
     def dismiss(self, error: Exception) -> None:
         """Somebody else hands out the tasks now: tells everyone who waits."""
         self._draining = True
+        self._stop_wake()
         self._awaiting.dismiss(error)
         for waiter in self._waiters.everyone():
             if not waiter.future.done():
                 waiter.future.set_exception(error)
+
+    def coming(self, queue: bytes) -> int:
+        """How many tasks of the queue are on their way to a claim."""
+        if self._doubtful:
+            self._adopt()
+        return self._scheduler.coming(queue)
 
     @property
     def waiting(self) -> int:

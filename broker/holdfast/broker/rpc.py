@@ -18,6 +18,8 @@ from holdfast.broker.state import StateDamagedError
 from holdfast.broker.validation import Validator
 from holdfast.proto.v1 import cluster_pb2 as cluster_pb
 from holdfast.proto.v1 import couriers_pb2 as couriers_pb
+from holdfast.proto.v1 import queues_pb2 as queues_pb
+from holdfast.proto.v1 import schedules_pb2 as schedules_pb
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.logs import get_logger
@@ -33,6 +35,7 @@ from holdfast.serving.statuses import DETAILS_KEY, status_of
 
 SHARD_KEY = "holdfast-shard"
 LETTERS_BYTES_MAX = 4 * 1024 * 1024  # what a courier brings at once, beside one task of any size
+ROOMS = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
 RECEIVE_FACTOR = 4  # how far beyond the largest batch a call is still read, to refuse it by name
 OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the port must be refused, not share it
@@ -78,6 +81,8 @@ class RpcServer:
         # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
         served: list[tuple[Any, object | None]] = [
             (pb, None),
+            (queues_pb, None),
+            (schedules_pb, None),
             (couriers_pb, None),
             (shards_pb, admin),
             (cluster_pb, cluster),
@@ -118,7 +123,8 @@ class RpcServer:
         for method in descriptor.methods:
             request_type = getattr(messages, method.input_type.name)
             name = _snake_case(method.name)
-            find = partial(self._find_handler, name) if servant is None else partial(_find_in, servant, name)
+            room = ROOMS.get(descriptor.name, "")
+            find = partial(self._find_handler, room, name) if servant is None else partial(_find_in, servant, name)
             # Couriers bring what was accepted: it must be taken in, whatever clients may send at once.
             call = self._wrap(method.name, request_type, find, check_size=messages is not couriers_pb)
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(call)
@@ -126,10 +132,11 @@ class RpcServer:
         self._server.add_generic_rpc_handlers((generic,))
         return str(descriptor.full_name)
 
-    def _find_handler(self, name: str, context: Any) -> _Handler:
+    def _find_handler(self, room: str, name: str, context: Any) -> _Handler:
         """The method of the service of the shard that the call is about."""
         number = _shard_of(context.invocation_metadata())
-        handler: _Handler = getattr(self._find_service(self._default_shard() if number is None else number), name)
+        service: object = self._find_service(self._default_shard() if number is None else number)
+        handler: _Handler = getattr(getattr(service, room) if room else service, name)
         return handler
 
     def _wrap(

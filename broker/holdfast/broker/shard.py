@@ -8,11 +8,13 @@ Between a commit and the end of its effects nothing else runs, so a reader never
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from holdfast.broker.awaiting import Awaited, AwaitWanted
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.courier import Deliver
+from holdfast.broker.dealer import Dealer
 from holdfast.broker.leading import Leadership
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policies import POLICY_BYTES_MAX, Policies
@@ -22,13 +24,24 @@ from holdfast.broker.raft.messages import Entry as LogEntry
 from holdfast.broker.reads import Reads
 from holdfast.broker.replication import Replicator
 from holdfast.broker.reserving import Applied, ReserveWanted
+from holdfast.broker.share_keeper import AskDealer
 from holdfast.broker.state import StateFullError
-from holdfast.broker.views import read_executions, read_oldest_ready, read_outboxes, read_settings_version
+from holdfast.broker.stats import Stats
+from holdfast.broker.views import (
+    TaskView,
+    read_executions,
+    read_oldest_ready,
+    read_outboxes,
+    read_settings_version,
+    read_task,
+)
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue, decode
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Changed, Claimed, Outcome
+from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 
@@ -57,8 +70,12 @@ class Shard:
         on_leading: Callable[[bool], None] = lambda _leads: None,
         on_probe: Callable[[int], None] = lambda _index: None,
         all_know_level: Callable[[int], bool] = lambda _level: True,
-        owner_of: Callable[[bytes, bytes], int | None] = lambda _queue, _request_id: None,
+        owner_of: Callable[[NewTask], int | None] = lambda _new: None,
         deliver: Deliver | None = None,
+        home_of: Callable[[bytes], int | None] = lambda _queue: None,
+        ask_dealer: AskDealer | None = None,
+        post: Callable[[str, dict[str, Any]], None] = lambda _url, _message: None,
+        is_policy_expected: Callable[[bytes], bool] = lambda _queue: False,
     ) -> None:
         self.kv = kv
         self.machine = machine
@@ -73,8 +90,12 @@ class Shard:
         self._on_leading = on_leading
         self._on_probe = on_probe
         self._all_know_level = all_know_level  # whether every replica has a machine of this level
-        self._owner_of = owner_of  # the shard of a queue and a request id; None: this one
+        self._owner_of = owner_of  # the shard of a new task; None: this one
         self._deliver = deliver  # brings tasks to other shards; None: there are none
+        self._home_of = home_of  # the home shard of a queue that is spread; None if it is on one shard
+        self._ask_dealer = ask_dealer  # gets shares of limits from other shards; None: there are none
+        self._post = post  # a message to another system
+        self._is_policy_expected = is_policy_expected  # whether the map has a policy of a queue
         self._draining = False
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
         self._state_lags = False  # something is applied and, for lack of room, not yet written
@@ -126,11 +147,16 @@ class Shard:
             self._config,
             self._metrics,
             propose=self._propose,
+            submit=self.submit,
             submit_housekeeping=self._submit_housekeeping,
             check_open=self._check_open,
             check_room=self._check_room,
             check_written=self._check_written,
             deliver=self._deliver,
+            home_of=self._home_of,
+            ask_dealer=self._ask_dealer,
+            post=self._post,
+            is_policy_expected=self._is_policy_expected,
         )
         self._leading = leading
         # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
@@ -167,7 +193,7 @@ class Shard:
         except (RefusedError, OutcomeUnknownError):
             return False
         leading.clock.stepped(to_ms)
-        leading.housekeeping.time_was_moved()
+        leading.time_was_moved()
         return True
 
     def time_ms(self) -> int:
@@ -222,9 +248,11 @@ class Shard:
         known already."""
         if len(policy) > POLICY_BYTES_MAX:
             raise ValueError(f"a policy of {len(policy)} bytes is too large: at most {POLICY_BYTES_MAX} are allowed")
-        self._leads().policies.parse(policy)  # what nobody can read must not get into the log
+        policies = self._leads().policies
+        new = policies.parse(policy)  # what nobody can read must not get into the log
+        changes_rates = policies.of(queue).limits.changes_rates(new.limits)
         await self.use_level(MACHINE_LEVEL)
-        (outcome,) = await self.submit(SetQueue(self.now_ms(), queue, version, policy))
+        (outcome,) = await self.submit(SetQueue(self.now_ms(), queue, version, policy, changes_rates))
         return isinstance(outcome, Changed)
 
     async def use_level(self, level: int) -> None:
@@ -401,12 +429,30 @@ class Shard:
         if self._leading is not None:
             self._leading.reserver.serve_all_waiters()
 
-    def elsewhere(self, queue: bytes, request_id: bytes) -> int | None:
+    def elsewhere(self, new: NewTask) -> int | None:
         """The other shard to which a new task belongs; None if it belongs here, or nothing can be brought elsewhere."""
-        owner = self._owner_of(queue, request_id) if self._deliver is not None else None
+        owner = self._owner_of(new) if self._deliver is not None else None
         return None if owner == self.number else owner
 
     # --- reads ------------------------------------------------------------------------------------------------
+
+    async def current_task(self, task_id: bytes) -> TaskView:
+        """Everything that is known of a task at this moment, or a refusal."""
+        await self.be_current()
+        task = read_task(self.kv, task_id)
+        if task is None:
+            raise RefusedError(*task_not_found(), field="task_id")
+        return task
+
+    @property
+    def dealer(self) -> Dealer:
+        """Deals the limits of queues whose home is here; refuses if this node does not lead."""
+        return self._leads().dealer
+
+    @property
+    def stats(self) -> Stats:
+        """What is counted while this node leads; refuses if it does not."""
+        return self._leads().stats
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         return read_executions(self.kv, task_ids)

@@ -25,6 +25,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    ReadOptions,
     WriteBatch,
     WriteBufferManager,
     WriteOptions,
@@ -125,7 +126,7 @@ def _options(memory: StateMemory) -> Options:
 
 
 def _rows(cursor: Any, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-    """Rows of an iterator. Its own bounds are unreliable in this binding (one sets the other): the end is checked."""
+    """Rows of an iterator, whether or not it has bounds of its own."""
     rows: list[tuple[bytes, bytes]] = []
     cursor.seek(start)
     while len(rows) < limit and cursor.valid():
@@ -227,8 +228,12 @@ class RocksState:
         return values
 
     def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        # Without a bound a seek into an empty range walks over all tombstones up to the next row, whoever's that is.
+        # Only the upper one: in this binding setting the lower one sets the upper one too.
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(stop)
         try:
-            return _rows(self._db.iter(), start, stop, limit)
+            return _rows(self._db.iter(bounds), start, stop, limit)
         except Exception as error:
             raise _error(self.directory, "read", error) from error
 

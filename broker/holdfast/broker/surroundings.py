@@ -6,6 +6,7 @@ from typing import Protocol
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.peers.identities import name_of
+from holdfast.machine.new_tasks import NewTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,16 @@ class Surroundings(Protocol):
         """Whether a blank replica may listen to a node that speaks of this shard."""
         ...
 
-    def owner_of(self, here: int, queue: bytes, request_id: bytes) -> int:
+    def owner_of(self, here: int, new: NewTask) -> int:
         """The shard of a task that was handed in on the shard `here`."""
+        ...
+
+    def home_if_spread(self, queue: bytes) -> int | None:
+        """The home shard of a queue that is on several shards; None if it is on one."""
+        ...
+
+    def has_policy(self, queue: bytes) -> bool:
+        """Whether a policy of the queue must be, or will soon be, in the log of its shards."""
         ...
 
     def all_know_level(self, members: Collection[str], level: int) -> bool:
@@ -96,9 +105,17 @@ class StaticSurroundings:
     def admits(self, sender: str, number: int, group: int) -> bool:
         return number < self.shard_count and name_of(sender) in self._addresses
 
-    def owner_of(self, here: int, queue: bytes, request_id: bytes) -> int:
+    def owner_of(self, here: int, new: NewTask) -> int:
         """Without a map nobody but the caller says which shard is meant."""
         return here
+
+    def home_if_spread(self, queue: bytes) -> int | None:
+        """Without a map no queue is spread."""
+        return None
+
+    def has_policy(self, queue: bytes) -> bool:
+        """Without a map the log is the only place where a policy is."""
+        return False
 
     def all_know_level(self, members: Collection[str], level: int) -> bool:
         """Nodes of one list are of one version."""

@@ -33,14 +33,14 @@ class Sweep:
         self._handle = handle
         self._batch_rows = batch_rows
         self._not_before_ms = not_before_ms  # shard time before which nothing is handled
-        self._cursor_ms = 0  # every row before it was handled
+        self._cursor = keys.family_start(family)  # a key: every row before it was handled, or left for good
         self._next_ms: int | None = 0  # when to look again; None: when armed
         self._armed = asyncio.Event()
 
     def arm(self, when_ms: int) -> None:
         """A row due at `when_ms` was written."""
         # A write that was long on its way can be due before what this sweep has read already.
-        self._cursor_ms = min(self._cursor_ms, when_ms)
+        self._cursor = min(self._cursor, keys.timed_from(self._family, when_ms))
         if self._next_ms is None or when_ms < self._next_ms:
             self._next_ms = when_ms
             self._armed.set()
@@ -56,11 +56,12 @@ class Sweep:
             now_ms = self._now_ms()
             due = self._read(now_ms)
             if len(due) < self._batch_rows:
-                self._cursor_ms = now_ms
+                self._cursor = keys.timed_from(self._family, now_ms)
             else:
-                self._cursor_ms = due[-1][0]
+                # Behind the last row, not at its time: a page of rows of one time that stay must not hold up the rest.
+                self._cursor = keys.timed_from(self._family, due[-1][0]) + due[-1][1] + b"\0"
             if due and not await self._handle(due):
-                self._cursor_ms = min(self._cursor_ms, due[0][0])
+                self._cursor = min(self._cursor, keys.timed_from(self._family, due[0][0]))
                 await asyncio.sleep(RETRY_SECONDS)
             self._next_ms = self._first_ms()
 
@@ -81,11 +82,9 @@ class Sweep:
 
     def _read(self, now_ms: int) -> list[tuple[int, bytes]]:
         """The rows that are due, as (when, what)."""
-        start = keys.timed_from(self._family, self._cursor_ms)
-        rows = self._kv.scan(start, keys.timed_from(self._family, now_ms + 1), self._batch_rows)
+        rows = self._kv.scan(self._cursor, keys.timed_from(self._family, now_ms + 1), self._batch_rows)
         return [keys.timed(key) for key, _ in rows]
 
     def _first_ms(self) -> int | None:
-        start = keys.timed_from(self._family, self._cursor_ms)
-        rows = self._kv.scan(start, keys.family_start(self._family + 1), 1)
+        rows = self._kv.scan(self._cursor, keys.family_start(self._family + 1), 1)
         return keys.timed(rows[0][0])[0] if rows else None

@@ -2,14 +2,28 @@
 
 import re
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from holdfast.broker.awaiting import AwaitWanted
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policies import ATTEMPTS_MAX, CLAIMS_MAX, Policies, QueuePolicy, default_policy
+from holdfast.broker.dealer import LIMITS
+from holdfast.broker.policies import (
+    ATTEMPTS_MAX,
+    CLAIMS_MAX,
+    TIMEOUT_MS_MAX,
+    TIMEOUT_MS_MIN,
+    TTL_MS_MAX,
+    TTL_MS_MIN,
+    Policies,
+    QueuePolicy,
+    default_policy,
+)
 from holdfast.broker.reserving import ReserveWanted
-from holdfast.machine.entries import NewTask
 from holdfast.machine.ids import INCARNATION_MAX, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, UpdateItem
+from holdfast.machine.rows import DEAD_REASONS, HAS_RETRY, UNIQUE_UNTIL_DONE, UNIQUE_WHILE_WAITING
 from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (
@@ -24,29 +38,47 @@ from holdfast.serving.refusals import (
 ID_BYTES_MAX = 256
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 16 * 1024
+PAGE_DEFAULT = 100
+PAGE_MAX = 1000
 QUEUES_PER_RESERVE_MAX = 64
 QUEUES_PER_STATS_MAX = 100
 FOLLOW_UPS_MAX = 100
+NUMBER_MAX = (1 << 63) - 1
 LETTERS_MAX = 1000  # in one call of a courier, whatever clients may send: it must get rid of what was accepted
 REQUEST_ID_TTL_MS_MIN = 1000
 REQUEST_ID_TTL_MS_MAX = 366 * 24 * 60 * 60 * 1000
 ERROR_TYPE_BYTES_MAX = 256
 ERROR_TEXT_BYTES_MAX = 16 * 1024
+NON_RETRYABLE_MAX = 64
 PRIORITY_DEFAULT = 5
 TEXTS_KNOWN_MAX = 10_000
+MADE_UP_ID = "~"  # with this begin the request ids that clients make up for their own retries
+
+_UNIQUE_FLAGS = {
+    pb.UNIQUE_SCOPE_UNSPECIFIED: UNIQUE_UNTIL_DONE,
+    pb.UNIQUE_SCOPE_UNTIL_DONE: UNIQUE_UNTIL_DONE,
+    pb.UNIQUE_SCOPE_WHILE_WAITING: UNIQUE_WHILE_WAITING,
+}
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _QUEUE_NAME_ALLOWED = "1-128 of [A-Za-z0-9._-]"
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{48}")
+_HEX = re.compile(r"([0-9a-f]{2}){0,256}")
+_PURGE_TOKEN = re.compile(r"(due|ready)-([0-9]{1,15})-((?:[0-9a-f]{2}){0,1024})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def _number(value: int, field: str, low: int, high: int) -> int:
+    _fraction(value, field, low, high)
+    return value
+
+
+def _fraction(value: float, field: str, low: float, high: float) -> None:
+    """What is no number at all is not between any two."""
     if not low <= value <= high:
         raise RefusedError(
             OUT_OF_RANGE, f"Expected {{field}} from {low} to {high}, but got {value}.", field, f"{low}..{high}"
         )
-    return value
 
 
 def _size(size: int, field: str, size_max: int, unit: str = "bytes") -> None:
@@ -72,6 +104,29 @@ def _batch(count: int, field: str, count_max: int) -> None:
         raise RefusedError(
             BATCH_TOO_LARGE, f"Expected at most {count_max} items in {{field}}, but got {count}.", field, str(count_max)
         )
+
+
+def _digest(spec: pb.TaskSpec) -> int:
+    """What a request id stands for, in short: not when, how urgently or how often."""
+    hashed = blake2b(digest_size=8)
+    texts = [spec.type, spec.tenant, spec.unique_key, spec.limit_key]
+    for name in sorted(spec.headers):
+        texts += (name, spec.headers[name])
+    for part in (*map(str.encode, texts), spec.payload):
+        hashed.update(len(part).to_bytes(4, "big"))
+        hashed.update(part)
+    return int.from_bytes(hashed.digest(), "big") or 1  # 0 means: not to be compared
+
+
+def _at_the_right_door(
+    request: couriers_pb.ReceiveTasksRequest | couriers_pb.DealSharesRequest, cluster_id: str, shard: int
+) -> None:
+    if cluster_id and request.cluster_id != cluster_id:
+        sentence = f"Expected letters for the cluster {cluster_id}, but these are for another one."
+        raise RefusedError(INVALID_FIELD, sentence, "cluster_id")
+    if request.destination_shard != shard:
+        sentence = f"Expected letters for shard {shard}, but these are for shard {request.destination_shard}."
+        raise RefusedError(INVALID_FIELD, sentence, "destination_shard")
 
 
 def _bad_page_token() -> RefusedError:
@@ -140,6 +195,21 @@ class Validator:
             raise _bad_page_token()
         return text.encode()
 
+    def worker_page_token(self, text: str) -> bytes:
+        """The last worker of the page before, in hex; empty for the first page."""
+        if not _HEX.fullmatch(text):
+            raise _bad_page_token()
+        return bytes.fromhex(text)
+
+    def purge_page_token(self, text: str) -> tuple[str, int, bytes] | None:
+        """The phase of a purge, up to when tasks count, and the last place; None for the first page."""
+        if not text:
+            return None
+        found = _PURGE_TOKEN.fullmatch(text)
+        if found is None:
+            raise _bad_page_token()
+        return found[1], int(found[2]), bytes.fromhex(found[3])
+
     def wait_ms(self, value: int) -> int:
         return _number(value, "wait_ms", 0, self._config.wait_ms_max)
 
@@ -154,17 +224,24 @@ class Validator:
         _size(len(spec.payload), "payload", self._config.payload_bytes_max)
         if spec.headers:
             self._headers(spec)
-        return self._make_task(spec, queue, policy, self._run_at_ms(spec, now_ms), self._config.delay_ms_max)
+        return self._make_task(spec, queue, policy, now_ms, self._run_at_ms(spec, now_ms), self._config.delay_ms_max)
 
-    def received_task(self, spec: pb.TaskSpec, run_at_ms: int, policies: Policies | None) -> NewTask:
+    def enqueued_task(self, spec: pb.TaskSpec, now_ms: int, policies: Policies | None = None) -> NewTask:
+        """One whose request id must stand for the same thing every time."""
+        new = self.new_task(spec, now_ms, policies)
+        if not new.request_id or spec.request_id.startswith(MADE_UP_ID):
+            return new
+        return new._replace(digest=_digest(spec))
+
+    def received_task(self, spec: pb.TaskSpec, now_ms: int, run_at_ms: int, policies: Policies | None) -> NewTask:
         """A task that another shard has accepted: limits of size and time were its business, defaults are ours."""
         queue = self.queue(spec.queue)
         policy = self._default_policy if policies is None else policies.of(queue)
         run_at_ms = _number(run_at_ms, "run_at_ms", 0, TIME_MS_MAX)
-        return self._make_task(spec, queue, policy, run_at_ms, TIME_MS_MAX)
+        return self._make_task(spec, queue, policy, now_ms, run_at_ms, TIME_MS_MAX)
 
     def _make_task(
-        self, spec: pb.TaskSpec, queue: bytes, policy: QueuePolicy, run_at_ms: int, delay_ms_max: int
+        self, spec: pb.TaskSpec, queue: bytes, policy: QueuePolicy, now_ms: int, run_at_ms: int, delay_ms_max: int
     ) -> NewTask:
         priority = PRIORITY_DEFAULT
         if spec.HasField("priority"):
@@ -182,7 +259,98 @@ class Validator:
             max_claims,
             self._result_ttl_ms(spec, policy, delay_ms_max),
             spec.SerializeToString(),
+            spec.type.encode(),
+            _text(spec.limit_key, "limit_key") if spec.limit_key else b"",
+            _text(spec.unique_key, "unique_key") if spec.unique_key else b"",
+            self._flags(spec, delay_ms_max),
+            self._timeout_ms(spec, policy),
+            self._start_by_ms(spec, policy, max(now_ms, run_at_ms)),
         )
+
+    def _flags(self, spec: pb.TaskSpec, delay_ms_max: int) -> int:
+        flags = 0
+        if spec.HasField("retry"):
+            self._retry(spec.retry, delay_ms_max)
+            flags |= HAS_RETRY
+        if spec.unique_key:
+            flag = _UNIQUE_FLAGS.get(spec.unique_scope)
+            if flag is None:
+                raise RefusedError(
+                    INVALID_FIELD, f"Expected {{field}} from 0 to 2, but got {spec.unique_scope}.", "unique_scope"
+                )
+            flags |= flag
+        elif spec.unique_scope:
+            raise RefusedError(
+                INVALID_FIELD, "Expected {field} only together with a unique_key, but there is none.", "unique_scope"
+            )
+        return flags
+
+    @staticmethod
+    def _retry(retry: pb.RetryPolicy, delay_ms_max: int) -> None:
+        if retry.shape not in pb.RetryShape.values():
+            raise RefusedError(INVALID_FIELD, f"Expected {{field}} from 0 to 3, but got {retry.shape}.", "retry.shape")
+        if retry.HasField("base_ms"):
+            _number(retry.base_ms, "retry.base_ms", 0, delay_ms_max)
+        if retry.HasField("factor"):
+            _fraction(retry.factor, "retry.factor", 1, 100)
+        if retry.HasField("cap_ms"):
+            _number(retry.cap_ms, "retry.cap_ms", 0, delay_ms_max)
+        if retry.HasField("jitter"):
+            _fraction(retry.jitter, "retry.jitter", 0, 1)
+        _size(len(retry.non_retryable), "retry.non_retryable", NON_RETRYABLE_MAX, "types")
+        for at, name in enumerate(retry.non_retryable):
+            field = f"retry.non_retryable[{at}]"
+            if not name:
+                raise RefusedError(MISSING_FIELD, "Expected {field} to name a type of errors, but it is empty.", field)
+            _text(name, field, ERROR_TYPE_BYTES_MAX)
+
+    @staticmethod
+    def _timeout_ms(spec: pb.TaskSpec, policy: QueuePolicy) -> int:
+        if not spec.HasField("timeout_ms"):
+            return policy.timeout_ms
+        return _number(spec.timeout_ms, "timeout_ms", TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
+
+    @staticmethod
+    def _start_by_ms(spec: pb.TaskSpec, policy: QueuePolicy, first_ms: int) -> int:
+        """Counted from when it may start first."""
+        ttl_ms = policy.ttl_ms
+        if spec.HasField("ttl_ms"):
+            ttl_ms = _number(spec.ttl_ms, "ttl_ms", TTL_MS_MIN, TTL_MS_MAX)
+        return first_ms + ttl_ms if ttl_ms else 0
+
+    def update_item(self, item: pb.UpdateItem, now_ms: int) -> UpdateItem:
+        task_id = self.task_id(item.task_id)
+        start = item.WhichOneof("start")
+        if start is None and not item.HasField("priority"):
+            raise RefusedError(MISSING_FIELD, "Expected {field} or a time to start, but got neither.", "priority")
+        priority = _number(item.priority, "priority", 0, PRIORITY_MAX) if item.HasField("priority") else KEEP_PRIORITY
+        if start is None:
+            return UpdateItem(task_id, priority, KEEP_START, 0)
+        limit_ms = self._config.delay_ms_max
+        if start == "run_at_ms":
+            run_at_ms = _number(item.run_at_ms, "run_at_ms", 0, now_ms + limit_ms)
+        else:
+            run_at_ms = now_ms + _number(item.delay_ms, "delay_ms", 0, limit_ms)
+        return UpdateItem(task_id, priority, START_AT, run_at_ms)
+
+    def snooze_ms(self, value: int) -> int:
+        return _number(value, "delay_ms", 0, self._config.delay_ms_max)
+
+    def dead_letter_filter(self, wanted: pb.DeadLetterFilter) -> pb.DeadLetterFilter:
+        for field in ("type", "tenant", "error"):
+            _size(len(getattr(wanted, field).encode()), f"filter.{field}", ID_BYTES_MAX)
+        for field in ("died_from_ms", "died_before_ms"):
+            _number(getattr(wanted, field), f"filter.{field}", 0, TIME_MS_MAX)
+        if wanted.reason and wanted.reason not in DEAD_REASONS.values():
+            known = ", ".join(filter(None, DEAD_REASONS.values()))
+            raise RefusedError(
+                INVALID_FIELD, f"Expected {{field}} to be one of {known}, but it is not.", "filter.reason"
+            )
+        return wanted
+
+    def signature(self, text: str, field: str) -> bytes:
+        """Who did something, or why."""
+        return _text(text, field)
 
     def _type(self, name: str) -> None:
         if not name:
@@ -237,15 +405,15 @@ class Validator:
         return policy.result_ttl_ms
 
     def received(
-        self, request: couriers_pb.ReceiveTasksRequest, cluster_id: str, shard: int, policies: Policies | None
+        self,
+        request: couriers_pb.ReceiveTasksRequest,
+        now_ms: int,
+        cluster_id: str,
+        shard: int,
+        policies: Policies | None,
     ) -> list[NewTask]:
         """What a courier brings, if it is at the right door."""
-        if cluster_id and request.cluster_id != cluster_id:
-            sentence = f"Expected letters for the cluster {cluster_id}, but these are for another one."
-            raise RefusedError(INVALID_FIELD, sentence, "cluster_id")
-        if request.destination_shard != shard:
-            sentence = f"Expected letters for shard {shard}, but these are for shard {request.destination_shard}."
-            raise RefusedError(INVALID_FIELD, sentence, "destination_shard")
+        _at_the_right_door(request, cluster_id, shard)
         _batch(len(request.letters), "letters", LETTERS_MAX)
         _number(request.source_shard, "source_shard", 0, SHARD_MAX)
         _number(request.source_incarnation, "source_incarnation", 0, INCARNATION_MAX)
@@ -253,10 +421,21 @@ class Validator:
         new_tasks = []
         for at, letter in enumerate(request.letters):
             try:
-                new_tasks.append(self.received_task(letter.task, letter.run_at_ms, policies))
+                new_tasks.append(self.received_task(letter.task, now_ms, letter.run_at_ms, policies))
             except RefusedError as error:
                 raise error.within(f"letters[{at}]") from None
         return new_tasks
+
+    def share_reports(self, request: couriers_pb.DealSharesRequest, cluster_id: str, shard: int) -> None:
+        _at_the_right_door(request, cluster_id, shard)
+        _batch(len(request.reports), "reports", LETTERS_MAX)
+        _number(request.source_shard, "source_shard", 0, SHARD_MAX)
+        for at, report in enumerate(request.reports):
+            self.queue(report.queue, f"reports[{at}].queue")
+            if report.what not in LIMITS:
+                raise RefusedError(INVALID_FIELD, "Expected {field} to be concurrency or rate.", f"reports[{at}].what")
+            for name in ("holds", "uses", "demand", "number"):
+                _number(getattr(report, name), f"reports[{at}].{name}", 0, NUMBER_MAX)
 
     # --- claims -----------------------------------------------------------------------------------------------
 
@@ -293,7 +472,14 @@ class Validator:
     def retry_delay_ms(self, item: pb.FailItem) -> int | None:
         if not item.HasField("retry_delay_ms"):
             return None
+        if item.HasField("retry_at_ms"):
+            raise RefusedError(INVALID_FIELD, "Expected retry_delay_ms or {field}, but got both.", "retry_at_ms")
         return _number(item.retry_delay_ms, "retry_delay_ms", 0, self._config.delay_ms_max)
+
+    def retry_at_ms(self, item: pb.FailItem, now_ms: int) -> int | None:
+        if not item.HasField("retry_at_ms"):
+            return None
+        return _number(item.retry_at_ms, "retry_at_ms", 0, now_ms + self._config.delay_ms_max)
 
     def _queues_to_claim_from(self, names: Sequence[str]) -> list[bytes]:
         _batch(len(names), "queues", QUEUES_PER_RESERVE_MAX)

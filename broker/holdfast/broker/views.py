@@ -4,7 +4,21 @@ from dataclasses import dataclass
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import REPORT_ERROR, Execution, Letter, Outbox, Queue, Report, Settings, split_ready_row
+from holdfast.machine.rows import (
+    HAS_ATTEMPTS,
+    REPORT_ERROR,
+    Aged,
+    Attempt,
+    Attempts,
+    Discard,
+    Execution,
+    Letter,
+    Outbox,
+    Queue,
+    Report,
+    Settings,
+    split_ready_row,
+)
 
 LETTERS_PAGE = 16  # read at once: each may be as large as a call
 
@@ -18,6 +32,12 @@ class TaskView:
     envelope: bytes | None  # gone once the task has finished
     error: bytes | None  # the last one
     result: bytes | None
+    attempts: tuple[Attempt, ...] = ()  # the newest that came to nothing
+
+    @property
+    def size_bytes(self) -> int:
+        """About what was read for it."""
+        return self.execution.size_bytes + len(self.error or b"") + len(self.result or b"")
 
 
 def read_task(kv: OrderedKV, task_id: bytes) -> TaskView | None:
@@ -26,10 +46,19 @@ def read_task(kv: OrderedKV, task_id: bytes) -> TaskView | None:
         return None
     execution = Execution.decode(row)
     envelope, report_row = kv.get_many([keys.envelope(task_id), keys.report(task_id)])
-    return make_view(task_id, execution, envelope, Report.decode(report_row) if report_row is not None else None)
+    attempts_row = kv.get(keys.attempts(task_id)) if execution.flags & HAS_ATTEMPTS else None
+    attempts = Attempts() if attempts_row is None else Attempts.decode(attempts_row)
+    report = Report.decode(report_row) if report_row is not None else None
+    return make_view(task_id, execution, envelope, report, attempts.kept)
 
 
-def make_view(task_id: bytes, execution: Execution, envelope: bytes | None, report: Report | None) -> TaskView:
+def make_view(
+    task_id: bytes,
+    execution: Execution,
+    envelope: bytes | None,
+    report: Report | None,
+    attempts: tuple[Attempt, ...] = (),
+) -> TaskView:
     is_error = report is not None and report.kind == REPORT_ERROR
     return TaskView(
         task_id,
@@ -37,6 +66,7 @@ def make_view(task_id: bytes, execution: Execution, envelope: bytes | None, repo
         envelope,
         error=report.body if report is not None and is_error else None,
         result=report.body if report is not None and not is_error else None,
+        attempts=attempts,
     )
 
 
@@ -72,24 +102,38 @@ def read_envelopes(kv: OrderedKV, task_ids: list[bytes]) -> list[bytes | None]:
     return kv.get_many([keys.envelope(task_id) for task_id in task_ids])
 
 
-def read_dead(kv: OrderedKV, queue: bytes, after: bytes, limit: int) -> tuple[list[bytes], bool]:
+def read_dead(
+    kv: OrderedKV, queue: bytes, after: bytes, limit: int, from_ms: int = 0, before_ms: int | None = None
+) -> tuple[list[bytes], bool]:
     """The places of a queue's dead letters (time of death, task id), oldest first, and whether there are more.
 
     `after` is the last place of the page before, empty for the first page. It is a place, not a count, so that letters
     that are retried or discarded between two pages shift nothing.
     """
     prefix = keys.dead_prefix(queue)
-    start = prefix + after + b"\0" if after else prefix
-    rows = kv.scan(start, keys.after_prefix(prefix), limit + 1)
+    start = max(prefix + after + b"\0" if after else prefix, prefix + from_ms.to_bytes(8, "big"))
+    stop = keys.after_prefix(prefix) if before_ms is None else prefix + before_ms.to_bytes(8, "big")
+    rows = kv.scan(start, stop, limit + 1) if start < stop else []
     return [key[len(prefix) :] for key, _ in rows[:limit]], len(rows) > limit
 
 
+def read_discards(kv: OrderedKV, after: bytes, limit: int) -> tuple[list[tuple[bytes, Discard]], bool]:
+    """What was discarded, each with its place (time, task id), the oldest first, and whether there is more."""
+    family = keys.family_start(keys.DISCARD)
+    rows = kv.scan(family + after + b"\0" if after else family, keys.family_start(keys.DISCARD + 1), limit + 1)
+    return [(key[1:], Discard.decode(row)) for key, row in rows[:limit]], len(rows) > limit
+
+
 def read_oldest_ready(kv: OrderedKV, name: bytes, queue: Queue) -> bytes | None:
-    """The id of a queue's oldest ready task: the oldest of the heads of its priorities, each found from its mark."""
+    """The id of a queue's oldest ready task: the oldest of the heads of its plain lanes, each found from its mark, and
+    of the first of all other lanes by age."""
     heads = []
     for priority, mark in enumerate(queue.marks):
-        start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_band(name, priority))
+        start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_lane(name, priority))
         heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in kv.scan(start, stop, 1)]
+    if any(queue.lanes):
+        start, stop = keys.ready_age(name, queue.age_mark), keys.after_prefix(keys.ready_age_queue(name))
+        heads += [(keys.ready_sequence(key), Aged.decode(row).task_id) for key, row in kv.scan(start, stop, 1)]
     return min(heads)[1] if heads else None
 
 

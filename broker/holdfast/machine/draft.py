@@ -3,19 +3,21 @@
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import Execution, Meta, Queue
+from holdfast.machine.rows import Bucket, Execution, Lane, Meta, Queue
 
 QUEUES_CACHED_MAX = 10_000
 TASKS_CACHED_MAX = 8_000  # dropped all at once, so few enough for that to take no time
-WORKERS_CACHED_MAX = 10_000
+COUNTS_CACHED_MAX = 10_000
+LANES_CACHED_MAX = 10_000
+LEVELS_CACHED_MAX = 10_000
 
 
 class Draft:
     """Changes on top of a state, and the shard's counters."""
 
     __slots__ = (
-        "_dirty_queues", "_dirty_workers", "_fetched", "_kv", "_queues", "_tasks", "_workers", "effects", "meta",
-        "now_ms", "writes",
+        "_counts", "_dirty_counts", "_dirty_lanes", "_dirty_queues", "_fetched", "_kv", "_lanes", "_level_ends",
+        "_queues", "_tasks", "effects", "meta", "now_ms", "writes",
     )  # fmt: skip
 
     def __init__(self, kv: OrderedKV) -> None:
@@ -28,8 +30,11 @@ class Draft:
         self._fetched: dict[bytes, bytes | None] = {}  # rows as the state has them, until it changes
         self._queues: dict[bytes, Queue] = {}
         self._dirty_queues: dict[bytes, Queue] = {}
-        self._workers: dict[bytes, int] = {}
-        self._dirty_workers: set[bytes] = set()
+        self._lanes: dict[bytes, Lane] = {}  # by key
+        self._dirty_lanes: set[bytes] = set()
+        self._counts: dict[bytes, int] = {}  # by key
+        self._dirty_counts: set[bytes] = set()
+        self._level_ends: dict[bytes, int] = {}  # when the BUCKET rows that were written lately are forgotten, by key
         # Executions of live tasks that were touched lately: a task is often claimed and acked soon after it came. They
         # always equal their rows, because every change is saved at once.
         self._tasks: dict[bytes, Execution] = {}
@@ -102,36 +107,68 @@ class Draft:
             queue = self._queues[name] = Queue.decode(row)
         return queue
 
-    def worker_claims(self, name: bytes) -> int:
-        """How many claims a worker holds."""
-        claims = self._workers.get(name)
-        if claims is not None:
-            return claims
-        row = self._kv.get(keys.worker(name))
+    def lane(self, key: bytes) -> Lane:
+        """The lane of a LANE key, for reading and changing; its row is there only while it has ready tasks."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            row = self._kv.get(key)
+            lane = self._lanes[key] = Lane() if row is None else Lane.decode(row)
+        self._dirty_lanes.add(key)
+        return lane
+
+    def count(self, key: bytes) -> int:
+        """What a row counts that is there only while that is not zero."""
+        count = self._counts.get(key)
+        if count is not None:
+            return count
+        row = self._kv.get(key)
         return int.from_bytes(row, "big") if row is not None else 0
 
-    def add_worker_claims(self, name: bytes, delta: int) -> None:
-        """Callers that claim without a name are not counted."""
-        if name:
-            self._workers[name] = self.worker_claims(name) + delta
-            self._dirty_workers.add(name)
+    def add_count(self, key: bytes, delta: int) -> None:
+        counts = self._counts
+        known = counts.get(key)
+        counts[key] = (self.count(key) if known is None else known) + delta
+        self._dirty_counts.add(key)
+
+    def put_level(self, key: bytes, row: bytes, forget_ms: int) -> int | None:
+        """Writes a BUCKET row; returns when the one before it was to be forgotten, if there is one."""
+        before_ms = self._level_ends.get(key)
+        if before_ms is None:
+            before = self.get(key)
+            before_ms = None if before is None else Bucket.forget_ms_in(before)
+        self.writes[key] = row
+        self._level_ends[key] = forget_ms
+        return before_ms
+
+    def forget(self, key: bytes) -> None:
+        """Deletes a row that was kept for a while, a BUCKET row or another one."""
+        self._level_ends.pop(key, None)
+        self.writes[key] = None
 
     def commit(self) -> None:
         """Writes everything since the last commit as one atomic batch."""
         writes = self.writes
         for name, queue in self._dirty_queues.items():
             writes[keys.queue(name)] = queue.encode()
-        for name in self._dirty_workers:
-            claims = self._workers[name]
-            writes[keys.worker(name)] = claims.to_bytes(4, "big") if claims else None
+        for key in self._dirty_lanes:
+            lane = self._lanes[key]
+            writes[key] = lane.encode() if lane.ready else None
+        for key in self._dirty_counts:
+            count = self._counts[key]
+            writes[key] = count.to_bytes(4, "big") if count else None
         writes[keys.META_KEY] = self.meta.encode()
         self._kv.write(writes)
         self.writes = {}
         self._fetched = {}
         self._dirty_queues = {}
-        self._dirty_workers = set()
-        if len(self._workers) > WORKERS_CACHED_MAX:
-            self._workers = {}
+        self._dirty_lanes = set()
+        self._dirty_counts = set()
+        if len(self._lanes) > LANES_CACHED_MAX:
+            self._lanes = {}
+        if len(self._level_ends) > LEVELS_CACHED_MAX:
+            self._level_ends = {}
+        if len(self._counts) > COUNTS_CACHED_MAX:
+            self._counts = {}
         if len(self._queues) > QUEUES_CACHED_MAX:
             self._queues = {}
         if len(self._tasks) > TASKS_CACHED_MAX:

@@ -11,17 +11,46 @@ class ReadyTask(NamedTuple):
     sequence: int
     task_id: bytes
     size_bytes: int  # of the envelope, so that a reply can be bounded before it is read
+    tenant: bytes = b""
+    limit_key: bytes = b""
+
+
+class Freed(NamedTuple):
+    """Somebody holds a task of these no more: a cap may have room again."""
+
+    queue: bytes
+    tenant: bytes
+    limit_key: bytes
+
+
+READY_TO_CLAIM = 0
+CLAIM_TO_ACK = 1
+
+
+class Timing(NamedTuple):
+    """How long a task was in a state."""
+
+    queue: bytes
+    type: bytes
+    span: int  # READY_TO_CLAIM or CLAIM_TO_ACK
+    took_ms: int
 
 
 class Effects:
     """Collected while entries are applied."""
 
-    __slots__ = ("due_ms", "expiry_ms", "finished", "forget_ms", "outbox", "purge_ms", "ready", "settings", "withdrawn")
+    __slots__ = (
+        "died", "due_ms", "expiry_ms", "finished", "forget_ms", "freed", "outbox", "purge_ms", "ready", "schedule_ms",
+        "settings", "start_by_ms", "timings", "withdrawn",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.ready: list[ReadyTask] = []  # entered the ready line
         self.withdrawn: list[ReadyTask] = []  # left the ready line without being claimed
         self.finished: list[bytes] = []  # reached an end
+        self.freed: dict[Freed, None] = {}  # in the order in which it happened
+        self.died: set[bytes] = set()  # queues that have more dead letters
+        self.timings: list[Timing] = []
         self.settings: list[bytes] = []  # queues whose settings were changed
         self.outbox: set[int] = set()  # shards to which a task is on its way
         # The earliest time that was newly entered into each index ordered by time; 0 means none.
@@ -29,3 +58,5 @@ class Effects:
         self.expiry_ms = 0
         self.purge_ms = 0
         self.forget_ms = 0
+        self.start_by_ms = 0
+        self.schedule_ms = 0

@@ -5,26 +5,38 @@ never reused. Everything a replica needs to apply an entry is inside it: apply r
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.machine.new_tasks import NewTask, put_tasks, read_tasks
+from holdfast.machine.operator_entries import (
+    DealShares,
+    DiscardDead,
+    DropSchedule,
+    FireSchedule,
+    Lapse,
+    PutSchedule,
+    UpdateTasks,
+)
 from holdfast.machine.packing import COUNT, PAIR, U64, DecodeError, Reader, put_task_ids
+from holdfast.machine.rows import ATTEMPT_LEASE_EXPIRED
 
 ENTRY_ITEMS_MAX = 1000  # what a leader puts into one entry at most
 
 # Kinds of entries that came later are used only once the replicated `machine_level` says that every replica knows
-# them: an older version would stop at the first of them. Level 1 has the kinds up to Forget.
+# them: an older version would stop at the first of them. Level 1 has all kinds of data format 4 but those of level 2.
 MACHINE_LEVEL = 2  # the newest that this version knows: adds SetQueue, AckAway, Receive and Delivered
+AGE_MARK = 0xFF  # where a mark has a priority: it is that of all lanes but the plain ones, by age
 
 _HEAD = struct.Struct(">BQ")
-_TASK = struct.Struct(">BQQIIQBHHI")
 _CLAIM_HEAD = struct.Struct(">QQHH")
-_MARK = struct.Struct(">BQBQ")
+_MARK = struct.Struct(">BHHQBQ")
+_LEVEL_ITEM = struct.Struct(">BBHQQQ")
 _ACK_ITEM = struct.Struct(">QqH")
-_FAIL_ITEM = struct.Struct(">QQBI")
+_FAIL_ITEM = struct.Struct(">QQBIH")
 _EXTEND_ITEM = struct.Struct(">16sQQ")
 _CLAIM_REF = struct.Struct(">16sQ")
-_EXPIRE_ITEM = struct.Struct(">16sQB")
+_EXPIRE_ITEM = struct.Struct(">QBQBIH")
 _FORGET_ITEM = struct.Struct(">QH")
 _LEVEL = struct.Struct(">H")
 _SETTINGS = struct.Struct(">BQI")
@@ -32,21 +44,6 @@ _PARCEL = struct.Struct(">HHQI")
 _PARCELS = struct.Struct(">H")
 _RECEIVE_HEAD = struct.Struct(">HHQ")
 _DELIVERED = struct.Struct(">HQ")
-
-
-class NewTask(NamedTuple):
-    """A task to accept."""
-
-    queue: bytes
-    priority: int
-    tenant: bytes
-    request_id: bytes  # empty: no deduplication
-    dedup_window_ms: int  # how long `request_id` is remembered; 0 without one
-    run_at_ms: int  # 0: at once
-    max_attempts: int
-    max_claims: int
-    result_ttl_ms: int
-    envelope: bytes
 
 
 class Parcel(NamedTuple):
@@ -72,6 +69,7 @@ class FailItem(NamedTuple):
     retry_at_ms: int  # 0: dead
     dead_reason: int  # rows.*, for a dead one
     error: bytes
+    brief: bytes = b""  # of the error, for the list of attempts
 
 
 class ExtendItem(NamedTuple):
@@ -86,9 +84,15 @@ class ClaimRef(NamedTuple):
 
 
 class ExpireItem(NamedTuple):
+    """A claim that ran out. A timeout of the task itself counts as a failure, the end of a lease does not."""
+
     task_id: bytes
     token: int
-    dead_reason: int  # 0: ready again
+    dead_reason: int  # 0: it lives on
+    retry_at_ms: int = 0  # 0: ready again at once, in its old place
+    how: int = ATTEMPT_LEASE_EXPIRED  # or rows.ATTEMPT_TIMED_OUT
+    error: bytes = b""  # empty: what is known of the task's last error stays
+    brief: bytes = b""
 
 
 class Mark(NamedTuple):
@@ -96,42 +100,26 @@ class Mark(NamedTuple):
 
     queue: bytes
     mark_version: int
-    priority: int
+    priority: int  # or AGE_MARK
     sequence: int
+    tenant: bytes = b""
+    limit_key: bytes = b""
+
+
+class BucketLevel(NamedTuple):
+    """What is left in a token bucket after a claim."""
+
+    queue: bytes
+    scope: int  # keys.SCOPE_*
+    name: bytes
+    level_micro: int
+    at_ms: int
+    full_ms: int  # when it is full again: then nothing need be known of it
 
 
 class ForgetItem(NamedTuple):
     when_ms: int
     key: bytes
-
-
-def _put_tasks(parts: list[bytes], tasks: list[NewTask] | tuple[NewTask, ...]) -> None:
-    pack = _TASK.pack
-    for queue, priority, tenant, request_id, window_ms, run_at_ms, max_attempts, max_claims, ttl_ms, envelope in tasks:
-        lengths = len(queue), len(tenant), len(request_id), len(envelope)
-        parts.append(pack(priority, window_ms, run_at_ms, max_attempts, max_claims, ttl_ms, *lengths))
-        parts += (queue, tenant, request_id, envelope)
-
-
-def _read_tasks(reader: Reader, count: int) -> list[NewTask]:
-    data, at, size, unpack_from = reader.data, reader.at, _TASK.size, _TASK.unpack_from
-    tasks = []
-    for _ in range(count):
-        priority, window_ms, run_at_ms, max_attempts, max_claims, ttl_ms, *lengths = unpack_from(data, at)
-        queue_n, tenant_n, request_n, envelope_n = lengths
-        a = at + size
-        b = a + queue_n
-        c = b + tenant_n
-        d = c + request_n
-        at = d + envelope_n
-        tasks.append(
-            NewTask(
-                data[a:b], priority, data[b:c], data[c:d], window_ms, run_at_ms, max_attempts, max_claims, ttl_ms,
-                data[d:at],
-            )
-        )  # fmt: skip
-    reader.at = at
-    return tasks
 
 
 @dataclass(slots=True)
@@ -146,10 +134,7 @@ class LeaderStarted:
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "LeaderStarted":
-        flag = reader.take(1)
-        if flag not in (b"\0", b"\1"):
-            raise DecodeError(f"the entry has {flag!r} where 0 or 1 was expected")
-        return cls(now_ms, flag == b"\1")
+        return cls(now_ms, reader.flag())
 
 
 @dataclass(slots=True)
@@ -159,11 +144,11 @@ class Enqueue:
 
     def put(self, parts: list[bytes]) -> None:
         parts.append(COUNT.pack(len(self.tasks)))
-        _put_tasks(parts, self.tasks)
+        put_tasks(parts, self.tasks)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Enqueue":
-        return cls(now_ms, _read_tasks(reader, reader.count()))
+        return cls(now_ms, read_tasks(reader, reader.count()))
 
 
 @dataclass(slots=True)
@@ -175,14 +160,19 @@ class Claim:
     forget_ms: int  # until when to remember `request_id`
     task_ids: list[bytes]
     marks: list[Mark]
+    levels: list[BucketLevel] = field(default_factory=list)
 
     def put(self, parts: list[bytes]) -> None:
         parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, len(self.worker), len(self.request_id)))
         parts += (self.worker, self.request_id)
         put_task_ids(parts, self.task_ids)
         parts.append(COUNT.pack(len(self.marks)))
-        for mark in self.marks:
-            parts += (_MARK.pack(len(mark.queue), mark.mark_version, mark.priority, mark.sequence), mark.queue)
+        for queue, mark_version, priority, sequence, tenant, limit_key in self.marks:
+            lengths = len(queue), len(tenant), len(limit_key)
+            parts += (_MARK.pack(*lengths, mark_version, priority, sequence), queue, tenant, limit_key)
+        parts.append(COUNT.pack(len(self.levels)))
+        for queue, scope, name, *numbers in self.levels:
+            parts += (_LEVEL_ITEM.pack(len(queue), scope, len(name), *numbers), queue, name)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Claim":
@@ -191,9 +181,14 @@ class Claim:
         task_ids = reader.task_ids()
         marks = []
         for _ in range(reader.count()):
-            queue_n, mark_version, priority, sequence = reader.unpack(_MARK)
-            marks.append(Mark(reader.take(queue_n), mark_version, priority, sequence))
-        return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks)
+            queue_n, tenant_n, limit_n, mark_version, priority, sequence = reader.unpack(_MARK)
+            queue, tenant, limit_key = reader.take(queue_n), reader.take(tenant_n), reader.take(limit_n)
+            marks.append(Mark(queue, mark_version, priority, sequence, tenant, limit_key))
+        levels = []
+        for _ in range(reader.count()):
+            queue_n, scope, name_n, *numbers = reader.unpack(_LEVEL_ITEM)
+            levels.append(BucketLevel(reader.take(queue_n), scope, reader.take(name_n), *numbers))
+        return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels)
 
 
 def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
@@ -203,7 +198,7 @@ def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
         if result is not None:
             parts.append(result)
         if follow_ups:
-            _put_tasks(parts, follow_ups)
+            put_tasks(parts, follow_ups)
         if away:
             parts.append(_PARCELS.pack(len(parcels)))
             for place, destination, run_at_ms, envelope in parcels:
@@ -220,7 +215,7 @@ def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
         if result_n < -1:
             raise DecodeError(f"the entry has a result of {result_n} bytes")
         result = None if result_n == -1 else reader.take(result_n)
-        follow_ups = tuple(_read_tasks(reader, follow_up_n)) if follow_up_n else ()
+        follow_ups = tuple(read_tasks(reader, follow_up_n)) if follow_up_n else ()
         items.append(AckItem(task_id, token, result, follow_ups, _read_parcels(reader) if away else ()))
     return items
 
@@ -276,8 +271,9 @@ class Fail:
 
     def put(self, parts: list[bytes]) -> None:
         parts += (PAIR.pack(self.keep_ms, self.dead_keep_ms), COUNT.pack(len(self.items)))
-        for task_id, token, retry_at_ms, dead_reason, error in self.items:
-            parts += (task_id, _FAIL_ITEM.pack(token, retry_at_ms, dead_reason, len(error)), error)
+        for task_id, token, retry_at_ms, dead_reason, error, brief in self.items:
+            head = _FAIL_ITEM.pack(token, retry_at_ms, dead_reason, len(error), len(brief))
+            parts += (task_id, head, error, brief)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Fail":
@@ -285,8 +281,9 @@ class Fail:
         items = []
         for _ in range(reader.count()):
             task_id = reader.take(16)
-            token, retry_at_ms, dead_reason, error_n = reader.unpack(_FAIL_ITEM)
-            items.append(FailItem(task_id, token, retry_at_ms, dead_reason, reader.take(error_n)))
+            token, retry_at_ms, dead_reason, error_n, brief_n = reader.unpack(_FAIL_ITEM)
+            error, brief = reader.take(error_n), reader.take(brief_n)
+            items.append(FailItem(task_id, token, retry_at_ms, dead_reason, error, brief))
         return cls(now_ms, keep_ms, dead_keep_ms, items)
 
 
@@ -309,14 +306,17 @@ class Release:
     now_ms: int
     keep_ms: int
     items: list[ClaimRef]
+    ready_at_ms: int = 0  # 0: ready at once, in their old place
 
     def put(self, parts: list[bytes]) -> None:
-        parts += (U64.pack(self.keep_ms), COUNT.pack(len(self.items)))
+        parts += (PAIR.pack(self.keep_ms, self.ready_at_ms), COUNT.pack(len(self.items)))
         parts += [_CLAIM_REF.pack(*item) for item in self.items]
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Release":
-        return cls(now_ms, reader.u64(), [ClaimRef(reader.take(16), reader.u64()) for _ in range(reader.count())])
+        keep_ms, ready_at_ms = reader.unpack(PAIR)
+        items = [ClaimRef(reader.take(16), reader.u64()) for _ in range(reader.count())]
+        return cls(now_ms, keep_ms, items, ready_at_ms)
 
 
 @dataclass(slots=True)
@@ -328,12 +328,19 @@ class Expire:
 
     def put(self, parts: list[bytes]) -> None:
         parts += (PAIR.pack(self.keep_ms, self.dead_keep_ms), COUNT.pack(len(self.items)))
-        parts += [_EXPIRE_ITEM.pack(*item) for item in self.items]
+        for task_id, token, dead_reason, retry_at_ms, how, error, brief in self.items:
+            head = _EXPIRE_ITEM.pack(token, dead_reason, retry_at_ms, how, len(error), len(brief))
+            parts += (task_id, head, error, brief)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Expire":
         keep_ms, dead_keep_ms = reader.unpack(PAIR)
-        items = [ExpireItem(reader.take(16), reader.u64(), reader.take(1)[0]) for _ in range(reader.count())]
+        items = []
+        for _ in range(reader.count()):
+            task_id = reader.take(16)
+            token, dead_reason, retry_at_ms, how, error_n, brief_n = reader.unpack(_EXPIRE_ITEM)
+            error, brief = reader.take(error_n), reader.take(brief_n)
+            items.append(ExpireItem(task_id, token, dead_reason, retry_at_ms, how, error, brief))
         return cls(now_ms, keep_ms, dead_keep_ms, items)
 
 
@@ -342,14 +349,16 @@ class Cancel:
     now_ms: int
     keep_ms: int
     task_ids: list[bytes]
+    waiting_only: bool = False  # one that is claimed is left alone
 
     def put(self, parts: list[bytes]) -> None:
-        parts.append(U64.pack(self.keep_ms))
+        parts += (U64.pack(self.keep_ms), bytes([self.waiting_only]))
         put_task_ids(parts, self.task_ids)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Cancel":
-        return cls(now_ms, reader.u64(), reader.task_ids())
+        keep_ms, waiting_only = reader.u64(), reader.flag()
+        return cls(now_ms, keep_ms, reader.task_ids(), waiting_only)
 
 
 @dataclass(slots=True)
@@ -376,14 +385,6 @@ class RetryDead(_TaskIds):
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "RetryDead":
-        return cls(now_ms, reader.task_ids())
-
-
-class DiscardDead(_TaskIds):
-    """Dead tasks are deleted."""
-
-    @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "DiscardDead":
         return cls(now_ms, reader.task_ids())
 
 
@@ -439,14 +440,17 @@ class SetQueue:
     queue: bytes
     version: int  # counts only if it is newer than what is known
     policy: bytes  # opaque to the machine
+    changes_rates: bool = False  # levels of token buckets from before say nothing any more
 
     def put(self, parts: list[bytes]) -> None:
-        parts += (_SETTINGS.pack(len(self.queue), self.version, len(self.policy)), self.queue, self.policy)
+        parts += (_SETTINGS.pack(len(self.queue), self.version, len(self.policy)), bytes([self.changes_rates]))
+        parts += (self.queue, self.policy)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "SetQueue":
         queue_n, version, policy_n = reader.unpack(_SETTINGS)
-        return cls(now_ms, reader.take(queue_n), version, reader.take(policy_n))
+        changes_rates = reader.flag()
+        return cls(now_ms, reader.take(queue_n), version, reader.take(policy_n), changes_rates)
 
 
 @dataclass(slots=True)
@@ -462,12 +466,12 @@ class Receive:
     def put(self, parts: list[bytes]) -> None:
         parts.append(_RECEIVE_HEAD.pack(self.source, self.incarnation, self.first_sequence))
         parts.append(COUNT.pack(len(self.tasks)))
-        _put_tasks(parts, self.tasks)
+        put_tasks(parts, self.tasks)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Receive":
         source, incarnation, first_sequence = reader.unpack(_RECEIVE_HEAD)
-        return cls(now_ms, source, incarnation, first_sequence, _read_tasks(reader, reader.count()))
+        return cls(now_ms, source, incarnation, first_sequence, read_tasks(reader, reader.count()))
 
 
 @dataclass(slots=True)
@@ -488,7 +492,8 @@ class Delivered:
 
 Entry = (
     LeaderStarted | Enqueue | Claim | Ack | Fail | Extend | Release | Expire | Promote | Cancel | RetryDead
-    | DiscardDead | Purge | Forget | RaiseLevel | SetQueue | AckAway | Receive | Delivered
+    | DiscardDead | Purge | Forget | RaiseLevel | SetQueue | AckAway | Receive | Delivered | UpdateTasks | Lapse
+    | PutSchedule | DropSchedule | FireSchedule | DealShares
 )  # fmt: skip
 
 _KINDS: dict[int, type[Entry]] = {
@@ -511,6 +516,12 @@ _KINDS: dict[int, type[Entry]] = {
     17: AckAway,
     18: Receive,
     19: Delivered,
+    20: UpdateTasks,
+    21: Lapse,
+    22: PutSchedule,
+    23: DropSchedule,
+    24: FireSchedule,
+    25: DealShares,
 }
 _NUMBERS: dict[type[Entry], int] = {entry_type: number for number, entry_type in _KINDS.items()}
 

@@ -11,19 +11,29 @@ from holdfast.machine.rows import (
     CLAIMED,
     DEAD,
     DELAYED,
+    HAS_ATTEMPTS,
+    LOST_UNIQUE_KEY,
     READY,
     REPORT_ERROR,
     REPORT_RESULT,
     RETRY_PENDING,
     SUCCEEDED,
+    UNIQUE_UNTIL_DONE,
+    UNIQUE_WHILE_WAITING,
+    Aged,
+    Attempts,
+    Bucket,
     ClaimRequest,
     Dedup,
+    Discard,
     Execution,
     Inbox,
+    Lane,
     Meta,
     Outbox,
     Queue,
     Report,
+    Schedule,
     Settings,
     ready_row,
 )
@@ -53,7 +63,10 @@ def violations(kv: OrderedKV) -> list[str]:
     found: list[str] = []
     found += _index_violations(kv, tasks)
     found += _task_violations(meta, tasks)
-    found += _queue_violations(kv, tasks)
+    found += _queue_violations(kv, tasks, meta.now_ms)
+    found += _lane_violations(kv, tasks, meta.now_ms)
+    found += _unique_violations(kv, tasks)
+    found += _schedule_violations(kv)
     found += _attachment_violations(kv, tasks)
     found += _memory_violations(kv)
     found += _worker_violations(kv, tasks)
@@ -71,7 +84,11 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
     rows: dict[bytes, bytes] = {}
     for task_id, task in tasks.items():
         if task.state == READY:
-            rows[keys.ready(task.queue, task.priority, task.sequence)] = ready_row(task_id, task.size_bytes)
+            place = task.queue, task.priority, task.sequence, task.tenant, task.limit_key
+            rows[keys.ready(*place)] = ready_row(task_id, task.size_bytes)
+            if not task.is_plain:
+                aged = Aged(task_id, task.size_bytes, task.priority, task.tenant, task.limit_key)
+                rows[keys.ready_age(task.queue, task.sequence)] = aged.encode()
         elif task.state == CLAIMED:
             rows[keys.claim_expiry(task.timer_ms, task_id)] = b""
         elif task.state in (DELAYED, RETRY_PENDING):
@@ -80,13 +97,16 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
             rows[keys.retention(task.timer_ms, task_id)] = b""
             if task.state == DEAD:
                 rows[keys.dead(task.queue, task.changed_ms, task_id)] = b""
+        if task.start_by_ms:
+            rows[keys.start_by(task.start_by_ms, task_id)] = b""
     return rows
 
 
 def _index_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
     expected = _expected_index(tasks)
     actual: dict[bytes, bytes] = {}
-    for family in (keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION):
+    families = (keys.READY, keys.READY_AGE, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION, keys.START_BY)
+    for family in families:
         actual.update(_family(kv, family))
     found = [f"index row {key.hex()} has no task in that state" for key in actual.keys() - expected.keys()]
     found += [f"index row {key.hex()} is missing" for key in expected.keys() - actual.keys()]
@@ -115,16 +135,25 @@ def _task_violations(meta: Meta, tasks: dict[bytes, Execution]) -> list[str]:
             found.append(f"{name} changed in the future")
         if task.cancel_requested and task.state in (READY, DELAYED, RETRY_PENDING):
             found.append(f"{name} waits although its cancellation was asked for")
+        if task.start_by_ms and (task.claims or task.state not in (READY, DELAYED, RETRY_PENDING)):
+            found.append(f"{name} can still die of waiting")
+        if task.state == CLAIMED and task.timeout_ms and task.timer_ms > task.changed_ms + task.timeout_ms:
+            found.append(f"{name} is claimed for longer than it may run")
     found += [f"token {token} belongs to {count} tasks" for token, count in tokens.items() if count > 1]
     return found
 
 
-def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+def _is_late(task: Execution, now_ms: int) -> bool:
+    """It came too late to be claimed and waits for its death only: no mark looks after it."""
+    return 0 < task.start_by_ms <= now_ms
+
+
+def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) -> list[str]:
     counts: dict[bytes, Counter[int]] = {}
     first_ready: dict[tuple[bytes, int], int] = {}
     for task in tasks.values():
         counts.setdefault(task.queue, Counter())[task.state] += 1
-        if task.state == READY:
+        if task.state == READY and task.is_plain and not _is_late(task, now_ms):
             place = (task.queue, task.priority)
             first_ready[place] = min(first_ready.get(place, task.sequence), task.sequence)
     found = []
@@ -147,6 +176,72 @@ def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]
     return found
 
 
+def _lane_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) -> list[str]:
+    """Lanes, and the marks of those who look for the oldest task."""
+    sequences: dict[bytes, list[int]] = {}
+    firsts: dict[bytes, int] = {}
+    lanes: dict[bytes, Counter[int]] = {}
+    oldest: dict[bytes, int] = {}
+    for task in tasks.values():
+        if task.state == READY and not task.is_plain:
+            lane = keys.lane(task.queue, task.priority, task.tenant, task.limit_key)
+            if lane not in sequences:
+                lanes.setdefault(task.queue, Counter())[task.priority] += 1
+            sequences.setdefault(lane, []).append(task.sequence)
+            if not _is_late(task, now_ms):
+                firsts[lane] = min(firsts.get(lane, task.sequence), task.sequence)
+                oldest[task.queue] = min(oldest.get(task.queue, task.sequence), task.sequence)
+    stored = {key: Lane.decode(row) for key, row in _family(kv, keys.LANE)}
+    found = [f"lane {key.hex()} is not as its tasks are" for key in stored.keys() ^ sequences.keys()]
+    found += [
+        f"lane {key.hex()} has {stored[key].ready} ready tasks behind {stored[key].mark}, but there are {places}"
+        for key, places in sequences.items()
+        if key in stored and (stored[key].ready != len(places) or stored[key].mark > firsts.get(key, stored[key].mark))
+    ]
+    for key, row in _family(kv, keys.QUEUE):
+        queue, name = Queue.decode(row), key[1:]
+        if queue.lanes != [lanes.get(name, Counter())[priority] for priority in range(BANDS)]:
+            found.append(f"queue {name!r} counts its lanes as {queue.lanes}")
+        if name in oldest and oldest[name] < queue.age_mark:
+            found.append(f"queue {name!r} has a ready task at {oldest[name]} behind its age mark {queue.age_mark}")
+    return found
+
+
+def _unique_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+    """A unique key belongs to a task that has it by right, and a task that lost its key to another one says so."""
+    holders = dict(_family(kv, keys.UNIQUE))
+    found = []
+    for key, task_id in holders.items():
+        task = tasks.get(task_id)
+        if task is None or keys.unique(task.queue, task.unique_key) != key or not _may_have_key(task):
+            found.append(f"unique key {key.hex()} belongs to task {task_id.hex()}, which must not have it")
+    found += [
+        f"task {task_id.hex()} has lost its unique key"
+        for task_id, task in tasks.items()
+        if task.unique_key
+        and _may_have_key(task)
+        and not task.flags & LOST_UNIQUE_KEY
+        and holders.get(keys.unique(task.queue, task.unique_key)) != task_id
+    ]
+    return found
+
+
+def _may_have_key(task: Execution) -> bool:
+    if task.state in (READY, DELAYED, RETRY_PENDING):
+        return bool(task.flags & (UNIQUE_UNTIL_DONE | UNIQUE_WHILE_WAITING))
+    return task.state == CLAIMED and bool(task.flags & UNIQUE_UNTIL_DONE)
+
+
+def _schedule_violations(kv: OrderedKV) -> list[str]:
+    expected = set()
+    for key, row in _family(kv, keys.SCHEDULE):
+        schedule = Schedule.decode(row)
+        if schedule.next_ms:
+            expected.add(keys.schedule_due(schedule.next_ms, *keys.schedule_names(key[1:])))
+    actual = {key for key, _ in _family(kv, keys.SCHEDULE_DUE)}
+    return [f"the next tick {key.hex()} is not what its schedule says" for key in expected ^ actual]
+
+
 def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
     found = []
     sizes = {key[1:]: len(row) for key, row in _family(kv, keys.ENVELOPE)}
@@ -164,16 +259,29 @@ def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list
             found.append(f"report {key[1:].hex()} belongs to no task")
         if Report.decode(row).kind not in (REPORT_ERROR, REPORT_RESULT):
             found.append(f"report {key[1:].hex()} is of an unknown kind")
+    listed = {key[1:]: Attempts.decode(row) for key, row in _family(kv, keys.ATTEMPTS)}
+    told = {task_id for task_id, task in tasks.items() if task.flags & HAS_ATTEMPTS}
+    found += [f"the attempts of task {task_id.hex()} are not as it says" for task_id in listed.keys() ^ told]
     return found
 
 
 def _worker_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
-    actual = Counter(task.worker for task in tasks.values() if task.state == CLAIMED and task.worker)
-    stored = {key[1:]: int.from_bytes(row, "big") for key, row in _family(kv, keys.WORKER)}
+    """Whoever has caps of its own is said to hold as many claims as it does."""
+    actual: Counter[bytes] = Counter()
+    for task in tasks.values():
+        if task.state == CLAIMED:
+            if task.worker:
+                actual[keys.worker(task.worker)] += 1
+            if task.tenant:
+                actual[keys.running(task.queue, keys.SCOPE_TENANT, task.tenant)] += 1
+            if task.limit_key:
+                actual[keys.running(task.queue, keys.SCOPE_KEY, task.limit_key)] += 1
+    rows = [*_family(kv, keys.WORKER), *_family(kv, keys.RUNNING)]
+    stored = {key: int.from_bytes(row, "big") for key, row in rows}
     return [
-        f"worker {name!r} is said to hold {stored.get(name)} claims, but holds {actual[name]}"
-        for name in actual.keys() | stored.keys()
-        if stored.get(name) != actual[name]
+        f"{key[1:]!r} is said to hold {stored.get(key)} claims, but holds {actual[key]}"
+        for key in actual.keys() | stored.keys()
+        if stored.get(key) != actual[key]
     ]
 
 
@@ -207,6 +315,8 @@ def _memory_violations(kv: OrderedKV) -> list[str]:
     kept: dict[bytes, int | None] = {}
     kept.update((key, Dedup.decode(row).forget_ms) for key, row in _family(kv, keys.DEDUP))
     kept.update((key, ClaimRequest.decode(row).forget_ms) for key, row in _family(kv, keys.CLAIM_REQUEST))
+    kept.update((key, Bucket.decode(row).forget_ms) for key, row in _family(kv, keys.BUCKET))
+    kept.update((key, Discard.decode(row).forget_ms) for key, row in _family(kv, keys.DISCARD))
     kept.update((key, None) for key, _ in _family(kv, keys.RECENT))
     found = [f"row {key.hex()} is never forgotten" for key in kept.keys() - armed.keys()]
     found += [f"row {key.hex()} is forgotten, but is not there" for key in armed.keys() - kept.keys()]

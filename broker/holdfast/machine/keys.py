@@ -7,17 +7,18 @@ A family number is never reused for something else, also when its family is reti
     META            -                                           rows.Meta
     ENVELOPE        task id                                     the producer's task, opaque to the machine
     EXECUTION       task id                                     rows.Execution
-    READY           queue, 9 - priority, tenant, sequence       task id, size of the envelope
-    READY_AGE       queue, sequence                             (used once tenants take turns)
-    ACTIVE_TENANT   queue, tenant                               (used once tenants take turns)
+    READY           queue, 9 - priority, tenant, limit key,     task id, size of the envelope
+                    sequence
+    READY_AGE       queue, sequence                             rows.Aged; of ready tasks with a tenant or a limit key
+    LANE            queue, 9 - priority, tenant, limit key      rows.Lane; of lanes with ready tasks, but the plain one
     CLAIM_EXPIRY    expiry, task id                             -
     DUE             due, task id                                -
     DEAD            queue, died, task id                        -
     DEDUP           queue, request id                           rows.Dedup
-    FORGET          when, key                                   - (the key of a DEDUP, RECENT or CLAIM_REQUEST row)
+    FORGET          when, key                                   - (of a DEDUP, RECENT, CLAIM_REQUEST, BUCKET or DISCARD)
     RECENT          token                                       rows.Recent, the first answer to a settled claim
     RETENTION       when, task id                               -
-    SCHEDULE        name                                        (used once schedules exist)
+    SCHEDULE        queue, name                                 rows.Schedule
     SETTINGS        queue                                       rows.Settings, what the queue does in its own way
     QUEUE           queue                                       rows.Queue, counters and low-water marks
     OUTBOX          destination, sequence                       rows.Letter; at sequence 0 rows.Outbox, how far it is
@@ -25,6 +26,14 @@ A family number is never reused for something else, also when its family is reti
     REPORT          task id                                     rows.Report, the last error or the result
     CLAIM_REQUEST   worker, claim request id                    rows.ClaimRequest
     WORKER          worker                                      how many claims it holds; no row if none
+    RUNNING         queue, scope, name                          how many claims a tenant or a limit key has, if any
+    BUCKET          queue, scope, name                          rows.Bucket, the level of a rate limit that is not full
+    UNIQUE          queue, unique key                           id of the task that has the key
+    ATTEMPTS        task id                                     rows.Attempts, those that came to nothing
+    START_BY        when, task id                               - (of tasks that die unless they are started by then)
+    SCHEDULE_DUE    when, queue, name                           -
+    DISCARD         when, task id                               rows.Discard, what is left of a discarded dead letter
+    SHARE           queue, what, shard                          rows.Share, what a shard may use of a limit dealt here
 
 Queue names, tenants and ids are free of NUL bytes (the broker validates them), so NUL ends a part of varying length.
 """
@@ -37,7 +46,7 @@ ENVELOPE = 0x02
 EXECUTION = 0x03
 READY = 0x04
 READY_AGE = 0x05
-ACTIVE_TENANT = 0x06
+LANE = 0x06
 CLAIM_EXPIRY = 0x07
 DUE = 0x08
 DEAD = 0x09
@@ -53,11 +62,25 @@ INBOX = 0x12
 REPORT = 0x13
 CLAIM_REQUEST = 0x14
 WORKER = 0x15
+RUNNING = 0x16
+BUCKET = 0x17
+UNIQUE = 0x18
+ATTEMPTS = 0x19
+START_BY = 0x1A
+SCHEDULE_DUE = 0x1B
+DISCARD = 0x1C
+SHARE = 0x1D
 
 FAMILIES = (
-    META, ENVELOPE, EXECUTION, READY, READY_AGE, ACTIVE_TENANT, CLAIM_EXPIRY, DUE, DEAD, DEDUP, FORGET, RECENT,
-    RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER,
+    META, ENVELOPE, EXECUTION, READY, READY_AGE, LANE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, FORGET, RECENT,
+    RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER, RUNNING, BUCKET, UNIQUE,
+    ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, SHARE,
 )  # fmt: skip
+
+# What a cap or a rate is about: a part of RUNNING and BUCKET keys.
+SCOPE_QUEUE = 0x71
+SCOPE_TENANT = 0x74
+SCOPE_KEY = 0x6B
 
 PRIORITY_MAX = 9
 TASK_ID_BYTES = 16
@@ -83,6 +106,17 @@ _QUEUE = bytes([QUEUE])
 _REPORT = bytes([REPORT])
 _CLAIM_REQUEST = bytes([CLAIM_REQUEST])
 _WORKER = bytes([WORKER])
+_READY_AGE = bytes([READY_AGE])
+_LANE = bytes([LANE])
+_RUNNING = bytes([RUNNING])
+_BUCKET = bytes([BUCKET])
+_UNIQUE = bytes([UNIQUE])
+_ATTEMPTS = bytes([ATTEMPTS])
+_START_BY = bytes([START_BY])
+_SCHEDULE = bytes([SCHEDULE])
+_SCHEDULE_DUE = bytes([SCHEDULE_DUE])
+_DISCARD = bytes([DISCARD])
+_SHARE = bytes([SHARE])
 
 
 def envelope(task_id: bytes) -> bytes:
@@ -98,21 +132,102 @@ def report(task_id: bytes) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def ready_band(queue: bytes, priority: int) -> bytes:
-    """The prefix of all ready tasks of one priority; bands sort from the highest priority down.
-
-    The tenant part stays empty until tenants take turns: one band is one first-in, first-out line.
-    """
-    return b"%b%b\0%c\0" % (_READY, queue, PRIORITY_MAX - priority)
+def ready_lane(queue: bytes, priority: int, tenant: bytes = b"", limit_key: bytes = b"") -> bytes:
+    """The prefix of the ready tasks of one lane: one first-in, first-out line. The highest priority sorts first."""
+    return b"%b%b\0%c%b\0%b\0" % (_READY, queue, PRIORITY_MAX - priority, tenant, limit_key)
 
 
-def ready(queue: bytes, priority: int, sequence: int) -> bytes:
-    return ready_band(queue, priority) + _pack_u64(sequence)
+def ready(queue: bytes, priority: int, sequence: int, tenant: bytes = b"", limit_key: bytes = b"") -> bytes:
+    return ready_lane(queue, priority, tenant, limit_key) + _pack_u64(sequence)
+
+
+def ready_queue(queue: bytes) -> bytes:
+    """The prefix of all ready tasks of a queue."""
+    return b"%b%b\0" % (_READY, queue)
 
 
 def ready_sequence(key: bytes) -> int:
     """The sequence at the end of a READY key."""
     return int.from_bytes(key[-8:], "big")
+
+
+@lru_cache(maxsize=256)
+def ready_age_queue(queue: bytes) -> bytes:
+    return b"%b%b\0" % (_READY_AGE, queue)
+
+
+def ready_age(queue: bytes, sequence: int) -> bytes:
+    return ready_age_queue(queue) + _pack_u64(sequence)
+
+
+def lane_band(queue: bytes, priority: int) -> bytes:
+    """The prefix of all lanes of one priority of a queue, ordered by tenant and then by limit key."""
+    return b"%b%b\0%c" % (_LANE, queue, PRIORITY_MAX - priority)
+
+
+@lru_cache(maxsize=4096)
+def lane(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
+    return b"%b%b\0%c%b\0%b" % (_LANE, queue, PRIORITY_MAX - priority, tenant, limit_key)
+
+
+def lane_names(key: bytes, band: bytes) -> tuple[bytes, bytes]:
+    """The tenant and the limit key of a LANE key that begins with `band`."""
+    tenant, _, limit_key = key[len(band) :].partition(b"\0")
+    return tenant, limit_key
+
+
+@lru_cache(maxsize=4096)
+def running(queue: bytes, scope: int, name: bytes) -> bytes:
+    return b"%b%b\0%c%b" % (_RUNNING, queue, scope, name)
+
+
+@lru_cache(maxsize=4096)
+def bucket(queue: bytes, scope: int, name: bytes) -> bytes:
+    return b"%b%b\0%c%b" % (_BUCKET, queue, scope, name)
+
+
+def unique(queue: bytes, key: bytes) -> bytes:
+    return b"%b%b\0%b" % (_UNIQUE, queue, key)
+
+
+def attempts(task_id: bytes) -> bytes:
+    return _ATTEMPTS + task_id
+
+
+def start_by(when_ms: int, task_id: bytes) -> bytes:
+    return _START_BY + _pack_u64(when_ms) + task_id
+
+
+def schedules_of(queue: bytes) -> bytes:
+    """The prefix of all schedules of a queue."""
+    return b"%b%b\0" % (_SCHEDULE, queue)
+
+
+def schedule(queue: bytes, name: bytes) -> bytes:
+    return schedules_of(queue) + name
+
+
+def schedule_names(key: bytes) -> tuple[bytes, bytes]:
+    """The queue and the name in what follows the family of a SCHEDULE key, or the time of a SCHEDULE_DUE key."""
+    queue, _, name = key.partition(b"\0")
+    return queue, name
+
+
+def schedule_due(when_ms: int, queue: bytes, name: bytes) -> bytes:
+    return b"%b%b%b\0%b" % (_SCHEDULE_DUE, _pack_u64(when_ms), queue, name)
+
+
+def discard(when_ms: int, task_id: bytes) -> bytes:
+    return _DISCARD + _pack_u64(when_ms) + task_id
+
+
+def shares_of(queue: bytes, what: int) -> bytes:
+    """The prefix of what all shards may use of one limit of a queue."""
+    return b"%b%b\0%c" % (_SHARE, queue, what)
+
+
+def share(queue: bytes, what: int, shard: int) -> bytes:
+    return shares_of(queue, what) + shard.to_bytes(2, "big")
 
 
 def claim_expiry(expiry_ms: int, task_id: bytes) -> bytes:

@@ -16,7 +16,6 @@ from holdfast.machine.entries import (
     Cancel,
     Claim,
     Delivered,
-    DiscardDead,
     Enqueue,
     Entry,
     Expire,
@@ -35,12 +34,29 @@ from holdfast.machine.entries import (
 from holdfast.machine.handlers.accepting import apply_enqueue
 from holdfast.machine.handlers.claiming import apply_claim, apply_extend, claims_of_request
 from holdfast.machine.handlers.governing import apply_raise_level, apply_set_queue
-from holdfast.machine.handlers.operating import apply_cancel, apply_discard_dead, apply_retry_dead
+from holdfast.machine.handlers.operating import (
+    apply_cancel,
+    apply_discard_dead,
+    apply_retry_dead,
+    apply_update_tasks,
+)
 from holdfast.machine.handlers.posting import apply_delivered, apply_receive
 from holdfast.machine.handlers.purging import apply_forget, apply_purge
+from holdfast.machine.handlers.scheduling import apply_drop_schedule, apply_fire_schedule, apply_put_schedule
 from holdfast.machine.handlers.settling import apply_ack, apply_fail, apply_release
-from holdfast.machine.handlers.timing import apply_expire, apply_promote
+from holdfast.machine.handlers.sharing import apply_deal_shares
+from holdfast.machine.handlers.timing import apply_expire, apply_lapse, apply_promote
+from holdfast.machine.keys import running, worker
 from holdfast.machine.kv import OrderedKV
+from holdfast.machine.operator_entries import (
+    DealShares,
+    DiscardDead,
+    DropSchedule,
+    FireSchedule,
+    Lapse,
+    PutSchedule,
+    UpdateTasks,
+)
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import Meta, Queue
 
@@ -75,6 +91,12 @@ _HANDLERS: dict[type[Entry], Callable[[Draft, Any], list[Outcome]]] = {
     AckAway: apply_ack,
     Receive: apply_receive,
     Delivered: apply_delivered,
+    UpdateTasks: apply_update_tasks,
+    Lapse: apply_lapse,
+    PutSchedule: apply_put_schedule,
+    DropSchedule: apply_drop_schedule,
+    FireSchedule: apply_fire_schedule,
+    DealShares: apply_deal_shares,
 }
 
 
@@ -126,7 +148,11 @@ class Machine:
 
     def worker_claims(self, name: bytes) -> int:
         """How many claims a worker holds."""
-        return self._draft.worker_claims(name)
+        return self._draft.count(worker(name))
+
+    def running(self, queue: bytes, scope: int, name: bytes) -> int:
+        """How many claims a tenant (keys.SCOPE_TENANT) or a limit key (keys.SCOPE_KEY) of a queue has."""
+        return self._draft.count(running(queue, scope, name))
 
     def claims_of_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
         """The claims that a reserve call was given before and that still hold."""

@@ -10,7 +10,8 @@ ELSEWHERE = bytes(16)
 
 class Accepted(NamedTuple):
     task_id: bytes
-    duplicate: bool  # the request id was seen before and made this task
+    duplicate: bool  # the request id was seen before, or the unique key is taken: by this task
+    state: int = 0  # of a duplicate: what that task is now; 0 if it is known no more
 
 
 class Claimed(NamedTuple):
@@ -50,6 +51,13 @@ class Changed(NamedTuple):
     number: int
 
 
+class Fired(NamedTuple):
+    """What became of one tick of a schedule."""
+
+    task_id: bytes  # rows.NO_TASK: none, because the task before has not finished
+    duplicate: bool
+
+
 class Received(NamedTuple):
     """How far the letters of a source have come."""
 
@@ -57,4 +65,4 @@ class Received(NamedTuple):
     accepted: tuple[Accepted, ...]  # those that had not come before
 
 
-Outcome = Accepted | Claimed | Acked | Failed | Extended | Moved | Changed | Received | Rejection
+Outcome = Accepted | Claimed | Acked | Failed | Extended | Moved | Changed | Fired | Received | Rejection

@@ -36,6 +36,12 @@ class Reader:
     def count(self) -> int:
         return self.unpack(COUNT)[0]
 
+    def flag(self) -> bool:
+        byte = self.take(1)
+        if byte not in (b"\0", b"\1"):
+            raise DecodeError(f"the entry has {byte!r} where 0 or 1 was expected")
+        return byte == b"\1"
+
     def task_ids(self) -> list[bytes]:
         return [self.take(16) for _ in range(self.count())]
 

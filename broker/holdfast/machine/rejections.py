@@ -15,6 +15,12 @@ OLD_LEVEL = "OLD_LEVEL"
 OUTBOX_FULL = "OUTBOX_FULL"
 NOT_WAITING = "NOT_WAITING"
 OUT_OF_ORDER = "OUT_OF_ORDER"
+REQUEST_ID_CONFLICT = "REQUEST_ID_CONFLICT"
+START_TOO_LATE = "START_TOO_LATE"
+TASK_NOT_WAITING = "TASK_NOT_WAITING"
+SCHEDULE_NOT_FOUND = "SCHEDULE_NOT_FOUND"
+SCHEDULE_EXISTS = "SCHEDULE_EXISTS"
+SCHEDULE_CHANGED = "SCHEDULE_CHANGED"
 
 
 class Rejection(NamedTuple):
@@ -78,3 +84,33 @@ def not_waiting() -> Rejection:
 
 def out_of_order(last: int) -> Rejection:
     return Rejection(OUT_OF_ORDER, f"Expected the task behind number {last} next, but got a later one.")
+
+
+def request_id_conflict() -> Rejection:
+    return Rejection(
+        REQUEST_ID_CONFLICT,
+        "Expected the task that this request_id stood for before, but this one has another type, payload, headers, "
+        "tenant or key; use another request_id for another task.",
+    )
+
+
+def start_too_late() -> Rejection:
+    return Rejection(START_TOO_LATE, "Expected a task that may still be started, but its time to live has passed.")
+
+
+def task_not_waiting(state: str) -> Rejection:
+    return Rejection(TASK_NOT_WAITING, f"Expected a task that waits, but it is {state}.")
+
+
+def schedule_not_found() -> Rejection:
+    return Rejection(SCHEDULE_NOT_FOUND, "Expected a schedule of this queue and name, but there is none.")
+
+
+def schedule_exists() -> Rejection:
+    return Rejection(SCHEDULE_EXISTS, "Expected no schedule of this queue and name yet, but there is one.")
+
+
+def schedule_changed(version: int) -> Rejection:
+    return Rejection(
+        SCHEDULE_CHANGED, f"Expected the schedule as it was read, but it is at version {version}; try again."
+    )

@@ -32,45 +32,56 @@ NOT_DEAD = 0
 ATTEMPTS_SPENT = 1
 CLAIMS_SPENT = 2
 WORKER_GAVE_UP = 3
+NON_RETRYABLE = 4
+TTL_PASSED = 5
 
 DEAD_REASONS = {
     NOT_DEAD: "",
     ATTEMPTS_SPENT: "ATTEMPTS_SPENT",
     CLAIMS_SPENT: "CLAIMS_SPENT",
     WORKER_GAVE_UP: "WORKER_GAVE_UP",
+    NON_RETRYABLE: "NON_RETRYABLE",
+    TTL_PASSED: "TTL_PASSED",
 }
 
-_EXECUTION = struct.Struct(">BBBBBQQQQQQIIIIIH")
-_NAMES = struct.Struct(">BHH")
+# Flags of a task. The numbers are stored.
+HAS_RETRY = 1  # its envelope says how it is retried
+UNIQUE_UNTIL_DONE = 2  # how long it keeps its unique key
+UNIQUE_WHILE_WAITING = 4
+HAS_ATTEMPTS = 8  # there is an ATTEMPTS row
+HAD_FOLLOW_UPS = 16  # acked with some: RECENT has that answer, not the execution
+CANCEL_REQUESTED = 32  # a cancel met a running claim
+LOST_UNIQUE_KEY = 64  # when it last began to wait, another task had its unique key
+
+_EXECUTION = struct.Struct(">BBBBQQQQQQQIIIIIIH")
+_NAMES = struct.Struct(">BHHHHH")
 
 
 class Execution:
     """The mutable part of a task: all that changes between acceptance and the end."""
 
     __slots__ = (
-        "_names", "cancel_requested", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures",
-        "had_follow_ups", "max_attempts",
-        "max_claims", "priority", "queue", "request_id", "result_ttl_ms", "sequence", "size_bytes", "state", "tenant",
-        "timer_ms", "token", "worker",
+        "_names", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures", "flags", "limit_key",
+        "max_attempts", "max_claims", "priority", "queue", "request_id", "result_ttl_ms", "sequence", "size_bytes",
+        "start_by_ms", "state", "tenant", "timeout_ms", "timer_ms", "token", "type", "unique_key", "worker",
     )  # fmt: skip
 
     def __init__(
-        self, queue: bytes, tenant: bytes, request_id: bytes, worker: bytes, state: int, priority: int,
-        cancel_requested: int, dead_reason: int, had_follow_ups: int, sequence: int, token: int, timer_ms: int,
-        enqueued_ms: int,
-        changed_ms: int, result_ttl_ms: int, claims: int, failures: int, max_attempts: int, max_claims: int,
-        size_bytes: int,
+        self, queue: bytes, tenant: bytes, request_id: bytes, type: bytes, limit_key: bytes, unique_key: bytes,
+        worker: bytes, state: int, priority: int, flags: int, dead_reason: int, sequence: int, token: int,
+        timer_ms: int, start_by_ms: int, enqueued_ms: int, changed_ms: int, result_ttl_ms: int, claims: int,
+        failures: int, max_attempts: int, max_claims: int, size_bytes: int, timeout_ms: int,
     ) -> None:  # fmt: skip
         self.state = state
         self.priority = priority
-        self.cancel_requested = cancel_requested  # 1 once a cancel met a running claim
+        self.flags = flags
         self.dead_reason = dead_reason
-        self.had_follow_ups = had_follow_ups  # 1 once acked with some: RECENT has that answer, not this row
         self.sequence = sequence  # the place in the ready line
         self.token = token  # of the newest claim, 0 before the first
         # What the one timer of a task means depends on its state: the lease's expiry while claimed, the due time while
         # delayed or retrying, the purge time once finished or dead, nothing while ready.
         self.timer_ms = timer_ms
+        self.start_by_ms = start_by_ms  # it dies unless it is claimed before; 0: no such time, or it was claimed
         self.enqueued_ms = enqueued_ms
         self.changed_ms = changed_ms  # when this state was entered
         self.result_ttl_ms = result_ttl_ms
@@ -79,19 +90,24 @@ class Execution:
         self.max_attempts = max_attempts
         self.max_claims = max_claims
         self.size_bytes = size_bytes  # of the envelope
+        self.timeout_ms = timeout_ms  # how long a claim may last, whatever its lease; 0: no limit
         self.queue = queue
         self.tenant = tenant
         self.request_id = request_id
+        self.type = type
+        self.limit_key = limit_key
+        self.unique_key = unique_key
         self.worker = worker  # the last one that claimed it
         # What never changes is encoded once.
-        self._names = _NAMES.pack(len(queue), len(tenant), len(request_id)) + queue + tenant + request_id
+        lengths = len(queue), len(tenant), len(request_id), len(type), len(limit_key), len(unique_key)
+        self._names = b"".join((_NAMES.pack(*lengths), queue, tenant, request_id, type, limit_key, unique_key))
 
     def encode(self) -> bytes:
         return (
             _EXECUTION.pack(
-                self.state, self.priority, self.cancel_requested, self.dead_reason, self.had_follow_ups, self.sequence,
-                self.token, self.timer_ms, self.enqueued_ms, self.changed_ms, self.result_ttl_ms, self.claims,
-                self.failures, self.max_attempts, self.max_claims, self.size_bytes, len(self.worker),
+                self.state, self.priority, self.flags, self.dead_reason, self.sequence, self.token, self.timer_ms,
+                self.start_by_ms, self.enqueued_ms, self.changed_ms, self.result_ttl_ms, self.claims, self.failures,
+                self.max_attempts, self.max_claims, self.size_bytes, self.timeout_ms, len(self.worker),
             )
             + self._names
             + self.worker
@@ -100,12 +116,24 @@ class Execution:
     @staticmethod
     def decode(row: bytes) -> "Execution":
         *fixed, worker_n = _EXECUTION.unpack_from(row)
-        queue_n, tenant_n, request_n = _NAMES.unpack_from(row, _EXECUTION.size)
+        queue_n, tenant_n, request_n, type_n, limit_n, unique_n = _NAMES.unpack_from(row, _EXECUTION.size)
         a = _EXECUTION.size + _NAMES.size
         b = a + queue_n
         c = b + tenant_n
         d = c + request_n
-        return Execution(row[a:b], row[b:c], row[c:d], row[d : d + worker_n], *fixed)
+        e = d + type_n
+        f = e + limit_n
+        g = f + unique_n
+        return Execution(row[a:b], row[b:c], row[c:d], row[d:e], row[e:f], row[f:g], row[g : g + worker_n], *fixed)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it waits in the plain lane of its queue and priority: without a tenant and a limit key."""
+        return not self.tenant and not self.limit_key
+
+    @property
+    def cancel_requested(self) -> bool:
+        return bool(self.flags & CANCEL_REQUESTED)
 
     @staticmethod
     def state_in(row: bytes) -> int:
@@ -163,20 +191,22 @@ class Meta:
 
 
 BANDS = PRIORITY_MAX + 1
-_QUEUE = struct.Struct(f">13Q{BANDS}Q")
+_QUEUE = struct.Struct(f">14Q{BANDS}Q{BANDS}I")
 
 
 class Queue:
     """Counters of one queue, and its low-water marks.
 
-    `marks[priority]`: no ready task of that priority has a smaller sequence, so a leader starts reading the ready line
-    there and never walks over the tombstones of what was claimed. `mark_version` grows whenever a task returns behind
-    its mark; a leader's wish to raise a mark counts only if the version is the one it decided on.
+    `marks[priority]`: no ready task of the plain lane of that priority has a smaller sequence, so a leader starts
+    reading the ready line there and never walks over the tombstones of what was claimed. Other lanes have marks of
+    their own, and `age_mark` is that of the READY_AGE rows of all of them together. `mark_version` grows whenever a
+    task returns behind its mark; a leader's wish to raise a mark counts only if the version is the one it decided on.
+    `lanes[priority]`: how many other lanes have ready tasks.
     """
 
     __slots__ = (
-        "cancelled_total", "claimed", "claimed_total", "dead", "dead_total", "delayed", "enqueued_total",
-        "expired_total", "failed_total", "mark_version", "marks", "ready", "retrying", "succeeded_total",
+        "age_mark", "cancelled_total", "claimed", "claimed_total", "dead", "dead_total", "delayed", "enqueued_total",
+        "expired_total", "failed_total", "lanes", "mark_version", "marks", "ready", "retrying", "succeeded_total",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -193,13 +223,15 @@ class Queue:
         self.cancelled_total = 0
         self.dead_total = 0
         self.mark_version = 0
+        self.age_mark = 0
         self.marks = [0] * BANDS
+        self.lanes = [0] * BANDS
 
     def encode(self) -> bytes:
         return _QUEUE.pack(
             self.ready, self.claimed, self.delayed, self.retrying, self.dead, self.enqueued_total,
             self.claimed_total, self.succeeded_total, self.failed_total, self.expired_total, self.cancelled_total,
-            self.dead_total, self.mark_version, *self.marks,
+            self.dead_total, self.mark_version, self.age_mark, *self.marks, *self.lanes,
         )  # fmt: skip
 
     @staticmethod
@@ -208,9 +240,200 @@ class Queue:
         (
             queue.ready, queue.claimed, queue.delayed, queue.retrying, queue.dead, queue.enqueued_total,
             queue.claimed_total, queue.succeeded_total, queue.failed_total, queue.expired_total,
-            queue.cancelled_total, queue.dead_total, queue.mark_version, *queue.marks,
+            queue.cancelled_total, queue.dead_total, queue.mark_version, queue.age_mark, *bands,
         ) = _QUEUE.unpack(row)  # fmt: skip
+        queue.marks, queue.lanes = bands[:BANDS], bands[BANDS:]
         return queue
+
+
+_LANE = struct.Struct(">QQ")
+
+
+class Lane:
+    """The ready tasks of one priority, tenant and limit key: how many, and their low-water mark."""
+
+    __slots__ = ("mark", "ready")
+
+    def __init__(self, ready: int = 0, mark: int = 0) -> None:
+        self.ready = ready
+        self.mark = mark
+
+    def encode(self) -> bytes:
+        return _LANE.pack(self.ready, self.mark)
+
+    @staticmethod
+    def decode(row: bytes) -> "Lane":
+        return Lane(*_LANE.unpack(row))
+
+
+_AGED = struct.Struct(">16sIBH")
+
+
+def aged_row(task_id: bytes, size_bytes: int, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
+    """An `Aged`, written without making one."""
+    return _AGED.pack(task_id, size_bytes, priority, len(tenant)) + tenant + limit_key
+
+
+class Aged(NamedTuple):
+    """Where a ready task with a tenant or a limit key is, for whoever looks for the oldest one of all lanes."""
+
+    task_id: bytes
+    size_bytes: int
+    priority: int
+    tenant: bytes
+    limit_key: bytes
+
+    def encode(self) -> bytes:
+        return aged_row(*self)
+
+    @staticmethod
+    def decode(row: bytes) -> "Aged":
+        task_id, size_bytes, priority, tenant_n = _AGED.unpack_from(row)
+        at = _AGED.size + tenant_n
+        return Aged(task_id, size_bytes, priority, row[_AGED.size : at], row[at:])
+
+
+_BUCKET = struct.Struct(">QQQ")
+bucket_row = _BUCKET.pack  # of a `Bucket`'s fields, without making one
+
+
+class Bucket(NamedTuple):
+    """The level of a rate limit; once it is full again the row says nothing and goes."""
+
+    level_micro: int  # in millionths of a claim
+    at_ms: int
+    forget_ms: int
+
+    def encode(self) -> bytes:
+        return _BUCKET.pack(*self)
+
+    @staticmethod
+    def decode(row: bytes) -> "Bucket":
+        return Bucket(*_BUCKET.unpack(row))
+
+    @staticmethod
+    def forget_ms_in(row: bytes) -> int:
+        """That alone, where the rest is not needed."""
+        return int.from_bytes(row[-8:], "big")
+
+
+ATTEMPTS_KEPT = 16
+
+# How an attempt ended. The numbers are stored.
+ATTEMPT_FAILED = 1
+ATTEMPT_LEASE_EXPIRED = 2
+ATTEMPT_TIMED_OUT = 3
+
+_ATTEMPT = struct.Struct(">BQQHH")
+
+
+class Attempt(NamedTuple):
+    """One attempt that came to nothing."""
+
+    how: int  # ATTEMPT_*
+    claimed_ms: int
+    ended_ms: int
+    worker: bytes
+    brief: bytes  # of its error, opaque to the machine
+
+    def encode(self) -> bytes:
+        head = _ATTEMPT.pack(self.how, self.claimed_ms, self.ended_ms, len(self.worker), len(self.brief))
+        return head + self.worker + self.brief
+
+
+class Attempts(NamedTuple):
+    """The newest attempts of a task that came to nothing, the oldest first."""
+
+    kept: tuple[Attempt, ...] = ()
+
+    def plus(self, attempt: Attempt) -> "Attempts":
+        return Attempts((*self.kept, attempt)[-ATTEMPTS_KEPT:])
+
+    def encode(self) -> bytes:
+        return b"".join(attempt.encode() for attempt in self.kept)
+
+    @staticmethod
+    def decode(row: bytes) -> "Attempts":
+        kept, at = [], 0
+        while at < len(row):
+            how, claimed_ms, ended_ms, worker_n, brief_n = _ATTEMPT.unpack_from(row, at)
+            a = at + _ATTEMPT.size
+            b = a + worker_n
+            at = b + brief_n
+            kept.append(Attempt(how, claimed_ms, ended_ms, row[a:b], row[b:at]))
+        return Attempts(tuple(kept))
+
+
+_SCHEDULE = struct.Struct(">QQQBQQ16s")
+
+
+class Schedule(NamedTuple):
+    """A schedule and how far it is. What it says is opaque to the machine."""
+
+    version: int  # grows with every change
+    next_ms: int  # the next tick; 0: never, or paused
+    last_ms: int  # the newest tick that is dealt with; 0: none yet
+    paused: int
+    fired_total: int
+    skipped_total: int
+    last_task_id: bytes  # of the newest tick's task; zeros: none yet
+    body: bytes
+
+    def encode(self) -> bytes:
+        return _SCHEDULE.pack(*self[:-1]) + self.body
+
+    @staticmethod
+    def decode(row: bytes) -> "Schedule":
+        version, next_ms, last_ms, paused, fired, skipped, last_task_id = _SCHEDULE.unpack_from(row)
+        return Schedule(version, next_ms, last_ms, paused, fired, skipped, last_task_id, row[_SCHEDULE.size :])
+
+
+NO_TASK = bytes(TASK_ID_BYTES)
+
+_DISCARD = struct.Struct(">BQQBHHHH")
+
+
+class Discard(NamedTuple):
+    """What is left of a dead letter that was discarded."""
+
+    dead_reason: int
+    died_ms: int
+    forget_ms: int
+    queue: bytes
+    type: bytes
+    tenant: bytes
+    by: bytes
+    note: bytes
+
+    def encode(self) -> bytes:
+        names = (self.queue, self.type, self.tenant, self.by, self.note)
+        head = _DISCARD.pack(self.dead_reason, self.died_ms, self.forget_ms, *map(len, names))
+        return head + b"".join(names)
+
+    @staticmethod
+    def decode(row: bytes) -> "Discard":
+        dead_reason, died_ms, forget_ms, *lengths = _DISCARD.unpack_from(row)
+        names, at = [], _DISCARD.size
+        for length in lengths:
+            names.append(row[at : at + length])
+            at += length
+        return Discard(dead_reason, died_ms, forget_ms, *names)
+
+
+class Share(NamedTuple):
+    """What a shard may use of a limit that is dealt here: numbers of the dealer's own, opaque to the machine."""
+
+    body: bytes
+
+    def encode(self) -> bytes:
+        return self.body
+
+    @staticmethod
+    def decode(row: bytes) -> "Share":
+        return Share(row)
+
+
+_SETTINGS = struct.Struct(">QQ")
 
 
 class Settings(NamedTuple):
@@ -218,13 +441,15 @@ class Settings(NamedTuple):
 
     version: int  # grows with every change
     policy: bytes
+    rates_since_ms: int = 0  # levels of token buckets from before say nothing any more; 0: all of them count
 
     def encode(self) -> bytes:
-        return self.version.to_bytes(8, "big") + self.policy
+        return _SETTINGS.pack(self.version, self.rates_since_ms) + self.policy
 
     @staticmethod
     def decode(row: bytes) -> "Settings":
-        return Settings(int.from_bytes(row[:8], "big"), row[8:])
+        version, rates_since_ms = _SETTINGS.unpack_from(row)
+        return Settings(version, row[_SETTINGS.size :], rates_since_ms)
 
 
 class Letter(NamedTuple):
@@ -275,7 +500,7 @@ class Inbox(NamedTuple):
         return Inbox(int.from_bytes(row, "big"))
 
 
-_DEDUP = struct.Struct(">16sQQ")
+_DEDUP = struct.Struct(">16sQQQ")
 
 
 class Dedup(NamedTuple):
@@ -284,6 +509,7 @@ class Dedup(NamedTuple):
     task_id: bytes
     forget_ms: int
     window_ms: int  # how much longer to remember it if the task still lives when `forget_ms` comes
+    digest: int  # of what the task was made of; 0: not to be compared
 
     def encode(self) -> bytes:
         return _DEDUP.pack(*self)
@@ -307,19 +533,18 @@ class Recent(NamedTuple):
     kind: int  # ANSWER_*
     state: int
     retry_at_ms: int
-    follow_ups: tuple[tuple[bytes, bool], ...]  # (task id, duplicate)
+    follow_ups: tuple[tuple[bytes, bool, int], ...]  # (task id, duplicate, state of a duplicate)
 
     def encode(self) -> bytes:
         head = _RECENT.pack(self.task_id, self.kind, self.state, self.retry_at_ms, len(self.follow_ups))
-        return head + b"".join(task_id + bytes([duplicate]) for task_id, duplicate in self.follow_ups)
+        return head + b"".join(task_id + bytes(pair) for task_id, *pair in self.follow_ups)
 
     @staticmethod
     def decode(row: bytes) -> "Recent":
         settled_id, kind, state, retry_at_ms, count = _RECENT.unpack_from(row)
-        step = TASK_ID_BYTES + 1
-        starts = range(_RECENT.size, _RECENT.size + count * step, step)
-        pairs = tuple((row[at : at + TASK_ID_BYTES], bool(row[at + TASK_ID_BYTES])) for at in starts)
-        return Recent(settled_id, kind, state, retry_at_ms, pairs)
+        ends = range(_RECENT.size + TASK_ID_BYTES, _RECENT.size + count * (TASK_ID_BYTES + 2), TASK_ID_BYTES + 2)
+        follow_ups = tuple((row[at - TASK_ID_BYTES : at], bool(row[at]), row[at + 1]) for at in ends)
+        return Recent(settled_id, kind, state, retry_at_ms, follow_ups)
 
 
 REPORT_ERROR = 1

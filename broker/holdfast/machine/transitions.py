@@ -6,21 +6,30 @@ one. The caller has checked the guards; these functions cannot refuse.
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.effects import ReadyTask
+from holdfast.machine.effects import READY_TO_CLAIM, Freed, ReadyTask, Timing
 from holdfast.machine.ids import make_token
 from holdfast.machine.rows import (
     CANCELLED,
     CLAIMED,
     DEAD,
     DELAYED,
+    HAS_ATTEMPTS,
+    LOST_UNIQUE_KEY,
     NOT_DEAD,
     READY,
     RETRY_PENDING,
     SUCCEEDED,
+    UNIQUE_UNTIL_DONE,
+    UNIQUE_WHILE_WAITING,
+    Attempt,
+    Attempts,
     Execution,
     Queue,
+    aged_row,
     ready_row,
 )
+
+_UNIQUE = UNIQUE_UNTIL_DONE | UNIQUE_WHILE_WAITING
 
 
 def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
@@ -28,10 +37,13 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     if state == CLAIMED:
         queue.claimed -= 1
         draft.delete(keys.claim_expiry(task.timer_ms, task_id))
-        draft.add_worker_claims(task.worker, -1)
+        _count_claim(draft, task, -1)
+        draft.effects.freed[Freed(task.queue, task.tenant, task.limit_key)] = None
     elif state == READY:
         queue.ready -= 1
-        draft.delete(keys.ready(task.queue, task.priority, task.sequence))
+        draft.delete(keys.ready(task.queue, task.priority, task.sequence, task.tenant, task.limit_key))
+        if task.tenant or task.limit_key:
+            _leave_lane(draft, task, queue)
     elif state == DELAYED:
         queue.delayed -= 1
         draft.delete(keys.due(task.timer_ms, task_id))
@@ -53,10 +65,71 @@ def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: 
     draft.save(task_id, task)
 
 
-def enter_ready_line(draft: Draft, task_id: bytes, task: Execution) -> None:
-    """READY at the end of the line: its waiting is over."""
+def _count_claim(draft: Draft, task: Execution, delta: int) -> None:
+    """Counts the claims of whoever has caps of its own. Callers that claim without a name are not counted."""
+    if task.worker:
+        draft.add_count(keys.worker(task.worker), delta)
+    if task.tenant:
+        draft.add_count(keys.running(task.queue, keys.SCOPE_TENANT, task.tenant), delta)
+    if task.limit_key:
+        draft.add_count(keys.running(task.queue, keys.SCOPE_KEY, task.limit_key), delta)
+
+
+def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+    """A ready task with a tenant or a limit key waits in a lane of its own, and in the line of all by age."""
+    lane = draft.lane(keys.lane(task.queue, task.priority, task.tenant, task.limit_key))
+    if not lane.ready:
+        queue.lanes[task.priority] += 1
+        lane.mark = task.sequence
+    lane.ready += 1
+    if task.sequence < lane.mark:
+        lane.mark = task.sequence
+    if task.sequence < queue.age_mark:
+        queue.age_mark = task.sequence
+    aged = aged_row(task_id, task.size_bytes, task.priority, task.tenant, task.limit_key)
+    draft.writes[keys.ready_age(task.queue, task.sequence)] = aged
+
+
+def _leave_lane(draft: Draft, task: Execution, queue: Queue) -> None:
+    lane = draft.lane(keys.lane(task.queue, task.priority, task.tenant, task.limit_key))
+    lane.ready -= 1
+    if not lane.ready:
+        queue.lanes[task.priority] -= 1
+    draft.writes[keys.ready_age(task.queue, task.sequence)] = None
+
+
+def _take_unique_key(draft: Draft, task_id: bytes, task: Execution) -> None:
+    """A task that waits again takes its key back, unless another one has it by now."""
+    if task.flags & _UNIQUE:
+        key = keys.unique(task.queue, task.unique_key)
+        holder = draft.get(key)
+        if holder is None:
+            draft.put(key, task_id)
+        if holder is None or holder == task_id:
+            task.flags &= ~LOST_UNIQUE_KEY
+        else:
+            task.flags |= LOST_UNIQUE_KEY
+
+
+def _drop_unique_key(draft: Draft, task_id: bytes, task: Execution) -> None:
+    if task.flags & _UNIQUE:
+        key = keys.unique(task.queue, task.unique_key)
+        if draft.get(key) == task_id:
+            draft.delete(key)
+
+
+def _end_start_by(draft: Draft, task_id: bytes, task: Execution) -> None:
+    if task.start_by_ms:
+        draft.delete(keys.start_by(task.start_by_ms, task_id))
+        task.start_by_ms = 0
+
+
+def enter_ready_line(draft: Draft, task_id: bytes, task: Execution, priority: int | None = None) -> None:
+    """READY at the end of the line, of another priority if one is given: its waiting is over."""
     queue = draft.queue(task.queue)
     _leave(draft, task_id, task, queue)
+    if priority is not None:
+        task.priority = priority
     join_ready_line(draft, task_id, task, queue)
 
 
@@ -72,7 +145,8 @@ def return_to_ready_line(draft: Draft, task_id: bytes, task: Execution) -> None:
     """READY in its old place: a claim came to nothing."""
     queue = draft.queue(task.queue)
     _leave(draft, task_id, task, queue)
-    queue.marks[task.priority] = min(queue.marks[task.priority], task.sequence)
+    if task.is_plain:
+        queue.marks[task.priority] = min(queue.marks[task.priority], task.sequence)
     queue.mark_version += 1
     _become_ready(draft, task_id, task, queue)
 
@@ -80,28 +154,43 @@ def return_to_ready_line(draft: Draft, task_id: bytes, task: Execution) -> None:
 def _become_ready(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     queue.ready += 1
     name, priority, sequence, size_bytes = task.queue, task.priority, task.sequence, task.size_bytes
-    draft.writes[keys.ready(name, priority, sequence)] = ready_row(task_id, size_bytes)
-    draft.effects.ready.append(ReadyTask(name, priority, sequence, task_id, size_bytes))
+    tenant, limit_key = task.tenant, task.limit_key
+    draft.writes[keys.ready(name, priority, sequence, tenant, limit_key)] = ready_row(task_id, size_bytes)
+    if tenant or limit_key:
+        _join_lane(draft, task_id, task, queue)
+    if task.unique_key:
+        _take_unique_key(draft, task_id, task)
+    draft.effects.ready.append(ReadyTask(name, priority, sequence, task_id, size_bytes, tenant, limit_key))
     _enter(draft, task_id, task, READY, 0)
 
 
 def enter_claimed(draft: Draft, task_id: bytes, task: Execution, worker: bytes, expiry_ms: int) -> None:
-    """CLAIMED under a new token."""
+    """CLAIMED under a new token, for no longer than the task may run at a time."""
     queue = draft.queue(task.queue)
+    now_ms = draft.now_ms
+    draft.effects.timings.append(Timing(task.queue, task.type, READY_TO_CLAIM, now_ms - task.changed_ms))
     _leave(draft, task_id, task, queue)
+    if task.start_by_ms:
+        _end_start_by(draft, task_id, task)
+    if task.flags & UNIQUE_WHILE_WAITING:
+        _drop_unique_key(draft, task_id, task)
+    if task.timeout_ms:
+        expiry_ms = min(expiry_ms, now_ms + task.timeout_ms)
     queue.claimed += 1
     queue.claimed_total += 1
     task.token = make_token(draft.meta.incarnation, draft.meta.next_token)
     draft.meta.next_token += 1
     task.claims += 1
     task.worker = worker
-    draft.add_worker_claims(worker, 1)
+    _count_claim(draft, task, 1)
     _arm_lease(draft, task_id, expiry_ms)
     _enter(draft, task_id, task, CLAIMED, expiry_ms)
 
 
 def prolong_claim(draft: Draft, task_id: bytes, task: Execution, expiry_ms: int) -> None:
-    """CLAIMED as before, with another expiry."""
+    """CLAIMED as before, with another expiry, but never beyond the time that the task may run."""
+    if task.timeout_ms:
+        expiry_ms = min(expiry_ms, task.changed_ms + task.timeout_ms)
     draft.delete(keys.claim_expiry(task.timer_ms, task_id))
     _arm_lease(draft, task_id, expiry_ms)
     task.timer_ms = expiry_ms
@@ -118,7 +207,11 @@ def _arm_lease(draft: Draft, task_id: bytes, expiry_ms: int) -> None:
 def enter_waiting(draft: Draft, task_id: bytes, task: Execution, state: int, due_ms: int) -> None:
     """DELAYED or RETRY_PENDING until `due_ms`."""
     queue = draft.queue(task.queue)
+    if task.state == READY:
+        withdraw(draft, task_id, task)
     _leave(draft, task_id, task, queue)
+    if task.unique_key:
+        _take_unique_key(draft, task_id, task)
     if state == DELAYED:
         queue.delayed += 1
     else:
@@ -133,7 +226,12 @@ def enter_waiting(draft: Draft, task_id: bytes, task: Execution, state: int, due
 def enter_dead(draft: Draft, task_id: bytes, task: Execution, reason: int, purge_ms: int) -> None:
     """DEAD: kept whole, for a person to look at."""
     queue = draft.queue(task.queue)
+    if task.state == READY:
+        withdraw(draft, task_id, task)
     _leave(draft, task_id, task, queue)
+    _end_start_by(draft, task_id, task)
+    _drop_unique_key(draft, task_id, task)
+    draft.effects.died.add(task.queue)
     queue.dead += 1
     queue.dead_total += 1
     task.dead_reason = reason
@@ -147,8 +245,12 @@ def enter_finished(draft: Draft, task_id: bytes, task: Execution, state: int, pu
     """SUCCEEDED or CANCELLED: the envelope goes, the execution row stays to answer repeated and late calls."""
     queue = draft.queue(task.queue)
     if task.state == READY:
-        draft.effects.withdrawn.append(ReadyTask(task.queue, task.priority, task.sequence, task_id, task.size_bytes))
+        withdraw(draft, task_id, task)
     _leave(draft, task_id, task, queue)
+    if task.start_by_ms:
+        _end_start_by(draft, task_id, task)
+    if task.unique_key:
+        _drop_unique_key(draft, task_id, task)
     if state == SUCCEEDED:
         queue.succeeded_total += 1
     else:
@@ -158,6 +260,31 @@ def enter_finished(draft: Draft, task_id: bytes, task: Execution, state: int, pu
     draft.effects.finished.append(task_id)
     _enter(draft, task_id, task, state, purge_ms)
     draft.retire(task_id)
+
+
+def withdraw(draft: Draft, task_id: bytes, task: Execution) -> None:
+    """Tells the leader that a ready task leaves the line without a claim."""
+    draft.effects.withdrawn.append(
+        ReadyTask(
+            task.queue, task.priority, task.sequence, task_id, task.size_bytes, task.tenant, task.limit_key
+        )
+    )  # fmt: skip
+
+
+def arm_start_by(draft: Draft, task_id: bytes, task: Execution) -> None:
+    draft.put(keys.start_by(task.start_by_ms, task_id), b"")
+    effects = draft.effects
+    if not effects.start_by_ms or task.start_by_ms < effects.start_by_ms:
+        effects.start_by_ms = task.start_by_ms
+
+
+def note_attempt(draft: Draft, task_id: bytes, task: Execution, how: int, brief: bytes) -> None:
+    """A claim of the task came to nothing; call it before the task leaves its state, and save the task after it."""
+    key = keys.attempts(task_id)
+    row = draft.get(key) if task.flags & HAS_ATTEMPTS else None
+    known = Attempts() if row is None else Attempts.decode(row)
+    draft.put(key, known.plus(Attempt(how, task.changed_ms, draft.now_ms, task.worker, brief)).encode())
+    task.flags |= HAS_ATTEMPTS
 
 
 def _arm_purge(draft: Draft, task_id: bytes, purge_ms: int) -> None:
@@ -181,6 +308,8 @@ def vanish(draft: Draft, task_id: bytes, task: Execution) -> None:
     draft.drop(task_id)
     draft.delete(keys.envelope(task_id))
     draft.delete(keys.report(task_id))
+    if task.flags & HAS_ATTEMPTS:
+        draft.delete(keys.attempts(task_id))
 
 
 def remember_until(draft: Draft, when_ms: int, key: bytes) -> None:

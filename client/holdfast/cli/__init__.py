@@ -6,6 +6,7 @@ commands/       the commands, their options and their help, a file per group (th
 
 calls.py        what the commands ask the server
 dead_letters.py retry or discard many dead letters
+schedule_calls.py  what the commands about schedules ask
 workers.py      loads an application and runs a worker for it
 worker_logs.py  what a worker writes on standard error
 bench.py        how fast this server is, seen from here
@@ -19,6 +20,9 @@ local_clusters.py  a cluster on this machine, whose processes are started by cod
 cluster_output.py, cluster_records.py  what the commands about clusters print
 
 problems.py     what can go wrong: a line, what to do, and an exit code
+queue_output.py, schedule_output.py  what the commands about queues and schedules print
+policies.py     what can be set for a queue: names, how it is written and shown
+options.py      values of options as people write them
 output.py       tables and progress bars for people (the only file that knows rich)
 records.py      one line of JSON for programs
 times.py        durations and instants as people write them

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from holdfast.cli.problems import usage
@@ -16,6 +17,8 @@ from holdfast.client import (
     AsyncClient,
     Cancelled,
     ConnectionFailed,
+    DeadLetterFilter,
+    Discard,
     HoldfastError,
     NewTask,
     NodeReport,
@@ -24,29 +27,36 @@ from holdfast.client import (
     ResultTimeout,
     ShardHash,
     TaskInfo,
+    TaskUpdate,
     Transferred,
+    Updated,
+    WorkerInfo,
 )
 
 T = TypeVar("T")
 
 BATCH_ITEMS_MAX = 500  # of one call; the server takes 1,000
 
-_QUEUES_PAGE = 1_000
-_DEAD_PAGE = 1_000
+_PAGE = 1_000  # what the server gives at most
+_STATS_MAX = 100  # queues of one call
 _COMPLETION_TIMEOUT_S = 0.5
 
 
-def json_payload(text: str) -> bytes:
-    """The bytes of a JSON text as it was written, once it is known to be JSON."""
+def json_arguments(text: str) -> bytes:
+    """The bytes of a JSON text as it was written, once it is known to be what a handler can be called with."""
     try:
-        json.loads(text, parse_constant=_no_constant)
-        return text.strip().encode()
+        value = json.loads(text, parse_constant=_no_constant)
+        data = text.strip().encode()
     except RecursionError:
         raise usage("Expected JSON, but it is nested too deeply.") from None
     except UnicodeError:
         raise usage("Expected JSON in UTF-8, but it is in another encoding.") from None
     except ValueError as error:
         raise usage(f"Expected JSON, but it is not: {error}.", "Quote it for the shell: '{\"id\": 1}'.") from None
+    if not isinstance(value, list | dict):
+        hint = "A single argument goes into an array: '[\"acme\"]'."
+        raise usage("Expected a JSON array or object, the arguments of the handler, but it is neither.", hint)
+    return data
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -58,8 +68,61 @@ def enqueue(address: str, timeout_s: float, task: NewTask) -> Accepted:
 
 
 def queue_stats(address: str, timeout_s: float, queues: Sequence[str]) -> list[QueueStats | Rejected]:
+    """Of these queues, in their order. None are all: then without latencies if there are many."""
+
     async def question(client: AsyncClient) -> list[QueueStats | Rejected]:
-        return [each for batch in batches(queues, 100) for each in await client.queue_stats_many(batch)]
+        if queues:
+            return [each for batch in batches(queues, _STATS_MAX) for each in await client.queue_stats_many(batch)]
+        listed = await all_queues(client)
+        if not listed or len(listed) > _STATS_MAX:
+            return list(listed)
+        answers = await client.queue_stats_many([each.queue for each in listed])
+        return [each for each in answers if isinstance(each, QueueStats)]
+
+    return ask(address, timeout_s, question)
+
+
+def waiting_tasks(address: str, timeout_s: float, queue: str) -> int:
+    """How many tasks of the queue could be claimed now or later; `NotFound` if there is no such queue."""
+    stats = ask(address, timeout_s, lambda client: client.queue_stats(queue))
+    return stats.ready + stats.delayed + stats.retrying
+
+
+@dataclass(slots=True)
+class Purge:
+    """How far it got; filled in as it goes, so that it is right also when it ends early."""
+
+    tasks: int = 0
+
+
+def purge_queue(
+    address: str, timeout_s: float, queue: str, purge: Purge, advance: Callable[[int], None], *, dry_run: bool
+) -> None:
+    """`advance` hears how many each page had."""
+
+    def progress(tasks: int) -> None:
+        advance(tasks - purge.tasks)
+        purge.tasks = tasks
+
+    async def question(client: AsyncClient) -> None:
+        purge.tasks = await client.purge_queue(queue, dry_run=dry_run, progress=progress)
+
+    ask(address, timeout_s, question, retry=True)
+
+
+def list_workers(address: str, timeout_s: float, limit: int) -> tuple[list[WorkerInfo], bool]:
+    """Those who claim tasks, by name, and whether there are more."""
+
+    async def question(client: AsyncClient) -> tuple[list[WorkerInfo], bool]:
+        workers: list[WorkerInfo] = []
+        token = ""
+        while len(workers) < limit:
+            page = await client.list_workers(page_size=min(_PAGE, limit - len(workers)), page_token=token)
+            workers += page.workers
+            token = page.next_page_token
+            if not token:
+                break
+        return workers, bool(token)
 
     return ask(address, timeout_s, question)
 
@@ -73,7 +136,7 @@ async def all_queues(client: AsyncClient) -> list[QueueStats]:
     queues: list[QueueStats] = []
     token = ""
     while True:
-        page = await client.list_queues(page_size=_QUEUES_PAGE, page_token=token)
+        page = await client.list_queues(page_size=_PAGE, page_token=token)
         queues += page.queues
         token = page.next_page_token
         if not token:
@@ -117,15 +180,24 @@ def cancel(address: str, timeout_s: float, task_ids: Sequence[str]) -> list[Canc
     return ask(address, timeout_s, question)
 
 
-def list_dead_letters(address: str, timeout_s: float, queue: str, limit: int) -> tuple[list[TaskInfo], bool]:
-    """The oldest dead letters of a queue, and whether there are more. `NotFound` if there is no such queue."""
+def update(address: str, timeout_s: float, updates: Sequence[TaskUpdate]) -> list[Updated | Rejected]:
+    async def question(client: AsyncClient) -> list[Updated | Rejected]:
+        return [each for batch in batches(updates, BATCH_ITEMS_MAX) for each in await client.update_tasks(batch)]
+
+    return ask(address, timeout_s, question)
+
+
+def list_dead_letters(
+    address: str, timeout_s: float, queue: str, where: DeadLetterFilter, limit: int
+) -> tuple[list[TaskInfo], bool]:
+    """The oldest dead letters of a queue that fit, and whether there are more. `NotFound` if there is no such queue."""
 
     async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool]:
         letters: list[TaskInfo] = []
         token = ""
         while len(letters) < limit:
-            size = min(_DEAD_PAGE, limit - len(letters))
-            page = await client.list_dead_letters(queue, page_size=size, page_token=token)
+            size = min(_PAGE, limit - len(letters))
+            page = await client.list_dead_letters(queue, where=where, page_size=size, page_token=token)
             letters += page.tasks
             token = page.next_page_token
             if not token:
@@ -139,6 +211,23 @@ def list_dead_letters(address: str, timeout_s: float, queue: str, limit: int) ->
 
 def get_dead_letter(address: str, timeout_s: float, task_id: str) -> TaskInfo:
     return ask(address, timeout_s, lambda client: client.get_dead_letter(task_id))
+
+
+def list_discards(address: str, timeout_s: float, queue: str, limit: int) -> tuple[list[Discard], bool]:
+    """The oldest records of discarded letters, and whether there are more. An empty queue: of all."""
+
+    async def question(client: AsyncClient) -> tuple[list[Discard], bool]:
+        discards: list[Discard] = []
+        token = ""
+        while len(discards) < limit:
+            page = await client.list_discards(queue, page_size=min(_PAGE, limit - len(discards)), page_token=token)
+            discards += page.discards
+            token = page.next_page_token
+            if not token:
+                break
+        return discards, bool(token)
+
+    return ask(address, timeout_s, question)
 
 
 def describe_nodes(address: str, timeout_s: float) -> list[NodeReport]:

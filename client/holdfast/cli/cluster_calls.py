@@ -15,6 +15,7 @@ from holdfast.client import (
     HoldfastError,
     MoveWish,
     NodeReport,
+    NotFound,
     Plan,
     QueuePolicy,
     QueueSettings,
@@ -191,3 +192,19 @@ def set_queue(
         timeout_s,
         lambda client: client.set_queue(queue, policy=policy, clear=clear, spread=spread, pin=pin, home=home),
     )
+
+
+def pause_queue(address: str, timeout_s: float, queue: str, *, paused: bool) -> tuple[QueueSettings, bool]:
+    """The settings after it, and whether the queue has ever had a task: if not, its name may be wrong."""
+
+    async def question(client: AsyncClient) -> tuple[QueueSettings, bool]:
+        settings = await (client.pause_queue(queue) if paused else client.resume_queue(queue))
+        try:
+            await client.queue_stats(queue)
+        except NotFound:
+            return settings, False
+        except HoldfastError:
+            pass  # it is paused, which is what was asked for
+        return settings, True
+
+    return calls.ask(address, timeout_s, question)

@@ -3,19 +3,17 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from holdfast.cli import health, output
+from holdfast.cli import health, output, policies
 from holdfast.cli.cluster_calls import Overview
 from holdfast.cli.health import ShardView
 from holdfast.cli.output import Shown
 from holdfast.cli.plans import Show, tally
-from holdfast.cli.times import shown_duration
 from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueueSettings, StepState
 
 STEPS_SHOWN_MAX = 20
 _SHARDS_SHOWN_MAX = 40
 _USUAL_WAITS = ("is busy", "for the moves of the shard")  # how the servers say that others go first
 PLAN_NOTE = "`holdfast shard apply` carries it on"  # nobody else does, once whoever began it has gone
-_BY_DEFAULT = "as the brokers' configuration says"
 
 _STATE_WORDS = {
     StepState.WAITING: "waits",
@@ -260,23 +258,9 @@ def settings_rows(settings: QueueSettings) -> list[tuple[str, str]]:
     ]
     if route.draining:
         rows.append(("draining", f"{_shards(route.draining)}: older tasks, served where they are until none is left"))
-    for label, value_ms in (
-        ("retry base", policy.retry_base_ms),
-        ("retry cap", policy.retry_cap_ms),
-        ("dedup window", policy.dedup_window_ms),
-        ("result ttl", policy.result_ttl_ms),
-        ("finished retention", policy.finished_retention_ms),
-        ("dead retention", policy.dead_retention_ms),
-    ):
-        rows.append((label, _BY_DEFAULT if value_ms is None else shown_duration(value_ms) if value_ms else "0"))
-    for label, value in (
-        ("max attempts", policy.max_attempts),
-        ("max claims", policy.max_claims),
-        ("retry factor", policy.retry_factor),
-        ("retry jitter", policy.retry_jitter),
-    ):
-        rows.append((label, _BY_DEFAULT if value is None else f"{value:g}"))
-    return rows
+    if policy.paused:
+        rows.append(("paused", f"nothing is handed out until `holdfast queue resume {route.queue}`"))
+    return rows + policies.rows(policy)
 
 
 def _shards(shards: Sequence[int]) -> str:

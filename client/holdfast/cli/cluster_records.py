@@ -5,8 +5,9 @@ from dataclasses import asdict
 
 from holdfast.cli import health, records
 from holdfast.cli.cluster_calls import Overview
+from holdfast.cli.options import word
 from holdfast.cli.plans import tally
-from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueueSettings
+from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueuePolicy, QueueSettings
 
 
 def cluster_json(info: ClusterInfo) -> dict[str, object]:
@@ -75,7 +76,6 @@ def step_json(step: PlanStep) -> dict[str, object]:
 def settings_json(settings: QueueSettings) -> dict[str, object]:
     route = settings.route
     newest = route.sets[-1].shards if route.sets else (route.home,)
-    policy: Mapping[str, object] = asdict(settings.policy)
     return {
         "queue": route.queue,
         "home": route.home,
@@ -83,6 +83,20 @@ def settings_json(settings: QueueSettings) -> dict[str, object]:
         "newest": list(newest),
         "shards": list(route.shards),
         "draining": list(route.draining),
-        "policy": {name: value for name, value in policy.items() if value is not None},
+        "policy": _policy_json(settings.policy),
         "version": settings.version,
     }
+
+
+def _policy_json(policy: QueuePolicy) -> dict[str, object]:
+    """Only what is set."""
+    values = _given(asdict(policy))
+    if policy.retry_shape is not None:
+        values["retry_shape"] = word(policy.retry_shape)
+    if policy.tenants:
+        values["tenants"] = [_given(asdict(tenant)) for tenant in policy.tenants]
+    return values
+
+
+def _given(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None and value != ()}

@@ -1,16 +1,20 @@
 """Retry or discard many dead letters, in batches.
 
-All of a queue means those that are dead when it begins. Their ids are read first, as many as the queue has, oldest
-first; only then is the first one touched. So a task that is retried and dies again meanwhile is not retried again.
+All of a queue, or all that fit a filter, means those that are dead when it begins. Their ids are read first, as many as
+the queue has, oldest first; only then is the first one touched. So a task that is retried and dies again meanwhile is
+not retried again.
 """
 
+import getpass
+import os
+import socket
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.cli import calls
-from holdfast.client import AsyncClient, HoldfastError, OutcomeUnknown, Rejected, ServerError
+from holdfast.client import AsyncClient, DeadLetterFilter, HoldfastError, OutcomeUnknown, Rejected, ServerError
 
 _PAGE = 1_000
 _FAILURES_KEPT_MAX = 20
@@ -36,19 +40,45 @@ class Report:
     failures: list[tuple[str, Rejected]] = field(default_factory=list)  # the first few: task id, and why
     stopped_by: HoldfastError | None = None  # what kept the rest from being tried
 
+    def count(self, task_id: str, refusal: Rejected | None) -> None:
+        if refusal is None:
+            self.done += 1
+            return
+        self.failed += 1
+        if len(self.failures) < _FAILURES_KEPT_MAX:
+            self.failures.append((task_id, refusal))
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What is to be done with letters, and what is written down about it."""
+
+    verb: Verb
+    by: str = ""  # of a discard: who
+    note: str = ""  # and why
+
 
 def count(address: str, timeout_s: float, queue: str) -> int:
     """How many dead letters the queue has; `NotFound` if there is no such queue."""
     return calls.ask(address, timeout_s, lambda client: client.queue_stats(queue)).dead
 
 
-def act_on(address: str, timeout_s: float, verb: Verb, task_ids: Sequence[str], report: Report) -> None:
+def whoever_this_is() -> str:
+    """user@host, for the record of a discard."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+def act_on(address: str, timeout_s: float, action: Action, task_ids: Sequence[str], report: Report) -> None:
     """Named letters. Raises if the first call already fails."""
 
     async def act(client: AsyncClient) -> None:
         for batch in calls.batches(task_ids, calls.BATCH_ITEMS_MAX):
             try:
-                await _act_on_batch(client, verb, batch, report)
+                await _act_on_batch(client, action, batch, report)
             except HoldfastError as error:
                 if not report.done + report.failed:
                     raise
@@ -58,18 +88,45 @@ def act_on(address: str, timeout_s: float, verb: Verb, task_ids: Sequence[str], 
     calls.ask(address, timeout_s, act)
 
 
-def act_on_all(
-    address: str, timeout_s: float, verb: Verb, queue: str, letters_max: int, report: Report, advance: Advance
+def look_at(address: str, timeout_s: float, task_ids: Sequence[str], report: Report) -> None:
+    """Counts as done those that are dead letters, and changes nothing."""
+
+    async def look(client: AsyncClient) -> None:
+        for task_id in task_ids:
+            try:
+                await client.get_dead_letter(task_id)
+            except Rejected as error:
+                report.count(task_id, error)
+            else:
+                report.count(task_id, None)
+
+    calls.ask(address, timeout_s, look)
+
+
+def find(
+    address: str, timeout_s: float, queue: str, where: DeadLetterFilter, letters_max: int, advance: Advance
+) -> bytes:
+    """The packed ids of the `letters_max` oldest letters that fit; `advance` hears of each."""
+    return bytes(
+        calls.ask(address, timeout_s, lambda client: _ids(client, queue, where, letters_max, advance), retry=True)
+    )
+
+
+def found_count(packed: bytes) -> int:
+    return len(packed) // _ID_BYTES
+
+
+def act_on_found(
+    address: str, timeout_s: float, action: Action, packed: bytes, report: Report, advance: Advance
 ) -> None:
-    """The `letters_max` oldest letters of the queue; `advance` hears of each when it is found and when it is done."""
+    """What `find` has found; `advance` hears of each when it is done."""
 
     async def act(client: AsyncClient) -> None:
         try:
-            packed = await _ids(client, queue, letters_max, advance)
             size = calls.BATCH_ITEMS_MAX * _ID_BYTES
             for at in range(0, len(packed), size):
                 batch = _unpack(packed[at : at + size])
-                await _act_on_batch(client, verb, batch, report)
+                await _act_on_batch(client, action, batch, report)
                 advance(len(batch))
         except HoldfastError as error:
             report.stopped_by = error
@@ -77,32 +134,31 @@ def act_on_all(
     calls.ask(address, timeout_s, act, retry=True)
 
 
-async def _act_on_batch(client: AsyncClient, verb: Verb, task_ids: Sequence[str], report: Report) -> None:
-    call = client.retry_dead_letters if verb is Verb.RETRY else client.discard_dead_letters
+async def _act_on_batch(client: AsyncClient, action: Action, task_ids: Sequence[str], report: Report) -> None:
     report.unknown = len(task_ids)  # until the answer is here
     try:
-        outcomes = await call(task_ids)
+        if action.verb is Verb.RETRY:
+            outcomes = await client.retry_dead_letters(task_ids)
+        else:
+            outcomes = await client.discard_dead_letters(task_ids, by=action.by, note=action.note)
     except Rejected as error:
         if not isinstance(error, OutcomeUnknown | ServerError):
             report.unknown = 0
         raise
     report.unknown = 0
     for task_id, outcome in zip(task_ids, outcomes, strict=True):
-        if isinstance(outcome, Rejected):
-            report.failed += 1
-            if len(report.failures) < _FAILURES_KEPT_MAX:
-                report.failures.append((task_id, outcome))
-        else:
-            report.done += 1
+        report.count(task_id, outcome if isinstance(outcome, Rejected) else None)
 
 
-async def _ids(client: AsyncClient, queue: str, letters_max: int, advance: Advance) -> bytearray:
+async def _ids(
+    client: AsyncClient, queue: str, where: DeadLetterFilter, letters_max: int, advance: Advance
+) -> bytearray:
     """The ids of the oldest letters: 16 bytes each, because there may be millions."""
     packed = bytearray()
     token = ""
     while len(packed) < letters_max * _ID_BYTES:
         size = min(_PAGE, letters_max - len(packed) // _ID_BYTES)
-        page = await client.list_dead_letters(queue, page_size=size, page_token=token)
+        page = await client.list_dead_letters(queue, where=where, page_size=size, page_token=token)
         for letter in page.tasks:
             packed += uuid.UUID(letter.task_id).bytes
         advance(len(page.tasks))

@@ -17,20 +17,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.options import word
 from holdfast.cli.problems import Problem
-from holdfast.cli.times import shown_duration, shown_instant
+from holdfast.cli.times import shown_duration, shown_instant, shown_latency
 from holdfast.client import (
     Accepted,
+    Attempt,
     Cancelled,
     NewTask,
     NodeReport,
-    QueueStats,
     ReplicaHash,
     ReplicaInfo,
     ReplicaRole,
+    RetryPolicy,
     ShardHash,
     TaskInfo,
     TaskState,
+    Updated,
 )
 
 _SHOWN_CHARS_MAX = 4_000
@@ -40,8 +43,6 @@ _COLUMN_GAP = 3
 _REDRAWS_PER_SECOND = 4
 
 Shown = RenderableType  # a part of what is shown: made here, put together elsewhere
-
-_STATES = ("ready", "claimed", "delayed", "retrying", "dead")
 
 _STATE_STYLES = {
     TaskState.READY: "cyan",
@@ -83,42 +84,40 @@ def print_line_at_once(text: str) -> None:
 
 def print_accepted(accepted: Accepted, task: NewTask) -> None:
     if accepted.duplicate:
-        print(f"Already there: task {accepted.task_id} has this request id. Nothing was added.")
+        state = f" ({accepted.state})" if accepted.state is not None else ""
+        names = [name for name, value in (("request id", task.request_id), ("unique key", task.unique_key)) if value]
+        has = " or ".join(names) or "unique key"
+        print(f"Already there: task {accepted.task_id}{state} has this {has}. Nothing was added.")
     else:
         print(f"Accepted task {accepted.task_id} into queue {printable(task.queue)}.")
 
 
-def print_queues(stats: Sequence[QueueStats]) -> None:
-    _print_table(("queue", *_STATES, "oldest"), [_state_cells(each) for each in stats])
-
-
-def print_stats(stats: Sequence[QueueStats]) -> None:
-    names = ("total of", "enqueued", "claimed", "succeeded", "failed", "expired", "cancelled", "dead")
-    totals = []
-    for each in stats:
-        sums = (each.enqueued_total, each.claimed_total, each.succeeded_total, each.failed_total)
-        more = (each.expired_total, each.cancelled_total, each.dead_total)
-        totals.append((each.queue, *(f"{n:,}" for n in (*sums, *more))))
-    now = [(*_state_cells(each), f"{each.waiting_reserves:,}") for each in stats]
-    _print_table(("queue", *_STATES, "oldest", "waiting"), now)
-    print()
-    _print_table(names, totals)
-
-
-def _state_cells(each: QueueStats) -> tuple[str, ...]:
-    counts = (each.ready, each.claimed, each.delayed, each.retrying, each.dead)
-    return (each.queue, *(f"{n:,}" for n in counts), shown_duration(each.oldest_ready_age_ms))
+def print_updated(updated: Mapping[str, Updated]) -> None:
+    for task_id, each in updated.items():
+        print(f"Task {task_id} is changed: it is {each.state}.")
 
 
 def print_task(info: TaskInfo) -> None:
     _print_grid(_task_rows(info), _STATE_STYLES.get(info.state, ""))
+    if info.attempts:
+        print()
+        _print_table(
+            ("attempt by", "began", "took", "ended", "error"), list(map(_attempt_cells, info.attempts)), left=5
+        )
+
+
+def _attempt_cells(attempt: Attempt) -> tuple[str, ...]:
+    took_ms = max(0, attempt.ended_at_ms - attempt.claimed_at_ms)
+    error = _first_line(": ".join(part for part in (attempt.error_type, attempt.error_message) if part))
+    began = shown_instant(attempt.claimed_at_ms).rpartition(".")[0]
+    return (attempt.worker or "-", began or "-", shown_latency(took_ms), attempt.how.lower() or "-", error or "-")
 
 
 def print_waited(info: TaskInfo) -> None:
     """How a task ended, without its payload."""
     rows = [("task", info.task_id), ("state", str(info.state))]
     if info.state is TaskState.SUCCEEDED:
-        rows.append(("result", "(none)" if info.result is None else _shown_bytes(info.result)))
+        rows.append(("result", "(none)" if info.result is None else shown_bytes(info.result)))
     _print_grid(rows, _STATE_STYLES.get(info.state, ""))
 
 
@@ -136,8 +135,12 @@ def print_dead_letters(letters: Sequence[TaskInfo]) -> None:
         error = letter.last_error
         cause = _first_line(f"{error.type}: {error.message}") if error else "-"
         died = shown_instant(letter.changed_at_ms).rpartition(".")[0]
-        rows.append((letter.task_id, letter.task.type if letter.task else "-", died, letter.dead_reason, cause))
+        rows.append((letter.task_id, _type_of(letter) or "-", died, letter.dead_reason, cause))
     _print_table(("task", "type", "died", "because", "last error"), rows, numbers=False)
+
+
+def _type_of(info: TaskInfo) -> str:
+    return info.type or (info.task.type if info.task else "")
 
 
 def print_replicas(reports: Sequence[NodeReport]) -> None:
@@ -232,8 +235,8 @@ def _print_grid(rows: Sequence[tuple[str, str]], state_style: str = "") -> None:
 def _task_rows(info: TaskInfo) -> list[tuple[str, str]]:
     task = info.task
     rows = [("task", info.task_id), ("state", str(info.state)), ("queue", info.queue)]
-    if task is not None:
-        rows.append(("type", task.type))
+    if _type_of(info):
+        rows.append(("type", _type_of(info)))
     rows += [
         ("priority", str(info.priority)),
         ("failures", f"{info.failures} of {info.max_attempts} allowed"),
@@ -248,15 +251,38 @@ def _task_rows(info: TaskInfo) -> list[tuple[str, str]]:
         ("last worker", info.worker),
         ("cancellation", "asked for; the worker will be told" if info.cancel_requested else ""),
         ("dead because", info.dead_reason),
-        ("tenant", task.tenant if task else ""),
+        ("tenant", info.tenant or (task.tenant if task else "")),
+        ("limit key", info.limit_key or (task.limit_key if task else "")),
+        ("unique key", _unique(info)),
+        ("time for an attempt", shown_duration(info.timeout_ms) if info.timeout_ms else ""),
+        ("dead unless started", shown_instant(info.start_by_ms) if info.start_by_ms else ""),
+        ("retries", shown_retry(task.retry) if task and task.retry else ""),
         ("request id", task.request_id if task else ""),
         ("headers", ", ".join(f"{name}: {value}" for name, value in task.headers.items()) if task else ""),
         ("last error", f"{info.last_error.type}: {info.last_error.message}" if info.last_error else ""),
         ("traceback", info.last_error.traceback if info.last_error else ""),
-        ("payload", _shown_bytes(task.payload) if task else ""),
-        ("result", "" if info.result is None else _shown_bytes(info.result)),
+        ("payload", shown_bytes(task.payload) if task else ""),
+        ("result", "" if info.result is None else shown_bytes(info.result)),
     ]
     return rows + [(label, value) for label, value in optional if value]
+
+
+def _unique(info: TaskInfo) -> str:
+    key = info.unique_key or (info.task.unique_key if info.task else "")
+    return f"{key} ({word(info.task.unique_scope)})" if key and info.task is not None else key
+
+
+def shown_retry(retry: RetryPolicy) -> str:
+    """What a task says about its retries; the rest is as its queue says."""
+    parts = [
+        word(retry.shape) if retry.shape is not None else "",
+        f"base {shown_duration(retry.base_ms) if retry.base_ms else '0'}" if retry.base_ms is not None else "",
+        f"factor {retry.factor:g}" if retry.factor is not None else "",
+        f"cap {shown_duration(retry.cap_ms) if retry.cap_ms else '0'}" if retry.cap_ms is not None else "",
+        f"jitter {retry.jitter:g}" if retry.jitter is not None else "",
+        f"not after {', '.join(retry.non_retryable)}" if retry.non_retryable else "",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def print_version(version: Mapping[str, str]) -> None:
@@ -347,7 +373,7 @@ def _wrapped_row(names: Sequence[str], row: Sequence[str], width: int) -> Text:
     return text
 
 
-def _shown_bytes(data: bytes) -> str:
+def shown_bytes(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:

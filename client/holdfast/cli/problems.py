@@ -75,12 +75,17 @@ _NO_LEADER_HINT = (
     "A leader is elected within seconds if a majority of the nodes runs with its data: `holdfast shard ls` shows them."
 )
 _HINTS = {
-    "TASK_NOT_FOUND": "Check the id: `holdfast enqueue` prints it. A finished task is forgotten after a while.",
+    "TASK_NOT_FOUND": "Check the id: `holdfast enqueue` prints it. A finished task is forgotten after a while; "
+    "`holdfast dlq discarded` shows dead letters that were thrown away.",
     "QUEUE_NOT_FOUND": "Check the name with `holdfast queue ls`: a queue exists from its first task on.",
     "SHARD_NOT_FOUND": "`holdfast shard ls` shows which shards there are, and where their replicas are.",
     "NOT_LEADER": _NO_LEADER_HINT,
     "NOT_DEAD": "Only dead letters can be shown, retried or discarded here; `holdfast task get` shows any task.",
     "TASK_FINISHED": "There is nothing left to do; `holdfast task get` shows how it ended.",
+    "TASK_NOT_WAITING": "Only waiting tasks can be changed; `holdfast task cancel` has a worker stop a running one.",
+    "REQUEST_ID_CONFLICT": "Use another --request-id for another task, or give this one the content it had before.",
+    "SCHEDULE_NOT_FOUND": "`holdfast schedule ls` shows which schedules there are, and of which queues.",
+    "SCHEDULE_EXISTS": "`holdfast schedule show` shows it. Without --must-be-new it is changed.",
     "NO_CLUSTER": "Make one with `holdfast cluster init --shards 64`. Its brokers need `etcd_endpoints` in their "
     "configuration; `holdfast cluster up` starts a whole cluster on this machine.",
     "CLUSTER_EXISTS": "`holdfast cluster status` shows it. The number of its shards never changes.",
@@ -93,6 +98,13 @@ _HINTS = {
     "`holdfast shard cancel` gives it up.",
     "ETCD_UNAVAILABLE": "Check that etcd runs and that `etcd_endpoints` of the servers is right, then run this again.",
     "CONFLICT": "Somebody else changed the same at the same time: look again, and repeat it if it is still wanted.",
+}
+# What helps with a field that is wrong, by how its name ends.
+_FIELD_HINTS = {
+    "task_id": "An id looks like 01984f6e-0000-8000-8000-000000000001: `holdfast enqueue` prints it.",
+    "expression": "minute hour day-of-month month day-of-week, with seconds first if there are six; or @daily, @every "
+    "90s. Try it with `holdfast schedule next '30 2 * * mon-fri'`.",
+    "time_zone": "Zones are called as in the tz database: UTC, Europe/Berlin, America/New_York.",
 }
 # Nobody can be reached who could do it: the same as if there were no answer in time.
 _UNREACHABLE = ("NOT_LEADER", "ETCD_UNAVAILABLE")
@@ -108,8 +120,10 @@ def _refusal(error: Rejected) -> Problem:
     code = ExitCode.UNREACHABLE if error.reason in _UNREACHABLE else ExitCode.REFUSED
     code = ExitCode.NOT_FOUND if isinstance(error, NotFound) else code
     hint = _HINTS.get(error.reason, "")
-    if error.reason == "INVALID_FIELD" and error.field.startswith("task_id"):
-        hint = "An id looks like 01984f6e-0000-8000-8000-000000000001: `holdfast enqueue` prints it."
+    if error.reason == "INVALID_FIELD":
+        # The last part of spec.expression, task_ids[3] or items[0].task_id.
+        name = error.field.rpartition(".")[2].partition("[")[0].removesuffix("s")
+        hint = _FIELD_HINTS.get(name, hint)
     if not hint and error.retry_after_ms:
         hint = f"Try again in {error.retry_after_ms / 1000:g} s."
     return Problem(

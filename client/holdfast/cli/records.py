@@ -10,17 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from holdfast.cli.dead_letters import Report
+from holdfast.cli.options import word
 from holdfast.cli.problems import Problem, problem_of
 from holdfast.client import (
     Accepted,
     Cancelled,
+    Discard,
+    Histogram,
     NewTask,
     NodeReport,
     QueueStats,
+    RetryPolicy,
     ShardHash,
     TaskInfo,
     TaskState,
     Transferred,
+    Updated,
+    WorkerInfo,
     WorkerReport,
 )
 
@@ -34,13 +40,44 @@ def accepted_json(accepted: Accepted, task: NewTask) -> dict[str, object]:
     return {
         "task_id": accepted.task_id,
         "duplicate": accepted.duplicate,
+        "state": None if accepted.state is None else str(accepted.state),
         "queue": task.queue,
         "type": task.type,
     }
 
 
 def stats_json(stats: Sequence[QueueStats]) -> dict[str, object]:
-    return {"queues": [asdict(each) for each in stats]}
+    return {"queues": [_queue_json(each) for each in stats]}
+
+
+def _queue_json(stats: QueueStats) -> dict[str, object]:
+    latencies = [
+        {
+            "type": latency.type,
+            "ready_to_claim": _histogram_json(latency.ready_to_claim),
+            "claim_to_ack": _histogram_json(latency.claim_to_ack),
+        }
+        for latency in stats.latencies
+    ]
+    return {**asdict(stats), "latencies": latencies}
+
+
+def _histogram_json(histogram: Histogram) -> dict[str, object]:
+    return {
+        "count": histogram.count,
+        "mean_ms": histogram.mean_ms,
+        "p50_ms": histogram.quantile_ms(0.5),
+        "p95_ms": histogram.quantile_ms(0.95),
+        "p99_ms": histogram.quantile_ms(0.99),
+    }
+
+
+def workers_json(workers: Sequence[WorkerInfo], *, more: bool) -> dict[str, object]:
+    return {"workers": [asdict(worker) for worker in workers], "more": more}
+
+
+def discards_json(queue: str | None, discards: Sequence[Discard], *, more: bool) -> dict[str, object]:
+    return {"queue": queue, "discards": [asdict(each) for each in discards], "more": more}
 
 
 def task_json(info: TaskInfo) -> dict[str, object]:
@@ -50,9 +87,9 @@ def task_json(info: TaskInfo) -> dict[str, object]:
         "task_id": info.task_id,
         "state": str(info.state),
         "queue": info.queue,
-        "type": task.type if task else None,
+        "type": info.type or (task.type if task else None),
         "priority": info.priority,
-        "tenant": task.tenant if task else None,
+        "tenant": info.tenant or (task.tenant if task else None),
         "request_id": task.request_id if task else None,
         "headers": dict(task.headers) if task else None,
         "failures": info.failures,
@@ -68,13 +105,25 @@ def task_json(info: TaskInfo) -> dict[str, object]:
         "cancel_requested": info.cancel_requested,
         "dead_reason": info.dead_reason,
         "last_error": asdict(info.last_error) if info.last_error else None,
+        "attempts": [asdict(attempt) for attempt in info.attempts],
+        "limit_key": info.limit_key or (task.limit_key if task else None),
+        "unique_key": info.unique_key or (task.unique_key if task else None),
+        "unique_scope": word(task.unique_scope) if task and task.unique_key else None,
+        "timeout_ms": info.timeout_ms,
+        "ttl_ms": task.ttl_ms if task else None,
+        "start_by_ms": info.start_by_ms,
+        "retry": retry_json(task.retry) if task and task.retry else None,
     }
-    values |= _bytes_json("payload", task.payload if task else None)
-    values |= _bytes_json("result", info.result)
+    values |= bytes_json("payload", task.payload if task else None)
+    values |= bytes_json("result", info.result)
     return values
 
 
-def _bytes_json(name: str, data: bytes | None) -> dict[str, object]:
+def retry_json(retry: RetryPolicy) -> dict[str, object]:
+    return {**asdict(retry), "shape": None if retry.shape is None else word(retry.shape)}
+
+
+def bytes_json(name: str, data: bytes | None) -> dict[str, object]:
     encoded = None if data is None else base64.b64encode(data).decode("ascii")
     try:
         value = json.loads(data) if data else None
@@ -105,9 +154,9 @@ def print_problem_json(problem: Problem, others: Sequence[Problem] = ()) -> None
 
 def waited_json(info: TaskInfo, accepted: Accepted | None = None, task: NewTask | None = None) -> dict[str, object]:
     """A finished task. After an enqueue also the keys that an enqueue alone has."""
-    values = task_json(info) | _bytes_json("payload", None)  # `task get` has the payload
+    values = task_json(info) | bytes_json("payload", None)  # `task get` has the payload
     if accepted is not None and task is not None:
-        values |= accepted_json(accepted, task)
+        values |= accepted_json(accepted, task) | {"state": str(info.state)}  # as it is in the end
     return values
 
 
@@ -120,6 +169,10 @@ def cancelled_json(cancelled: Mapping[str, Cancelled]) -> dict[str, object]:
     }
 
 
+def updated_json(updated: Mapping[str, Updated]) -> dict[str, object]:
+    return {"tasks": [{"task_id": task_id, "state": str(each.state)} for task_id, each in updated.items()]}
+
+
 def dead_letters_json(queue: str, letters: Sequence[TaskInfo], *, more: bool) -> dict[str, object]:
     """Without payloads, whatever the server sends: `dlq show` has them."""
     listed = [
@@ -129,17 +182,20 @@ def dead_letters_json(queue: str, letters: Sequence[TaskInfo], *, more: bool) ->
     return {"queue": queue, "dead_letters": listed, "more": more}
 
 
-def dead_letter_report_json(done_word: str, queue: str | None, report: Report) -> dict[str, object]:
-    """`done_word` is the key of the count: retried or discarded."""
+def dead_letter_report_json(done_word: str, queue: str | None, report: Report, *, dry_run: bool) -> dict[str, object]:
+    """`done_word` is the key of the count: retried or discarded. In a dry run it is 0, and there is how many were
+    found."""
+    more: dict[str, object] = {"dry_run": True, "found": report.done} if dry_run else {}
     return {
         "queue": queue,
-        done_word: report.done,
+        done_word: 0 if dry_run else report.done,
         "failed": report.failed,
         "unknown": report.unknown,
         "failures": [
             {"task_id": task_id, "reason": refusal.reason, "message": refusal.message}
             for task_id, refusal in report.failures
         ],
+        **more,
     }
 
 

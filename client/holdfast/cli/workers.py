@@ -36,7 +36,8 @@ def load_app(name: str) -> Holdfast:
     """The application called MODULE:APP. Modules are also looked for in the current directory."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
-        raise usage(f"Expected MODULE:APP, but got {name!r}.", f"For example: {_EXAMPLE}.")
+        hint = "`holdfast workers` lists those that run." if name in ("ls", "list") else f"For example: {_EXAMPLE}."
+        raise usage(f"Expected MODULE:APP, but got {name!r}.", hint)
     if "/" in module_name or module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise usage(f"Expected a module, but {module_name!r} is a file.", f"Write it with dots: {dotted}:{path}")

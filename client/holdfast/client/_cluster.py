@@ -15,9 +15,9 @@ from holdfast.client._cluster_wire import (
     queue_settings,
     topology_of,
 )
+from holdfast.client._options import call_limit_s
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
-from holdfast.client.errors import InvalidArgument, UnexpectedAnswer
-from holdfast.client.models import (
+from holdfast.client.cluster_models import (
     ClusterInfo,
     MoveWish,
     NodeReport,
@@ -30,6 +30,7 @@ from holdfast.client.models import (
     Topology,
     Transferred,
 )
+from holdfast.client.errors import InvalidArgument, UnexpectedAnswer
 from holdfast.proto.v1 import cluster_pb2 as pb
 
 T = TypeVar("T")
@@ -116,7 +117,8 @@ class OperatorCalls:
     ) -> QueueSettings:
         """Changes what is given and leaves the rest of a queue's settings as they are. The queue may be in use.
 
-        policy: only what is not None in it changes. clear: names of fields of the policy that go back to the default.
+        policy: only what is given in it changes; a list replaces the one before, of tenants each by itself. clear:
+        names of fields of the policy that go back to the default; "tenants" forgets them all, "tenants.acme" one.
         spread: over so many shards. pin: on exactly these shards. home: on its home shard alone, as at first; at most
         one of the three. Tasks never move for that: new ones go to the new shards, old ones drain where they are.
         """
@@ -128,7 +130,7 @@ class OperatorCalls:
         def build() -> pb.SetQueueRequest:
             request = pb.SetQueueRequest(queue=queue, clear=_several(clear))
             if policy is not None:
-                put_policy(request.policy, policy)
+                put_policy(request.policy, policy, "policy")
             if spread is not None:
                 request.spread = spread
             elif pin is not None:
@@ -140,6 +142,15 @@ class OperatorCalls:
 
         response = await self._ask(_SET_QUEUE, _build(build, "the settings"), timeout_s)
         return queue_settings(response.settings)
+
+    async def pause_queue(self, queue: str, *, timeout_s: float | None = None) -> QueueSettings:
+        """Hands out no more tasks of a queue, within about a second on all its shards. It still takes new ones, and
+        what is claimed goes on."""
+        return await self.set_queue(queue, policy=QueuePolicy(paused=True), timeout_s=timeout_s)
+
+    async def resume_queue(self, queue: str, *, timeout_s: float | None = None) -> QueueSettings:
+        """Takes `pause_queue` back."""
+        return await self.set_queue(queue, policy=QueuePolicy(paused=False), timeout_s=timeout_s)
 
     # --------------------------------------------------------------------------------------- nodes and plans
 
@@ -207,19 +218,19 @@ class OperatorCalls:
         One report per node, by name, with what it said or why it did not answer. Nothing is repeated: it shows how
         things are.
         """
-        return await _shards.describe_nodes(self._connection, self._timeout_s if timeout_s is None else timeout_s)
+        return await _shards.describe_nodes(self._connection, call_limit_s(timeout_s, self._timeout_s))
 
     async def hash_shard(self, shard: int, *, timeout_s: float | None = None) -> ShardHash:
         """The hashes of the states of all replicas at one index: they must be equal.
 
         Writes a probe into the shard's log and waits for each replica to get there.
         """
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout_s = call_limit_s(timeout_s, self._timeout_s)
         return await _shards.hash_shard(self._connection, shard, timeout_s)
 
     async def transfer(self, shard: int, to: str, *, timeout_s: float | None = None) -> Transferred:
         """Makes the node named `to` the leader of a shard, and returns when it is. Nothing is lost or done twice."""
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout_s = call_limit_s(timeout_s, self._timeout_s)
         return await _shards.transfer(self._connection, shard, to, timeout_s)
 
     async def _ask(
@@ -230,13 +241,15 @@ class OperatorCalls:
         *,
         repeatable: bool = True,
     ) -> ResponseT:
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout_s = call_limit_s(timeout_s, self._timeout_s)
         return await self._connection.ask_any(method, request, timeout_s=timeout_s, repeatable=repeatable)
 
 
 def _build(build: Callable[[], T], where: str) -> T:
     try:
         return build()
+    except InvalidArgument:  # a ValueError, too, but one that names the field
+        raise
     except _MISFITS:
         raise InvalidArgument(
             f"Expected {where} to hold values that the call can carry, but one does not fit.",

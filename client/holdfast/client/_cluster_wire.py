@@ -1,9 +1,10 @@
 """Between the values of `models` about clusters and the messages of the wire API."""
 
 from dataclasses import fields
+from typing import Any
 
-from holdfast.client.errors import UnexpectedAnswer
-from holdfast.client.models import (
+from holdfast.client._fitting import MISFITS, choice_of, misfit, several, wanted_by
+from holdfast.client.cluster_models import (
     ClusterInfo,
     ClusterNode,
     ClusterShard,
@@ -15,8 +16,11 @@ from holdfast.client.models import (
     QueueSettings,
     ShardLeader,
     StepState,
+    TenantPolicy,
     Topology,
 )
+from holdfast.client.errors import InvalidArgument, UnexpectedAnswer
+from holdfast.client.models import RetryShape
 from holdfast.proto.v1 import cluster_pb2 as pb
 
 _STATES: dict[int, StepState] = {
@@ -27,7 +31,11 @@ _STATES: dict[int, StepState] = {
     pb.STEP_STATE_OVERTAKEN: StepState.OVERTAKEN,
 }
 _NUMBERS = {state: pb.StepState.ValueType(number) for number, state in _STATES.items()}
-_POLICY = tuple(field.name for field in fields(QueuePolicy))
+# Fields of one value that is there or not; retry_shape, the lists and the name of a tenant are apart.
+_POLICY = tuple(
+    field.name for field in fields(QueuePolicy) if field.name not in ("retry_shape", "non_retryable", "tenants")
+)
+_TENANT = tuple(field.name for field in fields(TenantPolicy) if field.name != "tenant")
 
 
 def topology_of(message: pb.GetTopologyResponse) -> Topology:
@@ -78,16 +86,57 @@ def put_plan(message: pb.Plan, plan: Plan) -> None:
 def queue_settings(message: pb.QueueSettings) -> QueueSettings:
     if not message.HasField("route"):
         raise UnexpectedAnswer("no route in it")
-    policy = message.policy
-    given = {name: getattr(policy, name) for name in _POLICY if policy.HasField(name)}
-    return QueueSettings(_route(message.route), QueuePolicy(**given), message.version)
+    return QueueSettings(_route(message.route), _policy(message.policy), message.version)
 
 
-def put_policy(message: pb.QueuePolicy, policy: QueuePolicy) -> None:
-    for name in _POLICY:
-        value = getattr(policy, name)
-        if value is not None:
-            setattr(message, name, value)
+def _policy(message: pb.QueuePolicy) -> QueuePolicy:
+    shape = message.retry_shape.upper()
+    return QueuePolicy(
+        **_given(message, _POLICY),
+        retry_shape=RetryShape.__members__.get(shape, RetryShape.UNKNOWN) if shape else None,
+        non_retryable=tuple(message.non_retryable),
+        tenants=tuple(TenantPolicy(each.tenant, **_given(each, _TENANT)) for each in message.tenants),
+    )
+
+
+def _given(message: pb.QueuePolicy | pb.TenantPolicy, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names if message.HasField(name)}
+
+
+def put_policy(message: pb.QueuePolicy, policy: QueuePolicy, where: str) -> None:
+    """Raises InvalidArgument, with the field's name after `where`, for what does not fit."""
+    _put_given(message, policy, _POLICY, where)
+    name = "retry_shape"
+    try:
+        if policy.retry_shape is not None:
+            message.retry_shape = _shape_name(policy.retry_shape)
+        name = "non_retryable"
+        message.non_retryable.extend(several(policy.non_retryable))
+        name = "tenants"
+        for at, tenant in enumerate(policy.tenants):
+            name = f"tenants[{at}]"
+            _put_given(message.tenants.add(tenant=tenant.tenant), tenant, _TENANT, f"{where}.{name}")
+    except InvalidArgument:
+        raise
+    except MISFITS as found:
+        raise misfit(f"{where}.{name}", found) from None
+
+
+def _shape_name(shape: RetryShape) -> str:
+    return choice_of(shape, RetryShape).lower()
+
+
+def _put_given(
+    message: pb.QueuePolicy | pb.TenantPolicy, value: QueuePolicy | TenantPolicy, names: tuple[str, ...], where: str
+) -> None:
+    for name in names:
+        given = getattr(value, name)
+        if given is None:
+            continue
+        try:
+            setattr(message, name, given)
+        except MISFITS as found:
+            raise misfit(f"{where}.{name}", found, wanted_by(type(message), name)) from None
 
 
 def _route(message: pb.QueueRoute) -> QueueRoute:

@@ -8,35 +8,24 @@ A call that is split is done in parts. If some of them fail, their items are ref
 the others are not lost; if all fail in the same way, that error is raised.
 """
 
-import asyncio
 import itertools
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, cast
 
+from holdfast.client._direct_lists import LISTS, all_of, are_alike, list_over_shards, queue_stats
 from holdfast.client._direct_reserve import ReserveOverShards
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
-from holdfast.client.errors import STALE_MAP, ClientClosed, HoldfastError, Rejected, UnexpectedAnswer, rejected
+from holdfast.client.errors import STALE_MAP, HoldfastError, Rejected, UnexpectedAnswer, rejected
+from holdfast.proto.v1 import schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import (
-    NewerGenerationError,
-    QueueRoute,
-    UnknownGenerationError,
-    is_of_home,
-    shard_for_request,
-    visible,
-)
+from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
 
-T = TypeVar("T")
-
-_PAGE_SIZE = 100  # of a list, if the caller leaves it to the server
-_PAGE_BYTES_MAX = 2 * 1024 * 1024
-_SHARDS_AT_ONCE = 16
 _PLACE = re.compile(r"(tasks|items|claims|task_ids|queues)\[(\d+)\]")
 
 
@@ -56,10 +45,17 @@ _BY_ID: dict[str, tuple[str, Callable[[Any], int]]] = {
     "Extend": ("items", _of_claim),
     "Release": ("claims", lambda claim: _of_id(claim.task_id)),
     "Cancel": ("task_ids", _of_id),
+    "UpdateTasks": ("items", lambda item: _of_id(item.task_id)),
     "WaitTasks": ("task_ids", _of_id),
     "RetryDeadLetters": ("task_ids", _of_id),
     "DiscardDeadLetters": ("task_ids", _of_id),
 }
+# The calls on a schedule: it lives on the home of its queue.
+_BY_SCHEDULE = frozenset({"PutSchedule", "GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule"})
+# Those that are about all queues, or about none, if they name none.
+_OF_ALL_WITHOUT_A_QUEUE = (
+    pb.ListDiscardsRequest, schedules_pb2.ListSchedulesRequest, schedules_pb2.PreviewScheduleRequest,
+)  # fmt: skip
 
 
 class Direct:
@@ -120,12 +116,15 @@ class Direct:
         if isinstance(request, pb.GetTaskRequest | pb.GetDeadLetterRequest):
             return await send(request, _of_id(request.task_id))
         if isinstance(request, pb.QueueStatsRequest):
-            return cast(Reply[ResponseT], await _queue_stats(request, routes, cast(Any, send)))
-        if isinstance(request, pb.ListDeadLettersRequest):
-            route = routes[request.queue]
-            return cast(Reply[ResponseT], await _dead_letters(request, route, cast(Any, send)))
-        if isinstance(request, pb.ListQueuesRequest):
-            return cast(Reply[ResponseT], await _all_queues(request, range(self._topology.shards), cast(Any, send)))
+            return cast(Reply[ResponseT], await queue_stats(request, routes, cast(Any, send), _outcomes))
+        if method.name in _BY_SCHEDULE:
+            return await send(request, routes[anything.queue].home)
+        if isinstance(request, schedules_pb2.PreviewScheduleRequest):
+            own = routes.get(request.queue) if request.name else None
+            return await send(request, own.home if own else next(self._turns) % self._topology.shards)
+        if method.name in LISTS:
+            route = routes.get(anything.queue) if hasattr(request, "queue") else None
+            return await list_over_shards(method, request, route, self._topology.shards, send)
         raise AssertionError(f"{method.name} has no way to the leaders")
 
     async def wait(
@@ -194,12 +193,14 @@ class Direct:
         if len(parts) <= 1:
             return await send(request, keys[0] if keys else 0)
         items = getattr(request, field)
-        requests = {shard: method.request() for shard in parts}
+        # What the request says of all its items, each part says too.
+        of_all = {each.name: value for each, value in request.ListFields() if each.name != field}
+        requests = {shard: method.request(**of_all) for shard in parts}
         for shard, positions in parts.items():
             getattr(requests[shard], field).extend(items[at] for at in positions)
         replies = await all_of({shard: send(part, shard) for shard, part in requests.items()})
         errors = [reply for reply in replies.values() if isinstance(reply, HoldfastError)]
-        if len(errors) == len(parts) and _are_alike(errors):
+        if len(errors) == len(parts) and are_alike(errors):
             raise errors[0]
         for error in errors:
             self._topology.doubt_after(error)
@@ -216,13 +217,15 @@ class Direct:
         return Reply(response, min((reply.sent_s for reply in good), default=time.monotonic()))
 
 
-def _queues(request: Any) -> Sequence[str]:
-    """The queues that a request is about, by name; none if it is about tasks by their ids."""
+def _queues(request: Any) -> Iterable[str]:
+    """The queues that a request is about, by name; none if it is about tasks by their ids, or about all shards."""
     if isinstance(request, pb.EnqueueRequest):
         return [task.queue for task in request.tasks]
     if isinstance(request, pb.QueueStatsRequest):
         return request.queues
-    return [request.queue] if isinstance(request, pb.ListDeadLettersRequest) else ()
+    if isinstance(request, _OF_ALL_WITHOUT_A_QUEUE) and not request.queue:
+        return ()
+    return [request.queue] if hasattr(request, "queue") else ()
 
 
 def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
@@ -233,7 +236,7 @@ def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], tur
             keys.append(route.home)
             continue
         try:
-            keys.append(shard_for_request(route, task.request_id, turn))
+            keys.append(shard_for_task(route, task.request_id, task.unique_key, task.limit_key, turn))
         except UnknownGenerationError as unknown:
             raise _stale_map(unknown) from None
     return keys
@@ -252,30 +255,6 @@ def _stale_map(unknown: UnknownGenerationError) -> Rejected:
             "why": "newer" if isinstance(unknown, NewerGenerationError) else "forgotten",
         },
     )
-
-
-async def all_of(calls: dict[int, Awaitable[T]]) -> dict[int, T | HoldfastError]:
-    """What came of each, in the same order; an error of this library in the place of an answer. Not all of many at the
-    same time."""
-    room = asyncio.Semaphore(_SHARDS_AT_ONCE)
-
-    async def one(call: Awaitable[T]) -> T | HoldfastError:
-        async with room:
-            try:
-                return await call
-            except ClientClosed:
-                raise
-            except HoldfastError as error:
-                return error
-
-    answers = await asyncio.gather(*map(one, calls.values()))
-    return dict(zip(calls, answers, strict=True))
-
-
-def _are_alike(errors: Sequence[HoldfastError]) -> bool:
-    """If they are not, one of them could hide that another part may have taken effect."""
-    kinds = {(type(error), error.reason if isinstance(error, Rejected) else "") for error in errors}
-    return len(kinds) == 1 and all(getattr(error, "sent", True) for error in errors)
 
 
 # ------------------------------------------------------------------------------------------------ outcomes
@@ -314,111 +293,3 @@ def _rejection(error: HoldfastError) -> pb.Rejection:
         )
     # A lost connection, or silence: the call may have taken effect.
     return pb.Rejection(reason="OUTCOME_UNKNOWN", message=str(error), retry_after_ms=1)
-
-
-# --------------------------------------------------------------------------------------------- over all shards
-
-_Ask = Callable[[Any, int], Awaitable[Reply[Any]]]
-
-
-async def _queue_stats(
-    request: pb.QueueStatsRequest, routes: dict[str, QueueRoute], send: _Ask
-) -> Reply[pb.QueueStatsResponse]:
-    """Each queue's numbers, added up over its shards. If one of them cannot say, neither can we."""
-    sent_s = time.monotonic()
-    asked: dict[int, list[int]] = {}  # by shard: the places of the queues
-    for at, queue in enumerate(request.queues):
-        for shard in visible(routes[queue]):
-            asked.setdefault(shard, []).append(at)
-    if len(asked) <= 1:
-        return await send(request, next(iter(asked), 0))
-    parts = {
-        shard: pb.QueueStatsRequest(queues=[request.queues[at] for at in places]) for shard, places in asked.items()
-    }
-    replies = await all_of({shard: send(part, shard) for shard, part in parts.items()})
-    errors = [reply for reply in replies.values() if isinstance(reply, HoldfastError)]
-    if len(errors) == len(replies) and _are_alike(errors):
-        raise errors[0]
-    told: list[list[pb.QueueStatsOutcome]] = [[] for _ in request.queues]
-    for shard, places in asked.items():
-        for at, outcome in zip(places, _outcomes(pb.QueueStatsResponse, replies[shard], places), strict=True):
-            told[at].append(outcome)
-    return Reply(pb.QueueStatsResponse(outcomes=[_sum_outcomes(each) for each in told]), sent_s)
-
-
-def _sum_outcomes(outcomes: Sequence[pb.QueueStatsOutcome]) -> pb.QueueStatsOutcome:
-    """A queue need not have been used on each of its shards: one that knows it is enough."""
-    counts = [outcome.counts for outcome in outcomes if outcome.HasField("counts")]
-    refused = next((each for each in outcomes if each.rejection.reason not in ("", "QUEUE_NOT_FOUND")), None)
-    if refused is not None or not counts:
-        return refused or outcomes[0]
-    return pb.QueueStatsOutcome(counts=_sum(counts))
-
-
-def _sum(counts: Sequence[pb.QueueCounts]) -> pb.QueueCounts:
-    total = pb.QueueCounts(queue=counts[0].queue)
-    for field in pb.QueueCounts.DESCRIPTOR.fields:
-        if field.name != "queue":
-            together = max if field.name == "oldest_ready_age_ms" else sum
-            setattr(total, field.name, together(getattr(each, field.name) for each in counts))
-    return total
-
-
-async def _dead_letters(
-    request: pb.ListDeadLettersRequest, route: QueueRoute, send: _Ask
-) -> Reply[pb.ListDeadLettersResponse]:
-    """Pages of one shard after another: the home, then by number. Tokens are as routers write them: the shard, a dot
-    and that shard's own token; without a shard it is the home's."""
-    if visible(route) == (route.home,) and "." not in request.page_token:
-        return await send(request, route.home)
-    sent_s = time.monotonic()
-    line = [route.home, *sorted(shard for shard in visible(route) if shard != route.home)]
-    at, token = _page_place(request.page_token, line)
-    limit = request.page_size or _PAGE_SIZE
-    response = pb.ListDeadLettersResponse()
-    bytes_left = _PAGE_BYTES_MAX
-    while at < len(line):
-        part = pb.ListDeadLettersRequest(queue=request.queue, page_size=limit - len(response.tasks), page_token=token)
-        page = (await send(part, line[at])).message
-        response.tasks.extend(page.tasks)
-        bytes_left -= page.ByteSize()
-        at, token = (at, page.next_page_token) if page.next_page_token else (at + 1, "")
-        if at < len(line) and (len(response.tasks) >= limit or bytes_left <= 0):
-            response.next_page_token = f"{line[at]}.{token}"
-            break
-    return Reply(response, sent_s)
-
-
-def _page_place(token: str, line: Sequence[int]) -> tuple[int, str]:
-    """Where in the line of shards a page begins. A shard that has drained meanwhile is passed over."""
-    number, dot, rest = token.partition(".")
-    if not dot or not (number.isascii() and number.isdigit()):
-        return 0, token  # the home's own, or one that it refuses
-    shard = int(number)
-    if shard in line:
-        return line.index(shard), rest
-    return next((at for at, each in enumerate(line) if at and each > shard), len(line)), ""
-
-
-async def _all_queues(request: pb.ListQueuesRequest, shards: Sequence[int], send: _Ask) -> Reply[pb.ListQueuesResponse]:
-    """Every shard's page from the same name on; a queue may be on several."""
-    if len(shards) == 1:
-        return await send(request, shards[0])
-    sent_s = time.monotonic()
-    pages: list[pb.ListQueuesResponse] = []
-    for reply in (await all_of({shard: send(request, shard) for shard in shards})).values():
-        if isinstance(reply, HoldfastError):
-            raise reply
-        pages.append(reply.message)
-    by_name: dict[str, list[pb.QueueCounts]] = {}
-    # Beyond the end of a page that is not the last of its shard, that shard may have more.
-    complete_to = min((page.queues[-1].queue for page in pages if page.next_page_token and page.queues), default="")
-    for counts in (counts for page in pages for counts in page.queues):
-        if not complete_to or counts.queue <= complete_to:
-            by_name.setdefault(counts.queue, []).append(counts)
-    size = request.page_size or _PAGE_SIZE
-    names = sorted(by_name)
-    response = pb.ListQueuesResponse(queues=[_sum(by_name[name]) for name in names[:size]])
-    if complete_to or len(names) > size:
-        response.next_page_token = names[:size][-1]
-    return Reply(response, sent_s)

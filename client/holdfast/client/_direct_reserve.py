@@ -32,8 +32,11 @@ _DOUBT_S = (
 )
 _ANSWER_S_MIN = 0.1
 _SICK_S = 5.0  # how long a shard that failed is not the one that is tried first
+# After a look that was in vain: somebody else was faster, or the queue is at a limit. Ever longer, but a look that had
+# to wait begins anew: that was a new task.
 _PAUSE_FIRST_S = 0.01
-_PAUSE_MAX_S = 0.2
+_PAUSE_MAX_S = 0.5
+_WAITED_S = 0.1
 
 
 class _Call:
@@ -51,7 +54,7 @@ class _Call:
         self.doubts: dict[int, HoldfastError] = {}
         self.held: set[int] = set()  # shards that have said that they hold some
         self.is_in_doubt = False  # there are doubts that no look was made for yet
-        self.pause_s = _PAUSE_FIRST_S
+        self._pause_s = _PAUSE_FIRST_S
 
     @property
     def wait_left_s(self) -> float:
@@ -60,6 +63,13 @@ class _Call:
     def answer_s(self, wait_s: float = 0.0) -> float:
         """How long an answer may take beyond this wait."""
         return max(_ANSWER_S_MIN, self._ends_s - time.monotonic() - wait_s)
+
+    async def pause(self, looked_s: float) -> None:
+        """After a look that took so long."""
+        if looked_s > _WAITED_S:
+            self._pause_s = _PAUSE_FIRST_S
+        await asyncio.sleep(max(0.0, min(self._pause_s * random.uniform(0.5, 1.0), self.wait_left_s)))
+        self._pause_s = min(_PAUSE_MAX_S, self._pause_s * 2)
 
     def doubt(self, shard: int, error: HoldfastError) -> None:
         """The shard may have claimed; all that is sent from now on is a repetition."""
@@ -155,6 +165,7 @@ class ReserveOverShards:
         ready, is_answered = await self._await_tasks(call, shards, queues, wait_s, waits_for_all=is_repeated)
         if not is_answered:
             raise call.errors[0]
+        looked_s = time.monotonic() - now_s
         replies = []
         for shard in ready:
             reply = await self._claim(call, shard, queues[shard], call.answer_s())
@@ -165,9 +176,8 @@ class ReserveOverShards:
                 break  # what the shard may have claimed comes first
         if ready and not any(replies) and call.wait_left_s <= 0:
             raise call.errors[-1]  # there is something, and nobody lets us have it
-        if ready and call.wait_left_s > 0:  # somebody else was faster
-            await asyncio.sleep(min(call.pause_s * random.uniform(0.5, 1.0), call.wait_left_s))
-            call.pause_s = min(_PAUSE_MAX_S, call.pause_s * 2)
+        if ready or looked_s < wait_s:  # there was something, or servers do not wait as they should
+            await call.pause(looked_s)
         return Reply(pb.ReserveResponse(), now_s)
 
     def _in_turn(self, call: _Call, queues: dict[int, list[int]]) -> list[int]:

@@ -12,11 +12,14 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 PASSING = frozenset(
     {"NOT_LEADER", "SHUTTING_DOWN", "SHARD_NOT_FOUND", "OVERLOADED", "DISK_LOW", "OUTBOX_FULL", "STALE_MAP"}
 )
-# The calls that change tasks. No refusal of a later attempt says what became of the first: e.g. it may come from a
-# server with other limits, or without a map.
+# The calls that change tasks or schedules. No refusal of a later attempt says what became of the first: e.g. it may
+# come from a server with other limits, or without a map.
 CHANGES = frozenset(
-    {"Enqueue", "Reserve", "Ack", "Fail", "Extend", "Release", "Cancel", "RetryDeadLetters", "DiscardDeadLetters"}
-)
+    {
+        "Enqueue", "Reserve", "Ack", "Fail", "Extend", "Release", "Cancel", "UpdateTasks", "RetryDeadLetters",
+        "DiscardDeadLetters", "PurgeQueue", "PutSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule",
+    }
+)  # fmt: skip
 _UNKNOWN = "OUTCOME_UNKNOWN"
 
 # Of calls that change something, item by item.
@@ -27,6 +30,7 @@ _ANSWERS = (
     pb.ExtendResponse,
     pb.ReleaseResponse,
     pb.CancelResponse,
+    pb.UpdateTasksResponse,
     pb.RetryDeadLettersResponse,
     pb.DiscardDeadLettersResponse,
 )

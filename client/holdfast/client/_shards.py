@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.client._rpc import Connection, method
-from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument, NotFound, UnexpectedAnswer
-from holdfast.client.models import (
+from holdfast.client.cluster_models import (
     Membership,
     NodeAddress,
     NodeInfo,
@@ -18,6 +17,7 @@ from holdfast.client.models import (
     ShardHash,
     Transferred,
 )
+from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument, NotFound, UnexpectedAnswer
 from holdfast.proto.v1 import shards_pb2 as pb
 
 NODES_MAX = 1_000  # more than that is not a cluster but a fault

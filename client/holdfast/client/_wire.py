@@ -1,4 +1,5 @@
-"""Between the values of `models` and the messages of the wire API: the only file here that knows both.
+"""Between the values of `models` and the messages of the wire API. `_queues_wire`, `_schedules_wire` and
+`_cluster_wire` do the same for the other calls.
 
 This is the library's hot path: a batch passes through it item by item, so it sets and reads fields directly, and looks
 at optional ones only where they are present.
@@ -6,50 +7,62 @@ at optional ones only where they are present.
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import fields
+from typing import Any
 
-from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer, rejected
+from holdfast.client._fitting import (
+    MISFITS,
+    at_most_one_start,
+    both_given,
+    build,
+    field_misfit,
+    misfit,
+    number_of,
+    read_each,
+    several,
+    state_of,
+    wanted_by,
+)
+from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer
 from holdfast.client.models import (
     Accepted,
     Ack,
     Acked,
+    Attempt,
     Cancelled,
     Claim,
     ClaimedTask,
-    DeadLetterDone,
-    DeadLetterPage,
     Extended,
     Extension,
     Failed,
     Failure,
     NewTask,
-    QueuePage,
-    QueueStats,
     Released,
+    RetryPolicy,
+    RetryShape,
     TaskError,
     TaskInfo,
-    TaskState,
+    TaskUpdate,
+    UniqueScope,
+    Updated,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import made_up_id, parse_made_up
 
-T = TypeVar("T")
-
-_STATES: dict[int, TaskState] = {
-    pb.TASK_STATE_READY: TaskState.READY,
-    pb.TASK_STATE_CLAIMED: TaskState.CLAIMED,
-    pb.TASK_STATE_DELAYED: TaskState.DELAYED,
-    pb.TASK_STATE_RETRY_PENDING: TaskState.RETRY_PENDING,
-    pb.TASK_STATE_SUCCEEDED: TaskState.SUCCEEDED,
-    pb.TASK_STATE_DEAD: TaskState.DEAD,
-    pb.TASK_STATE_CANCELLED: TaskState.CANCELLED,
+_SHAPE_NUMBERS = {
+    RetryShape.EXPONENTIAL: pb.RETRY_SHAPE_EXPONENTIAL,
+    RetryShape.LINEAR: pb.RETRY_SHAPE_LINEAR,
+    RetryShape.FIXED: pb.RETRY_SHAPE_FIXED,
 }
+_SHAPES: dict[int, RetryShape] = {number: shape for shape, number in _SHAPE_NUMBERS.items()}
+_SCOPE_NUMBERS = {
+    UniqueScope.UNTIL_DONE: pb.UNIQUE_SCOPE_UNTIL_DONE,
+    UniqueScope.WHILE_WAITING: pb.UNIQUE_SCOPE_WHILE_WAITING,
+}
+_SCOPES: dict[int, UniqueScope] = {number: scope for scope, number in _SCOPE_NUMBERS.items()}
 
 # All numbers of a task, a made-up request id, and what the encoding adds.
-_TASK_BYTES = 200
-
-# What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
-_MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
+_TASK_BYTES = 300
 
 
 # ---------------------------------------------------------------------------------------------- requests
@@ -78,9 +91,17 @@ def make_up_request_ids(
     return without
 
 
+def told_apart(tasks: Sequence[NewTask], made_up: Sequence[int]) -> Sequence[int]:
+    """The places among these where a duplicate cannot be another's task, because there is no unique key."""
+    return [at for at in made_up if not tasks[at].unique_key]
+
+
 def approximate_bytes(task: NewTask) -> int:
     """About what a task takes in a request, never less: a character has up to four bytes."""
     text = len(task.queue) + len(task.type) + len(task.tenant) + len(task.request_id or "")
+    text += len(task.unique_key) + len(task.limit_key)
+    if task.retry is not None:
+        text += sum(len(name) + 2 for name in task.retry.non_retryable)
     text += sum(len(name) + len(value) + 2 for name, value in task.headers.items())
     return len(task.payload) + 4 * text + _TASK_BYTES
 
@@ -94,19 +115,20 @@ def reserve_request(
     claim_request_id: str,
     worker: str,
 ) -> pb.ReserveRequest:
-    limits = _build(lambda: _queue_limits(queues, max_tasks_by_queue or {}), "max_tasks_by_queue")
-    return _build(
-        lambda: pb.ReserveRequest(
-            queues=_several(queues),
-            max_tasks=max_tasks,
-            lease_ms=lease_ms,
-            wait_ms=wait_ms,
-            claim_request_id=claim_request_id,
-            worker=worker,
-            queue_tasks_max=limits,
-        ),
-        "the request",
-    )
+    limits = build(lambda: _queue_limits(queues, max_tasks_by_queue or {}), "max_tasks_by_queue")
+    values: dict[str, Any] = {
+        "queues": build(lambda: several(queues), "queues"),
+        "max_tasks": max_tasks,
+        "lease_ms": lease_ms,
+        "wait_ms": wait_ms,
+        "claim_request_id": claim_request_id,
+        "worker": worker,
+        "queue_tasks_max": limits,
+    }
+    try:
+        return pb.ReserveRequest(**values)
+    except MISFITS as found:
+        raise field_misfit(pb.ReserveRequest, values, "", found) from None
 
 
 def _queue_limits(queues: Sequence[str], limits: Mapping[str, int]) -> list[int]:
@@ -136,8 +158,8 @@ def ack_request(items: Sequence[Claim | Ack]) -> pb.AckRequest:
                     message.result = item.result
             else:
                 _put_claim(message.claim, item)
-        except _MISFITS as misfit:
-            raise _misfit(f"items[{index}]", misfit) from None
+        except MISFITS as found:
+            raise misfit(f"items[{index}]", found) from None
         if isinstance(item, Ack) and item.follow_ups:
             _put_specs(message.follow_ups.add, item.follow_ups, f"items[{index}].follow_ups")
     return request
@@ -154,9 +176,13 @@ def fail_request(items: Sequence[Failure]) -> pb.FailRequest:
             message.error.traceback = item.error.traceback
             if item.retry_delay_ms is not None:
                 message.retry_delay_ms = item.retry_delay_ms
+            if item.retry_at_ms is not None:
+                message.retry_at_ms = item.retry_at_ms
             message.dead = item.dead
-        except _MISFITS as misfit:
-            raise _misfit(f"items[{index}]", misfit) from None
+        except MISFITS as found:
+            raise misfit(f"items[{index}]", found) from None
+        if item.retry_at_ms is not None and item.retry_delay_ms is not None:
+            raise both_given("retry_at_ms", "retry_delay_ms", f"items[{index}]")
     return request
 
 
@@ -167,75 +193,54 @@ def extend_request(items: Sequence[Extension]) -> pb.ExtendRequest:
         try:
             _put_claim(message.claim, item.claim)
             message.lease_ms = item.lease_ms
-        except _MISFITS as misfit:
-            raise _misfit(f"items[{index}]", misfit) from None
+        except MISFITS as found:
+            raise misfit(f"items[{index}]", found) from None
     return request
 
 
-def release_request(claims: Sequence[Claim]) -> pb.ReleaseRequest:
-    request = pb.ReleaseRequest()
+def release_request(claims: Sequence[Claim], delay_ms: int) -> pb.ReleaseRequest:
+    request = build(lambda: pb.ReleaseRequest(delay_ms=delay_ms), "delay_ms")
     for index, claim in enumerate(claims):
         try:
             _put_claim(request.claims.add(), claim)
-        except _MISFITS as misfit:
-            raise _misfit(f"claims[{index}]", misfit) from None
+        except MISFITS as found:
+            raise misfit(f"claims[{index}]", found) from None
     return request
 
 
 def cancel_request(task_ids: Sequence[str]) -> pb.CancelRequest:
-    return _build(lambda: pb.CancelRequest(task_ids=_several(task_ids)), "task_ids")
+    return build(lambda: pb.CancelRequest(task_ids=several(task_ids)), "task_ids")
+
+
+def update_request(items: Sequence[TaskUpdate]) -> pb.UpdateTasksRequest:
+    request = pb.UpdateTasksRequest()
+    for index, item in enumerate(items):
+        message = request.items.add()
+        try:
+            message.task_id = item.task_id
+            if item.priority is not None:
+                message.priority = item.priority
+            if item.run_at_ms is not None:
+                message.run_at_ms = item.run_at_ms
+            if item.delay_ms is not None:
+                message.delay_ms = item.delay_ms
+        except MISFITS as found:
+            values = {name: getattr(item, name, None) for name in ("task_id", "priority", "run_at_ms", "delay_ms")}
+            raise field_misfit(pb.UpdateItem, values, f"items[{index}]", found) from None
+        at_most_one_start(item.run_at_ms, item.delay_ms, f"items[{index}]")
+    return request
 
 
 def get_task_request(task_id: str) -> pb.GetTaskRequest:
-    return _build(lambda: pb.GetTaskRequest(task_id=task_id), "task_id")
+    return build(lambda: pb.GetTaskRequest(task_id=task_id), "task_id")
 
 
 def wait_tasks_request(task_ids: Sequence[str], wait_ms: int) -> pb.WaitTasksRequest:
-    return _build(lambda: pb.WaitTasksRequest(task_ids=_several(task_ids), wait_ms=wait_ms), "task_ids")
+    return build(lambda: pb.WaitTasksRequest(task_ids=several(task_ids), wait_ms=wait_ms), "task_ids")
 
 
 def checked_task_ids(task_ids: Sequence[str]) -> list[str]:
     return list(wait_tasks_request(task_ids, 0).task_ids)
-
-
-def list_queues_request(page_size: int, page_token: str) -> pb.ListQueuesRequest:
-    return _build(lambda: pb.ListQueuesRequest(page_size=page_size, page_token=page_token), "the request")
-
-
-def queue_stats_request(queues: Sequence[str]) -> pb.QueueStatsRequest:
-    return _build(lambda: pb.QueueStatsRequest(queues=_several(queues)), "queues")
-
-
-def list_dead_letters_request(queue: str, page_size: int, page_token: str) -> pb.ListDeadLettersRequest:
-    return _build(
-        lambda: pb.ListDeadLettersRequest(queue=queue, page_size=page_size, page_token=page_token), "the request"
-    )
-
-
-def get_dead_letter_request(task_id: str) -> pb.GetDeadLetterRequest:
-    return _build(lambda: pb.GetDeadLetterRequest(task_id=task_id), "task_id")
-
-
-def retry_dead_letters_request(task_ids: Sequence[str]) -> pb.RetryDeadLettersRequest:
-    return _build(lambda: pb.RetryDeadLettersRequest(task_ids=_several(task_ids)), "task_ids")
-
-
-def discard_dead_letters_request(task_ids: Sequence[str]) -> pb.DiscardDeadLettersRequest:
-    return _build(lambda: pb.DiscardDeadLettersRequest(task_ids=_several(task_ids)), "task_ids")
-
-
-def _build(build: Callable[[], T], where: str) -> T:
-    try:
-        return build()
-    except _MISFITS as misfit:
-        raise _misfit(where, misfit) from None
-
-
-def _several(values: Sequence[str]) -> Sequence[str]:
-    """A lone string is a sequence of strings too, and would be taken letter by letter."""
-    if isinstance(values, str):
-        raise TypeError
-    return values
 
 
 def _put_claim(message: pb.ClaimRef, claim: Claim) -> None:
@@ -247,21 +252,30 @@ def _put_specs(add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: 
     for index, task in enumerate(tasks):
         try:
             _put_spec(add(), task)
-        except _MISFITS as misfit:
-            raise _spec_misfit(task, f"{where}[{index}]", misfit) from None
-        if task.request_id and parse_made_up(task.request_id) is not None:
-            # Servers would look for it where this client's own ids go, which is not always the same place.
-            raise InvalidArgument(
-                "Expected a request_id that does not look like one that clients make up (~0.x.0), but it does.",
-                reason="INVALID_FIELD",
-                field=f"{where}[{index}].request_id",
-            )
-        if task.run_at_ms is not None and task.delay_ms is not None:
-            raise InvalidArgument(
-                "Expected at most one of run_at_ms and delay_ms, but both are set.",
-                reason="INVALID_FIELD",
-                field=f"{where}[{index}].run_at_ms",
-            )
+        except MISFITS as found:
+            raise _spec_misfit(task, f"{where}[{index}]", found) from None
+        _check(task, where, index)
+
+
+def put_task(spec: pb.TaskSpec, task: NewTask, where: str) -> None:
+    """The same for a single one."""
+    try:
+        _put_spec(spec, task)
+    except MISFITS as found:
+        raise _spec_misfit(task, where, found) from None
+    at_most_one_start(task.run_at_ms, task.delay_ms, where)
+
+
+def _check(task: NewTask, where: str, index: int) -> None:
+    if task.request_id and parse_made_up(task.request_id) is not None:
+        # Servers would look for it where this client's own ids go, which is not always the same place.
+        raise InvalidArgument(
+            "Expected a request_id that does not look like one that clients make up (~0.x.0), but it does.",
+            reason="INVALID_FIELD",
+            field=f"{where}[{index}].request_id",
+        )
+    if task.run_at_ms is not None and task.delay_ms is not None:
+        raise both_given("run_at_ms", "delay_ms", f"{where}[{index}]")
 
 
 def _put_spec(spec: pb.TaskSpec, task: NewTask) -> None:
@@ -288,71 +302,77 @@ def _put_spec(spec: pb.TaskSpec, task: NewTask) -> None:
         spec.max_claims = task.max_claims
     if task.result_ttl_ms is not None:
         spec.result_ttl_ms = task.result_ttl_ms
+    _put_rules(spec, task)
 
 
-def _spec_misfit(task: object, where: str, misfit: Exception) -> InvalidArgument:
+def _put_rules(spec: pb.TaskSpec, task: NewTask) -> None:
+    if task.retry is not None:
+        _put_retry(spec.retry, task.retry)
+    if task.unique_key:
+        spec.unique_key = task.unique_key
+    if task.unique_scope is not UniqueScope.UNTIL_DONE:
+        spec.unique_scope = number_of(task.unique_scope, _SCOPE_NUMBERS, UniqueScope)
+    if task.limit_key:
+        spec.limit_key = task.limit_key
+    if task.timeout_ms is not None:
+        spec.timeout_ms = task.timeout_ms
+    if task.ttl_ms is not None:
+        spec.ttl_ms = task.ttl_ms
+
+
+def _put_retry(message: pb.RetryPolicy, retry: RetryPolicy) -> None:
+    message.SetInParent()
+    if retry.shape is not None:
+        message.shape = number_of(retry.shape, _SHAPE_NUMBERS, RetryShape)
+    if retry.base_ms is not None:
+        message.base_ms = retry.base_ms
+    if retry.factor is not None:
+        message.factor = retry.factor
+    if retry.cap_ms is not None:
+        message.cap_ms = retry.cap_ms
+    if retry.jitter is not None:
+        message.jitter = retry.jitter
+    if retry.non_retryable:
+        message.non_retryable.extend(several(retry.non_retryable))
+
+
+def _spec_misfit(task: object, where: str, found: Exception) -> InvalidArgument:
     """Finds the field at leisure: the fast path does not keep track of it."""
     if not isinstance(task, NewTask):
-        return _misfit(where, misfit)
-    for name in pb.TaskSpec.DESCRIPTOR.fields_by_name:
-        value = getattr(task, name)
+        return misfit(where, found)
+    for name in (field.name for field in fields(NewTask)):
+        alone = NewTask(**{"queue": "", "type": "", name: getattr(task, name)})
         try:
-            pb.TaskSpec(**{name: value})
-        except _MISFITS as found:
-            return _misfit(f"{where}.{name}", found)
-    return _misfit(where, misfit)
+            _put_spec(pb.TaskSpec(), alone)
+        except MISFITS as of_this_one:
+            inner = _retry_field(task.retry) if name == "retry" else ""
+            return misfit(f"{where}.{name}{inner}", of_this_one, _wanted(name, inner))
+    return misfit(where, found)
 
 
-def _misfit(where: str, misfit: Exception) -> InvalidArgument:
-    if isinstance(misfit, UnicodeError):
-        problem = "text that can be written as UTF-8, but it cannot"
-    elif isinstance(misfit, ValueError | OverflowError):
-        problem = "a value that its field can hold, but it cannot"
-    else:
-        problem = "a value of its type, but it is of another"
-    return InvalidArgument(f"Expected {where} to hold {problem}.", reason="INVALID_FIELD", field=where)
+def _wanted(name: str, inner: str) -> str:
+    return wanted_by(pb.RetryPolicy, inner[1:]) if inner else wanted_by(pb.TaskSpec, name)
+
+
+def _retry_field(retry: object) -> str:
+    """Which of its fields does not fit, with a dot before it; empty if it is no policy at all."""
+    for name in (field.name for field in fields(RetryPolicy)) if isinstance(retry, RetryPolicy) else ():
+        try:
+            _put_retry(pb.RetryPolicy(), RetryPolicy(**{name: getattr(retry, name)}))
+        except MISFITS:
+            return f".{name}"
+    return ""
 
 
 # ----------------------------------------------------------------------------------------------- answers
 
 
-class _Outcome(Protocol):
-    @property
-    def rejection(self) -> pb.Rejection: ...
-    # Named as protobuf names it.
-    def WhichOneof(self, oneof_group: str, /) -> str | None: ...  # noqa: N802
-
-
-OutcomeT = TypeVar("OutcomeT", bound=_Outcome)
-
-
-def _read_each(
-    outcomes: Sequence[OutcomeT], asked: int, done: str, read: Callable[[OutcomeT], T]
-) -> list[T | Rejected]:
-    """One result per item, in order; `done` is the case of the oneof that is not a rejection."""
-    if len(outcomes) != asked:
-        raise UnexpectedAnswer(f"{len(outcomes)} outcomes for {asked} items")
-    results: list[T | Rejected] = []
-    for outcome in outcomes:
-        case = outcome.WhichOneof("outcome")
-        if case == done:
-            results.append(read(outcome))
-        elif case == "rejection":
-            results.append(_rejection(outcome.rejection))
-        else:
-            raise UnexpectedAnswer("an outcome of an unknown kind")
-    return results
-
-
-def _rejection(message: pb.Rejection) -> Rejected:
-    return rejected(message.reason, message.message, field=message.field, retry_after_ms=max(0, message.retry_after_ms))
-
-
 def enqueue_outcomes(
     response: pb.EnqueueResponse, asked: int, made_up: Sequence[int] = ()
 ) -> list[Accepted | Rejected]:
-    """`made_up`: where the request id was made up. There a duplicate is only this call's own repetition."""
-    outcomes = _read_each(response.outcomes, asked, "accepted", lambda outcome: _accepted(outcome.accepted))
+    """`made_up`: where the request id was made up and there is no unique key. There a duplicate is only this call's own
+    repetition."""
+    outcomes = read_each(response.outcomes, asked, "accepted", lambda outcome: _accepted(outcome.accepted))
     for at in made_up:
         outcome = outcomes[at]
         if isinstance(outcome, Accepted) and outcome.duplicate:
@@ -361,49 +381,41 @@ def enqueue_outcomes(
 
 
 def ack_outcomes(response: pb.AckResponse, asked: int) -> list[Acked | Rejected]:
-    return _read_each(response.outcomes, asked, "acked", lambda outcome: _acked(outcome.acked))
+    return read_each(response.outcomes, asked, "acked", lambda outcome: _acked(outcome.acked))
 
 
 def fail_outcomes(response: pb.FailResponse, asked: int) -> list[Failed | Rejected]:
-    return _read_each(
+    return read_each(
         response.outcomes,
         asked,
         "failed",
-        lambda outcome: Failed(_state(outcome.failed.state), outcome.failed.retry_at_ms or None),
+        lambda outcome: Failed(state_of(outcome.failed.state), outcome.failed.retry_at_ms or None),
     )
 
 
 def extend_outcomes(response: pb.ExtendResponse, asked: int, sent_s: float) -> list[Extended | Rejected]:
-    return _read_each(response.outcomes, asked, "extended", lambda outcome: _extended(outcome.extended, sent_s=sent_s))
+    return read_each(response.outcomes, asked, "extended", lambda outcome: _extended(outcome.extended, sent_s=sent_s))
 
 
 def release_outcomes(response: pb.ReleaseResponse, asked: int) -> list[Released | Rejected]:
-    return _read_each(response.outcomes, asked, "released", lambda outcome: Released(_state(outcome.released.state)))
+    return read_each(response.outcomes, asked, "released", lambda outcome: Released(state_of(outcome.released.state)))
 
 
 def cancel_outcomes(response: pb.CancelResponse, asked: int) -> list[Cancelled | Rejected]:
-    return _read_each(response.outcomes, asked, "cancelled", lambda outcome: Cancelled(_state(outcome.cancelled.state)))
+    return read_each(
+        response.outcomes, asked, "cancelled", lambda outcome: Cancelled(state_of(outcome.cancelled.state))
+    )
+
+
+def update_outcomes(response: pb.UpdateTasksResponse, asked: int) -> list[Updated | Rejected]:
+    return read_each(response.outcomes, asked, "updated", lambda outcome: Updated(state_of(outcome.updated.state)))
 
 
 def wait_outcomes(response: pb.WaitTasksResponse, asked: int) -> list[tuple[TaskInfo, bool] | Rejected]:
     """With each task, whether its result was left out."""
-    return _read_each(
-        response.outcomes, asked, "task", lambda outcome: (_task_info(outcome.task), outcome.task.result_omitted)
+    return read_each(
+        response.outcomes, asked, "task", lambda outcome: (task_info_of(outcome.task), outcome.task.result_omitted)
     )
-
-
-def queue_page(response: pb.ListQueuesResponse) -> QueuePage:
-    return QueuePage(tuple(map(_queue_stats, response.queues)), response.next_page_token)
-
-
-def queue_stats_outcomes(response: pb.QueueStatsResponse, asked: int) -> list[QueueStats | Rejected]:
-    return _read_each(response.outcomes, asked, "counts", lambda outcome: _queue_stats(outcome.counts))
-
-
-def dead_letter_outcomes(
-    response: pb.RetryDeadLettersResponse | pb.DiscardDeadLettersResponse, asked: int
-) -> list[DeadLetterDone | Rejected]:
-    return _read_each(response.outcomes, asked, "done", lambda _: DeadLetterDone())
 
 
 def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> list[ClaimedTask]:
@@ -413,19 +425,14 @@ def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> list[ClaimedTa
 def task_info(response: pb.GetTaskResponse | pb.GetDeadLetterResponse) -> TaskInfo:
     if not response.HasField("task"):
         raise UnexpectedAnswer("no task in it")
-    return _task_info(response.task)
-
-
-def dead_letter_page(response: pb.ListDeadLettersResponse) -> DeadLetterPage:
-    return DeadLetterPage(tuple(map(_task_info, response.tasks)), response.next_page_token)
-
-
-def _state(number: int) -> TaskState:
-    return _STATES.get(number, TaskState.UNKNOWN)
+    return task_info_of(response.task)
 
 
 def _accepted(message: pb.Accepted) -> Accepted:
-    return Accepted(message.task_id, message.duplicate)
+    if not message.duplicate:  # as nearly all
+        return Accepted(message.task_id)
+    state = message.state
+    return Accepted(message.task_id, True, state_of(state) if state else None)
 
 
 _ACKED = Acked()
@@ -462,13 +469,16 @@ def _claimed(claim: pb.Claim, sent_s: float) -> ClaimedTask:
         attempt=claim.attempt,
         claims=claim.claims,
         max_attempts=spec.max_attempts if spec.HasField("max_attempts") else None,
+        limit_key=spec.limit_key,
+        unique_key=spec.unique_key,
+        timeout_ms=spec.timeout_ms if spec.HasField("timeout_ms") else None,
         enqueued_at_ms=claim.enqueued_at_ms,
         lease_ms=lease_ms,
         lease_ends_s=sent_s + lease_ms / 1000,
     )
 
 
-def _new_task(spec: pb.TaskSpec) -> NewTask:
+def new_task(spec: pb.TaskSpec) -> NewTask:
     has = spec.HasField
     # Handed over once more, the task must not be taken for a repetition of the call that made its id up.
     made_up = parse_made_up(spec.request_id) is not None
@@ -486,17 +496,37 @@ def _new_task(spec: pb.TaskSpec) -> NewTask:
         max_attempts=spec.max_attempts if has("max_attempts") else None,
         max_claims=spec.max_claims if has("max_claims") else None,
         result_ttl_ms=spec.result_ttl_ms if has("result_ttl_ms") else None,
+        retry=_retry(spec.retry) if has("retry") else None,
+        unique_key=spec.unique_key,
+        unique_scope=_SCOPES.get(spec.unique_scope, UniqueScope.UNKNOWN)
+        if spec.unique_scope
+        else UniqueScope.UNTIL_DONE,
+        limit_key=spec.limit_key,
+        timeout_ms=spec.timeout_ms if has("timeout_ms") else None,
+        ttl_ms=spec.ttl_ms if has("ttl_ms") else None,
     )
 
 
-def _task_info(info: pb.TaskInfo) -> TaskInfo:
+def _retry(message: pb.RetryPolicy) -> RetryPolicy:
+    has = message.HasField
+    return RetryPolicy(
+        shape=_SHAPES.get(message.shape, RetryShape.UNKNOWN) if message.shape else None,
+        base_ms=message.base_ms if has("base_ms") else None,
+        factor=message.factor if has("factor") else None,
+        cap_ms=message.cap_ms if has("cap_ms") else None,
+        jitter=message.jitter if has("jitter") else None,
+        non_retryable=tuple(message.non_retryable),
+    )
+
+
+def task_info_of(info: pb.TaskInfo) -> TaskInfo:
     has = info.HasField
     error = info.last_error
     return TaskInfo(
         task_id=info.task_id,
-        state=_state(info.state),
+        state=state_of(info.state),
         queue=info.queue,
-        task=_new_task(info.task) if has("task") else None,
+        task=new_task(info.task) if has("task") else None,
         priority=info.priority,
         failures=info.failures,
         max_attempts=info.max_attempts,
@@ -512,24 +542,22 @@ def _task_info(info: pb.TaskInfo) -> TaskInfo:
         result=info.result if has("result") else None,
         purge_at_ms=info.purge_at_ms or None,
         dead_reason=info.dead_reason,
+        attempts=tuple(map(_attempt, info.attempts)),
+        type=info.type,
+        tenant=info.tenant,
+        limit_key=info.limit_key,
+        unique_key=info.unique_key,
+        timeout_ms=info.timeout_ms or None,
+        start_by_ms=info.start_by_ms or None,
     )
 
 
-def _queue_stats(counts: pb.QueueCounts) -> QueueStats:
-    return QueueStats(
-        queue=counts.queue,
-        ready=counts.ready,
-        claimed=counts.claimed,
-        delayed=counts.delayed,
-        retrying=counts.retrying,
-        dead=counts.dead,
-        enqueued_total=counts.enqueued_total,
-        claimed_total=counts.claimed_total,
-        succeeded_total=counts.succeeded_total,
-        failed_total=counts.failed_total,
-        expired_total=counts.expired_total,
-        cancelled_total=counts.cancelled_total,
-        dead_total=counts.dead_total,
-        oldest_ready_age_ms=counts.oldest_ready_age_ms,
-        waiting_reserves=counts.waiting_reserves,
+def _attempt(message: pb.Attempt) -> Attempt:
+    return Attempt(
+        worker=message.worker,
+        claimed_at_ms=message.claimed_at_ms,
+        ended_at_ms=message.ended_at_ms,
+        how=message.how,
+        error_type=message.error_type,
+        error_message=message.error_message,
     )

@@ -1,4 +1,5 @@
-"""The asynchronous client: one method per call of the wire API, typed values in and out.
+"""The asynchronous client: one method per call of the wire API, typed values in and out. Here are the calls on tasks;
+`_queues`, `_dead_letters`, `_schedules` and `_cluster` have the others.
 
 A call on one item raises the typed error if the server refuses it. A call on many returns one result per item, in
 order, with a `Rejected` (not raised) in the place of each refused item; it raises only if the whole call failed.
@@ -14,10 +15,15 @@ from typing import Self, TypeVar
 from holdfast.client import _wire
 from holdfast.client._cluster import OperatorCalls
 from holdfast.client._coalescing import Coalescer
+from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
+from holdfast.client._fitting import only
 from holdfast.client._memory import Generations, Unanswered
-from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
+from holdfast.client._options import call_limit_s, limit_s
+from holdfast.client._queues import QueueCalls
+from holdfast.client._rpc import Connection, method
+from holdfast.client._schedules import ScheduleCalls
 from holdfast.client.errors import (
     STALE_MAP,
     ConnectionFailed,
@@ -36,18 +42,16 @@ from holdfast.client.models import (
     Cancelled,
     Claim,
     ClaimedTask,
-    DeadLetterDone,
-    DeadLetterPage,
     Extended,
     Extension,
     Failed,
     Failure,
     NewTask,
-    QueuePage,
-    QueueStats,
     Released,
     TaskError,
     TaskInfo,
+    TaskUpdate,
+    Updated,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 
@@ -69,21 +73,14 @@ _FAIL = method(pb, "Tasks", "Fail", pb.FailRequest, pb.FailResponse)
 _EXTEND = method(pb, "Tasks", "Extend", pb.ExtendRequest, pb.ExtendResponse)
 _RELEASE = method(pb, "Tasks", "Release", pb.ReleaseRequest, pb.ReleaseResponse)
 _CANCEL = method(pb, "Tasks", "Cancel", pb.CancelRequest, pb.CancelResponse)
+_UPDATE = method(pb, "Tasks", "UpdateTasks", pb.UpdateTasksRequest, pb.UpdateTasksResponse)
 _GET_TASK = method(pb, "Tasks", "GetTask", pb.GetTaskRequest, pb.GetTaskResponse)
 _WAIT_TASKS = method(pb, "Tasks", "WaitTasks", pb.WaitTasksRequest, pb.WaitTasksResponse)
-_LIST_QUEUES = method(pb, "Tasks", "ListQueues", pb.ListQueuesRequest, pb.ListQueuesResponse)
-_QUEUE_STATS = method(pb, "Tasks", "QueueStats", pb.QueueStatsRequest, pb.QueueStatsResponse)
-_LIST_DEAD = method(pb, "DeadLetters", "ListDeadLetters", pb.ListDeadLettersRequest, pb.ListDeadLettersResponse)
-_GET_DEAD = method(pb, "DeadLetters", "GetDeadLetter", pb.GetDeadLetterRequest, pb.GetDeadLetterResponse)
-_RETRY_DEAD = method(pb, "DeadLetters", "RetryDeadLetters", pb.RetryDeadLettersRequest, pb.RetryDeadLettersResponse)
-_DISCARD_DEAD = method(
-    pb, "DeadLetters", "DiscardDeadLetters", pb.DiscardDeadLettersRequest, pb.DiscardDeadLettersResponse
-)
 
 T = TypeVar("T")
 
 
-class AsyncClient(OperatorCalls):
+class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     """A client of one server or one cluster, for producers, workers and operators. Any number of calls may run at once.
 
     The address is host:port, or several with commas between them: "h1:7401,h2:7401,h3:7401". Calls go to the server
@@ -91,9 +88,10 @@ class AsyncClient(OperatorCalls):
 
     Every call ends within `timeout_s` (a reserve or a wait: within its wait plus that), whatever the network does.
     Until then, a call that does no harm when carried out twice is repeated if the connection fails: all but
-    dead-letter retry and discard, and an enqueue in which a task has an empty `request_id`. What a server refused
-    because it is overloaded, shutting down or not the leader is repeated too. With `retry=False` nothing is waited
-    for: each server is asked at most once.
+    dead-letter retry and discard, an enqueue in which a task has an empty `request_id`, and of schedules deleting one,
+    making one that must be new, and triggering one with an empty `request_id`. What a server refused because it is
+    overloaded, shutting down or not the leader is repeated too. With `retry=False` nothing is waited for: each server
+    is asked at most once.
 
     With `direct=True` a client of a cluster goes straight to the leaders of the shards: one hop less than through a
     router. It learns from any address that it is given, of a router or a broker, where queues and shards are, and goes
@@ -125,7 +123,7 @@ class AsyncClient(OperatorCalls):
         direct: bool = False,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent before the first call."""
-        self._timeout_s = timeout_s
+        self._timeout_s = limit_s("timeout_s", timeout_s)
         self._connection = Connection(address, retry=retry)
         self._direct = Direct(self._connection) if direct else None
         self._calls: Connection | Direct = self._direct or self._connection
@@ -158,10 +156,13 @@ class AsyncClient(OperatorCalls):
         """Hands over one task. When this returns, the task is durable. Calls made at the same time share a request."""
         # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
         if timeout_s is not None or task.request_id == "":
-            return _only(await self.enqueue_many([task], timeout_s=timeout_s))
-        size_bytes = _wire.approximate_bytes(task)
+            return only(await self.enqueue_many([task], timeout_s=timeout_s))
         try:
-            return _only([_as_first(await self._single_enqueues.put(task, size_bytes, self._timeout_s))])
+            size_bytes = _wire.approximate_bytes(task)
+        except (TypeError, AttributeError):  # alone, so that it is told which field does not fit
+            return only(await self.enqueue_many([task]))
+        try:
+            return only([_as_first(await self._single_enqueues.put(task, size_bytes, self._timeout_s))])
         except TimeoutError:
             raise DeadlineExceeded(self.address, self._timeout_s) from None
 
@@ -186,7 +187,7 @@ class AsyncClient(OperatorCalls):
         """
         if not tasks:
             return []
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout_s = call_limit_s(timeout_s, self._timeout_s)
         ends_s = time.monotonic() + timeout_s
         while True:
             try:
@@ -210,7 +211,7 @@ class AsyncClient(OperatorCalls):
         response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable)
         if response.generations:
             self._generations.learn(response.generations)
-        return _wire.enqueue_outcomes(response, len(tasks), made_up)
+        return _wire.enqueue_outcomes(response, len(tasks), _wire.told_apart(tasks, made_up))
 
     def _generation_of(self, queue: str) -> int:
         # Straight to the leaders only what is on the map counts: with an id of a newer set there would be no way.
@@ -259,7 +260,7 @@ class AsyncClient(OperatorCalls):
             RESERVE,
             make,
             wait_ms=request.wait_ms,
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            timeout_s=call_limit_s(timeout_s, self._timeout_s),
             repeatable=bool(request.claim_request_id),
             attempt=self._reserves.begin(request.claim_request_id),
         )
@@ -275,7 +276,7 @@ class AsyncClient(OperatorCalls):
         timeout_s: float | None = None,
     ) -> Acked:
         """Finishes a task, and hands over its follow-ups together with that or not at all."""
-        return _only(await self.ack_many([Ack(claim, result, follow_ups)], timeout_s=timeout_s))
+        return only(await self.ack_many([Ack(claim, result, follow_ups)], timeout_s=timeout_s))
 
     async def ack_many(self, items: Sequence[Claim | Ack], *, timeout_s: float | None = None) -> list[Acked | Rejected]:
         """Finishes many tasks: claims as they are, or an `Ack` where there is a result or a follow-up."""
@@ -290,12 +291,14 @@ class AsyncClient(OperatorCalls):
         error: TaskError | None = None,
         *,
         retry_delay_ms: int | None = None,
+        retry_at_ms: int | None = None,
         dead: bool = False,
         timeout_s: float | None = None,
     ) -> Failed:
-        """Reports a failed attempt; the answer says whether there will be another."""
-        failure = Failure(claim, error or TaskError(), retry_delay_ms, dead)
-        return _only(await self.fail_many([failure], timeout_s=timeout_s))
+        """Reports a failed attempt; the answer says whether there will be another. `retry_delay_ms` and `retry_at_ms`
+        say when instead of the server's back-off; `dead` says that there should be none."""
+        failure = Failure(claim, error or TaskError(), retry_delay_ms, dead, retry_at_ms)
+        return only(await self.fail_many([failure], timeout_s=timeout_s))
 
     async def fail_many(self, items: Sequence[Failure], *, timeout_s: float | None = None) -> list[Failed | Rejected]:
         """Reports many failed attempts."""
@@ -306,7 +309,7 @@ class AsyncClient(OperatorCalls):
 
     async def extend(self, claim: Claim, lease_ms: int, *, timeout_s: float | None = None) -> Extended:
         """Prolongs a lease; the answer says whether the task is to be cancelled."""
-        return _only(await self.extend_many([Extension(claim, lease_ms)], timeout_s=timeout_s))
+        return only(await self.extend_many([Extension(claim, lease_ms)], timeout_s=timeout_s))
 
     async def extend_many(
         self, items: Sequence[Extension], *, timeout_s: float | None = None
@@ -314,28 +317,29 @@ class AsyncClient(OperatorCalls):
         """Prolongs many leases."""
         if not items:
             return []
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout_s = call_limit_s(timeout_s, self._timeout_s)
         reply = await self._calls.call(_EXTEND, _wire.extend_request(items), timeout_s=timeout_s, repeatable=True)
         return _wire.extend_outcomes(reply.message, len(items), reply.sent_s)
 
-    async def release(self, claim: Claim, *, timeout_s: float | None = None) -> Released:
-        """Hands a task back to its old place without spending an attempt."""
-        return _only(await self.release_many([claim], timeout_s=timeout_s))
+    async def release(self, claim: Claim, *, delay_ms: int = 0, timeout_s: float | None = None) -> Released:
+        """Hands a task back to its old place without spending an attempt; with `delay_ms` it is snoozed: it waits so
+        long before it is ready again."""
+        return only(await self.release_many([claim], delay_ms=delay_ms, timeout_s=timeout_s))
 
     async def release_many(
-        self, claims: Sequence[Claim], *, timeout_s: float | None = None
+        self, claims: Sequence[Claim], *, delay_ms: int = 0, timeout_s: float | None = None
     ) -> list[Released | Rejected]:
         """Hands many tasks back."""
         if not claims:
             return []
-        response = await self._call(_RELEASE, _wire.release_request(claims), timeout_s, repeatable=True)
+        response = await self._call(_RELEASE, _wire.release_request(claims, delay_ms), timeout_s, repeatable=True)
         return _wire.release_outcomes(response, len(claims))
 
     # ------------------------------------------------------------------------------------ looking and acting
 
     async def cancel(self, task_id: str, *, timeout_s: float | None = None) -> Cancelled:
         """Cancels a task: a waiting one at once, a running one through its worker's next extend."""
-        return _only(await self.cancel_many([task_id], timeout_s=timeout_s))
+        return only(await self.cancel_many([task_id], timeout_s=timeout_s))
 
     async def cancel_many(
         self, task_ids: Sequence[str], *, timeout_s: float | None = None
@@ -345,6 +349,38 @@ class AsyncClient(OperatorCalls):
             return []
         response = await self._call(_CANCEL, _wire.cancel_request(task_ids), timeout_s, repeatable=True)
         return _wire.cancel_outcomes(response, len(task_ids))
+
+    async def update_task(
+        self,
+        task_id: str,
+        *,
+        priority: int | None = None,
+        run_at_ms: int | None = None,
+        delay_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Updated:
+        """Changes the priority of a waiting task, or when it may start; what is not given stays as it is. Raises
+        `Conflict` if the task does not wait any more.
+
+        >>> import asyncio
+        >>> async def main() -> None:
+        ...     async with AsyncClient() as client:
+        ...         accepted = await client.enqueue(NewTask("mail", "welcome", delay_ms=3_600_000))
+        ...         print((await client.update_task(accepted.task_id, priority=9, delay_ms=0)).state)
+        >>> asyncio.run(main())
+        READY
+        """
+        update = TaskUpdate(task_id, priority=priority, run_at_ms=run_at_ms, delay_ms=delay_ms)
+        return only(await self.update_tasks([update], timeout_s=timeout_s))
+
+    async def update_tasks(
+        self, items: Sequence[TaskUpdate], *, timeout_s: float | None = None
+    ) -> list[Updated | Rejected]:
+        """The same for many tasks."""
+        if not items:
+            return []
+        response = await self._call(_UPDATE, _wire.update_request(items), timeout_s, repeatable=True)
+        return _wire.update_outcomes(response, len(items))
 
     async def get_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """All that the server knows about a task; raises `NotFound` if it knows none."""
@@ -359,7 +395,7 @@ class AsyncClient(OperatorCalls):
         and tracebacks are left out: `get_task` has them.
         """
         try:
-            task = _only(await self.wait_tasks([task_id], timeout_s=timeout_s))
+            task = only(await self.wait_tasks([task_id], timeout_s=timeout_s))
         except _NO_ANSWER as error:
             if timeout_s is None or not self._connection.retries:
                 raise
@@ -372,7 +408,7 @@ class AsyncClient(OperatorCalls):
         """Returns when all tasks have finished or `timeout_s` is over (None waits for ever): then some have not, as
         their `state` says. A task that the server does not know is a `NotFound` in its place. Any number of tasks.
         """
-        ends_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        ends_s = time.monotonic() + call_limit_s(timeout_s, math.inf)
         tasks: list[TaskInfo | Rejected] = []
         # One after the other, so that a long list does not take all the room that the server has for those who wait.
         checked = _wire.checked_task_ids(task_ids)
@@ -418,93 +454,9 @@ class AsyncClient(OperatorCalls):
                 omitted.append(task_id)
         return omitted
 
-    async def queue_stats(self, queue: str, *, timeout_s: float | None = None) -> QueueStats:
-        """How many tasks of the queue are in which state."""
-        return _only(await self.queue_stats_many([queue], timeout_s=timeout_s))
-
-    async def queue_stats_many(
-        self, queues: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[QueueStats | Rejected]:
-        """The same for many queues."""
-        if not queues:
-            return []
-        response = await self._call(_QUEUE_STATS, _wire.queue_stats_request(queues), timeout_s, repeatable=True)
-        return _wire.queue_stats_outcomes(response, len(queues))
-
-    async def list_queues(
-        self, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None
-    ) -> QueuePage:
-        """One page of all queues that were ever used, by name; pass on `next_page_token` for the next page."""
-        request = _wire.list_queues_request(page_size, page_token)
-        return _wire.queue_page(await self._call(_LIST_QUEUES, request, timeout_s, repeatable=True))
-
-    # ---------------------------------------------------------------------------------------- dead letters
-
-    async def list_dead_letters(
-        self, queue: str, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None
-    ) -> DeadLetterPage:
-        """One page of the dead letters of a queue, oldest first; pass on `next_page_token` for the next page."""
-        request = _wire.list_dead_letters_request(queue, page_size, page_token)
-        response = await self._call(_LIST_DEAD, request, timeout_s, repeatable=True)
-        return _wire.dead_letter_page(response)
-
-    async def get_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
-        """A dead letter with its payload."""
-        response = await self._call(_GET_DEAD, _wire.get_dead_letter_request(task_id), timeout_s, repeatable=True)
-        return _wire.task_info(response)
-
-    async def retry_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> DeadLetterDone:
-        """Makes a dead task ready again, with fresh budgets."""
-        return _only(await self.retry_dead_letters([task_id], timeout_s=timeout_s))
-
-    async def retry_dead_letters(
-        self, task_ids: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[DeadLetterDone | Rejected]:
-        """Makes many dead tasks ready again."""
-        if not task_ids:
-            return []
-        # Not repeated after a lost connection: the task may have died again in between.
-        request = _wire.retry_dead_letters_request(task_ids)
-        response = await self._call(_RETRY_DEAD, request, timeout_s, repeatable=False)
-        return _wire.dead_letter_outcomes(response, len(task_ids))
-
-    async def discard_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> DeadLetterDone:
-        """Deletes a dead task for good."""
-        return _only(await self.discard_dead_letters([task_id], timeout_s=timeout_s))
-
-    async def discard_dead_letters(
-        self, task_ids: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[DeadLetterDone | Rejected]:
-        """Deletes many dead tasks for good."""
-        if not task_ids:
-            return []
-        # Not repeated after a lost connection: the second answer would be that there is no such task.
-        request = _wire.discard_dead_letters_request(task_ids)
-        response = await self._call(_DISCARD_DEAD, request, timeout_s, repeatable=False)
-        return _wire.dead_letter_outcomes(response, len(task_ids))
-
-    async def _call(
-        self,
-        method: Method[RequestT, ResponseT],
-        request: RequestT,
-        timeout_s: float | None,
-        *,
-        repeatable: bool,
-    ) -> ResponseT:
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return (await self._calls.call(method, request, timeout_s=timeout_s, repeatable=repeatable)).message
-
 
 def _is_unfinished(task: TaskInfo | Rejected) -> bool:
     return isinstance(task, TaskInfo) and not task.state.is_final
-
-
-def _only(outcomes: list[T | Rejected]) -> T:
-    """The outcome of a call on one item."""
-    [outcome] = outcomes
-    if isinstance(outcome, Rejected):
-        raise outcome
-    return outcome
 
 
 def _as_first(outcome: T | Rejected) -> T | Rejected:

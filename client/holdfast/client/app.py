@@ -14,48 +14,31 @@ import inspect
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial, update_wrapper
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from holdfast.client._batches import take_batch
 from holdfast.client._loop_thread import LoopThread
+from holdfast.client._options import Key, Options, Retry, Seconds, checked, duration_ms, limit_s
 from holdfast.client._wire import approximate_bytes
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
-from holdfast.client.arguments import JSON_HEADERS, decode_json, encode_call, signature_of
+from holdfast.client.arguments import decode_json, encode_call, signature_of
 from holdfast.client.errors import Rejected, TaskCancelled, TaskFailed
-from holdfast.client.models import Accepted, NewTask, TaskInfo, TaskState
+from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, TaskState, UniqueScope
 
 DEFAULT_QUEUE = "default"
 DEFAULT_LEASE_S = 30.0
 ADDRESS_VARIABLE = "HOLDFAST_ADDRESS"
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ENQUEUE_BATCH = 1_000
 _ENQUEUE_BATCH_BYTES = 4 * 1024 * 1024
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-Seconds = float | timedelta  # durations of this API: a number of seconds, or a timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """How a task is enqueued. `None` leaves it to the server."""
-
-    queue: str
-    priority: int | None = None
-    max_attempts: int | None = None
-    tenant: str = ""
-    request_id: str | None = None
-    request_id_ttl_ms: int | None = None
-    delay_ms: int | None = None
-    run_at_ms: int | None = None
-    result_ttl_ms: int | None = None
-    headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +54,7 @@ class _TaskBase(Generic[P, R]):
     is_async = False
     __name__: str  # the function's, with its documentation and its module
 
-    def __init__(
-        self, app: "Holdfast", function: Callable[P, Any], name: str, options: _Options, lease_ms: int
-    ) -> None:
+    def __init__(self, app: "Holdfast", function: Callable[P, Any], name: str, options: Options, lease_ms: int) -> None:
         self._app = app
         self._signature = signature_of(function)
         self._options = options
@@ -95,11 +76,18 @@ class _TaskBase(Generic[P, R]):
         queue: str | None = None,
         priority: int | None = None,
         max_attempts: int | None = None,
+        max_claims: int | None = None,
+        retry: Retry | RetryPolicy | None = None,
+        timeout: Seconds | None = None,
+        ttl: Seconds | None = None,
+        unique_key: Key | None = None,
+        unique_scope: UniqueScope | str | None = None,
+        limit_key: Key | None = None,
+        tenant: Key | None = None,
         delay: Seconds | None = None,
         run_at: datetime | None = None,
         request_id: str | None = None,
         request_id_ttl: Seconds | None = None,
-        tenant: str | None = None,
         headers: Mapping[str, str] | None = None,
         result_ttl: Seconds | None = None,
     ) -> Self:
@@ -109,46 +97,38 @@ class _TaskBase(Generic[P, R]):
         request_id: enqueue it once only; the same id in the same queue leads to the same task, for a day or as long as
         `request_id_ttl` says, and at least while the task lives.
         result_ttl: how long the result is kept. headers: carried with the task.
+        What else there is takes the place of what `@app.task` was given, `retry` as a whole; an empty text takes a key
+        or a tenant away.
         """
-        if delay is not None and run_at is not None:
-            raise ValueError("Expected at most one of delay and run_at, but both are given.")
-        given: dict[str, Any] = {
-            "queue": queue,
-            "priority": priority,
-            "max_attempts": max_attempts,
-            "delay_ms": _optional_ms(delay),
-            "run_at_ms": None if run_at is None else _instant_ms(run_at),
-            "request_id": request_id,
-            "request_id_ttl_ms": _optional_ms(request_id_ttl),
-            "tenant": tenant,
-            "headers": None if headers is None else {**JSON_HEADERS, **headers},
-            "result_ttl_ms": _optional_ms(result_ttl),
-        }
+        given = checked(
+            queue=queue,
+            priority=priority,
+            max_attempts=max_attempts,
+            max_claims=max_claims,
+            retry=retry,
+            timeout=timeout,
+            ttl=ttl,
+            unique_key=unique_key,
+            unique_scope=unique_scope,
+            limit_key=limit_key,
+            tenant=tenant,
+            delay=delay,
+            run_at=run_at,
+            request_id=request_id,
+            request_id_ttl=request_id_ttl,
+            headers=headers,
+            result_ttl=result_ttl,
+        )
         # Not copy.copy: what was set on the task by its users is not ours to copy.
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._options = replace(self._options, **{name: value for name, value in given.items() if value is not None})
+        other._options = replace(self._options, **given)
         return other
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """This call as a value, for `Holdfast.enqueue_many`."""
-        options = self._options
-        return Call(
-            NewTask(
-                options.queue,
-                self.name,
-                encode_call(self.name, self._signature, args, kwargs),
-                headers=options.headers,
-                priority=options.priority,
-                tenant=options.tenant,
-                request_id=options.request_id,
-                request_id_ttl_ms=options.request_id_ttl_ms,
-                run_at_ms=options.run_at_ms,
-                delay_ms=options.delay_ms,
-                max_attempts=options.max_attempts,
-                result_ttl_ms=options.result_ttl_ms,
-            )
-        )
+        payload = encode_call(self.name, self._signature, args, kwargs)
+        return Call(self._options.new_task(self.name, payload, self._signature.bind(*args, **kwargs)))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
         """Hands the call over. When this returns, the task is durable and will not be lost.
@@ -181,12 +161,16 @@ class AsyncTask(_TaskBase[P, R]):
 class Handle(Generic[R]):
     """A task that was enqueued, wherever it is now."""
 
-    __slots__ = ("_app", "duplicate", "id")
+    __slots__ = ("_app", "duplicate", "duplicate_state", "id")
 
-    def __init__(self, app: "Holdfast", task_id: str, *, duplicate: bool = False) -> None:
+    def __init__(
+        self, app: "Holdfast", task_id: str, *, duplicate: bool = False, duplicate_state: TaskState | None = None
+    ) -> None:
         self._app = app
         self.id = task_id  # a UUID
-        self.duplicate = duplicate  # its request_id was seen before: this is the task that it made then
+        # Its request_id was seen before, or its unique_key is taken: this is the task that has it.
+        self.duplicate = duplicate
+        self.duplicate_state = duplicate_state  # what that task was then, if the server knew
 
     def __repr__(self) -> str:
         return f"<Handle of task {self.id}>"
@@ -206,7 +190,7 @@ class Handle(Generic[R]):
         if it does not finish in `timeout` seconds, and `NotFound` if it is forgotten: a result is kept for a day by
         default, the bare fact that a task without one has finished for ten minutes.
         """
-        timeout_s = None if timeout is None else _seconds(timeout)
+        timeout_s = None if timeout is None else limit_s("timeout", timeout)
         return cast(R, _result(self._app.run(lambda client: client.wait_task(self.id, timeout_s=timeout_s))))
 
     def cancel(self) -> TaskState:
@@ -217,12 +201,16 @@ class Handle(Generic[R]):
 class AsyncHandle(Generic[R]):
     """A task that was enqueued, for programs with an event loop."""
 
-    __slots__ = ("_app", "duplicate", "id")
+    __slots__ = ("_app", "duplicate", "duplicate_state", "id")
 
-    def __init__(self, app: "Holdfast", task_id: str, *, duplicate: bool = False) -> None:
+    def __init__(
+        self, app: "Holdfast", task_id: str, *, duplicate: bool = False, duplicate_state: TaskState | None = None
+    ) -> None:
         self._app = app
         self.id = task_id  # a UUID
-        self.duplicate = duplicate  # its request_id was seen before: this is the task that it made then
+        # Its request_id was seen before, or its unique_key is taken: this is the task that has it.
+        self.duplicate = duplicate
+        self.duplicate_state = duplicate_state  # what that task was then, if the server knew
 
     def __repr__(self) -> str:
         return f"<AsyncHandle of task {self.id}>"
@@ -237,7 +225,7 @@ class AsyncHandle(Generic[R]):
 
     async def result(self, timeout: Seconds | None = None) -> R:
         """See `Handle.result`."""
-        timeout_s = None if timeout is None else _seconds(timeout)
+        timeout_s = None if timeout is None else limit_s("timeout", timeout)
         info = await self._app.run_async(lambda client: client.wait_task(self.id, timeout_s=timeout_s))
         return cast(R, _result(info))
 
@@ -286,7 +274,7 @@ class Holdfast:
     ) -> None:
         if address is None:
             address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-        make = partial(AsyncClient, address, timeout_s=_seconds(timeout), direct=direct)
+        make = partial(AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct)
         self.address = make().address
         self.direct = direct  # workers of this app go the same way
         self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
@@ -326,9 +314,17 @@ class Holdfast:
         *,
         name: str | None = None,
         queue: str = DEFAULT_QUEUE,
-        max_attempts: int | None = None,
         lease: Seconds = DEFAULT_LEASE_S,
         priority: int | None = None,
+        max_attempts: int | None = None,
+        max_claims: int | None = None,
+        retry: Retry | RetryPolicy | None = None,
+        timeout: Seconds | None = None,
+        ttl: Seconds | None = None,
+        unique_key: Key | None = None,
+        unique_scope: UniqueScope | str | None = None,
+        limit_key: Key | None = None,
+        tenant: Key | None = None,
     ) -> _Decorator: ...
     def task(
         self,
@@ -337,22 +333,48 @@ class Holdfast:
         *,
         name: str | None = None,
         queue: str = DEFAULT_QUEUE,
-        max_attempts: int | None = None,
         lease: Seconds = DEFAULT_LEASE_S,
         priority: int | None = None,
+        max_attempts: int | None = None,
+        max_claims: int | None = None,
+        retry: Retry | RetryPolicy | None = None,
+        timeout: Seconds | None = None,
+        ttl: Seconds | None = None,
+        unique_key: Key | None = None,
+        unique_scope: UniqueScope | str | None = None,
+        limit_key: Key | None = None,
+        tenant: Key | None = None,
     ) -> Any:
         """Makes a task of a function, blocking or async: `@app.task` or `@app.task(queue="mail", …)`.
 
         name: what it is called on the server, the function's own name by default. Producers and workers must agree.
-        max_attempts: failures before it is a dead letter (the server's default is 10).
         lease: after so many seconds without a sign of life of its worker the task goes to another one. Workers extend
         it while the function runs, so it need not be longer than the function takes.
         priority: 0 to 9, higher first (the server's default is 5).
+        max_attempts: failures before it is a dead letter (the server's default is 10); max_claims: the same for claims,
+        however each ended. retry: how long to wait before the next attempt, and after which exceptions there is none.
+        timeout: how long one attempt may take, 1 s to 30 days. ttl: a dead letter if not started so long after it could
+        have been, 1 s to a year.
+        unique_key: while a task of the queue has it, another one leads to that task; `unique_scope` says how long that
+        is, `until_done` or `while_waiting`. limit_key: what the queue's limits per key count by. tenant: whose task it
+        is. Each of the three is a text, or a function that makes one of the task's arguments, defaults included.
         """
-        lease_ms = round(_seconds(lease) * 1000)
+        lease_ms = duration_ms("lease", lease)
         if lease_ms <= 0:
             raise ValueError(f"Expected a lease of more than 0 seconds, but got {lease}.")
-        options = _Options(queue, priority, max_attempts)
+        given = checked(
+            priority=priority,
+            max_attempts=max_attempts,
+            max_claims=max_claims,
+            retry=retry,
+            timeout=timeout,
+            ttl=ttl,
+            unique_key=unique_key,
+            unique_scope=unique_scope,
+            limit_key=limit_key,
+            tenant=tenant,
+        )
+        options = Options(queue, **given)
 
         def decorate(function: Callable[..., Any]) -> Any:
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -377,12 +399,12 @@ class Holdfast:
     def enqueue(self, call: Call[R]) -> Handle[R]:
         """Hands over one call, made with `task.call(…)`; `task.enqueue(…)` is the same in one step."""
         accepted = self.run(lambda client: client.enqueue(call.new_task))
-        return Handle(self, accepted.task_id, duplicate=accepted.duplicate)
+        return Handle(self, accepted.task_id, duplicate=accepted.duplicate, duplicate_state=accepted.state)
 
     async def enqueue_async(self, call: Call[R]) -> AsyncHandle[R]:
         """The same for programs with an event loop."""
         accepted = await self.run_async(lambda client: client.enqueue(call.new_task))
-        return AsyncHandle(self, accepted.task_id, duplicate=accepted.duplicate)
+        return AsyncHandle(self, accepted.task_id, duplicate=accepted.duplicate, duplicate_state=accepted.state)
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[Handle[R]]:
         """Hands over many calls, a thousand at a time: by far the cheapest way. Raises at the first that is refused.
@@ -391,13 +413,15 @@ class Holdfast:
         """
         tasks = [call.new_task for call in calls]
         accepted = self.run(lambda client: _enqueue_all(client, tasks))
-        return [Handle(self, each.task_id, duplicate=each.duplicate) for each in accepted]
+        return [Handle(self, each.task_id, duplicate=each.duplicate, duplicate_state=each.state) for each in accepted]
 
     async def enqueue_many_async(self, calls: Iterable[Call[R]]) -> list[AsyncHandle[R]]:
         """The same for programs with an event loop."""
         tasks = [call.new_task for call in calls]
         accepted = await self.run_async(lambda client: _enqueue_all(client, tasks))
-        return [AsyncHandle(self, each.task_id, duplicate=each.duplicate) for each in accepted]
+        return [
+            AsyncHandle(self, each.task_id, duplicate=each.duplicate, duplicate_state=each.state) for each in accepted
+        ]
 
     def handle(self, task_id: str) -> Handle[Any]:
         """The handle of a task whose id was kept somewhere."""
@@ -437,17 +461,3 @@ def _result(info: TaskInfo) -> Any:
         kind, message = (error.type, error.message) if error is not None else ("", "")
         raise TaskFailed(info.task_id, info.dead_reason, kind, message)
     return None if info.result is None else decode_json(info.result, f"the result of task {info.task_id}")
-
-
-def _seconds(value: Seconds) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
-
-
-def _optional_ms(value: Seconds | None) -> int | None:
-    return None if value is None else round(_seconds(value) * 1000)
-
-
-def _instant_ms(instant: datetime) -> int:
-    if instant.tzinfo is None:
-        raise ValueError("Expected run_at with a time zone, but it has none: datetime.now(UTC), for example, has one.")
-    return (instant - _EPOCH) // timedelta(milliseconds=1)

@@ -1,9 +1,52 @@
-"""What a handler can ask about the task it is working on."""
+"""What a handler can ask about the task it is working on, and how it has the task come again later."""
 
+import time
 from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Protocol
 
+from holdfast.client.errors import HandlerSignal
 from holdfast.client.models import ClaimedTask
+
+
+class Snooze(HandlerSignal):
+    """Raise it in a handler to have the task again after `delay_s` seconds without spending an attempt."""
+
+    def __init__(self, delay_s: float | timedelta, message: str = "") -> None:
+        super().__init__(delay_s, message)
+        self.delay_s = self._checked_s(delay_s)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message or f"to be looked at again after {self.delay_s} s"
+
+
+class RetryAt(HandlerSignal):
+    """Raise it in a handler to fail this attempt and have the next one at this moment, which needs a time zone."""
+
+    def __init__(self, when: datetime, message: str = "") -> None:
+        if not isinstance(when, datetime):
+            raise TypeError(f"Expected RetryAt with a datetime, but got {when!r}.")
+        if when.tzinfo is None:
+            raise ValueError(
+                "Expected a moment with a time zone, but it has none: datetime.now(UTC), for example, has one."
+            )
+        super().__init__(when, message)
+        self.when = when
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message or f"to be tried again at {self.when.isoformat()}"
+
+
+class StopReason(StrEnum):
+    """Why a handler should stop."""
+
+    CANCELLED = "CANCELLED"  # somebody cancelled the task
+    TIMED_OUT = "TIMED_OUT"  # this attempt has run for as long as it may: it has failed, whatever comes of it
+    LEASE_LOST = "LEASE_LOST"  # another worker may have the task by now
+    WORKER_STOPS = "WORKER_STOPS"  # the task goes to another worker unless it ends soon
 
 
 class Signals(Protocol):
@@ -14,7 +57,11 @@ class Signals(Protocol):
     @property
     def lease_lost(self) -> bool: ...
     @property
+    def timed_out(self) -> bool: ...
+    @property
     def interrupted(self) -> bool: ...
+    @property
+    def deadline_s(self) -> float | None: ...
 
 
 class RunningTask:
@@ -58,8 +105,28 @@ class RunningTask:
         return self._claim.tenant
 
     @property
+    def limit_key(self) -> str:
+        """What the queue's limits per key count it by; empty if by nothing."""
+        return self._claim.limit_key
+
+    @property
     def headers(self) -> dict[str, str]:
         return dict(self._claim.headers)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long this attempt may go on, 0 if it may no more; None if there is no limit, or none is known yet.
+
+        A timeout that comes from the queue and not from the task is known after the first heartbeats only.
+        """
+        deadline_s = self._signals.deadline_s
+        return None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+
+    @property
+    def deadline(self) -> datetime | None:
+        """That moment, by this machine's clock."""
+        left_s = self.seconds_left
+        return None if left_s is None else datetime.now(UTC) + timedelta(seconds=left_s)
 
     @property
     def cancel_requested(self) -> bool:
@@ -72,9 +139,25 @@ class RunningTask:
         return self._signals.lease_lost
 
     @property
+    def timed_out(self) -> bool:
+        """This attempt took longer than the task's timeout: it has failed, whatever this handler returns."""
+        return self._signals.timed_out
+
+    @property
     def should_stop(self) -> bool:
         """Whether a blocking handler had better end soon, for one of these reasons or because its worker stops."""
         return self._signals.interrupted
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it should stop; None while it may go on. Of several reasons the one that leaves it the least."""
+        if not self._signals.interrupted:
+            return None
+        if self._signals.lease_lost:
+            return StopReason.LEASE_LOST
+        if self._signals.timed_out:
+            return StopReason.TIMED_OUT
+        return StopReason.CANCELLED if self._signals.cancel_requested else StopReason.WORKER_STOPS
 
 
 _current: ContextVar[RunningTask] = ContextVar("holdfast_current_task")

@@ -14,10 +14,14 @@ HoldfastError
 └── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
     ├── InvalidArgument  MALFORMED_REQUEST MISSING_FIELD INVALID_FIELD OUT_OF_RANGE TOO_LARGE BATCH_TOO_LARGE
     ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND SHARD_NOT_FOUND PROBE_NOT_FOUND NODE_NOT_FOUND PLAN_NOT_FOUND
+    │                    SCHEDULE_NOT_FOUND
     ├── Conflict         CHANGE_REFUSED NO_CLUSTER CLUSTER_EXISTS NOT_ENOUGH_NODES PLAN_REFUSED PLAN_UNDER_WAY CONFLICT
+    │   │                SCHEDULE_EXISTS
     │   ├── StaleToken       STALE_TOKEN
     │   ├── TaskFinished     TASK_FINISHED
-    │   └── NotDead          NOT_DEAD
+    │   ├── NotWaiting       TASK_NOT_WAITING
+    │   ├── NotDead          NOT_DEAD
+    │   └── RequestIdConflict  REQUEST_ID_CONFLICT
     ├── Overloaded       OVERLOADED OUTBOX_FULL
     ├── WorkerAtLimit    WORKER_AT_LIMIT
     ├── Unavailable      DISK_LOW SHUTTING_DOWN NOT_LEADER STALE_MAP ETCD_UNAVAILABLE
@@ -35,7 +39,9 @@ with its `request_id`, a reserve with its `claim_request_id`. No message ever ho
 """
 # ruff: noqa: N818 - the names say what happened; half of them are read as results of a batch, not raised
 
+import math
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
 
 NO_LEADER = "no leader: a majority must run; see `holdfast shard ls`"  # said of a cluster of which some nodes answer
@@ -191,6 +197,16 @@ class TaskCancelled(HoldfastError):
 class HandlerSignal(Exception):
     """What a handler raises to tell the worker more than that this attempt failed."""
 
+    def _checked_s(self, delay: float | timedelta) -> float:
+        # Where it is raised, so that the traceback leads there: a wrong delay is a failure like any other.
+        delay_s = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        name = type(self).__name__
+        if not isinstance(delay_s, int | float) or isinstance(delay_s, bool):
+            raise TypeError(f"Expected {name} with a number of seconds or a timedelta, but got {delay!r}.")
+        if not 0 <= delay_s < math.inf:  # also for NaN
+            raise ValueError(f"Expected {name} with at least 0 seconds and an end, but got {delay_s}.")
+        return delay_s
+
 
 class GiveUp(HandlerSignal):
     """Raise it in a handler when no attempt can succeed: the task becomes a dead letter now."""
@@ -199,9 +215,9 @@ class GiveUp(HandlerSignal):
 class RetryAfter(HandlerSignal):
     """Raise it in a handler to fail this attempt and have the next one after `delay_s` seconds."""
 
-    def __init__(self, delay_s: float, message: str = "") -> None:
+    def __init__(self, delay_s: float | timedelta, message: str = "") -> None:
         super().__init__(delay_s, message)
-        self.delay_s = delay_s
+        self.delay_s = self._checked_s(delay_s)
         self.message = message
 
     def __str__(self) -> str:
@@ -241,7 +257,7 @@ class InvalidArgument(Rejected, ValueError):
 
 
 class NotFound(Rejected):
-    """There is no such task, queue, shard, node or plan, or no longer."""
+    """There is no such task, queue, schedule, shard, node or plan, or no longer."""
 
 
 class Conflict(Rejected):
@@ -256,8 +272,16 @@ class TaskFinished(Conflict):
     """The task has already finished."""
 
 
+class NotWaiting(Conflict):
+    """The task does not wait any more: a worker has it."""
+
+
 class NotDead(Conflict):
     """The task is not a dead letter."""
+
+
+class RequestIdConflict(Conflict):
+    """The request_id was used before, for a task with other content: another type, payload, header, tenant or key."""
 
 
 class Overloaded(Rejected):
@@ -298,6 +322,7 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "PROBE_NOT_FOUND": NotFound,
     "NODE_NOT_FOUND": NotFound,
     "PLAN_NOT_FOUND": NotFound,
+    "SCHEDULE_NOT_FOUND": NotFound,
     "CHANGE_REFUSED": Conflict,
     "NO_CLUSTER": Conflict,
     "CLUSTER_EXISTS": Conflict,
@@ -305,9 +330,12 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "PLAN_REFUSED": Conflict,
     "PLAN_UNDER_WAY": Conflict,
     "CONFLICT": Conflict,
+    "SCHEDULE_EXISTS": Conflict,
     "STALE_TOKEN": StaleToken,
     "TASK_FINISHED": TaskFinished,
+    "TASK_NOT_WAITING": NotWaiting,
     "NOT_DEAD": NotDead,
+    "REQUEST_ID_CONFLICT": RequestIdConflict,
     "OVERLOADED": Overloaded,
     "OUTBOX_FULL": Overloaded,
     "WORKER_AT_LIMIT": WorkerAtLimit,

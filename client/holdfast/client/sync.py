@@ -1,6 +1,7 @@
 """The blocking client: every call of `AsyncClient` under the same name, for programs without an event loop.
 
-There is one implementation, `AsyncClient`; this one runs it on a thread of its own and waits for the results.
+There is one implementation, `AsyncClient`; this one runs it on a thread of its own and waits for the results. Here are
+the calls on tasks; `_sync_operators` has the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.client._loop_thread import LoopThread
+from holdfast.client._sync_operators import BlockingCalls
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.errors import Rejected
 from holdfast.client.models import (
@@ -18,33 +20,20 @@ from holdfast.client.models import (
     Cancelled,
     Claim,
     ClaimedTask,
-    ClusterInfo,
-    DeadLetterDone,
-    DeadLetterPage,
     Extended,
     Extension,
     Failed,
     Failure,
-    MoveWish,
     NewTask,
-    NodeReport,
-    Plan,
-    PlanProgress,
-    QueuePage,
-    QueuePolicy,
-    QueueSettings,
-    QueueSettingsPage,
-    QueueStats,
     Released,
-    ShardHash,
     TaskError,
     TaskInfo,
-    Topology,
-    Transferred,
+    TaskUpdate,
+    Updated,
 )
 
 
-class Client:
+class Client(BlockingCalls):
     """The blocking twin of `AsyncClient`: the same calls with the same arguments, results, errors and deadlines.
 
     Any number of threads may use one client at the same time. Ctrl-C ends a waiting call. In a coroutine use
@@ -151,12 +140,15 @@ class Client:
         error: TaskError | None = None,
         *,
         retry_delay_ms: int | None = None,
+        retry_at_ms: int | None = None,
         dead: bool = False,
         timeout_s: float | None = None,
     ) -> Failed:
         """Reports a failed attempt; the answer says whether there will be another."""
         return self._thread.run(
-            lambda calls: calls.fail(claim, error, retry_delay_ms=retry_delay_ms, dead=dead, timeout_s=timeout_s)
+            lambda calls: calls.fail(
+                claim, error, retry_delay_ms=retry_delay_ms, retry_at_ms=retry_at_ms, dead=dead, timeout_s=timeout_s
+            )
         )
 
     def fail_many(self, items: Sequence[Failure], *, timeout_s: float | None = None) -> list[Failed | Rejected]:
@@ -171,13 +163,15 @@ class Client:
         """Prolongs many leases."""
         return self._thread.run(lambda calls: calls.extend_many(items, timeout_s=timeout_s))
 
-    def release(self, claim: Claim, *, timeout_s: float | None = None) -> Released:
-        """Hands a task back to its old place without spending an attempt."""
-        return self._thread.run(lambda calls: calls.release(claim, timeout_s=timeout_s))
+    def release(self, claim: Claim, *, delay_ms: int = 0, timeout_s: float | None = None) -> Released:
+        """Hands a task back without spending an attempt: to its old place, or to wait for `delay_ms`."""
+        return self._thread.run(lambda calls: calls.release(claim, delay_ms=delay_ms, timeout_s=timeout_s))
 
-    def release_many(self, claims: Sequence[Claim], *, timeout_s: float | None = None) -> list[Released | Rejected]:
+    def release_many(
+        self, claims: Sequence[Claim], *, delay_ms: int = 0, timeout_s: float | None = None
+    ) -> list[Released | Rejected]:
         """Hands many tasks back."""
-        return self._thread.run(lambda calls: calls.release_many(claims, timeout_s=timeout_s))
+        return self._thread.run(lambda calls: calls.release_many(claims, delay_ms=delay_ms, timeout_s=timeout_s))
 
     # ------------------------------------------------------------------------------------ looking and acting
 
@@ -188,6 +182,26 @@ class Client:
     def cancel_many(self, task_ids: Sequence[str], *, timeout_s: float | None = None) -> list[Cancelled | Rejected]:
         """Cancels many tasks."""
         return self._thread.run(lambda calls: calls.cancel_many(task_ids, timeout_s=timeout_s))
+
+    def update_task(
+        self,
+        task_id: str,
+        *,
+        priority: int | None = None,
+        run_at_ms: int | None = None,
+        delay_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Updated:
+        """Changes the priority of a waiting task, or when it may start; see `AsyncClient.update_task`."""
+        return self._thread.run(
+            lambda calls: calls.update_task(
+                task_id, priority=priority, run_at_ms=run_at_ms, delay_ms=delay_ms, timeout_s=timeout_s
+            )
+        )
+
+    def update_tasks(self, items: Sequence[TaskUpdate], *, timeout_s: float | None = None) -> list[Updated | Rejected]:
+        """The same for many tasks."""
+        return self._thread.run(lambda calls: calls.update_tasks(items, timeout_s=timeout_s))
 
     def get_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """All that the server knows about a task; raises `NotFound` if it knows none."""
@@ -200,142 +214,3 @@ class Client:
     def wait_tasks(self, task_ids: Sequence[str], *, timeout_s: float | None = None) -> list[TaskInfo | Rejected]:
         """Returns when all tasks have finished or `timeout_s` is over; see `AsyncClient.wait_tasks`."""
         return self._thread.run(lambda calls: calls.wait_tasks(task_ids, timeout_s=timeout_s))
-
-    def queue_stats(self, queue: str, *, timeout_s: float | None = None) -> QueueStats:
-        """How many tasks of the queue are in which state."""
-        return self._thread.run(lambda calls: calls.queue_stats(queue, timeout_s=timeout_s))
-
-    def queue_stats_many(self, queues: Sequence[str], *, timeout_s: float | None = None) -> list[QueueStats | Rejected]:
-        """The same for many queues."""
-        return self._thread.run(lambda calls: calls.queue_stats_many(queues, timeout_s=timeout_s))
-
-    def list_queues(self, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None) -> QueuePage:
-        """One page of all queues that were ever used, by name; pass on `next_page_token` for the next page."""
-        return self._thread.run(
-            lambda calls: calls.list_queues(page_size=page_size, page_token=page_token, timeout_s=timeout_s)
-        )
-
-    # ---------------------------------------------------------------------------------------- dead letters
-
-    def list_dead_letters(
-        self, queue: str, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None
-    ) -> DeadLetterPage:
-        """One page of the dead letters of a queue, oldest first; pass on `next_page_token` for the next page."""
-        return self._thread.run(
-            lambda calls: calls.list_dead_letters(
-                queue, page_size=page_size, page_token=page_token, timeout_s=timeout_s
-            )
-        )
-
-    def get_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
-        """A dead letter with its payload."""
-        return self._thread.run(lambda calls: calls.get_dead_letter(task_id, timeout_s=timeout_s))
-
-    def retry_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> DeadLetterDone:
-        """Makes a dead task ready again, with fresh budgets."""
-        return self._thread.run(lambda calls: calls.retry_dead_letter(task_id, timeout_s=timeout_s))
-
-    def retry_dead_letters(
-        self, task_ids: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[DeadLetterDone | Rejected]:
-        """Makes many dead tasks ready again."""
-        return self._thread.run(lambda calls: calls.retry_dead_letters(task_ids, timeout_s=timeout_s))
-
-    def discard_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> DeadLetterDone:
-        """Deletes a dead task for good."""
-        return self._thread.run(lambda calls: calls.discard_dead_letter(task_id, timeout_s=timeout_s))
-
-    def discard_dead_letters(
-        self, task_ids: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[DeadLetterDone | Rejected]:
-        """Deletes many dead tasks for good."""
-        return self._thread.run(lambda calls: calls.discard_dead_letters(task_ids, timeout_s=timeout_s))
-
-    # --------------------------------------------------------------------------------------------- the cluster
-
-    def describe_cluster(self, *, timeout_s: float | None = None) -> ClusterInfo:
-        """Nodes, shards and the plan under way, as the map has them."""
-        return self._thread.run(lambda calls: calls.describe_cluster(timeout_s=timeout_s))
-
-    def init_cluster(self, shards: int, *, replication: int = 3, timeout_s: float | None = None) -> str:
-        """Makes a cluster of the nodes that are there, once in its life; returns its id."""
-        return self._thread.run(lambda calls: calls.init_cluster(shards, replication=replication, timeout_s=timeout_s))
-
-    def topology(self, queues: Sequence[str] = (), *, timeout_s: float | None = None) -> Topology:
-        """The leaders of all shards and the routes of these queues, as the server that was asked knows them."""
-        return self._thread.run(lambda calls: calls.topology(queues, timeout_s=timeout_s))
-
-    def queue_settings(self, queue: str, *, timeout_s: float | None = None) -> QueueSettings:
-        """Where a queue is and what it does in its own way, also if that is nothing."""
-        return self._thread.run(lambda calls: calls.queue_settings(queue, timeout_s=timeout_s))
-
-    def list_queue_settings(
-        self,
-        queues: Sequence[str] = (),
-        *,
-        page_size: int = 100,
-        page_token: str = "",
-        timeout_s: float | None = None,
-    ) -> QueueSettingsPage:
-        """One page of the queues that differ from the default, by name, or of those that are named here."""
-        return self._thread.run(
-            lambda calls: calls.list_queue_settings(
-                queues, page_size=page_size, page_token=page_token, timeout_s=timeout_s
-            )
-        )
-
-    def set_queue(
-        self,
-        queue: str,
-        *,
-        policy: QueuePolicy | None = None,
-        clear: Sequence[str] = (),
-        spread: int | None = None,
-        pin: Sequence[int] | None = None,
-        home: bool = False,
-        timeout_s: float | None = None,
-    ) -> QueueSettings:
-        """Changes what is given and leaves the rest as it is; see `AsyncClient.set_queue`."""
-        return self._thread.run(
-            lambda calls: calls.set_queue(
-                queue, policy=policy, clear=clear, spread=spread, pin=pin, home=home, timeout_s=timeout_s
-            )
-        )
-
-    def drain_node(self, node: str, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Marks a node as one that should hold nothing, or takes the mark back. It moves nothing: see `make_plan`."""
-        return self._thread.run(lambda calls: calls.drain_node(node, drain=drain, timeout_s=timeout_s))
-
-    def remove_node(self, node: str, *, timeout_s: float | None = None) -> None:
-        """Forgets a node that holds nothing; it cannot come back with its present data."""
-        return self._thread.run(lambda calls: calls.remove_node(node, timeout_s=timeout_s))
-
-    def make_plan(self, *, leaders: bool = False, move: MoveWish | None = None, timeout_s: float | None = None) -> Plan:
-        """What should move and why; changes nothing. See `AsyncClient.make_plan`."""
-        return self._thread.run(lambda calls: calls.make_plan(leaders=leaders, move=move, timeout_s=timeout_s))
-
-    def start_plan(self, plan: Plan, *, timeout_s: float | None = None) -> Plan:
-        """Makes this plan the one that is carried out, if it fits the map still. The same plan again is a success."""
-        return self._thread.run(lambda calls: calls.start_plan(plan, timeout_s=timeout_s))
-
-    def advance_plan(self, plan_id: str = "", *, timeout_s: float | None = None) -> PlanProgress:
-        """Begins the steps whose turn it is and tells how far all are; see `AsyncClient.advance_plan`."""
-        return self._thread.run(lambda calls: calls.advance_plan(plan_id, timeout_s=timeout_s))
-
-    def cancel_plan(self, plan_id: str, *, timeout_s: float | None = None) -> None:
-        """Begins no more steps. What has begun is brought to its end by the shards themselves."""
-        return self._thread.run(lambda calls: calls.cancel_plan(plan_id, timeout_s=timeout_s))
-
-    # --------------------------------------------------------------------------------------- nodes and shards
-
-    def describe_nodes(self, *, timeout_s: float | None = None) -> list[NodeReport]:
-        """Asks every node of the cluster what it is and has; see `AsyncClient.describe_nodes`."""
-        return self._thread.run(lambda calls: calls.describe_nodes(timeout_s=timeout_s))
-
-    def hash_shard(self, shard: int, *, timeout_s: float | None = None) -> ShardHash:
-        """The hashes of the states of all replicas at one index: they must be equal."""
-        return self._thread.run(lambda calls: calls.hash_shard(shard, timeout_s=timeout_s))
-
-    def transfer(self, shard: int, to: str, *, timeout_s: float | None = None) -> Transferred:
-        """Makes the node named `to` the leader of a shard, and returns when it is."""
-        return self._thread.run(lambda calls: calls.transfer(shard, to, timeout_s=timeout_s))

@@ -11,8 +11,10 @@ from hashlib import blake2b
 # A home among 1,000 shards takes 1,000 hashes. Remembering so many names keeps it off the path of a call and, with
 # names of any length that is allowed, under 15 MB.
 _HOMES_REMEMBERED = 1 << 15
-# Keys of calls come once per call and are then asked for by every item of it.
+# Keys of calls come once per call and are then asked for by every item of it; those that tasks are limited by come
+# again and again. How long the latter are nobody has checked yet, and what is too long is not remembered.
 _KEYS_REMEMBERED = 1 << 12
+_KEY_REMEMBERED_MAX = 256  # characters
 
 
 def home_shard(queue: str, shard_count: int) -> int:
@@ -32,7 +34,9 @@ def spread_shards(queue: str, shard_count: int, spread: int) -> tuple[int, ...]:
 
 def shard_of_key(key: str, shards: tuple[int, ...]) -> int:
     """The one of `shards` with the highest score for `key`, in whatever order they are named."""
-    return shards[0] if len(shards) == 1 else _shard_of_key(key, shards)
+    if len(shards) == 1:
+        return shards[0]
+    return _shard_of_key(key, shards) if len(key) <= _KEY_REMEMBERED_MAX else _winner(key, shards)
 
 
 @lru_cache(maxsize=_HOMES_REMEMBERED)

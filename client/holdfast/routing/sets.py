@@ -4,9 +4,14 @@ A queue has a home and, if it was ever spread or pinned, numbered sets of shards
 ones go to the newest set; those of older sets drain where they are.
 
     request_id of the producer's own   to the home, whatever the sets: deduplication stays exact
+    unique_key                         the same, whatever the request_id: one shard sees all tasks with the key
     request_id made up by a client     `~<generation>.<call key>.<n>`: by the call key over the set of that generation,
                                        so that a retry meets its first attempt, whichever set is the newest by then
+    the same with a limit_key          by the limit_key over the set of that generation: its cap is exact on one shard
     no request_id                      to any shard of the newest set
+    the same with a limit_key          by the limit_key over the newest set
+
+So all tasks of one call and queue go to one shard, unless they have keys.
 
 A map may not know the generation of a made-up id: it is behind the client's, or has forgotten that set. Any shard would
 be a guess then, and a first attempt may be on another one.
@@ -71,31 +76,40 @@ def visible(route: QueueRoute) -> tuple[int, ...]:
     return tuple(dict.fromkeys((route.home, *newest(route), *route.draining)))
 
 
-def shard_for_request(route: QueueRoute, request_id: str, pick: int) -> int:
-    """The shard of a new task. `pick` is any number, the same for all tasks of a call: it chooses where no id does.
-    Raises UnknownGenerationError."""
+def shard_for_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, pick: int) -> int:
+    """The shard of a new task. `pick` is any number, the same for all tasks of a call: it chooses where nothing else
+    does. Raises UnknownGenerationError."""
+    if unique_key:
+        return route.home
     if not request_id:
         shards = newest(route)
-        return shards[pick % len(shards)]
+        return shard_of_key(limit_key, shards) if limit_key else shards[pick % len(shards)]
     # As parse_made_up does, but without what is not needed: this runs for every task of every call.
     if request_id[0] != "~" or (found := _MADE_UP.fullmatch(request_id)) is None:
         return route.home
-    return shard_of_key(found[2], _set_of(route, int(found[1])))
+    return shard_of_key(limit_key or found[2], _set_of(route, int(found[1])))
 
 
-def shard_or_newest(route: QueueRoute, request_id: str, pick: int) -> int:
+def shard_or_newest(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, pick: int) -> int:
     """The same where any shard will do: a set that the map does not know is taken for the newest."""
     try:
-        return shard_for_request(route, request_id, pick)
+        return shard_for_task(route, request_id, unique_key, limit_key, pick)
     except UnknownGenerationError:
         made_up = parse_made_up(request_id)
         assert made_up is not None
-        return shard_of_key(made_up.call_key, newest(route))
+        return shard_of_key(limit_key or made_up.call_key, newest(route))
+
+
+def owner_of_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, here: int) -> int:
+    """The shard of a task that a shard makes itself, e.g. a follow-up. It stays `here` if that is as good as any."""
+    if not (request_id or unique_key or limit_key) and here in newest(route):
+        return here
+    return shard_or_newest(route, request_id, unique_key, limit_key, here)
 
 
 def is_of_home(request_id: str) -> bool:
-    """Whether it goes to the home of a queue that has no sets, by its first HOME_BEGINNING characters alone. Of others
-    nobody knows before they are parsed."""
+    """Whether it goes to the home of a queue that has no sets, by its first HOME_BEGINNING characters alone, whatever
+    the task's keys. Of others nobody knows before they are parsed."""
     return request_id[:1] != "~" or request_id[:HOME_BEGINNING] == "~0."
 
 

@@ -3,7 +3,7 @@ is the map that they follow, and what it changes is in etcd."""
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from holdfast.cluster.admin_plans import (
@@ -22,30 +22,26 @@ from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.messages import (
     fill_node,
     fill_route,
+    fill_settings,
     fill_shard,
     plan_message,
     queue_change,
     queue_settings,
     topology_leaders,
 )
-from holdfast.cluster.queues import check_queue_name
+from holdfast.cluster.queues import check_page, check_queue_name, check_queue_names
 from holdfast.cluster.records import ClusterRecord, QueueRecord, name_of
 from holdfast.cluster.steps import view_steps
 from holdfast.cluster.store import MapStore
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.refusals import (
-    BATCH_TOO_LARGE,
     INVALID_FIELD,
     MISSING_FIELD,
-    OUT_OF_RANGE,
     RefusedError,
     etcd_unavailable,
     no_cluster,
     node_not_found,
 )
-
-QUEUES_MAX = 1000  # in one call
-PAGE_SIZE_DEFAULT = 100
 
 
 class ClusterAdmin:
@@ -68,7 +64,7 @@ class ClusterAdmin:
 
     async def get_topology(self, request: pb.GetTopologyRequest) -> pb.GetTopologyResponse:
         found, cluster = self._initialised()
-        _check_queues(request.queues)
+        check_queue_names(request.queues)
         response = pb.GetTopologyResponse(
             cluster_id=cluster.cluster_id,
             revision=found.revision,
@@ -110,15 +106,15 @@ class ClusterAdmin:
         found, cluster = self._initialised()
         response = pb.ListQueueSettingsResponse()
         if request.queues:
-            _check_queues(request.queues)
+            check_queue_names(request.queues)
             names, is_more = list(request.queues), False
         else:
             names, is_more = _page(found, request.page_size, request.page_token)
-        for name in names:
-            record, version = found.queues.get(name), found.queue_version(name)
-            response.queues.append(queue_settings(name, record, version, cluster.shards))
-        if is_more:
-            response.next_page_token = names[-1]
+        settings = (
+            queue_settings(name, found.queues.get(name), found.queue_version(name), cluster.shards) for name in names
+        )
+        if not fill_settings(response, settings, is_page=not request.queues) or is_more:
+            response.next_page_token = response.queues[-1].route.queue
         return response
 
     # What is changed in etcd
@@ -223,32 +219,12 @@ def _member_counts(found: PartitionMap) -> Counter[str]:
 
 def _page(found: PartitionMap, page_size: int, page_token: str) -> tuple[list[str], bool]:
     """Names of queues that differ from the default, after the one in the token; whether there are more."""
-    if not 0 <= page_size <= QUEUES_MAX:
-        raise RefusedError(
-            OUT_OF_RANGE,
-            f"Expected {{field}} from 0 to {QUEUES_MAX}, but got {page_size}.",
-            "page_size",
-            f"0..{QUEUES_MAX}",
-        )
-    if page_token and not NAME.fullmatch(page_token):
-        raise RefusedError(INVALID_FIELD, "Expected {field} as the page before had it, but it is not.", "page_token")
+    count_max = check_page(page_size, page_token)
     default = QueueRecord()
     names = sorted(name for name, record in found.queues.items() if record != default)
     start = bisect_right(names, page_token)
-    end = start + (page_size or PAGE_SIZE_DEFAULT)
+    end = start + count_max
     return names[start:end], end < len(names)
-
-
-def _check_queues(queues: Sequence[str]) -> None:
-    if len(queues) > QUEUES_MAX:
-        raise RefusedError(
-            BATCH_TOO_LARGE,
-            f"Expected at most {QUEUES_MAX} {{field}}, but got {len(queues)}.",
-            "queues",
-            str(QUEUES_MAX),
-        )
-    for number, queue in enumerate(queues):
-        check_queue_name(queue, f"queues[{number}]")
 
 
 def _node_name(name: str) -> str:

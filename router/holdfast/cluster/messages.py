@@ -1,15 +1,18 @@
 """The cluster side of the wire API: records and views as messages, and back. It holds no rules of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.policy import TENANT_LIMITS, PolicyValue, QueuePolicy, TenantPolicy
 from holdfast.cluster.queues import Home, Pin, Placement, QueueChange, Spread
-from holdfast.cluster.records import POLICY_FIELDS, LeaderRecord, NodeRecord, PlanRecord, QueueRecord, StepRecord
+from holdfast.cluster.records import LeaderRecord, NodeRecord, PlanRecord, QueueRecord, StepRecord
 from holdfast.cluster.steps import StepState, StepView
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute
-from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, OUT_OF_RANGE, RefusedError
+from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, OUT_OF_RANGE, TOO_LARGE, RefusedError
+
+SETTINGS_BYTES_MAX = 4 * 1024 * 1024  # in one answer: a queue may have as much as a page of others
 
 _SHARD_MAX = 2**16 - 1
 _TEXT_BYTES_MAX = 512
@@ -32,18 +35,64 @@ def fill_route(message: pb.QueueRoute, route: QueueRoute) -> None:
     message.draining.extend(route.draining)
 
 
+def policy_message(policy: QueuePolicy) -> pb.QueuePolicy:
+    """As it stands on the wire, and in the log of a shard."""
+    return pb.QueuePolicy(**policy.given())  # type: ignore[arg-type]  # each as its field is
+
+
+def policy_of(message: pb.QueuePolicy) -> QueuePolicy:
+    return QueuePolicy(**_given(message))  # type: ignore[arg-type]  # each as its field is
+
+
 def queue_settings(queue: str, record: QueueRecord | None, version: int, shard_count: int) -> pb.QueueSettings:
     found = record or QueueRecord()
-    policy = pb.QueuePolicy(**found.policy.given())  # type: ignore[arg-type]  # whole where the field is
-    message = pb.QueueSettings(version=version, policy=policy)
+    message = pb.QueueSettings(version=version, policy=policy_message(found.policy))
     home = home_shard(queue, shard_count)
     fill_route(message.route, QueueRoute(queue, home, found.generation, found.sets, found.draining))
     return message
 
 
+def fill_settings(
+    message: pb.ListQueueSettingsResponse, settings: Iterable[pb.QueueSettings], *, is_page: bool
+) -> bool:  # fmt: skip
+    """As many as fit into an answer, the first one always; whether all did. What was asked for by name must all fit."""
+    size = 0
+    for each in settings:
+        size += each.ByteSize()
+        if size > SETTINGS_BYTES_MAX and message.queues:
+            if not is_page:
+                raise RefusedError(
+                    TOO_LARGE,
+                    f"Expected {{field}} whose settings have at most {SETTINGS_BYTES_MAX} bytes together, but they "
+                    "have more; ask for fewer.",
+                    "queues",
+                    str(SETTINGS_BYTES_MAX),
+                )
+            return False
+        message.queues.append(each)
+    return True
+
+
 def queue_change(request: pb.SetQueueRequest) -> QueueChange:
-    policy = {name: getattr(request.policy, name) for name in POLICY_FIELDS if request.policy.HasField(name)}
-    return QueueChange(_placement(request), policy, tuple(request.clear))
+    return QueueChange(_placement(request), _given(request.policy), tuple(request.clear))
+
+
+def _given(policy: pb.QueuePolicy) -> dict[str, PolicyValue]:
+    """Only what is set. A list that is empty is not."""
+    given: dict[str, PolicyValue] = {}
+    for field, value in policy.ListFields():
+        if field.name == "tenants":
+            given["tenants"] = tuple(map(_tenant, value))
+        elif field.name == "non_retryable":
+            given["non_retryable"] = tuple(value)
+        else:
+            given[field.name] = value
+    return given
+
+
+def _tenant(message: pb.TenantPolicy) -> TenantPolicy:
+    given = {name: getattr(message, name) for name in TENANT_LIMITS if message.HasField(name)}
+    return TenantPolicy(tenant=message.tenant, **given)
 
 
 def _placement(request: pb.SetQueueRequest) -> Placement | None:

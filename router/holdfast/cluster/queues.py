@@ -1,4 +1,4 @@
-"""How the settings of a queue change. Pure: one record in, the next one out.
+"""How the settings of a queue change. Pure: one record in, the next one out. Its policy changes in policy.py.
 
 A set of shards never changes; another one gets the next generation and is appended. Shards that new tasks no longer go
 to drain: they stay visible until their leaders say that they have none of the queue's tasks left.
@@ -6,12 +6,13 @@ to drain: they stay visible until their leaders say that they have none of the q
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 
 from holdfast.cluster.keys import NAME
-from holdfast.cluster.records import POLICY_FIELDS, POLICY_FRACTIONS, QueuePolicy, QueueRecord, QueueSet
+from holdfast.cluster.policy import PolicyValue, change_policy
+from holdfast.cluster.records import QueueRecord, QueueSet
 from holdfast.routing.homes import home_shard, spread_shards
 from holdfast.serving.refusals import (
+    BATCH_TOO_LARGE,
     INVALID_FIELD,
     MISSING_FIELD,
     OUT_OF_RANGE,
@@ -21,25 +22,8 @@ from holdfast.serving.refusals import (
 )
 
 GENERATIONS_MAX = 32  # kept of a queue, so that retries meet their first attempt
-
-_MINUTE_MS = 60_000
-_YEAR_MS = 366 * 24 * 60 * _MINUTE_MS
-
-# As the brokers take them for all queues in their configuration, or for a single task.
-POLICY_LIMITS: Mapping[str, tuple[float, float]] = {
-    "max_attempts": (1, 1000),
-    "max_claims": (1, 10_000),
-    "retry_base_ms": (0, _YEAR_MS),
-    "retry_factor": (1, 100),
-    "retry_cap_ms": (0, _YEAR_MS),
-    "retry_jitter": (0, 1),
-    "dedup_window_ms": (1000, _YEAR_MS),
-    "result_ttl_ms": (0, 10 * _YEAR_MS),
-    "finished_retention_ms": (10 * _MINUTE_MS, 10 * _YEAR_MS),
-    "dead_retention_ms": (1, 10 * _YEAR_MS),
-}
-# The first of each pair must not exceed the second, if a queue sets both.
-_ORDERED = (("retry_base_ms", "retry_cap_ms"), ("max_attempts", "max_claims"))
+QUEUES_MAX = 1000  # in one call
+PAGE_SIZE_DEFAULT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +53,8 @@ class QueueChange:
     """What an operator wants; what is not named stays."""
 
     placement: Placement | None = None
-    policy: Mapping[str, int | float] | None = None  # fields to set
-    clear: Collection[str] = ()  # fields that go back to the default
+    policy: Mapping[str, PolicyValue] | None = None  # fields to set
+    clear: Collection[str] = ()  # fields that go back to the default; tenants.NAME for one tenant
 
 
 def check_queue_name(name: str, field: str = "queue") -> str:
@@ -86,39 +70,43 @@ def check_queue_name(name: str, field: str = "queue") -> str:
     return name
 
 
+def check_queue_names(queues: Sequence[str]) -> None:
+    """Of one call."""
+    if len(queues) > QUEUES_MAX:
+        raise RefusedError(
+            BATCH_TOO_LARGE,
+            f"Expected at most {QUEUES_MAX} {{field}}, but got {len(queues)}.",
+            "queues",
+            str(QUEUES_MAX),
+        )
+    for number, queue in enumerate(queues):
+        check_queue_name(queue, f"queues[{number}]")
+
+
+def check_page(page_size: int, page_token: str) -> int:
+    """How many queues a page may have; the token is the last name of the page before, or empty."""
+    if not 0 <= page_size <= QUEUES_MAX:
+        raise RefusedError(
+            OUT_OF_RANGE,
+            f"Expected {{field}} from 0 to {QUEUES_MAX}, but got {page_size}.",
+            "page_size",
+            f"0..{QUEUES_MAX}",
+        )
+    if page_token and not NAME.fullmatch(page_token):
+        raise RefusedError(INVALID_FIELD, "Expected {field} as the page before had it, but it is not.", "page_token")
+    return page_size or PAGE_SIZE_DEFAULT
+
+
 def change_queue(queue: str, record: QueueRecord | None, change: QueueChange, shard_count: int) -> QueueRecord:
     """The queue's next record, or RefusedError; equal to the present one if nothing differs."""
     found = record or QueueRecord()
     policy = change_policy(found.policy, change.policy or {}, change.clear)
-    if policy != found.policy:
+    if policy is not found.policy:
         found = replace(found, policy=policy)
     if change.placement is None:
         return found
     home = home_shard(queue, shard_count)
     return _with_set(found, home, _shards_for(queue, change.placement, shard_count))
-
-
-def change_policy(policy: QueuePolicy, given: Mapping[str, int | float], clear: Collection[str]) -> QueuePolicy:
-    for name in clear:
-        if name not in POLICY_FIELDS:
-            raise RefusedError(
-                INVALID_FIELD,
-                f"Expected {{field}} to name fields of the policy ({', '.join(POLICY_FIELDS)}), but it has {name!r}.",
-                "clear",
-            )
-        if name in given:
-            raise RefusedError(INVALID_FIELD, f"Expected {name} to be set or cleared, but it is both.", "clear")
-    values = {name: value for name, value in policy.given().items() if name not in clear}
-    values |= {name: _policy_value(name, value) for name, value in given.items()}
-    for low, high in _ORDERED:
-        if low in values and high in values and values[low] > values[high]:
-            raise RefusedError(
-                OUT_OF_RANGE,
-                f"Expected {{field}} of at most {high} ({values[high]}), but it is {values[low]}.",
-                f"policy.{low}",
-                str(values[high]),
-            )
-    return QueuePolicy(**values)  # type: ignore[arg-type]  # whole where the field is
 
 
 def note_drained(queue: str, record: QueueRecord | None, shard: int, shard_count: int) -> QueueRecord | None:
@@ -186,18 +174,6 @@ def _forget_oldest(sets: Sequence[QueueSet], draining: Collection[int]) -> tuple
 
 def _is_in_use(queue: str, record: QueueRecord, shard: int, shard_count: int) -> bool:
     return shard in record.newest or shard == home_shard(queue, shard_count)
-
-
-def _policy_value(name: str, value: int | float) -> int | float:
-    low, high = POLICY_LIMITS[name]
-    if not (isfinite(value) and low <= value <= high):
-        raise RefusedError(
-            OUT_OF_RANGE,
-            f"Expected {{field}} from {low} to {high}, but got {value}.",
-            f"policy.{name}",
-            f"{low}..{high}",
-        )
-    return float(value) if name in POLICY_FRACTIONS else int(value)
 
 
 def _ordered(shards: Collection[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ ClusterRecord   what never changes: id, number of shards, replication factor
 NodeRecord      a broker that is there, bound to its lease
 ShardRecord     who should have a shard, and who does
 LeaderRecord    who leads it: a hint
-QueueRecord     what a queue does in its own way
+QueueRecord     what a queue does in its own way; its policy is in policy.py
 PlanRecord      moves that are being carried out
 
 Unknown fields are passed over, so that an older version can read what a newer one wrote; a field that is missing or of
@@ -13,9 +13,9 @@ another type is a `RecordError`.
 
 import re
 from dataclasses import asdict, dataclass
-from dataclasses import fields as fields_of
 
 from holdfast.cluster.fields import Fields, RecordError, encode
+from holdfast.cluster.policy import NO_POLICY, QueuePolicy
 from holdfast.routing.groups import incarnation_of
 
 __all__ = [
@@ -224,41 +224,6 @@ class LeaderRecord:
         return cls(fields.text("node"), fields.whole("group", 1), fields.whole("epoch"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePolicy:
-    """What is None is as the brokers' configuration says."""
-
-    max_attempts: int | None = None
-    max_claims: int | None = None
-    retry_base_ms: int | None = None
-    retry_factor: float | None = None
-    retry_cap_ms: int | None = None
-    retry_jitter: float | None = None
-    dedup_window_ms: int | None = None
-    result_ttl_ms: int | None = None
-    finished_retention_ms: int | None = None
-    dead_retention_ms: int | None = None
-
-    def given(self) -> dict[str, int | float]:
-        """Only what is set."""
-        values = ((name, getattr(self, name)) for name in POLICY_FIELDS)
-        return {name: value for name, value in values if value is not None}
-
-    @classmethod
-    def of(cls, fields: Fields) -> "QueuePolicy":
-        given = {name: _policy_value(fields, name) for name in POLICY_FIELDS if fields.has(name)}
-        return cls(**given)  # type: ignore[arg-type]  # whole where the field is
-
-
-POLICY_FIELDS = tuple(each.name for each in fields_of(QueuePolicy))
-POLICY_FRACTIONS = frozenset(("retry_factor", "retry_jitter"))
-_NO_POLICY = QueuePolicy()
-
-
-def _policy_value(fields: Fields, name: str) -> int | float:
-    return fields.number(name) if name in POLICY_FRACTIONS else fields.whole(name)
-
-
 QueueSet = tuple[int, tuple[int, ...]]  # a generation and its shards
 
 
@@ -270,7 +235,7 @@ class QueueRecord:
     sets: tuple[QueueSet, ...] = ()  # the oldest first; generation 0, the home alone, is not among them
     draining: tuple[int, ...] = ()  # shards outside the newest set and the home that may still have tasks
     drained: tuple[int, ...] = ()  # such shards that have none any more
-    policy: QueuePolicy = _NO_POLICY
+    policy: QueuePolicy = NO_POLICY
 
     @property
     def newest(self) -> tuple[int, ...]:
@@ -298,7 +263,7 @@ class QueueRecord:
             sets=sets,
             draining=fields.wholes("draining", 0, _SHARD_MAX),
             drained=fields.wholes("drained", 0, _SHARD_MAX),
-            policy=QueuePolicy.of(fields.inner("policy")) if fields.has("policy") else _NO_POLICY,
+            policy=QueuePolicy.of(fields.inner("policy")) if fields.has("policy") else NO_POLICY,
         )
 
 

@@ -25,7 +25,7 @@ from holdfast.routing.sets import (
     UnknownGenerationError,
     is_of_home,
     parse_made_up,
-    shard_for_request,
+    shard_for_task,
 )
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
@@ -53,6 +53,7 @@ BY_TASK = {
         (TASKS, "Extend", "items", lambda item: item.claim.task_id),
         (TASKS, "Release", "claims", lambda claim: claim.task_id),
         (TASKS, "Cancel", "task_ids", str),
+        (TASKS, "UpdateTasks", "items", lambda item: item.task_id),
         (TASKS, "WaitTasks", "task_ids", str),
         (DEAD_LETTERS, "RetryDeadLetters", "task_ids", str),
         (DEAD_LETTERS, "DiscardDeadLetters", "task_ids", str),
@@ -101,20 +102,21 @@ def _placed(tasks: Sequence[pb.TaskSpec], routes: Mapping[str, QueueRoute], pick
         return Placed([routes[task.queue].home for task in tasks], {})
     shards = []
     generations: dict[str, int] = {}
-    made_up_shards: dict[tuple[str, int, str], int] = {}  # all ids that were made up for one call go to one shard
+    # All ids that were made up for one call go to one shard, unless their tasks have keys.
+    made_up_shards: dict[tuple[str, int, str], int] = {}
     for task in tasks:
         queue, request_id = task.queue, task.request_id
         route = routes[queue]
         made_up = parse_made_up(request_id)
-        if made_up is None:
-            shards.append(shard_for_request(route, request_id, pick))
+        if made_up is not None and made_up.generation < route.generation:
+            generations[queue] = route.generation
+        if made_up is None or task.unique_key or task.limit_key:
+            shards.append(shard_for_task(route, request_id, task.unique_key, task.limit_key, pick))
             continue
         key = (queue, made_up.generation, made_up.call_key)
         shard = made_up_shards.get(key)
         if shard is None:
-            shard = made_up_shards[key] = shard_for_request(route, request_id, pick)
-            if made_up.generation < route.generation:
-                generations[queue] = route.generation
+            shard = made_up_shards[key] = shard_for_task(route, request_id, "", "", pick)
         shards.append(shard)
     return Placed(shards[:1] if len(set(shards)) == 1 else shards, generations)
 

@@ -31,6 +31,7 @@ from holdfast.router.leaders import Map
 from holdfast.router.methods import Method
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Places, Reserving
+from holdfast.routing.pages import order_of
 from holdfast.routing.sets import visible
 from holdfast.serving.refusals import no_such_shard, shutting_down
 
@@ -89,6 +90,16 @@ class Gateway:
             "QueueStats": self._queue_stats,
             "ListQueues": self._list_queues,
             "ListDeadLetters": self._list_dead_letters,
+            "ListDiscards": self._list_discards,
+            "PurgeQueue": self._purge_queue,
+            "ListWorkers": self._list_workers,
+            "PutSchedule": self._at_home,
+            "GetSchedule": self._at_home,
+            "DeleteSchedule": self._at_home,
+            "PauseSchedule": self._at_home,
+            "TriggerSchedule": self._at_home,
+            "ListSchedules": self._list_schedules,
+            "PreviewSchedule": self._preview_schedule,
             "FindLeader": self._by_shard,
             "TransferLeadership": self._by_shard,
             "ProbeShard": self._by_shard,
@@ -239,14 +250,56 @@ class Gateway:
         if self._table.shard_count == 1:
             return await self._forwarder.send(method, 0, data, deadline_s)
         send = self._sender(deadline_s)
-        return (await listing.list_queues(method.parse(data), self._table.shard_count, send)).SerializeToString()
+        page = await listing.list_queues(method, method.parse(data), self._table.shard_count, send)
+        return page.SerializeToString()
+
+    async def _list_workers(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        if self._table.shard_count == 1:
+            return await self._forwarder.send(method, 0, data, deadline_s)
+        send = self._sender(deadline_s)
+        page = await listing.list_workers(method, method.parse(data), self._table.shard_count, send)
+        return page.SerializeToString()
 
     async def _list_dead_letters(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
         route = self._table.route(request.queue)
         if visible(route) == (route.home,) and "." not in request.page_token:
             return await self._forwarder.send(method, route.home, data, deadline_s)
-        return (await listing.list_dead_letters(request, route, self._sender(deadline_s))).SerializeToString()
+        return await self._list_in_order(method, request, order_of(route), deadline_s)
+
+    async def _list_discards(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        order = order_of(self._table.route(request.queue)) if request.queue else range(self._table.shard_count)
+        return await self._list_in_order(method, request, order, deadline_s)
+
+    async def _list_in_order(self, method: Method, request: Any, order: Sequence[int], deadline_s: float) -> bytes:
+        page = await listing.list_in_order(method, request, order, self._sender(deadline_s))
+        result: bytes = page.SerializeToString()
+        return result
+
+    async def _purge_queue(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        order = order_of(self._table.route(request.queue))
+        return (await listing.purge_queue(method, request, order, self._sender(deadline_s))).SerializeToString()
+
+    # --- schedules: they live on the home of their queue -------------------------------------------------------
+
+    async def _at_home(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        home = self._table.route(method.parse(data).queue).home
+        return await self._forwarder.send(method, home, data, deadline_s)
+
+    async def _list_schedules(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        if request.queue:
+            return await self._at_home(method, data, caller, deadline_s)
+        return await self._list_in_order(method, request, range(self._table.shard_count), deadline_s)
+
+    async def _preview_schedule(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+        request = method.parse(data)
+        if request.queue and request.name:
+            return await self._at_home(method, data, caller, deadline_s)
+        self._picks += 1  # any shard can tell when an expression fires
+        return await self._forwarder.send(method, self._picks % self._table.shard_count, data, deadline_s)
 
     def _sender(self, deadline_s: float) -> listing.Send:
         async def send(method: Method, shard: int, data: bytes) -> bytes:

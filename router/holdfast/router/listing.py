@@ -1,37 +1,25 @@
-"""What is told about queues whose tasks are on several shards: numbers added up, pages over all shards."""
+"""What is told about queues whose tasks are on several shards, and about all shards: numbers added up, pages over all
+of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
+from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, rejection_of, same_status
-from holdfast.router.methods import DEAD_LETTERS, TASKS, Method
+from holdfast.router.methods import TASKS, Method
 from holdfast.router.reserving import Places
-from holdfast.routing.sets import QueueRoute, visible
+from holdfast.routing.pages import PAGE_DEFAULT, PAGE_MAX, PageTokenError, Walk, merge_by_name, worker_token
+from holdfast.routing.sums import add_counts, add_worker
 from holdfast.serving.refusals import INVALID_FIELD, OUT_OF_RANGE, QUEUE_NOT_FOUND, RefusedError
 
-PAGE_DEFAULT = 100
-PAGE_MAX = 1000
 SHARDS_AT_ONCE = 16
-PAGE_BYTES_MAX = 2 * 1024 * 1024
 
 _STATS = TASKS["QueueStats"]
-_LIST_QUEUES = TASKS["ListQueues"]
-_LIST_DEAD = DEAD_LETTERS["ListDeadLetters"]
-_SUMMED = [
-    field.name
-    for field in pb.QueueCounts.DESCRIPTOR.fields
-    if field.name not in ("queue", "oldest_ready_age_ms")
-]  # fmt: skip
 
 # Sends a request to a shard; raises CallFailedError or RefusedError.
 Send = Callable[[Method, int, bytes], Awaitable[bytes]]
-
-
-def add_counts(into: pb.QueueCounts, more: pb.QueueCounts) -> None:
-    for name in _SUMMED:
-        setattr(into, name, getattr(into, name) + getattr(more, name))
-    into.oldest_ready_age_ms = max(into.oldest_ready_age_ms, more.oldest_ready_age_ms)
 
 
 async def queue_stats(request: pb.QueueStatsRequest, places: Places, send: Send) -> pb.QueueStatsResponse:
@@ -78,67 +66,81 @@ def _sum_of(at: int, outcomes: Sequence[pb.QueueStatsOutcome]) -> pb.QueueStatsO
     return total
 
 
-async def list_queues(request: pb.ListQueuesRequest, shard_count: int, send: Send) -> pb.ListQueuesResponse:
+async def list_queues(
+    method: Method, request: pb.ListQueuesRequest, shard_count: int, send: Send
+) -> pb.ListQueuesResponse:
     """One page in the order of names. The token is the last name: every shard goes on after it."""
-    limit = _page_size(request.page_size)
-    asked = pb.ListQueuesRequest(page_size=limit, page_token=request.page_token).SerializeToString()
-    answers = await _at_all(_LIST_QUEUES, [(shard, asked) for shard in range(shard_count)], send)
-    found: dict[str, pb.QueueCounts] = {}
-    complete_to: str | None = None  # beyond this name, a shard has told only a part
-    for answer in answers:
+    limit, pages = await _same_page_of_all(method, request, shard_count, send)
+    told = [(page.queues, bool(page.next_page_token)) for page in pages]
+    queues, last = merge_by_name(told, lambda counts: counts.queue, add_counts, limit)
+    return pb.ListQueuesResponse(queues=queues, next_page_token=last)
+
+
+async def list_workers(
+    method: Method, request: queues_pb2.ListWorkersRequest, shard_count: int, send: Send
+) -> queues_pb2.ListWorkersResponse:
+    """The same. A worker may have claims at several shards."""
+    limit, pages = await _same_page_of_all(method, request, shard_count, send)
+    told = [(page.workers, bool(page.next_page_token)) for page in pages]
+    workers, last = merge_by_name(told, lambda worker: worker.worker, add_worker, limit)
+    return queues_pb2.ListWorkersResponse(workers=workers, next_page_token=worker_token(last))
+
+
+async def _same_page_of_all(method: Method, request: Any, shard_count: int, send: Send) -> tuple[int, list[Any]]:
+    """How many items a page has, and the pages of all shards."""
+    request.page_size = limit = _page_size(request.page_size)
+    asked = request.SerializeToString()
+    pages = []
+    for answer in await _at_all(method, [(shard, asked) for shard in range(shard_count)], send):
         if isinstance(answer, FAILURES):
             raise answer
-        page = pb.ListQueuesResponse.FromString(answer)
-        for counts in page.queues:
-            if counts.queue in found:
-                add_counts(found[counts.queue], counts)
-            else:
-                found[counts.queue] = counts
-        if page.next_page_token and page.queues:
-            last = page.queues[-1].queue
-            complete_to = last if complete_to is None else min(complete_to, last)
-    names = sorted(name for name in found if complete_to is None or name <= complete_to)
-    response = pb.ListQueuesResponse(queues=[found[name] for name in names[:limit]])
-    if len(names) > limit or complete_to is not None:
-        response.next_page_token = names[min(limit, len(names)) - 1]
+        pages.append(method.response.FromString(answer))
+    return limit, pages
+
+
+# By method: the field of its response that has the items.
+_ITEMS = {"ListDeadLetters": "tasks", "ListDiscards": "discards", "ListSchedules": "schedules"}
+
+ListRequest = pb.ListDeadLettersRequest | pb.ListDiscardsRequest | schedules_pb2.ListSchedulesRequest
+
+
+async def list_in_order(method: Method, request: ListRequest, order: Sequence[int], send: Send) -> Any:
+    """Pages of one shard after another. A page may have fewer items than were asked for, or none: neither this nor a
+    shard looks at more than so much in one call."""
+    walk = _walk(order, request.page_token, _page_size(request.page_size))
+    response = method.response()
+    items = getattr(response, _ITEMS[method.name])
+    while not walk.is_done:
+        request.page_size, request.page_token = walk.wanted, walk.token
+        page = method.response.FromString(await send(method, walk.shard, request.SerializeToString()))
+        came = getattr(page, _ITEMS[method.name])
+        items.extend(came)
+        walk.came(len(came), page.ByteSize(), page.next_page_token)
+    response.next_page_token = walk.next_token
     return response
 
 
-async def list_dead_letters(
-    request: pb.ListDeadLettersRequest, route: QueueRoute, send: Send
-) -> pb.ListDeadLettersResponse:
-    """Pages of one shard after another: the home, then by number. A token names the shard, then comes that shard's
-    own token; without a shard it is the home's, as a queue gave it out that had no other."""
-    limit = _page_size(request.page_size)
-    order = [route.home, *sorted(shard for shard in visible(route) if shard != route.home)]
-    at, token = _place_of(request.page_token, order)
-    response = pb.ListDeadLettersResponse()
-    size = 0
-    while at < len(order):
-        shard = order[at]
-        asked = pb.ListDeadLettersRequest(queue=request.queue, page_size=limit - len(response.tasks), page_token=token)
-        page = pb.ListDeadLettersResponse.FromString(await send(_LIST_DEAD, shard, asked.SerializeToString()))
-        response.tasks.extend(page.tasks)
-        size += page.ByteSize()
-        at, token = (at, page.next_page_token) if page.next_page_token else (at + 1, "")
-        if at < len(order) and (len(response.tasks) >= limit or size >= PAGE_BYTES_MAX):
-            response.next_page_token = f"{order[at]}.{token}"
-            break
+async def purge_queue(
+    method: Method, request: queues_pb2.PurgeQueueRequest, order: Sequence[int], send: Send
+) -> queues_pb2.PurgeQueueResponse:
+    """A page of one shard: if another one failed behind it, nobody would hear how many were purged."""
+    walk = _walk(order, request.page_token, 1, shards_max=1)
+    if walk.is_done:
+        return queues_pb2.PurgeQueueResponse()
+    request.page_token = walk.token
+    answer = await send(method, walk.shard, request.SerializeToString())
+    response = queues_pb2.PurgeQueueResponse.FromString(answer)
+    walk.came(0, 0, response.next_page_token)
+    response.next_page_token = walk.next_token
     return response
 
 
-def _place_of(token: str, order: Sequence[int]) -> tuple[int, str]:
-    """Where in the order a page begins. A shard that has drained meanwhile is passed over."""
-    if "." not in token:
-        return 0, token
-    number, _, inner = token.partition(".")
-    if not (number.isascii() and number.isdigit() and len(number) <= 5):
-        raise RefusedError(INVALID_FIELD, "Expected {field} as a page returned it, but it is not.", "page_token")
-    shard = int(number)
-    if shard in order:
-        return order.index(shard), inner
-    following = [at for at, each in enumerate(order) if at and each > shard]
-    return (following[0], "") if following else (len(order), "")
+def _walk(order: Sequence[int], token: str, wanted: int, **options: int) -> Walk:
+    try:
+        return Walk(order, token, wanted, **options)
+    except PageTokenError:
+        sentence = "Expected {field} as a page returned it, but it is not."
+        raise RefusedError(INVALID_FIELD, sentence, "page_token") from None
 
 
 def _page_size(value: int) -> int:

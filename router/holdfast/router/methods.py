@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from holdfast.proto.v1 import cluster_pb2, shards_pb2
+from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import MALFORMED_REQUEST, RefusedError
 
@@ -78,13 +78,31 @@ def _reserve(request: pb.ReserveRequest) -> bool:
     return bool(request.claim_request_id)
 
 
+def _purge(request: queues_pb2.PurgeQueueRequest) -> bool:
+    """The first page says which tasks are meant: a second one would mean those too that have come since."""
+    return bool(request.page_token) or request.dry_run
+
+
+def _put_schedule(request: schedules_pb2.PutScheduleRequest) -> bool:
+    """A new one that it made itself would be in its way."""
+    return not request.must_be_new
+
+
+def _trigger(request: schedules_pb2.TriggerScheduleRequest) -> bool:
+    return bool(request.request_id)
+
+
 # All others may be repeated: by their token (Ack, Fail, Extend, Release), because they ask for a state and not for a
-# change (Cancel, the calls to Shards), or because they only read.
+# change (Cancel, UpdateTasks, PauseSchedule, the calls to Shards), or because they only read.
 _REPEATS: dict[str, Callable[[Any], bool]] = {
     "Enqueue": _enqueue,
     "Reserve": _reserve,
     "RetryDeadLetters": _never,
     "DiscardDeadLetters": _never,
+    "PurgeQueue": _purge,
+    "PutSchedule": _put_schedule,
+    "DeleteSchedule": _never,
+    "TriggerSchedule": _trigger,
 }
 
 
@@ -100,7 +118,13 @@ def _methods(module: Any, service: str) -> dict[str, Method]:
 
 TASKS = _methods(pb, "Tasks")
 DEAD_LETTERS = _methods(pb, "DeadLetters")
+QUEUES = _methods(queues_pb2, "Queues")
+SCHEDULES = _methods(schedules_pb2, "Schedules")
 SHARDS = _methods(shards_pb2, "Shards")
 CLUSTER = _methods(cluster_pb2, "Cluster")
 
-ALL = (*TASKS.values(), *DEAD_LETTERS.values(), *SHARDS.values(), *CLUSTER.values())
+ALL = tuple(
+    method
+    for methods in (TASKS, DEAD_LETTERS, QUEUES, SCHEDULES, SHARDS, CLUSTER)
+    for method in methods.values()
+)  # fmt: skip

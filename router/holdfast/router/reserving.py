@@ -25,9 +25,12 @@ from holdfast.serving.refusals import OUT_OF_RANGE, RefusedError
 
 # A shard that refused is left alone for as long, or longer if it asked for that.
 _AWAY_S = 0.5
-# Somebody else was faster. It may happen again and again, so the next look waits a little, and ever longer.
+# There was something, and nobody could have it: somebody else was faster, or the queue is at a limit. It may happen
+# again and again, so the next look waits a little, and ever longer; one that had to wait begins anew: that was a new
+# task.
 _BEATEN_S_FIRST = 0.002
-_BEATEN_S_MAX = 0.1
+_BEATEN_S_MAX = 0.5
+_WAITED_S = 0.1
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 _MARGIN_S = 0.05
 
@@ -90,11 +93,12 @@ class Reserving:
                     continue
                 if _has_claims(answer):
                     return answer
+            looked_from_s = time.monotonic()
             order = await self._look_out(request, round_, deadline_s)
             if not order:
                 round_.raise_if_nobody_answers()
                 return b""
-            await round_.pause()
+            await round_.pause(looked_from_s)
 
     async def wait_anywhere(
         self, request: pb.AwaitTasksRequest, places: Places, deadline_s: float
@@ -150,6 +154,7 @@ class Reserving:
     ) -> tuple[list[int], list[int]]:
         """Waits at all shards until one has tasks, or claims of this request: those that have. A shard that is left
         alone is asked again later, so this may return early with nothing."""
+        began_s = time.monotonic()
         shards, until_s = round_.now()
         if not shards:
             await asyncio.sleep(max(0.0, until_s - time.monotonic()))
@@ -181,6 +186,8 @@ class Reserving:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+        if not ready and not held and not all_of_them and time.monotonic() < until_s:
+            await round_.pause(began_s)  # they said so before their wait was over, and may go on like that
         return ready, held
 
     async def _wait_at(
@@ -224,10 +231,14 @@ class _Round:
         if len(failures) == len(self.places):
             raise failures[0]
 
-    async def pause(self) -> None:
-        """Between two looks of which the first may have been in vain."""
-        await asyncio.sleep(min(_BEATEN_S_MAX, _BEATEN_S_FIRST * (1 << min(self._beaten, 10)) * bool(self._beaten)))
+    async def pause(self, looked_from_s: float) -> None:
+        """Between two looks of which the first was, or may have been, in vain."""
+        now_s = time.monotonic()
+        if now_s - looked_from_s > _WAITED_S:
+            self._beaten = 0
+        pause_s = _BEATEN_S_FIRST * (1 << min(self._beaten, 10)) * bool(self._beaten)
         self._beaten += 1
+        await asyncio.sleep(max(0.0, min(pause_s, _BEATEN_S_MAX, self.ends_s - now_s)))
 
 
 def failure_may_pass(failure: Failure) -> bool:

@@ -32,6 +32,7 @@ NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 _HOST_PORT = r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}"
 ADDRESS_PATTERN = rf"^{_HOST_PORT}$"
 ADDRESSES_PATTERN = rf"^{_HOST_PORT}(, *{_HOST_PORT}){{0,31}}$"
+URL_PATTERN = r"^https?://[!-.0-~][!-~]{0,503}$"
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -41,6 +42,7 @@ _PATTERN_WORDS = {
     NAME_PATTERN: "1 to 64 letters, digits, dots, dashes or underscores",
     ADDRESS_PATTERN: "host:port",
     ADDRESSES_PATTERN: "host:port, or several with commas between them",
+    URL_PATTERN: "a URL of http or https with at most 512 characters",
 }
 _GIVEN_CHARS_MAX = 80
 

@@ -39,6 +39,8 @@ _CODES = {
     # Of the machine, which this does not know.
     "TASK_NOT_FOUND": "NOT_FOUND",
     "NOT_DEAD": "FAILED_PRECONDITION",
+    "SCHEDULE_NOT_FOUND": "NOT_FOUND",
+    "SCHEDULE_EXISTS": "ALREADY_EXISTS",
 }
 
 

@@ -1,45 +1,76 @@
-"""Enqueue: a task is accepted once per request id."""
+"""Enqueue: a task is accepted once per request id, and one at a time per unique key."""
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.entries import Enqueue, NewTask
+from holdfast.machine.entries import Enqueue
 from holdfast.machine.ids import make_task_id
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Outcome
+from holdfast.machine.rejections import request_id_conflict
 from holdfast.machine.rows import DELAYED, NOT_DEAD, Dedup, Execution
-from holdfast.machine.transitions import enter_waiting, join_ready_line, remember_until
+from holdfast.machine.transitions import arm_start_by, enter_waiting, join_ready_line, remember_until
 
 _NEW = 0  # in no state yet: there is nothing to leave
 
 
 def apply_enqueue(draft: Draft, entry: Enqueue) -> list[Outcome]:
-    return [accept_task(draft, new) for new in entry.tasks]
+    return [_accept_or_refuse(draft, new) for new in entry.tasks]
+
+
+def _accept_or_refuse(draft: Draft, new: NewTask) -> Outcome:
+    if new.digest:
+        row = draft.get(keys.dedup(new.queue, new.request_id))
+        if row is not None and Dedup.decode(row).digest not in (0, new.digest):
+            return request_id_conflict()
+    return accept_task(draft, new)
 
 
 def accept_task(draft: Draft, new: NewTask) -> Accepted:
-    """Accepts one task, or finds the one that its request id made before."""
-    now_ms = draft.now_ms
+    """Accepts one task, or finds the one that its request id made before or that has its unique key."""
     key = b""
     if new.request_id:
         key = keys.dedup(new.queue, new.request_id)
         known = draft.get(key)
         if known is not None:
-            return Accepted(Dedup.decode(known).task_id, True)
-    meta = draft.meta
+            return _duplicate(draft, Dedup.decode(known).task_id)
+    holder = draft.get(keys.unique(new.queue, new.unique_key)) if new.unique_key else None
+    if holder is not None:
+        if key:  # a repeat must get this answer, also once the key is free
+            _remember_request(draft, key, holder, new)
+        return _duplicate(draft, holder)
+    task_id = _make_task(draft, new)
+    if key:
+        _remember_request(draft, key, task_id, new)
+    return Accepted(task_id, False)
+
+
+def _make_task(draft: Draft, new: NewTask) -> bytes:
+    now_ms, meta = draft.now_ms, draft.meta
     task_id = make_task_id(now_ms, meta.shard, meta.next_sequence)
     task = Execution(
-        new.queue, new.tenant, new.request_id, b"", _NEW, new.priority, 0, NOT_DEAD, 0, meta.next_sequence, 0, 0,
-        now_ms, now_ms, new.result_ttl_ms, 0, 0, new.max_attempts, new.max_claims, len(new.envelope),
+        new.queue, new.tenant, new.request_id, new.type, new.limit_key, new.unique_key, b"", _NEW, new.priority,
+        new.flags, NOT_DEAD, meta.next_sequence, 0, 0, new.start_by_ms, now_ms, now_ms, new.result_ttl_ms, 0, 0,
+        new.max_attempts, new.max_claims, len(new.envelope), new.timeout_ms,
     )  # fmt: skip
     draft.put(keys.envelope(task_id), new.envelope)
     queue = draft.queue(new.queue)
+    if new.start_by_ms:
+        arm_start_by(draft, task_id, task)
     if new.run_at_ms > now_ms:
         meta.next_sequence += 1  # the id used it up
         enter_waiting(draft, task_id, task, DELAYED, new.run_at_ms)
     else:
         join_ready_line(draft, task_id, task, queue)
     queue.enqueued_total += 1
-    if key:
-        forget_ms = now_ms + new.dedup_window_ms
-        draft.put(key, Dedup(task_id, forget_ms, new.dedup_window_ms).encode())
-        remember_until(draft, forget_ms, key)
-    return Accepted(task_id, False)
+    return task_id
+
+
+def _remember_request(draft: Draft, key: bytes, task_id: bytes, new: NewTask) -> None:
+    forget_ms = draft.now_ms + new.dedup_window_ms
+    draft.put(key, Dedup(task_id, forget_ms, new.dedup_window_ms, new.digest).encode())
+    remember_until(draft, forget_ms, key)
+
+
+def _duplicate(draft: Draft, task_id: bytes) -> Accepted:
+    task = draft.execution(task_id)
+    return Accepted(task_id, True, 0 if task is None else task.state)

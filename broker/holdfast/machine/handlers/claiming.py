@@ -2,15 +2,17 @@
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.entries import Claim, Extend, Mark
+from holdfast.machine.entries import AGE_MARK, BucketLevel, Claim, Extend, Mark
 from holdfast.machine.outcomes import Claimed, Extended, Outcome
-from holdfast.machine.rejections import not_ready, stale_token, task_not_found
-from holdfast.machine.rows import CLAIMED, READY, ClaimRequest, Execution
+from holdfast.machine.rejections import not_ready, stale_token, start_too_late, task_not_found
+from holdfast.machine.rows import CLAIMED, READY, ClaimRequest, Execution, bucket_row
 from holdfast.machine.transitions import enter_claimed, prolong_claim, remember_until
 
 
 def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
     """Claims the tasks that the leader chose. A repeated request gets what it was given and claims nothing new."""
+    for level in entry.levels:
+        _keep_level(draft, level)
     if entry.request_id:
         held = claims_of_request(draft, entry.worker, entry.request_id)
         if held:
@@ -52,6 +54,9 @@ def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
         return task_not_found()
     if task.state != READY:
         return not_ready(task.state_name)
+    if task.start_by_ms and task.start_by_ms <= draft.now_ms:
+        draft.queue(task.queue).mark_version += 1  # it stays in its line until it lapses, so no mark may pass it
+        return start_too_late()
     enter_claimed(draft, task_id, task, entry.worker, entry.expiry_ms)
     return _granted(task_id, task)
 
@@ -64,7 +69,25 @@ def _raise_mark(draft: Draft, mark: Mark) -> None:
     known = draft.peek_queue(mark.queue)
     if known is not None and known.mark_version == mark.mark_version:
         queue = draft.queue(mark.queue)
-        queue.marks[mark.priority] = max(queue.marks[mark.priority], mark.sequence)
+        if mark.priority == AGE_MARK:
+            queue.age_mark = max(queue.age_mark, mark.sequence)
+        elif mark.tenant or mark.limit_key:
+            lane = draft.lane(keys.lane(mark.queue, mark.priority, mark.tenant, mark.limit_key))
+            if lane.mark < mark.sequence:
+                lane.mark = mark.sequence
+        else:
+            queue.marks[mark.priority] = max(queue.marks[mark.priority], mark.sequence)
+
+
+def _keep_level(draft: Draft, level: BucketLevel) -> None:
+    """Tokens were taken for this claim, also if it came to nothing: the leader counts on that."""
+    key = keys.bucket(level.queue, level.scope, level.name)
+    full_ms = level.full_ms
+    before_ms = draft.put_level(key, bucket_row(level.level_micro, level.at_ms, full_ms), full_ms)
+    if before_ms != full_ms:
+        if before_ms is not None:
+            draft.delete(keys.forget(before_ms, key))
+        remember_until(draft, full_ms, key)
 
 
 def _remember_request(draft: Draft, entry: Claim, claims: tuple[tuple[bytes, int], ...]) -> None:
@@ -87,5 +110,5 @@ def apply_extend(draft: Draft, entry: Extend) -> list[Outcome]:
             outcomes.append(stale_token(task.state_name))
         else:
             prolong_claim(draft, task_id, task, expiry_ms)
-            outcomes.append(Extended(expiry_ms, bool(task.cancel_requested)))
+            outcomes.append(Extended(task.timer_ms, task.cancel_requested))
     return outcomes

@@ -27,9 +27,10 @@ def apply_set_queue(draft: Draft, entry: SetQueue) -> list[Outcome]:
     """Settings are taken only forward: a leader that saw an old copy of them cannot bring it back."""
     key = keys.settings(entry.queue)
     row = draft.get(key)
-    version = Settings.decode(row).version if row is not None else 0
-    if entry.version <= version:
-        return [old_version(version)]
-    draft.put(key, Settings(entry.version, entry.policy).encode())
+    known = Settings.decode(row) if row is not None else Settings(0, b"")
+    if entry.version <= known.version:
+        return [old_version(known.version)]
+    rates_since_ms = draft.now_ms if entry.changes_rates else known.rates_since_ms
+    draft.put(key, Settings(entry.version, entry.policy, rates_since_ms).encode())
     draft.effects.settings.append(entry.queue)
     return [Changed(entry.version)]

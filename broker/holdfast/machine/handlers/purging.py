@@ -49,6 +49,12 @@ def apply_forget(draft: Draft, entry: Forget) -> list[Outcome]:
     return [_forget_one(draft, item) for item in entry.items]
 
 
+def _is_its_own(key: bytes, row: bytes) -> bool:
+    """Whether the request of a DEDUP key made this task; another was only answered with it, for its unique key."""
+    task = Execution.decode(row)
+    return keys.dedup(task.queue, task.request_id) == key
+
+
 def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
     armed = keys.forget(item.when_ms, item.key)
     if item.when_ms > draft.now_ms or draft.get(armed) is None:
@@ -59,7 +65,7 @@ def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
         dedup = Dedup.decode(row)
         task = draft.get(keys.execution(dedup.task_id))
         state = Execution.state_in(task) if task is not None else SUCCEEDED
-        if state not in (SUCCEEDED, CANCELLED):
+        if task is not None and state not in (SUCCEEDED, CANCELLED) and _is_its_own(item.key, task):
             # A request id is remembered at least while its task lives, and a dead one can be brought back to life.
             # Renewals get rarer with its age, or a backlog of tasks with short windows would cost one per window each.
             age_ms = draft.now_ms - task_id_time_ms(dedup.task_id)
@@ -67,5 +73,5 @@ def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
             draft.put(item.key, renewed.encode())
             remember_until(draft, renewed.forget_ms, item.key)
             return Moved(state)
-    draft.delete(item.key)
+    draft.forget(item.key)
     return Moved(0)

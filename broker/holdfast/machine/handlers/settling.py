@@ -6,6 +6,7 @@ own row is that answer; everything else is kept in RECENT for as long as a finis
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
+from holdfast.machine.effects import CLAIM_TO_ACK, Timing
 from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.posting import post, refuse_parcels
@@ -15,10 +16,12 @@ from holdfast.machine.rows import (
     ANSWER_ACK,
     ANSWER_FAIL,
     ANSWER_RELEASE,
+    ATTEMPT_FAILED,
     CANCELLED,
     CLAIMED,
     DEAD,
-    READY,
+    DELAYED,
+    HAD_FOLLOW_UPS,
     REPORT_ERROR,
     REPORT_RESULT,
     RETRY_PENDING,
@@ -31,6 +34,7 @@ from holdfast.machine.transitions import (
     enter_dead,
     enter_finished,
     enter_waiting,
+    note_attempt,
     remember_until,
     return_to_ready_line,
 )
@@ -73,9 +77,12 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
     if item.result is not None and task.result_ttl_ms:
         draft.put(keys.report(item.task_id), Report(REPORT_RESULT, item.result).encode())
         keep_ms = max(keep_ms, task.result_ttl_ms)
-    task.had_follow_ups = int(bool(item.follow_ups or item.parcels))
+    draft.effects.timings.append(Timing(task.queue, task.type, CLAIM_TO_ACK, draft.now_ms - task.changed_ms))
+    has_follow_ups = bool(item.follow_ups or item.parcels)
+    if has_follow_ups:
+        task.flags |= HAD_FOLLOW_UPS
     enter_finished(draft, item.task_id, task, SUCCEEDED, draft.now_ms + keep_ms)
-    if not task.had_follow_ups:
+    if not has_follow_ups:
         return Acked(())
     accepted = _accept_follow_ups(draft, item)
     _remember(draft, item.token, keep_ms, Recent(item.task_id, ANSWER_ACK, SUCCEEDED, 0, accepted))
@@ -94,8 +101,9 @@ def _accept_follow_ups(draft: Draft, item: AckItem) -> tuple[Accepted, ...]:
 def _acked_before(draft: Draft, item: AckItem, task: Execution | None) -> Outcome:
     answer = _first_answer(draft, item.task_id, item.token, ANSWER_ACK)
     if answer is not None:
-        return Acked(tuple(Accepted(*pair) for pair in answer.follow_ups))
-    if task is not None and task.state == SUCCEEDED and task.token == item.token and not task.had_follow_ups:
+        return Acked(tuple(Accepted(*each) for each in answer.follow_ups))
+    is_known = task is not None and task.state == SUCCEEDED and task.token == item.token
+    if is_known and task is not None and not task.flags & HAD_FOLLOW_UPS:
         return Acked(())
     return _refuse(task)
 
@@ -113,6 +121,7 @@ def _fail_one(draft: Draft, item: FailItem, entry: Fail) -> Outcome:
     task.failures += 1
     draft.queue(task.queue).failed_total += 1
     draft.put(keys.report(item.task_id), Report(REPORT_ERROR, item.error).encode())
+    note_attempt(draft, item.task_id, task, ATTEMPT_FAILED, item.brief)
     if task.cancel_requested:
         enter_finished(draft, item.task_id, task, CANCELLED, draft.now_ms + entry.keep_ms)
         outcome = Failed(CANCELLED, 0)
@@ -129,20 +138,21 @@ def _fail_one(draft: Draft, item: FailItem, entry: Fail) -> Outcome:
 
 def apply_release(draft: Draft, entry: Release) -> list[Outcome]:
     draft.read_ahead([item.task_id for item in entry.items])
-    return [_release_one(draft, task_id, token, entry.keep_ms) for task_id, token in entry.items]
+    return [_release_one(draft, task_id, token, entry) for task_id, token in entry.items]
 
 
-def _release_one(draft: Draft, task_id: bytes, token: int, keep_ms: int) -> Outcome:
+def _release_one(draft: Draft, task_id: bytes, token: int, entry: Release) -> Outcome:
     task = draft.execution(task_id)
     if task is None or not _holds(task, token):
         answer = _first_answer(draft, task_id, token, ANSWER_RELEASE)
         return _refuse(task) if answer is None else Moved(answer.state)
     if task.cancel_requested:
-        enter_finished(draft, task_id, task, CANCELLED, draft.now_ms + keep_ms)
-        state = CANCELLED
+        enter_finished(draft, task_id, task, CANCELLED, draft.now_ms + entry.keep_ms)
     else:
         task.claims -= 1  # handing a task back spends nothing
-        return_to_ready_line(draft, task_id, task)
-        state = READY
-    _remember(draft, token, keep_ms, Recent(task_id, ANSWER_RELEASE, state, 0, ()))
-    return Moved(state)
+        if entry.ready_at_ms > draft.now_ms:
+            enter_waiting(draft, task_id, task, DELAYED, entry.ready_at_ms)
+        else:
+            return_to_ready_line(draft, task_id, task)
+    _remember(draft, token, entry.keep_ms, Recent(task_id, ANSWER_RELEASE, task.state, 0, ()))
+    return Moved(task.state)

@@ -1,52 +1,26 @@
-"""`holdfast queue set|show`: what a queue does in its own way, and over which shards it is spread."""
+"""`holdfast queue set|show|pause|resume`: what a queue does in its own way, and over which shards it is spread."""
 
-from dataclasses import fields
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import cluster_calls, cluster_output, cluster_records, output, records, times
-from holdfast.cli.commands.shared import Address, Json, Queue, Timeout, epilog, parsed
+from holdfast.cli import cluster_calls, cluster_output, cluster_records, output, policies, records
+from holdfast.cli.commands.shared import Address, Json, Queue, Timeout, epilog, parsed, with_options
 from holdfast.cli.problems import usage
 from holdfast.client import QueuePolicy, QueueSettings
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
-_FIELDS = tuple(field.name for field in fields(QueuePolicy))
-# What can be reset, as the options are called: retry-base is retry_base_ms.
-_OPTION_NAMES = {name.removesuffix("_ms").replace("_", "-"): name for name in _FIELDS}
 _SHARDS_MAX = 1_024
+_ONE_TENANT = "tenant:"
 
 
-def _time_option(name: str, help_text: str) -> object:
-    return typer.Option(name, metavar="TIME", help=help_text, show_default=False)
+def _policy_option(setting: policies.Setting) -> Any:
+    option = typer.Option(f"--{setting.option}", metavar=setting.metavar, help=setting.help, show_default=False)
+    return Annotated[list[str] | None, option] if setting.is_many else Annotated[str | None, option]
 
 
-_MaxAttempts = Annotated[
-    int | None,
-    typer.Option("--max-attempts", min=1, metavar="N", help="Failures before a task is dead.", show_default=False),
-]
-_MaxClaims = Annotated[
-    int | None,
-    typer.Option("--max-claims", min=1, metavar="N", help="Claims before a task is dead.", show_default=False),
-]
-_RetryBase = Annotated[str | None, _time_option("--retry-base", "Delay before the second attempt: 500ms, 1s.")]
-_RetryFactor = Annotated[
-    float | None,
-    typer.Option("--retry-factor", min=1.0, metavar="X", help="Growth of that delay each time.", show_default=False),
-]
-_RetryCap = Annotated[str | None, _time_option("--retry-cap", "The longest delay between attempts: 1h.")]
-_RetryJitter = Annotated[
-    float | None,
-    typer.Option(
-        "--retry-jitter", min=0.0, max=1.0, metavar="X", help="Random part of a delay: 0.2.", show_default=False
-    ),
-]
-_DedupWindow = Annotated[str | None, _time_option("--dedup-window", "How long a request id is remembered: 1d.")]
-_ResultTtl = Annotated[str | None, _time_option("--result-ttl", "How long a result is kept: 1d.")]
-_Finished = Annotated[
-    str | None, _time_option("--finished-retention", "How long a finished task can be looked up: 10m.")
-]
-_Dead = Annotated[str | None, _time_option("--dead-retention", "How long a dead letter is kept: 14d.")]
+_POLICY_OPTIONS = {setting.field: _policy_option(setting) for setting in policies.SETTINGS}
 _Spread = Annotated[
     int | None,
     typer.Option("--spread", min=1, max=_SHARDS_MAX, metavar="N", help="Over so many shards.", show_default=False),
@@ -58,23 +32,18 @@ _Home = Annotated[bool, typer.Option("--home", help="On its home shard alone, as
 _Reset = Annotated[
     list[str] | None,
     typer.Option(
-        "--reset", metavar="NAME", help="Back to the default: retry-base, …; may be repeated.", show_default=False
+        "--reset",
+        metavar="NAME",
+        help="Back to the default: retry-base, tenant:acme, …; may be repeated.",
+        show_default=False,
     ),
 ]
 
 
+@with_options(_POLICY_OPTIONS)
 def queue_set(
     queue: Queue,
-    max_attempts: _MaxAttempts = None,
-    max_claims: _MaxClaims = None,
-    retry_base: _RetryBase = None,
-    retry_factor: _RetryFactor = None,
-    retry_cap: _RetryCap = None,
-    retry_jitter: _RetryJitter = None,
-    dedup_window: _DedupWindow = None,
-    result_ttl: _ResultTtl = None,
-    finished_retention: _Finished = None,
-    dead_retention: _Dead = None,
+    *,
     spread: _Spread = None,
     pin: _Pin = None,
     home: _Home = False,
@@ -82,26 +51,18 @@ def queue_set(
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """Change what a queue does in its own way; what is not given stays as it is.
 
     Every queue works without this, with the defaults of the brokers' configuration.
+    Caps and rates bound what is claimed: of the whole queue, of each tenant, of each limit key.
+    Tenants take turns: one of weight 3 gives three tasks in its turn, the others one.
     --spread, --pin and --home change the shards of a running queue: new tasks go to the new ones.
     Older tasks stay where they are, and workers get them from there until none is left.
     Deduplication stays exact: tasks with a request id of the producer's own always go to the home shard.
     """
-    policy = QueuePolicy(
-        max_attempts=max_attempts,
-        max_claims=max_claims,
-        retry_base_ms=parsed("--retry-base", _duration_ms, retry_base),
-        retry_factor=retry_factor,
-        retry_cap_ms=parsed("--retry-cap", _duration_ms, retry_cap),
-        retry_jitter=retry_jitter,
-        dedup_window_ms=parsed("--dedup-window", _duration_ms, dedup_window),
-        result_ttl_ms=parsed("--result-ttl", _duration_ms, result_ttl),
-        finished_retention_ms=parsed("--finished-retention", _duration_ms, finished_retention),
-        dead_retention_ms=parsed("--dead-retention", _duration_ms, dead_retention),
-    )
+    policy = _policy(given)
     clear = _cleared(reset or [], policy)
     pinned = None if pin is None else _shards(pin)
     if sum((spread is not None, pinned is not None, home)) > 1:
@@ -113,19 +74,42 @@ def queue_set(
     _print(settings, as_json=as_json)
 
 
-def _duration_ms(text: str) -> int:
-    return 0 if text.strip() == "0" else times.duration_ms(text)
+def _policy(given: Mapping[str, Any]) -> QueuePolicy:
+    """Of the texts of the options, by the names of their fields."""
+    values: dict[str, Any] = {}
+    for setting in policies.SETTINGS:
+        texts = given[setting.field]
+        option = f"--{setting.option}"
+        if setting.is_many:
+            values[setting.field] = tuple(parsed(option, setting.parse, text) for text in texts or ())
+        else:
+            values[setting.field] = parsed(option, setting.parse, texts)
+    names = [tenant.tenant for tenant in values["tenants"]]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise usage(f"--tenant: Expected each tenant once, but {min(twice)!r} is there twice.")
+    return QueuePolicy(**values)
 
 
-def _cleared(names: list[str], policy: QueuePolicy) -> list[str]:
+def _cleared(names: Sequence[str], policy: QueuePolicy) -> list[str]:
     """The fields that go back to the default, by the names of their options or their own."""
     cleared = []
-    for name in names:
-        field = _OPTION_NAMES.get(name.removeprefix("--"), name)
-        if field not in _FIELDS:
-            raise usage(f"--reset: Expected one of {', '.join(_OPTION_NAMES)}, but got {name!r}.")
-        if getattr(policy, field) is not None:
-            raise usage(f"--reset: Expected {name} to be either set or reset, but it is both.")
+    for given in names:
+        name = given.removeprefix("--")
+        if name.startswith(_ONE_TENANT) and name != _ONE_TENANT:
+            tenant = name.removeprefix(_ONE_TENANT)
+            is_set = any(each.tenant == tenant for each in policy.tenants)
+            field = f"tenants.{tenant}"
+        else:
+            setting = policies.BY_OPTION.get(name)
+            field = setting.field if setting is not None else name
+            if field not in policies.FIELDS:
+                known = ", ".join((*policies.BY_OPTION, f"{_ONE_TENANT}NAME", "paused"))
+                raise usage(f"--reset: Expected one of {known}, but got {given!r}.")
+            # Resetting all tenants and setting some is no contradiction: those are then the only ones.
+            is_set = field != "tenants" and getattr(policy, field) not in (None, ())
+        if is_set:
+            raise usage(f"--reset: Expected {given} to be either set or reset, but it is both.")
         cleared.append(field)
     return cleared
 
@@ -151,6 +135,42 @@ def queue_show(
     _print(cluster_calls.queue_settings(address, timeout_s, queue), as_json=as_json)
 
 
+def queue_pause(
+    queue: Queue,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Hand out no more tasks of a queue, within about a second.
+
+    It still takes new tasks, and what workers have claimed goes on to its end.
+    `holdfast queue resume` takes it back; until then the pause outlives restarts.
+    """
+    settings, is_known = cluster_calls.pause_queue(address, timeout_s, queue, paused=True)
+    if as_json:
+        records.print_json(cluster_records.settings_json(settings))
+        return
+    output.print_line(f"Queue {queue} is paused: nothing is handed out until `holdfast queue resume {queue}`.")
+    if not is_known:
+        output.print_note("It has no task yet. If that is a surprise, check the name with `holdfast queue ls`.")
+
+
+def queue_resume(
+    queue: Queue,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Hand out the tasks of a paused queue again. One that is not paused stays as it is."""
+    settings, is_known = cluster_calls.pause_queue(address, timeout_s, queue, paused=False)
+    if as_json:
+        records.print_json(cluster_records.settings_json(settings))
+        return
+    output.print_line(f"Queue {queue} is not paused: its tasks are handed out.")
+    if not is_known:
+        output.print_note("It has no task yet. If that is a surprise, check the name with `holdfast queue ls`.")
+
+
 def _print(settings: QueueSettings, *, as_json: bool) -> None:
     if as_json:
         records.print_json(cluster_records.settings_json(settings))
@@ -163,8 +183,16 @@ def add_to(queue_app: typer.Typer) -> None:
     queue_app.command("show", epilog=epilog(*shown))(queue_show)
     examples = (
         "holdfast queue set mail --max-attempts 5 --retry-base 2s --retry-cap 10m",
+        "holdfast queue set mail --concurrency 50 --rate 100/m --burst 20",
+        "holdfast queue set mail --tenant acme:weight=3,rate=10/s --tenant-concurrency 5",
+        "holdfast queue set mail --dead-alert 100 --dead-alert-url https://example.org/alert",
         "holdfast queue set clicks --spread 4",
-        "holdfast queue set mail --pin 3,5",
-        "holdfast queue set mail --home --reset retry-base",
+        "holdfast queue set mail --home --reset retry-base --reset tenant:acme",
     )
     queue_app.command("set", epilog=epilog(*examples))(queue_set)
+    queue_app.command("pause", epilog=epilog("holdfast queue pause mail", "holdfast queue pause mail --json"))(
+        queue_pause
+    )
+    queue_app.command("resume", epilog=epilog("holdfast queue resume mail", "holdfast queue resume mail --json"))(
+        queue_resume
+    )

@@ -1,17 +1,36 @@
 """`holdfast queue …`."""
 
+import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from holdfast.cli import calls, output, records
+from holdfast.cli import calls, output, queue_output, records
 from holdfast.cli.commands import queue_settings
-from holdfast.cli.commands.shared import Address, Json, Timeout, complete_queue, epilog, group, print_problem
-from holdfast.cli.problems import ExitCode, problem_of
-from holdfast.client import QueueStats, Rejected
+from holdfast.cli.commands.shared import (
+    Address,
+    DryRun,
+    Json,
+    Queue,
+    Timeout,
+    Yes,
+    complete_queue,
+    confirm,
+    epilog,
+    group,
+    print_problem,
+    print_refusals,
+)
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of
+from holdfast.client import HoldfastError, QueueStats, Rejected
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
-queue_app = group("Look at queues, and change what they do in their own way.")
+queue_app = group("Look at queues, pause or empty them, and change what they do in their own way.")
+
+_WATCH_EVERY_S = 1.0
+
+_NO_QUEUES = "There are no queues yet: a queue exists from its first task on."
 
 
 @queue_app.command("ls", epilog=epilog("holdfast queue ls", "holdfast queue ls --json | jq '.queues[].queue'"))
@@ -21,36 +40,147 @@ def queue_ls(address: Address = DEFAULT_ADDRESS, timeout_s: Timeout = DEFAULT_TI
     if as_json:
         records.print_json(records.stats_json(queues))
     elif queues:
-        output.print_queues(queues)
+        queue_output.print_queues(queues)
     else:
-        output.print_line("There are no queues yet: a queue exists from its first task on.")
+        output.print_line(_NO_QUEUES)
         output.print_line('Make one:  holdfast enqueue default greet \'{"name": "world"}\'')
 
 
-@queue_app.command("stats", epilog=epilog("holdfast queue stats mail", "holdfast queue stats mail reports --json"))
+@queue_app.command(
+    "stats",
+    epilog=epilog(
+        "holdfast queue stats mail",
+        "holdfast queue stats --watch",
+        "holdfast queue stats mail reports --json | jq '.queues[].latencies'",
+    ),
+)
 def queue_stats(
     queues: Annotated[
-        list[str],
-        typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False, autocompletion=complete_queue),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="QUEUE",
+            help="Names of queues; all if there is none.",
+            show_default=False,
+            autocompletion=complete_queue,
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look every second, until Ctrl-C.")] = False,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> int:
-    """Count the tasks of queues by state: ready, claimed, delayed, retrying, dead, and the totals so far."""
-    answers = calls.queue_stats(address, timeout_s, queues)
+    """Show queues on one screen: tasks by state, the oldest, rates, latencies by type, totals.
+
+    per second: over the last minute. wait: from when a task could start to its claim. run: from there to its success.
+    waiting: calls of workers that wait for a task. Rates and latencies begin anew with each new leader.
+    Of more than 100 queues at once, latencies are left out: name those that you want to see.
+    With --watch and --json it is a line each second.
+    """
+    names = list(dict.fromkeys(queues or ()))
+    if watch:
+        return _watch(address, timeout_s, names, as_json=as_json)
+    answers = calls.queue_stats(address, timeout_s, names)
+    _print_stats(answers, as_json=as_json)
+    return _refusals(names, answers, as_json=as_json)
+
+
+def _print_stats(answers: Sequence[QueueStats | Rejected], *, as_json: bool) -> None:
     stats = [answer for answer in answers if isinstance(answer, QueueStats)]
     if as_json:
-        records.print_json(records.stats_json(stats))
+        records.print_json(records.stats_json(stats), at_once=True)
     elif stats:
-        output.print_stats(stats)
-    code = ExitCode.OK
-    for queue, answer in zip(queues, answers, strict=True):
-        if isinstance(answer, Rejected):
-            problem = problem_of(answer, subject="" if queue in answer.message else f"Queue {queue!r}")
-            print_problem(problem, as_json=as_json)
-            code = max(code, problem.exit_code)
-    return code
+        output.show(queue_output.stats_parts(stats))
+    elif not answers:
+        output.print_line(_NO_QUEUES)
+
+
+def _refusals(names: Sequence[str], answers: Sequence[QueueStats | Rejected], *, as_json: bool) -> int:
+    named = zip(names, answers, strict=True) if names else ()
+    return print_refusals([(name, f"Queue {name!r}", answer) for name, answer in named], as_json=as_json)
+
+
+def _watch(address: str, timeout_s: float, names: Sequence[str], *, as_json: bool) -> int:
+    """Until Ctrl-C, which is its usual end. A server that is away for a moment is said, and asked again."""
+    try:
+        with output.redrawn() as redraw:
+            while True:
+                try:
+                    answers = calls.queue_stats(address, timeout_s, names)
+                except HoldfastError as error:
+                    problem = problem_of(error)
+                    if problem.exit_code is not ExitCode.UNREACHABLE:
+                        raise
+                    if as_json or not output.is_watched():
+                        print_problem(problem, as_json=as_json)
+                    redraw([output.text(problem.message, "bold red")])
+                else:
+                    if output.is_watched() and not as_json:
+                        redraw(_screen(names, answers))
+                    else:
+                        _print_stats(answers, as_json=as_json)
+                time.sleep(_WATCH_EVERY_S)
+    except KeyboardInterrupt:
+        return ExitCode.OK
+
+
+def _screen(names: Sequence[str], answers: Sequence[QueueStats | Rejected]) -> list[output.Shown]:
+    """Also says what was not found: it may come with the first task."""
+    stats = [answer for answer in answers if isinstance(answer, QueueStats)]
+    parts = queue_output.stats_parts(stats) if stats else []
+    if not answers:
+        parts.append(output.text(_NO_QUEUES))
+    missing = [name for name, answer in zip(names, answers, strict=False) if isinstance(answer, Rejected)]
+    if missing:
+        parts.append(output.text(f"Not there: {', '.join(missing)}.", "red"))
+    return parts
+
+
+@queue_app.command(
+    "purge", epilog=epilog("holdfast queue purge mail --dry-run", "holdfast queue purge mail --yes --json")
+)
+def queue_purge(
+    queue: Queue,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """Cancel all waiting tasks of a queue: ready, delayed and retrying ones. There is no way back.
+
+    It shows how many there are and asks first.
+    What workers have claimed goes on, dead letters stay, and so do tasks that come after it has begun.
+    """
+    waiting = calls.waiting_tasks(address, timeout_s, queue)
+    if not dry_run and not yes and waiting:
+        which = "the only waiting task" if waiting == 1 else f"all {waiting:,} waiting tasks"
+        confirm(f"cancel {which} of queue {output.printable(queue)}", warning=" There is no way back.")
+    purge = calls.Purge()
+    try:
+        with output.progress(f"Purge {queue}", waiting) as advance:
+            calls.purge_queue(address, timeout_s, queue, purge, advance, dry_run=dry_run)
+    except KeyboardInterrupt:
+        _print_purged(queue, purge.tasks, dry_run=dry_run, as_json=as_json)
+        problem = Problem(ExitCode.INTERRUPTED, "INTERRUPTED", "It was interrupted.", "The rest still waits.")
+        raise CommandFailed(problem) from None
+    except HoldfastError:
+        if purge.tasks:
+            _print_purged(queue, purge.tasks, dry_run=dry_run, as_json=as_json)
+        raise
+    _print_purged(queue, purge.tasks, dry_run=dry_run, as_json=as_json)
+    return ExitCode.OK
+
+
+def _print_purged(queue: str, tasks: int, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        counts = {"purged": 0, "found": tasks} if dry_run else {"purged": tasks, "found": tasks}
+        records.print_json({"queue": queue, **counts, "dry_run": dry_run})
+        return
+    noun = "waiting task" if tasks == 1 else "waiting tasks"
+    if dry_run:
+        output.print_line(f"{tasks:,} {noun} of queue {queue} would be cancelled.")
+    else:
+        output.print_line(f"{tasks:,} {noun} of queue {queue} cancelled.")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -1,15 +1,20 @@
 """Options that many commands have, how help texts end, and how problems with parts of a command are told."""
 
+import inspect
 import os
-from collections.abc import Callable, Sequence
-from typing import Annotated
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from holdfast.cli import calls, output, records, times
-from holdfast.cli.problems import EXIT_CODE_MEANINGS, ExitCode, Problem, usage
+from holdfast.cli import calls, options, output, records, times
+from holdfast.cli.problems import EXIT_CODE_MEANINGS, CommandFailed, ExitCode, Problem, problem_of, usage
+from holdfast.client import Rejected
 from holdfast.client.aio import DEFAULT_ADDRESS
 from holdfast.client.app import ADDRESS_VARIABLE
+
+T = TypeVar("T")
 
 _EXIT_CODES = "Exit codes: " + " · ".join(f"{code:d} {meaning}" for code, meaning in EXIT_CODE_MEANINGS.items())
 
@@ -65,15 +70,61 @@ Queue = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")]
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard's number.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many; nothing is changed.")]
+TaskIds = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of tasks.", show_default=False)]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.", show_default=False)]
 
 
-def parsed(option: str, parse: Callable[[str], int], text: str | None) -> int | None:
+def with_options(added_options: Mapping[str, Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Gives a command options that it gets as keywords: names and annotations, each for an option that may be left out.
+    So several commands can have the same ones."""
+
+    def add(command: Callable[..., T]) -> Callable[..., T]:
+        own = inspect.signature(command)
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in added_options.items()
+        ]
+        kept = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        arguments = [each for each in kept if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+        others = [each for each in kept if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        vars(command)["__signature__"] = own.replace(parameters=[*arguments, *added, *others])
+        return command
+
+    return add
+
+
+def parsed(option: str, parse: Callable[[str], T], text: str | None) -> T | None:
     """The value of an option; None if it was not given."""
     try:
         return None if text is None else parse(text)
     except ValueError as error:
         raise usage(f"{option}: {error}") from None
+
+
+def given_text(option: str, text: str | None) -> str:
+    """The text of an option; empty if it was not given, and only then."""
+    return parsed(option, options.some_text, text) or ""
+
+
+def confirm(what: str, *, warning: str = "") -> None:
+    """Ends the command unless the answer is yes; `what` begins with a verb in small letters."""
+    if not sys.stdin.isatty():
+        raise usage(f"Expected --yes to {what}, because there is no terminal to ask at.")
+    if not output.confirmed(f"{what[0].upper()}{what[1:]}?{warning}"):
+        raise CommandFailed(Problem(ExitCode.REFUSED, "DECLINED", "Nothing was changed: the answer was no."))
+
+
+def print_refusals(answers: Sequence[tuple[str, str, object]], *, as_json: bool) -> ExitCode:
+    """Says which parts of a command were refused, and returns the exit code of the worst. Each is what it is about, how
+    that is called in a sentence, and the answer."""
+    code = ExitCode.OK
+    for name, subject, answer in answers:
+        if isinstance(answer, Rejected):
+            problem = problem_of(answer, subject="" if name in answer.message else subject)
+            print_problem(problem, as_json=as_json)
+            code = max(code, problem.exit_code)
+    return code
 
 
 def print_problem(problem: Problem, *, as_json: bool) -> None:

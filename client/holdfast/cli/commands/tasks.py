@@ -1,30 +1,34 @@
 """`holdfast enqueue` and `holdfast task …`."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli import calls, output, records, times
+from holdfast.cli.commands import task_options
 from holdfast.cli.commands.shared import (
     EXAMPLE_ID,
     Address,
     Json,
     TaskId,
+    TaskIds,
     Timeout,
     complete_queue,
     epilog,
+    given_text,
     group,
     parsed,
     print_problem,
+    print_refusals,
     time_limit_s,
+    with_options,
 )
-from holdfast.cli.problems import CommandFailed, ExitCode, Problem, no_result, problem_of, usage
-from holdfast.client import Accepted, Cancelled, NewTask, Rejected, TaskInfo
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem, no_result, usage
+from holdfast.client import Accepted, Cancelled, NewTask, TaskInfo, TaskUpdate, Updated
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
-from holdfast.client.arguments import JSON_HEADERS
 
-task_app = group("Look at tasks, wait for them, cancel them.")
+task_app = group("Look at tasks, wait for them, change them, cancel them.")
 
 
 _NewQueue = Annotated[
@@ -38,22 +42,19 @@ _NewQueue = Annotated[
 ]
 _Type = Annotated[str, typer.Argument(metavar="TYPE", help="Names the handler.", show_default=False)]
 _Payload = Annotated[str, typer.Argument(metavar="JSON", help="What the handler gets; - reads it from standard input.")]
-_Priority = Annotated[
-    int | None, typer.Option("--priority", min=0, max=9, help="0 to 9, higher first.", show_default="5")
-]
 _Delay = Annotated[
     str | None, typer.Option("--delay", metavar="TIME", help="Not before this has passed: 90s, 5m, 2h, 1d.")
 ]
 _RunAt = Annotated[
     str | None, typer.Option("--run-at", metavar="INSTANT", help="Not before this moment: ISO 8601 with a zone.")
 ]
-_RequestId = Annotated[str, typer.Option("--request-id", help="Enqueue it once only: the same id again adds nothing.")]
+_RequestId = Annotated[
+    str | None, typer.Option("--request-id", help="Enqueue it once only: the same id again adds nothing.")
+]
 _RequestIdTtl = Annotated[
     str | None,
     typer.Option("--request-id-ttl", metavar="TIME", help="How long the request id is remembered: 1h, 7d."),
 ]
-_Tenant = Annotated[str, typer.Option("--tenant", help="On whose behalf; carried with the task.")]
-_MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", min=1, help="Failures before it is a dead letter.")]
 _EnqueueTimeout = Annotated[
     float | None,
     typer.Option(
@@ -69,44 +70,43 @@ _Wait = Annotated[
 ]
 
 
+@with_options(task_options.OPTIONS)
 def enqueue(
     queue: _NewQueue,
     type_: _Type,
     payload: _Payload = "{}",
-    priority: _Priority = None,
     delay: _Delay = None,
     run_at: _RunAt = None,
-    request_id: _RequestId = "",
+    request_id: _RequestId = None,
     request_id_ttl: _RequestIdTtl = None,
-    tenant: _Tenant = "",
-    max_attempts: _MaxAttempts = None,
+    *,
     wait: _Wait = False,
     address: Address = DEFAULT_ADDRESS,
     limit_s: _EnqueueTimeout = None,
     as_json: Json = False,
+    **given: Any,
 ) -> int:
     """Hand over one task and print its id.
 
     When this returns with exit code 0, the task is on disk and will not be lost.
+    If its request id was used before, or its unique key is taken, nothing is added: it shows the task that is there.
     With --wait it returns when the task has finished, or when the --timeout is over.
     The exit code then says how: 0 it succeeded, 6 it is dead or was cancelled, 7 not in time.
     """
     if delay is not None and run_at is not None:
         raise usage("Expected at most one of --delay and --run-at, but both are given.")
-    if request_id_ttl is not None and not request_id:
+    once_id = given_text("--request-id", request_id)
+    if request_id_ttl is not None and not once_id:
         raise usage("Expected --request-id with --request-id-ttl, but there is none.")
-    task = NewTask(
+    task = task_options.new_task(
         queue,
         type_,
-        calls.json_payload(_standard_input() if payload == "-" else payload),
-        headers=JSON_HEADERS,
-        priority=priority,
-        tenant=tenant,
-        request_id=request_id,
+        payload,
+        given,
+        request_id=once_id,
         request_id_ttl_ms=parsed("--request-id-ttl", times.duration_ms, request_id_ttl),
         delay_ms=parsed("--delay", times.duration_ms, delay),
         run_at_ms=parsed("--run-at", times.instant_ms, run_at),
-        max_attempts=max_attempts,
     )
     # With --wait it is the task's end that may take so long, not the hand-over.
     timeout_s = DEFAULT_TIMEOUT_S if limit_s is None or wait else limit_s
@@ -128,13 +128,6 @@ def _wait_for_new(accepted: Accepted, task: NewTask, address: str, limit_s: floa
     return _print_waited(info, accepted, task, as_json=as_json)
 
 
-def _standard_input() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError:
-        raise usage("Expected JSON in UTF-8, but it is in another encoding.") from None
-
-
 @task_app.command("get", epilog=epilog(f"holdfast task get {EXAMPLE_ID}", f"holdfast task get {EXAMPLE_ID} --json"))
 def task_get(
     task_id: TaskId,
@@ -142,7 +135,7 @@ def task_get(
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show a task: its state, its history, its payload, and its result or last error."""
+    """Show a task: its state, its attempts so far, its payload, and its result or last error."""
     info = calls.get_task(address, timeout_s, task_id)
     if as_json:
         records.print_json(records.task_json(info))
@@ -210,7 +203,7 @@ def _print_waited(
     epilog=epilog(f"holdfast task cancel {EXAMPLE_ID}", "holdfast task cancel $(cat ids.txt) --json"),
 )
 def task_cancel(
-    task_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of tasks.", show_default=False)],
+    task_ids: TaskIds,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -223,13 +216,57 @@ def task_cancel(
         records.print_json(records.cancelled_json(cancelled))
     else:
         output.print_cancelled(cancelled)
-    code = ExitCode.OK
-    for task_id, answer in pairs:
-        if isinstance(answer, Rejected):
-            problem = problem_of(answer, subject="" if task_id in answer.message else f"Task {task_id}")
-            print_problem(problem, as_json=as_json)
-            code = max(code, problem.exit_code)
-    return code
+    return print_refusals([(task_id, f"Task {task_id}", answer) for task_id, answer in pairs], as_json=as_json)
+
+
+@task_app.command(
+    "update",
+    epilog=epilog(
+        f"holdfast task update {EXAMPLE_ID} --priority 9",
+        f"holdfast task update {EXAMPLE_ID} --delay 15m",
+        f"holdfast task update {EXAMPLE_ID} --delay 0 --json",
+    ),
+)
+def task_update(
+    task_ids: TaskIds,
+    priority: Annotated[
+        int | None, typer.Option("--priority", min=0, max=9, help="0 to 9, higher first.", show_default=False)
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            "--delay", metavar="TIME", help="Not before this has passed: 90s, 2h; 0 is now.", show_default=False
+        ),
+    ] = None,
+    run_at: _RunAt = None,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """Change the priority of waiting tasks, or when they may start.
+
+    With --delay a waiting task is snoozed: it waits so long from now on. --delay 0 makes it ready at once.
+    With a new priority a ready task joins the end of that line.
+    A task that a worker has, or that has finished, stays as it is.
+    """
+    if delay is not None and run_at is not None:
+        raise usage("Expected at most one of --delay and --run-at, but both are given.")
+    delay_ms = parsed("--delay", times.duration_or_zero_ms, delay)
+    run_at_ms = parsed("--run-at", times.instant_ms, run_at)
+    if priority is None and delay_ms is None and run_at_ms is None:
+        raise usage("Expected --priority, --delay or --run-at, but there is none of them.")
+    updates = [
+        TaskUpdate(task_id, priority=priority, run_at_ms=run_at_ms, delay_ms=delay_ms)
+        for task_id in dict.fromkeys(task_ids)
+    ]
+    answers = calls.update(address, timeout_s, updates)
+    pairs = [(update.task_id, answer) for update, answer in zip(updates, answers, strict=True)]
+    updated = {task_id: answer for task_id, answer in pairs if isinstance(answer, Updated)}
+    if as_json:
+        records.print_json(records.updated_json(updated))
+    else:
+        output.print_updated(updated)
+    return print_refusals([(task_id, f"Task {task_id}", answer) for task_id, answer in pairs], as_json=as_json)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -240,6 +277,8 @@ def add_to(app: typer.Typer) -> None:
             "holdfast enqueue orders ship '[17]' --request-id order-17 --delay 5m",
             "holdfast enqueue orders ship - --priority 9 --json < order.json",
             "holdfast enqueue math add '[1, 2]' --wait",
+            "holdfast enqueue feeds fetch '[\"acme\"]' --unique-key acme --task-timeout 5m --ttl 1h",
+            "holdfast enqueue mail welcome --tenant acme --retry-shape fixed --retry-base 30s",
         )
     )(enqueue)
     app.add_typer(

@@ -7,6 +7,7 @@ jobs.py        one claimed task on its way through the worker, and how its handl
 claiming.py    asks for tasks as slots become free
 handlers.py    runs handlers: async ones on a loop, blocking ones on threads
 heartbeats.py  extends leases while handlers run, and notices lost ones
+deadlines.py   ends attempts that take longer than their timeout
 settling.py    reports how handlers ended, many at a time
 outages.py     goes on through lost connections
 stopping.py    being asked to stop

@@ -16,7 +16,16 @@ from holdfast.client.arguments import decode_call, encode_json
 from holdfast.client.context import RunningTask, set_current_task
 from holdfast.client.errors import NotJson
 from holdfast.client.models import TaskError
-from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Succeeded, describe, failure_of
+from holdfast.client.worker.jobs import (
+    AttemptFailed,
+    Interrupted,
+    Job,
+    Outcome,
+    Succeeded,
+    describe,
+    outcome_of,
+    timeout_of,
+)
 from holdfast.client.worker.mailboxes import Mailbox
 
 log = logging.getLogger("holdfast.worker")
@@ -94,7 +103,7 @@ def _call_blocking(job: Job, handler: Handler) -> Outcome:
     try:
         return _succeeded(handler, handler.function(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 - also sys.exit(): a handler must not end the worker
-        return failure_of(error)
+        return outcome_of(error)
 
 
 async def _call_async(job: Job, handler: Handler) -> Outcome:
@@ -106,9 +115,11 @@ async def _call_async(job: Job, handler: Handler) -> Outcome:
     try:
         return _succeeded(handler, await handler.function(*args, **kwargs))
     except asyncio.CancelledError as error:
-        return Interrupted() if job.interrupted else failure_of(error)
+        if job.timed_out:
+            return timeout_of(job, error)  # its traceback tells what the handler was waiting for
+        return Interrupted() if job.interrupted else outcome_of(error)
     except BaseException as error:  # noqa: BLE001 - also sys.exit(): a handler must not end the worker
-        return failure_of(error)
+        return outcome_of(error)
 
 
 def _succeeded(handler: Handler, result: object) -> Outcome:

@@ -1,7 +1,8 @@
 """Extends leases while handlers run, and notices those that are lost.
 
 A lease is extended when a third of it has passed, all that are due in one call. It is lost when the server says so, or
-when it has run out by this machine's clock without an answer: then the task may be elsewhere already.
+when it has run out by this machine's clock without an answer: then the task may be elsewhere already. One that the
+server extends by less than was asked for, because the attempt may take no longer, is not lost: see deadlines.py.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ from collections.abc import Callable, Collection, Iterator
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import Conflict, HoldfastError, InvalidArgument, NotFound, Rejected
 from holdfast.client.models import Extended, Extension
+from holdfast.client.worker.deadlines import Deadlines, time_out
 from holdfast.client.worker.handlers import interrupt
-from holdfast.client.worker.jobs import Job, Phase
+from holdfast.client.worker.jobs import Job, Phase, note_extended
 from holdfast.client.worker.outages import Outage
 
 log = logging.getLogger("holdfast.worker")
@@ -21,6 +23,7 @@ log = logging.getLogger("holdfast.worker")
 _BATCH_MAX = 1_000
 # Looks at the clock this often in the shortest lease, so that two tries fit between the first heartbeat and its end.
 _LOOKS_PER_LEASE = 8
+_SOONER_S = 0.05  # one look for all the short leases that come together
 
 
 class Heartbeats:
@@ -31,11 +34,16 @@ class Heartbeats:
         client: AsyncClient,
         jobs: Collection[Job],
         lease_ms_min: int,
+        deadlines: Deadlines,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now_s = now_s
         self._client = client
         self._jobs = jobs
+        self._deadlines = deadlines
+        self._next_look_s = 0.0
+        self._look_sooner = asyncio.Event()
+        self._has_short = False  # a lease that cannot wait for the next look, nor for the one after a call
         self._look_s = lease_ms_min / 1000 / _LOOKS_PER_LEASE
         self._call_s_max = lease_ms_min / 1000 / 3  # the second third: the last one is for another try
         self._call: asyncio.Task[None] | None = None
@@ -44,26 +52,48 @@ class Heartbeats:
     async def run(self) -> None:
         try:
             while True:
-                await asyncio.sleep(self._look_s)
-                self._look()
+                await self._wait()
                 if self._call is not None and self._call.done():
                     self._call.result()  # an error that time cannot heal ends the worker
                     self._call = None
+                self._look()
         finally:
             if self._call is not None:
                 self._call.cancel()
                 await asyncio.gather(self._call, return_exceptions=True)
 
+    def added(self, job: Job) -> None:
+        """There is one more job. Its lease may be shorter than any that was asked for, if its timeout is."""
+        if job.extend_at_s < self._next_look_s:
+            self._has_short = True
+            self._look_sooner.set()
+
+    async def _wait(self) -> None:
+        """Until the next look."""
+        self._next_look_s = self._now_s() + self._look_s
+        self._look_sooner.clear()
+        try:
+            async with asyncio.timeout(self._look_s):
+                await self._look_sooner.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(_SOONER_S)
+
     def _look(self) -> None:
         now_s = self._now_s()
         for job in self._jobs:
-            if now_s >= job.lease_ends_s:
-                lose(job, "its lease has run out without an answer from the server")
+            end_if_over(job, now_s, "its lease has run out without an answer from the server")
         if self._call is None:
-            due = [job for job in self._jobs if job.extend_at_s <= now_s + self._look_s and not job.lease_lost]
+            self._has_short = False
+            due = [job for job in self._jobs if job.extend_at_s <= now_s + self._look_s and _is_kept(job)]
             if due:
                 # On its own, because the look-out for lost leases must not wait for a server that does not answer.
                 self._call = asyncio.create_task(self._extend(due))
+                self._call.add_done_callback(self._called)
+
+    def _called(self, _: asyncio.Task[None]) -> None:
+        if self._has_short:
+            self._look_sooner.set()
 
     async def _extend(self, due: list[Job]) -> None:
         for batch in _batches(due):
@@ -75,7 +105,21 @@ class Heartbeats:
                 return
             self._outage.over()
             for job, answer in zip(batch, answers, strict=True):
-                _note(job, answer)
+                self._note(job, answer)
+
+    def _note(self, job: Job, answer: Extended | Rejected) -> None:
+        if isinstance(answer, Extended):
+            note_extended(job, answer.lease_ms, answer.lease_ends_s)
+            self._deadlines.watch(job)
+            if answer.cancel_requested and not job.cancel_requested:
+                job.cancel_requested = True
+                log.info("Task %s is to be cancelled.", job.claim.task_id)
+                interrupt(job)
+        elif isinstance(answer, Conflict | NotFound):
+            lose(job, "the server says that its claim has ended")
+        elif isinstance(answer, InvalidArgument):
+            raise answer  # e.g. a lease that is longer than the server allows: a mistake that somebody must see
+        # Any other refusal, e.g. for overload: the next look tries again.
 
 
 def _batches(jobs: list[Job]) -> Iterator[list[Job]]:
@@ -83,24 +127,22 @@ def _batches(jobs: list[Job]) -> Iterator[list[Job]]:
         yield jobs[start : start + _BATCH_MAX]
 
 
-def _note(job: Job, answer: Extended | Rejected) -> None:
-    if isinstance(answer, Extended):
-        job.lease_ends_s = answer.lease_ends_s
-        job.extend_at_s = answer.lease_ends_s - answer.lease_ms / 1000 * 2 / 3
-        if answer.cancel_requested and not job.cancel_requested:
-            job.cancel_requested = True
-            log.info("Task %s is to be cancelled.", job.claim.task_id)
-            interrupt(job)
-    elif isinstance(answer, Conflict | NotFound):
-        lose(job, "the server says that its claim has ended")
-    elif isinstance(answer, InvalidArgument):
-        raise answer  # e.g. a lease that is longer than the server allows: a mistake that somebody must see
-    # Any other refusal, e.g. for overload: the next look tries again.
+def _is_kept(job: Job) -> bool:
+    """Whether its lease is worth extending."""
+    return not job.lease_lost and not job.timed_out
+
+
+def end_if_over(job: Job, now_s: float, why_lost: str) -> None:
+    """Takes note of a deadline or a lease that has passed. At the same moment it is the deadline: it ends the lease."""
+    if job.deadline_s is not None and now_s >= job.deadline_s:
+        time_out(job)
+    elif now_s >= job.lease_ends_s:
+        lose(job, why_lost)
 
 
 def lose(job: Job, why: str) -> None:
     """Takes away the right to report. Once a report is on its way only the server's answer to that counts."""
-    if job.phase is Phase.RUNNING and not job.lease_lost:
+    if job.phase is Phase.RUNNING and not job.lease_lost and not job.timed_out:
         job.lease_lost = True
         log.warning("Lost task %s (%s), attempt %d: %s.", job.claim.task_id, job.claim.type, job.claim.attempt, why)
         interrupt(job)

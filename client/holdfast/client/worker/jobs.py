@@ -3,16 +3,22 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 
+from holdfast.client._options import type_name
+from holdfast.client.context import RetryAt, Snooze
 from holdfast.client.errors import GiveUp, RetryAfter
 from holdfast.client.models import ClaimedTask, TaskError
+
+TIMEOUT_TYPE = "TaskTimeout"  # what the server calls it, too
 
 # The server's limits: what is longer is cut here, because a report that is refused would help nobody.
 _TYPE_BYTES_MAX = 256
 _TEXT_BYTES_MAX = 16 * 1024
 _DELAY_S_MAX = 365 * 24 * 3600
 _CUT = " … "
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Phase(Enum):
@@ -29,15 +35,41 @@ class Job:
     lease_ms: int  # what heartbeats ask for
     lease_ends_s: float  # on time.monotonic()
     extend_at_s: float  # when the next heartbeat is due
+    deadline_s: float | None = None  # when this attempt has taken too long; None if there is no limit, or none is known
     phase: Phase = Phase.RUNNING
     cancel_requested: bool = False
     lease_lost: bool = False
+    timed_out: bool = False  # its deadline came before its handler ended
     interrupted: bool = False  # its handler was told to stop
     interrupt: Callable[[], None] | None = field(default=None, repr=False)  # how to tell it, if that is possible
 
 
-def new_job(claim: ClaimedTask, lease_ms: int) -> Job:
-    return Job(claim, lease_ms, claim.lease_ends_s, claim.lease_ends_s - claim.lease_ms / 1000 * 2 / 3)
+def new_job(claim: ClaimedTask, lease_ms: int, asked_ms: int) -> Job:
+    """`lease_ms`: what heartbeats are to ask for. `asked_ms`: what the claim was asked with."""
+    ends_s = claim.lease_ends_s
+    # What is told of the lease is longer than what was asked for if the answer has waited for a task.
+    job = Job(claim, lease_ms, ends_s, ends_s - min(asked_ms, claim.lease_ms) / 1000 * 2 / 3)
+    if claim.timeout_ms is not None:
+        # Counted back from the end of the lease, so that it is never after the server's. Not from when the claim was
+        # asked for: the answer may have waited for a task longer than the timeout is.
+        claimed_s = ends_s - min(asked_ms, claim.timeout_ms) / 1000
+        job.deadline_s = claimed_s + claim.timeout_ms / 1000
+        if claim.timeout_ms <= asked_ms:
+            job.extend_at_s = claimed_s + lease_ms / 1000 / 3  # no more to be had: only to hear of a cancellation
+    return job
+
+
+def note_extended(job: Job, lease_ms: int, lease_ends_s: float) -> None:
+    """The server has extended the lease, by less than was asked for if its end is also the end of the attempt."""
+    job.extend_at_s = lease_ends_s - lease_ms / 1000 + job.lease_ms / 1000 / 3
+    if lease_ms >= job.lease_ms:
+        job.lease_ends_s = lease_ends_s
+    elif job.claim.timeout_ms is None or job.deadline_s is None:
+        # The timeout is the queue's: this is how a worker gets to know of it.
+        job.deadline_s = job.lease_ends_s = lease_ends_s
+    else:
+        # Both are on the safe side of the same moment, by the delays of two calls: the later one is closer to it.
+        job.lease_ends_s = max(lease_ends_s, job.deadline_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +86,14 @@ class AttemptFailed:
     error: TaskError
     retry_delay_ms: int | None = None
     dead: bool = False
+    retry_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The handler wants to have the task again later: it goes back and no attempt is spent."""
+
+    delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +101,26 @@ class Interrupted:
     """The handler stopped because the worker told it to: the task goes back and no attempt is spent."""
 
 
-Outcome = Succeeded | AttemptFailed | Interrupted
+Outcome = Succeeded | AttemptFailed | Snoozed | Interrupted
 
 
-def failure_of(error: BaseException) -> AttemptFailed:
-    """What is reported for an exception that left a handler. Raises nothing itself, whatever the exception holds."""
+def outcome_of(error: BaseException) -> AttemptFailed | Snoozed:
+    """What an exception that left a handler means. Raises nothing itself, whatever the exception holds."""
     # By name: a subclass may have forgotten to set it.
+    if isinstance(error, Snooze):
+        delay_ms = _delay_ms(getattr(error, "delay_s", None))
+        return AttemptFailed(describe(error)) if delay_ms is None else Snoozed(delay_ms)
     delay_ms = _delay_ms(getattr(error, "delay_s", None)) if isinstance(error, RetryAfter) else None
-    return AttemptFailed(describe(error), delay_ms, dead=isinstance(error, GiveUp))
+    at_ms = _instant_ms(getattr(error, "when", None)) if isinstance(error, RetryAt) else None
+    return AttemptFailed(describe(error), delay_ms, dead=isinstance(error, GiveUp), retry_at_ms=at_ms)
+
+
+def timeout_of(job: Job, error: BaseException | None = None) -> AttemptFailed:
+    """What is reported for an attempt that took too long; `error` is what its handler was stopped with."""
+    timeout_ms = job.claim.timeout_ms
+    limit = "" if timeout_ms is None else f" of {timeout_ms / 1000:g} s"
+    where = "" if error is None else describe(error).traceback
+    return AttemptFailed(TaskError(TIMEOUT_TYPE, f"The attempt took longer than its timeout{limit}.", where))
 
 
 def _delay_ms(delay_s: object) -> int | None:
@@ -78,9 +130,15 @@ def _delay_ms(delay_s: object) -> int | None:
     return round(min(max(delay_s, 0), _DELAY_S_MAX) * 1000)
 
 
+def _instant_ms(when: object) -> int | None:
+    """A moment that the server takes; None, for the server's own back-off, if what was given is none."""
+    if not isinstance(when, datetime) or when.tzinfo is None:
+        return None
+    return max(0, (when - _EPOCH) // timedelta(milliseconds=1))
+
+
 def describe(error: BaseException) -> TaskError:
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = type_name(type(error))
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - whatever a handler's exception does when asked for its text

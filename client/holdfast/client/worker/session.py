@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast.client.aio import AsyncClient
-from holdfast.client.errors import Rejected
+from holdfast.client.errors import Conflict, NotFound, Rejected
 from holdfast.client.models import Acked, ClaimedTask, Failed, Released, TaskState
 from holdfast.client.worker.claiming import Claimer
+from holdfast.client.worker.deadlines import Deadlines
 from holdfast.client.worker.handlers import Handler, Handlers, interrupt
-from holdfast.client.worker.heartbeats import Heartbeats, lose
-from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Phase, new_job
+from holdfast.client.worker.heartbeats import Heartbeats, end_if_over
+from holdfast.client.worker.jobs import (
+    TIMEOUT_TYPE,
+    AttemptFailed,
+    Interrupted,
+    Job,
+    Outcome,
+    Phase,
+    new_job,
+    timeout_of,
+)
 from holdfast.client.worker.mailboxes import Mailbox
 from holdfast.client.worker.settling import Settler
 from holdfast.client.worker.slots import Slots
@@ -32,8 +42,8 @@ class WorkerReport:
     """What a worker has done."""
 
     succeeded: int = 0
-    failed: int = 0  # attempts that failed; the tasks may have had others
-    released: int = 0  # given back without spending an attempt
+    failed: int = 0  # attempts that failed or took too long; the tasks may have had others
+    released: int = 0  # given back or snoozed, without spending an attempt
     lost: int = 0  # whose lease ended first: what their handlers did may have been done again elsewhere
 
 
@@ -96,7 +106,8 @@ class Session:
         )
         self._settler = Settler(client, self._answered)
         self._claimer = Claimer(client, self._slots, settings.name, self._lease_ms_min, self._claimed)
-        self._heartbeats = Heartbeats(client, self._jobs.keys(), self._lease_ms_min, now_s)
+        self._deadlines = Deadlines(now_s)
+        self._heartbeats = Heartbeats(client, self._jobs.keys(), self._lease_ms_min, self._deadlines, now_s)
 
     async def run(self) -> WorkerReport:
         settings = self._settings
@@ -120,16 +131,18 @@ class Session:
 
     def _claimed(self, claim: ClaimedTask) -> None:
         job = self._take(claim)
-        if self._now_s() >= job.lease_ends_s:
-            # The answer took longer than the lease, e.g. because this process was stopped for a while.
-            lose(job, "its lease ran out before it arrived")
+        # The answer may have taken longer than the lease, e.g. because this process was stopped for a while.
+        end_if_over(job, self._now_s(), "its lease ran out before it arrived")
+        if job.interrupted:
             self._ended((job, Interrupted()))
         else:
+            self._deadlines.watch(job)
+            self._heartbeats.added(job)
             self._handlers.start(job)
 
     def _take(self, claim: ClaimedTask) -> Job:
         task = self._settings.tasks.get(claim.type)
-        job = new_job(claim, task.lease_ms if task is not None else self._lease_ms_min)
+        job = new_job(claim, task.lease_ms if task is not None else self._lease_ms_min, self._lease_ms_min)
         self._slots.take(claim.queue)
         self._jobs[job] = None
         self._idle.clear()
@@ -140,12 +153,14 @@ class Session:
         job, outcome = ended
         if job.phase is not Phase.RUNNING:
             return  # given back already; the handler took no notice of it
-        if self._now_s() >= job.lease_ends_s:
-            lose(job, "its lease ran out while its handler ran")
+        end_if_over(job, self._now_s(), "its lease ran out while its handler ran")
+        self._deadlines.forget(job)
         job.phase = Phase.REPORTING
         reopened = self._slots.ended(job.claim.queue)
         if not self._slots.running:
             self._idle.set()
+        if job.timed_out and not (isinstance(outcome, AttemptFailed) and outcome.error.type == TIMEOUT_TYPE):
+            outcome = timeout_of(job)  # what has come too late does not count
         if isinstance(outcome, AttemptFailed):
             _log_failure(job, outcome)
         if job.lease_lost:
@@ -165,6 +180,8 @@ class Session:
                 log.warning("Task %s (%s) is now a dead letter.", job.claim.task_id, job.claim.type)
         elif isinstance(answer, Released):
             self._report.released += 1
+        elif job.timed_out and isinstance(answer, Conflict | NotFound):
+            self._report.failed += 1  # the server noticed it first, and has recorded the same
         else:
             self._report.lost += 1
             log.warning("The outcome of task %s (%s) came too late: %s", job.claim.task_id, job.claim.type, answer)

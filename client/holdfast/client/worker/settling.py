@@ -14,7 +14,7 @@ from holdfast.client._batches import take_batch
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument, Rejected
 from holdfast.client.models import Ack, Acked, Failed, Failure, Released, TaskError
-from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Succeeded
+from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded
 from holdfast.client.worker.outages import PASSING_REFUSALS, Outage
 
 log = logging.getLogger("holdfast.worker")
@@ -42,7 +42,13 @@ class Settler:
 
         async def fail(jobs: Sequence[Job], reports: Sequence[AttemptFailed]) -> list[Failed | Rejected]:
             items = [
-                Failure(job.claim, report.error, report.retry_delay_ms, report.dead)
+                Failure(
+                    job.claim,
+                    report.error,
+                    retry_delay_ms=report.retry_delay_ms,
+                    retry_at_ms=report.retry_at_ms,
+                    dead=report.dead,
+                )
                 for job, report in zip(jobs, reports, strict=True)
             ]
             return await client.fail_many(items, timeout_s=_CALL_S_MAX)
@@ -50,21 +56,34 @@ class Settler:
         async def release(jobs: Sequence[Job], reports: Sequence[Interrupted]) -> list[Released | Rejected]:
             return await client.release_many([job.claim for job in jobs], timeout_s=_CALL_S_MAX)
 
+        async def snooze(jobs: Sequence[Job], reports: Sequence[Snoozed]) -> list[Released | Rejected]:
+            # A call has one delay. If one of several calls fails, all are made again: the first answers stand.
+            answers: dict[Job, Released | Rejected] = {}
+            for delay_ms in dict.fromkeys(report.delay_ms for report in reports):
+                same = [job for job, report in zip(jobs, reports, strict=True) if report.delay_ms == delay_ms]
+                claims = [job.claim for job in same]
+                told = await client.release_many(claims, delay_ms=delay_ms, timeout_s=_CALL_S_MAX)
+                answers |= zip(same, told, strict=True)
+            return [answers[job] for job in jobs]
+
         self._acks = _Lane("report successes", ack, self._ack_answered)
         self._failures = _Lane("report failures", fail, self._failure_answered)
         self._releases = _Lane("give tasks back", release, answered)
+        self._snoozes = _Lane("snooze tasks", snooze, self._snooze_answered)
 
     def put(self, job: Job, outcome: Outcome) -> None:
         if isinstance(outcome, Succeeded):
             self._acks.put(job, outcome, len(outcome.result or b""))
         elif isinstance(outcome, AttemptFailed):
             self._failures.put(job, outcome, len(outcome.error.message) + len(outcome.error.traceback))
+        elif isinstance(outcome, Snoozed):
+            self._snoozes.put(job, outcome, 0)
         else:
             self._releases.put(job, outcome, 0)
 
     def runs(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run until it is cancelled: one for each kind of report, so that none waits for another."""
-        return [self._acks.run(), self._failures.run(), self._releases.run()]
+        return [self._acks.run(), self._failures.run(), self._releases.run(), self._snoozes.run()]
 
     def _ack_answered(self, job: Job, answer: Acked | Rejected) -> None:
         if isinstance(answer, InvalidArgument):
@@ -76,12 +95,20 @@ class Settler:
 
     def _failure_answered(self, job: Job, answer: Failed | Rejected) -> None:
         if isinstance(answer, InvalidArgument) and job not in self._plain:
-            # Its delay or its text is what the server will not take. That it failed must be known all the same.
+            # Its delay, its moment or its text is what the server will not take. That it failed must be known anyway.
             self._plain.add(job)
             error = TaskError("holdfast.FailureRefused", f"The handler failed, but the report was refused: {answer}")
             self.put(job, AttemptFailed(error))
         else:
             self._plain.discard(job)
+            self._answered(job, answer)
+
+    def _snooze_answered(self, job: Job, answer: Released | Rejected) -> None:
+        if isinstance(answer, InvalidArgument):
+            # Given back at once it would come again at once, and for ever: a mistake has to cost an attempt.
+            error = TaskError("holdfast.SnoozeRefused", f"The handler snoozed, but the server refused: {answer}")
+            self.put(job, AttemptFailed(error))
+        else:
             self._answered(job, answer)
 
 

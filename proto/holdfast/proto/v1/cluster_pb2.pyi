@@ -169,7 +169,7 @@ class InitClusterResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ...) -> None: ...
 
 class QueuePolicy(_message.Message):
-    __slots__ = ("max_attempts", "max_claims", "retry_base_ms", "retry_factor", "retry_cap_ms", "retry_jitter", "dedup_window_ms", "result_ttl_ms", "finished_retention_ms", "dead_retention_ms")
+    __slots__ = ("max_attempts", "max_claims", "retry_base_ms", "retry_factor", "retry_cap_ms", "retry_jitter", "dedup_window_ms", "result_ttl_ms", "finished_retention_ms", "dead_retention_ms", "retry_shape", "non_retryable", "oldest_share_percent", "paused", "timeout_ms", "ttl_ms", "concurrency_max", "tenant_concurrency_max", "key_concurrency_max", "rate_per_second", "rate_burst", "tenant_rate_per_second", "tenant_rate_burst", "key_rate_per_second", "key_rate_burst", "dead_alert_at", "dead_alert_url", "tenants")
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     MAX_CLAIMS_FIELD_NUMBER: _ClassVar[int]
     RETRY_BASE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,24 @@ class QueuePolicy(_message.Message):
     RESULT_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
     DEAD_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    NON_RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_SHARE_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_MAX_FIELD_NUMBER: _ClassVar[int]
+    TENANT_CONCURRENCY_MAX_FIELD_NUMBER: _ClassVar[int]
+    KEY_CONCURRENCY_MAX_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RATE_BURST_FIELD_NUMBER: _ClassVar[int]
+    TENANT_RATE_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    TENANT_RATE_BURST_FIELD_NUMBER: _ClassVar[int]
+    KEY_RATE_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    KEY_RATE_BURST_FIELD_NUMBER: _ClassVar[int]
+    DEAD_ALERT_AT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_ALERT_URL_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     max_attempts: int
     max_claims: int
     retry_base_ms: int
@@ -190,7 +208,39 @@ class QueuePolicy(_message.Message):
     result_ttl_ms: int
     finished_retention_ms: int
     dead_retention_ms: int
-    def __init__(self, max_attempts: _Optional[int] = ..., max_claims: _Optional[int] = ..., retry_base_ms: _Optional[int] = ..., retry_factor: _Optional[float] = ..., retry_cap_ms: _Optional[int] = ..., retry_jitter: _Optional[float] = ..., dedup_window_ms: _Optional[int] = ..., result_ttl_ms: _Optional[int] = ..., finished_retention_ms: _Optional[int] = ..., dead_retention_ms: _Optional[int] = ...) -> None: ...
+    retry_shape: str
+    non_retryable: _containers.RepeatedScalarFieldContainer[str]
+    oldest_share_percent: int
+    paused: bool
+    timeout_ms: int
+    ttl_ms: int
+    concurrency_max: int
+    tenant_concurrency_max: int
+    key_concurrency_max: int
+    rate_per_second: float
+    rate_burst: int
+    tenant_rate_per_second: float
+    tenant_rate_burst: int
+    key_rate_per_second: float
+    key_rate_burst: int
+    dead_alert_at: int
+    dead_alert_url: str
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantPolicy]
+    def __init__(self, max_attempts: _Optional[int] = ..., max_claims: _Optional[int] = ..., retry_base_ms: _Optional[int] = ..., retry_factor: _Optional[float] = ..., retry_cap_ms: _Optional[int] = ..., retry_jitter: _Optional[float] = ..., dedup_window_ms: _Optional[int] = ..., result_ttl_ms: _Optional[int] = ..., finished_retention_ms: _Optional[int] = ..., dead_retention_ms: _Optional[int] = ..., retry_shape: _Optional[str] = ..., non_retryable: _Optional[_Iterable[str]] = ..., oldest_share_percent: _Optional[int] = ..., paused: bool = ..., timeout_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., concurrency_max: _Optional[int] = ..., tenant_concurrency_max: _Optional[int] = ..., key_concurrency_max: _Optional[int] = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., tenant_rate_per_second: _Optional[float] = ..., tenant_rate_burst: _Optional[int] = ..., key_rate_per_second: _Optional[float] = ..., key_rate_burst: _Optional[int] = ..., dead_alert_at: _Optional[int] = ..., dead_alert_url: _Optional[str] = ..., tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ...) -> None: ...
+
+class TenantPolicy(_message.Message):
+    __slots__ = ("tenant", "weight", "concurrency_max", "rate_per_second", "rate_burst")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_MAX_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RATE_BURST_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    weight: int
+    concurrency_max: int
+    rate_per_second: float
+    rate_burst: int
+    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[int] = ..., concurrency_max: _Optional[int] = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ...) -> None: ...
 
 class QueueSettings(_message.Message):
     __slots__ = ("route", "policy", "version")

@@ -36,3 +36,53 @@ class ReceiveTasksResponse(_message.Message):
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     received: int
     def __init__(self, received: _Optional[int] = ...) -> None: ...
+
+class ShareReport(_message.Message):
+    __slots__ = ("queue", "what", "holds", "uses", "demand", "number")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    USES_FIELD_NUMBER: _ClassVar[int]
+    DEMAND_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    what: str
+    holds: int
+    uses: int
+    demand: int
+    number: int
+    def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., holds: _Optional[int] = ..., uses: _Optional[int] = ..., demand: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ShareGrant(_message.Message):
+    __slots__ = ("queue", "what", "amount", "lease_ms", "unlimited", "number")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    AMOUNT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNLIMITED_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    what: str
+    amount: int
+    lease_ms: int
+    unlimited: bool
+    number: int
+    def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., amount: _Optional[int] = ..., lease_ms: _Optional[int] = ..., unlimited: bool = ..., number: _Optional[int] = ...) -> None: ...
+
+class DealSharesRequest(_message.Message):
+    __slots__ = ("cluster_id", "destination_shard", "source_shard", "reports")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_SHARD_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SHARD_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    destination_shard: int
+    source_shard: int
+    reports: _containers.RepeatedCompositeFieldContainer[ShareReport]
+    def __init__(self, cluster_id: _Optional[str] = ..., destination_shard: _Optional[int] = ..., source_shard: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[ShareReport, _Mapping]]] = ...) -> None: ...
+
+class DealSharesResponse(_message.Message):
+    __slots__ = ("grants",)
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    grants: _containers.RepeatedCompositeFieldContainer[ShareGrant]
+    def __init__(self, grants: _Optional[_Iterable[_Union[ShareGrant, _Mapping]]] = ...) -> None: ...

@@ -7,6 +7,19 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RetryShape(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RETRY_SHAPE_UNSPECIFIED: _ClassVar[RetryShape]
+    RETRY_SHAPE_EXPONENTIAL: _ClassVar[RetryShape]
+    RETRY_SHAPE_LINEAR: _ClassVar[RetryShape]
+    RETRY_SHAPE_FIXED: _ClassVar[RetryShape]
+
+class UniqueScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNIQUE_SCOPE_UNSPECIFIED: _ClassVar[UniqueScope]
+    UNIQUE_SCOPE_UNTIL_DONE: _ClassVar[UniqueScope]
+    UNIQUE_SCOPE_WHILE_WAITING: _ClassVar[UniqueScope]
+
 class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TASK_STATE_UNSPECIFIED: _ClassVar[TaskState]
@@ -17,6 +30,13 @@ class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_STATE_SUCCEEDED: _ClassVar[TaskState]
     TASK_STATE_DEAD: _ClassVar[TaskState]
     TASK_STATE_CANCELLED: _ClassVar[TaskState]
+RETRY_SHAPE_UNSPECIFIED: RetryShape
+RETRY_SHAPE_EXPONENTIAL: RetryShape
+RETRY_SHAPE_LINEAR: RetryShape
+RETRY_SHAPE_FIXED: RetryShape
+UNIQUE_SCOPE_UNSPECIFIED: UniqueScope
+UNIQUE_SCOPE_UNTIL_DONE: UniqueScope
+UNIQUE_SCOPE_WHILE_WAITING: UniqueScope
 TASK_STATE_UNSPECIFIED: TaskState
 TASK_STATE_READY: TaskState
 TASK_STATE_CLAIMED: TaskState
@@ -26,8 +46,24 @@ TASK_STATE_SUCCEEDED: TaskState
 TASK_STATE_DEAD: TaskState
 TASK_STATE_CANCELLED: TaskState
 
+class RetryPolicy(_message.Message):
+    __slots__ = ("shape", "base_ms", "factor", "cap_ms", "jitter", "non_retryable")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    BASE_MS_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    CAP_MS_FIELD_NUMBER: _ClassVar[int]
+    JITTER_FIELD_NUMBER: _ClassVar[int]
+    NON_RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+    shape: RetryShape
+    base_ms: int
+    factor: float
+    cap_ms: int
+    jitter: float
+    non_retryable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, shape: _Optional[_Union[RetryShape, str]] = ..., base_ms: _Optional[int] = ..., factor: _Optional[float] = ..., cap_ms: _Optional[int] = ..., jitter: _Optional[float] = ..., non_retryable: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class TaskSpec(_message.Message):
-    __slots__ = ("queue", "type", "payload", "headers", "priority", "tenant", "request_id", "run_at_ms", "delay_ms", "max_attempts", "max_claims", "result_ttl_ms", "request_id_ttl_ms")
+    __slots__ = ("queue", "type", "payload", "headers", "priority", "tenant", "request_id", "run_at_ms", "delay_ms", "max_attempts", "max_claims", "result_ttl_ms", "request_id_ttl_ms", "retry", "unique_key", "unique_scope", "limit_key", "timeout_ms", "ttl_ms")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +84,12 @@ class TaskSpec(_message.Message):
     MAX_CLAIMS_FIELD_NUMBER: _ClassVar[int]
     RESULT_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_SCOPE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_KEY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     type: str
     payload: bytes
@@ -61,7 +103,13 @@ class TaskSpec(_message.Message):
     max_claims: int
     result_ttl_ms: int
     request_id_ttl_ms: int
-    def __init__(self, queue: _Optional[str] = ..., type: _Optional[str] = ..., payload: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., run_at_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., max_claims: _Optional[int] = ..., result_ttl_ms: _Optional[int] = ..., request_id_ttl_ms: _Optional[int] = ...) -> None: ...
+    retry: RetryPolicy
+    unique_key: str
+    unique_scope: UniqueScope
+    limit_key: str
+    timeout_ms: int
+    ttl_ms: int
+    def __init__(self, queue: _Optional[str] = ..., type: _Optional[str] = ..., payload: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., run_at_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., max_claims: _Optional[int] = ..., result_ttl_ms: _Optional[int] = ..., request_id_ttl_ms: _Optional[int] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., unique_key: _Optional[str] = ..., unique_scope: _Optional[_Union[UniqueScope, str]] = ..., limit_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
 
 class Rejection(_message.Message):
     __slots__ = ("reason", "message", "field", "retry_after_ms")
@@ -82,12 +130,14 @@ class EnqueueRequest(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskSpec, _Mapping]]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("task_id", "duplicate")
+    __slots__ = ("task_id", "duplicate", "state")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     duplicate: bool
-    def __init__(self, task_id: _Optional[str] = ..., duplicate: bool = ...) -> None: ...
+    state: TaskState
+    def __init__(self, task_id: _Optional[str] = ..., duplicate: bool = ..., state: _Optional[_Union[TaskState, str]] = ...) -> None: ...
 
 class EnqueueOutcome(_message.Message):
     __slots__ = ("accepted", "rejection")
@@ -229,16 +279,18 @@ class TaskError(_message.Message):
     def __init__(self, type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class FailItem(_message.Message):
-    __slots__ = ("claim", "error", "retry_delay_ms", "dead")
+    __slots__ = ("claim", "error", "retry_delay_ms", "dead", "retry_at_ms")
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RETRY_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     DEAD_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AT_MS_FIELD_NUMBER: _ClassVar[int]
     claim: ClaimRef
     error: TaskError
     retry_delay_ms: int
     dead: bool
-    def __init__(self, claim: _Optional[_Union[ClaimRef, _Mapping]] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., retry_delay_ms: _Optional[int] = ..., dead: bool = ...) -> None: ...
+    retry_at_ms: int
+    def __init__(self, claim: _Optional[_Union[ClaimRef, _Mapping]] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., retry_delay_ms: _Optional[int] = ..., dead: bool = ..., retry_at_ms: _Optional[int] = ...) -> None: ...
 
 class FailRequest(_message.Message):
     __slots__ = ("items",)
@@ -307,10 +359,12 @@ class ExtendResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[ExtendOutcome, _Mapping]]] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
-    __slots__ = ("claims",)
+    __slots__ = ("claims", "delay_ms")
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     claims: _containers.RepeatedCompositeFieldContainer[ClaimRef]
-    def __init__(self, claims: _Optional[_Iterable[_Union[ClaimRef, _Mapping]]] = ...) -> None: ...
+    delay_ms: int
+    def __init__(self, claims: _Optional[_Iterable[_Union[ClaimRef, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
 
 class Released(_message.Message):
     __slots__ = ("state",)
@@ -358,8 +412,62 @@ class CancelResponse(_message.Message):
     outcomes: _containers.RepeatedCompositeFieldContainer[CancelOutcome]
     def __init__(self, outcomes: _Optional[_Iterable[_Union[CancelOutcome, _Mapping]]] = ...) -> None: ...
 
+class UpdateItem(_message.Message):
+    __slots__ = ("task_id", "priority", "run_at_ms", "delay_ms")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    RUN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    priority: int
+    run_at_ms: int
+    delay_ms: int
+    def __init__(self, task_id: _Optional[str] = ..., priority: _Optional[int] = ..., run_at_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+
+class UpdateTasksRequest(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[UpdateItem]
+    def __init__(self, items: _Optional[_Iterable[_Union[UpdateItem, _Mapping]]] = ...) -> None: ...
+
+class Updated(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: TaskState
+    def __init__(self, state: _Optional[_Union[TaskState, str]] = ...) -> None: ...
+
+class UpdateOutcome(_message.Message):
+    __slots__ = ("updated", "rejection")
+    UPDATED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    updated: Updated
+    rejection: Rejection
+    def __init__(self, updated: _Optional[_Union[Updated, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class UpdateTasksResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[UpdateOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[UpdateOutcome, _Mapping]]] = ...) -> None: ...
+
+class Attempt(_message.Message):
+    __slots__ = ("worker", "claimed_at_ms", "ended_at_ms", "how", "error_type", "error_message")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    claimed_at_ms: int
+    ended_at_ms: int
+    how: str
+    error_type: str
+    error_message: str
+    def __init__(self, worker: _Optional[str] = ..., claimed_at_ms: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., how: _Optional[str] = ..., error_type: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
 class TaskInfo(_message.Message):
-    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason", "result_omitted")
+    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason", "result_omitted", "attempts", "type", "tenant", "limit_key", "unique_key", "timeout_ms", "start_by_ms")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +488,13 @@ class TaskInfo(_message.Message):
     PURGE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DEAD_REASON_FIELD_NUMBER: _ClassVar[int]
     RESULT_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_KEY_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    START_BY_MS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: TaskState
     queue: str
@@ -400,7 +515,14 @@ class TaskInfo(_message.Message):
     purge_at_ms: int
     dead_reason: str
     result_omitted: bool
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ..., result_omitted: bool = ...) -> None: ...
+    attempts: _containers.RepeatedCompositeFieldContainer[Attempt]
+    type: str
+    tenant: str
+    limit_key: str
+    unique_key: str
+    timeout_ms: int
+    start_by_ms: int
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ..., result_omitted: bool = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., type: _Optional[str] = ..., tenant: _Optional[str] = ..., limit_key: _Optional[str] = ..., unique_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., start_by_ms: _Optional[int] = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -443,7 +565,7 @@ class QueueStatsRequest(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueueCounts(_message.Message):
-    __slots__ = ("queue", "ready", "claimed", "delayed", "retrying", "dead", "enqueued_total", "claimed_total", "succeeded_total", "failed_total", "expired_total", "cancelled_total", "dead_total", "oldest_ready_age_ms", "waiting_reserves")
+    __slots__ = ("queue", "ready", "claimed", "delayed", "retrying", "dead", "enqueued_total", "claimed_total", "succeeded_total", "failed_total", "expired_total", "cancelled_total", "dead_total", "oldest_ready_age_ms", "waiting_reserves", "paused", "enqueued_per_second", "claimed_per_second", "succeeded_per_second", "failed_per_second", "latencies", "dead_alert")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
@@ -459,6 +581,13 @@ class QueueCounts(_message.Message):
     DEAD_TOTAL_FIELD_NUMBER: _ClassVar[int]
     OLDEST_READY_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     WAITING_RESERVES_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    FAILED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LATENCIES_FIELD_NUMBER: _ClassVar[int]
+    DEAD_ALERT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     ready: int
     claimed: int
@@ -474,7 +603,28 @@ class QueueCounts(_message.Message):
     dead_total: int
     oldest_ready_age_ms: int
     waiting_reserves: int
-    def __init__(self, queue: _Optional[str] = ..., ready: _Optional[int] = ..., claimed: _Optional[int] = ..., delayed: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., claimed_total: _Optional[int] = ..., succeeded_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., expired_total: _Optional[int] = ..., cancelled_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_reserves: _Optional[int] = ...) -> None: ...
+    paused: bool
+    enqueued_per_second: float
+    claimed_per_second: float
+    succeeded_per_second: float
+    failed_per_second: float
+    latencies: _containers.RepeatedCompositeFieldContainer[TypeLatency]
+    dead_alert: bool
+    def __init__(self, queue: _Optional[str] = ..., ready: _Optional[int] = ..., claimed: _Optional[int] = ..., delayed: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., claimed_total: _Optional[int] = ..., succeeded_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., expired_total: _Optional[int] = ..., cancelled_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_reserves: _Optional[int] = ..., paused: bool = ..., enqueued_per_second: _Optional[float] = ..., claimed_per_second: _Optional[float] = ..., succeeded_per_second: _Optional[float] = ..., failed_per_second: _Optional[float] = ..., latencies: _Optional[_Iterable[_Union[TypeLatency, _Mapping]]] = ..., dead_alert: bool = ...) -> None: ...
+
+class TypeLatency(_message.Message):
+    __slots__ = ("type", "ready_to_claim", "claim_to_ack", "ready_to_claim_ms_total", "claim_to_ack_ms_total")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    READY_TO_CLAIM_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_TO_ACK_FIELD_NUMBER: _ClassVar[int]
+    READY_TO_CLAIM_MS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_TO_ACK_MS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    ready_to_claim: _containers.RepeatedScalarFieldContainer[int]
+    claim_to_ack: _containers.RepeatedScalarFieldContainer[int]
+    ready_to_claim_ms_total: int
+    claim_to_ack_ms_total: int
+    def __init__(self, type: _Optional[str] = ..., ready_to_claim: _Optional[_Iterable[int]] = ..., claim_to_ack: _Optional[_Iterable[int]] = ..., ready_to_claim_ms_total: _Optional[int] = ..., claim_to_ack_ms_total: _Optional[int] = ...) -> None: ...
 
 class QueueStatsOutcome(_message.Message):
     __slots__ = ("counts", "rejection")
@@ -506,15 +656,33 @@ class ListQueuesResponse(_message.Message):
     next_page_token: str
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueCounts, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class DeadLetterFilter(_message.Message):
+    __slots__ = ("type", "tenant", "error", "died_from_ms", "died_before_ms", "reason")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DIED_FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    DIED_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    tenant: str
+    error: str
+    died_from_ms: int
+    died_before_ms: int
+    reason: str
+    def __init__(self, type: _Optional[str] = ..., tenant: _Optional[str] = ..., error: _Optional[str] = ..., died_from_ms: _Optional[int] = ..., died_before_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class ListDeadLettersRequest(_message.Message):
-    __slots__ = ("queue", "page_size", "page_token")
+    __slots__ = ("queue", "page_size", "page_token", "filter")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     page_size: int
     page_token: str
-    def __init__(self, queue: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    filter: DeadLetterFilter
+    def __init__(self, queue: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ...) -> None: ...
 
 class ListDeadLettersResponse(_message.Message):
     __slots__ = ("tasks", "next_page_token")
@@ -543,10 +711,54 @@ class RetryDeadLettersRequest(_message.Message):
     def __init__(self, task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DiscardDeadLettersRequest(_message.Message):
-    __slots__ = ("task_ids",)
+    __slots__ = ("task_ids", "by", "note")
     TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     task_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    by: str
+    note: str
+    def __init__(self, task_ids: _Optional[_Iterable[str]] = ..., by: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+
+class Discard(_message.Message):
+    __slots__ = ("task_id", "queue", "type", "tenant", "dead_reason", "died_at_ms", "discarded_at_ms", "by", "note")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_REASON_FIELD_NUMBER: _ClassVar[int]
+    DIED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    queue: str
+    type: str
+    tenant: str
+    dead_reason: str
+    died_at_ms: int
+    discarded_at_ms: int
+    by: str
+    note: str
+    def __init__(self, task_id: _Optional[str] = ..., queue: _Optional[str] = ..., type: _Optional[str] = ..., tenant: _Optional[str] = ..., dead_reason: _Optional[str] = ..., died_at_ms: _Optional[int] = ..., discarded_at_ms: _Optional[int] = ..., by: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+
+class ListDiscardsRequest(_message.Message):
+    __slots__ = ("queue", "page_size", "page_token")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    page_size: int
+    page_token: str
+    def __init__(self, queue: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListDiscardsResponse(_message.Message):
+    __slots__ = ("discards", "next_page_token")
+    DISCARDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    discards: _containers.RepeatedCompositeFieldContainer[Discard]
+    next_page_token: str
+    def __init__(self, discards: _Optional[_Iterable[_Union[Discard, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class DeadLetterDone(_message.Message):
     __slots__ = ()

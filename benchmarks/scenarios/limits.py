@@ -1,0 +1,135 @@
+"""What tenants, priorities, caps and rates cost: whole lives of tasks in queues with and without them, in turns.
+
+The caps and the rates are too high to hold anything up, so what is measured is the bookkeeping alone.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from harness.bench import Bench, FleetRun
+from harness.loads import tenant_name
+from harness.protocol import LoadSpec
+from harness.results import Aim, Measured, Target, expect
+from harness.server import ServerProcess
+from holdfast.client import AsyncClient, QueuePolicy, TenantPolicy
+from scenarios.batches import CONSUMERS, consumer, producer
+
+TENANTS = 100
+WEIGHT_MAX = 5
+PRIORITIES = 10
+LIMIT_KEYS = 100
+CAP = 100_000
+RATE_PER_S = 100_000.0  # of the queue
+PART_RATE_PER_S = 10_000.0  # of each tenant and each key
+
+_TENANTS = QueuePolicy(
+    tenants=[TenantPolicy(tenant_name(number), weight=1 + number % WEIGHT_MAX) for number in range(TENANTS)]
+)
+_QUEUE_CAPS = QueuePolicy(concurrency_max=CAP, rate_per_second=RATE_PER_S)
+_KEY_CAPS = dataclasses.replace(_QUEUE_CAPS, key_concurrency_max=CAP, key_rate_per_second=PART_RATE_PER_S)
+_ALL = dataclasses.replace(
+    _KEY_CAPS, tenant_concurrency_max=CAP, tenant_rate_per_second=PART_RATE_PER_S, tenants=_TENANTS.tenants
+)
+
+
+class Kind(NamedTuple):
+    """Of queues."""
+
+    name: str
+    policy: QueuePolicy | None = None
+    tenants: int = 0
+    priorities: int = 0
+    limit_keys: int = 0
+
+
+PLAIN = Kind("plain")
+ALL = Kind("all together", _ALL, TENANTS, PRIORITIES, LIMIT_KEYS)
+KINDS = (
+    PLAIN,
+    Kind("priorities", priorities=PRIORITIES),
+    Kind("tenants", _TENANTS, tenants=TENANTS),
+    Kind("caps of the queue", _QUEUE_CAPS),
+    Kind("caps of keys", _KEY_CAPS, limit_keys=LIMIT_KEYS),
+    ALL,
+)
+_LIMITED = KINDS[1:]
+
+_COST = f"cost of {ALL.name}"
+AIMS = (
+    Aim(_COST, "%", Target(25.0)),
+    # Where others use the machine too, it says more: what the cores can do is divided by it.
+    Aim(f"{_COST}, by CPU", "%"),
+    *(Aim(f"cost of {kind.name}, by CPU", "%") for kind in _LIMITED if kind is not ALL),
+    *(Aim(f"rate, {kind.name}", "tasks/s", more_is_better=True) for kind in KINDS),
+    *(Aim(f"server, {kind.name}", "µs CPU/task") for kind in KINDS),
+    *(Aim(f"clients, {kind.name}", "µs CPU/task") for kind in KINDS),
+)
+
+
+async def measure(bench: Bench) -> Measured:
+    """Each turn has every kind of queue once, so that all meet the same noise, and gives one sample of each figure."""
+    measured = Measured()
+    turns = bench.sizes.limit_turns
+    async with bench.server() as server:
+        for turn in range(turns):
+            figures: dict[str, float] = {}
+            # Whoever comes later finds what the others left to do: each does, in every other turn.
+            for kind in reversed(KINDS) if turn % 2 else KINDS:
+                run = await _live(bench, server, kind, f"{kind.name.replace(' ', '-')}-{turn}")
+                figures |= _figures_of(run, kind.name)
+                measured.add(run.measured)
+            figures |= _costs_of(figures)
+            measured.add(Measured(figures={name: [value] for name, value in figures.items()}))
+        await server.stop()
+    measured.counts = {"succeeded": turns * len(KINDS) * bench.sizes.limit_tasks}
+    return measured
+
+
+async def _live(bench: Bench, server: ServerProcess, kind: Kind, queue: str) -> FleetRun:
+    """All tasks of one queue, from their enqueue to their ack."""
+    tasks, address = bench.sizes.limit_tasks, server.address
+    if kind.policy is not None:
+        async with AsyncClient(address) as client:
+            await client.set_queue(queue, policy=kind.policy)
+    consumers = [f"consumer {number}" for number in range(1, CONSUMERS + 1)]
+    specs: dict[str, LoadSpec] = {"producer": _producer(address, tasks, kind, queue)}
+    specs |= {name: consumer(address, name, queue=queue) for name in consumers}
+    run = await bench.run_fleet(
+        {"server": server}, kind.name, specs, counted=consumers, tasks=tasks, stop_after=consumers
+    )
+    stats = await bench.stats(address, queue)
+    expect(f"tasks enqueued, {kind.name},", stats.enqueued_total, tasks)
+    expect(f"tasks succeeded, {kind.name},", stats.succeeded_total, tasks)
+    expect(f"tasks claimed in all, {kind.name},", stats.claimed_total, tasks)
+    run.measured.cpu_us = {f"{kind.name}, {name}": values for name, values in run.measured.cpu_us.items()}
+    run.measured.stages = {f"{kind.name}, {name}": values for name, values in run.measured.stages.items()}
+    return run
+
+
+def _producer(address: str, tasks: int, kind: Kind, queue: str) -> LoadSpec:
+    return dataclasses.replace(
+        producer(address, tasks, queue=queue),
+        tenants=kind.tenants,
+        priorities=kind.priorities,
+        limit_keys=kind.limit_keys,
+    )
+
+
+def _figures_of(run: FleetRun, kind: str) -> dict[str, float]:
+    cpu_us = {name: values[0] for name, values in run.measured.cpu_us.items()}
+    return {
+        f"rate, {kind}": run.rate_per_s,
+        f"server, {kind}": cpu_us[f"{kind}, server"],
+        f"clients, {kind}": sum(cpu_us[f"{kind}, {name}"] for name in run.results),
+    }
+
+
+def _costs_of(figures: Mapping[str, float]) -> dict[str, float]:
+    def all_processes(kind: Kind) -> float:
+        return figures[f"server, {kind.name}"] + figures[f"clients, {kind.name}"]
+
+    costs = {
+        f"cost of {kind.name}, by CPU": 100 * (1 - all_processes(PLAIN) / all_processes(kind)) for kind in _LIMITED
+    }
+    return costs | {_COST: 100 * (1 - figures[f"rate, {ALL.name}"] / figures[f"rate, {PLAIN.name}"])}

@@ -1,0 +1,77 @@
+"""Calls about whole queues: their numbers, their workers, and emptying them. It holds no rules of its own."""
+
+import asyncio
+
+from holdfast.broker import views
+from holdfast.broker.answering import Answering
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.messages import fill_queue
+from holdfast.broker.policies import default_policy
+from holdfast.broker.purging import Purging
+from holdfast.broker.shard import Shard
+from holdfast.broker.validation import PAGE_DEFAULT, PAGE_MAX, Validator
+from holdfast.machine.rows import Queue
+from holdfast.proto.v1 import queues_pb2 as queues_pb
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import QUEUE_NOT_FOUND, RefusedError
+
+QUEUES_PER_SLICE = 50  # how many are looked at before other work of the loop gets a turn
+
+
+class QueueService:
+    """One method per RPC."""
+
+    def __init__(self, shard: Shard, config: BrokerConfig, validator: Validator) -> None:
+        self._shard = shard
+        self._validator = validator
+        self._default_policy = default_policy(config)
+        self._purging = Purging(shard, validator, self._default_policy)
+
+    async def queue_stats(self, request: pb.QueueStatsRequest, answering: Answering) -> pb.QueueStatsResponse:
+        self._validator.queues(len(request.queues))
+        await self._shard.be_current()
+        response = pb.QueueStatsResponse()
+        for at, name in enumerate(request.queues):
+            item = response.outcomes.add()
+            try:
+                queue = self._validator.queue(name, f"queues[{at}]")
+                counters = self._shard.queue(queue)
+                if counters is None:
+                    raise RefusedError(QUEUE_NOT_FOUND, f"Expected a queue named {name}, but it was never used.")
+            except RefusedError as error:
+                answering.reject(item, None, error)
+                continue
+            self._fill_counts(item.counts, queue, counters)
+            self._shard.stats.fill_latencies(item.counts, queue)
+        return response
+
+    async def list_queues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
+        limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
+        after = self._validator.queue_page_token(request.page_token)
+        await self._shard.be_current()
+        queues, more = views.read_queues(self._shard.kv, after, limit)
+        response = pb.ListQueuesResponse(next_page_token=queues[-1][0].decode() if more else "")
+        for at, (name, counters) in enumerate(queues):
+            if at and at % QUEUES_PER_SLICE == 0:
+                await asyncio.sleep(0)
+            self._fill_counts(response.queues.add(), name, counters)
+        return response
+
+    def _fill_counts(self, message: pb.QueueCounts, name: bytes, counters: Queue) -> None:
+        fill_queue(message, name.decode(), counters)
+        policies = self._shard.policies
+        policy = self._default_policy if policies is None else policies.of(name)
+        message.oldest_ready_age_ms = self._shard.oldest_ready_age_ms(name, counters)
+        message.waiting_reserves = self._shard.waiting_for(name)
+        message.paused = policy.paused
+        message.dead_alert = bool(policy.dead_alert_at) and counters.dead >= policy.dead_alert_at
+        self._shard.stats.fill_rates(message, name)
+
+    async def purge_queue(self, request: queues_pb.PurgeQueueRequest) -> queues_pb.PurgeQueueResponse:
+        return await self._purging.purge_page(request)
+
+    async def list_workers(self, request: queues_pb.ListWorkersRequest) -> queues_pb.ListWorkersResponse:
+        limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
+        after = self._validator.worker_page_token(request.page_token)
+        await self._shard.be_current()
+        return self._shard.stats.workers_page(after, limit)

@@ -1,0 +1,103 @@
+"""The ready tasks of all lanes of a queue but the plain ones, by age: a small window onto the READY_AGE index."""
+
+import heapq
+from collections import deque
+from typing import NamedTuple
+
+from holdfast.machine import keys
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.rows import Aged
+
+AGES_PAGE = 64
+_HELD_MAX = 4 * AGES_PAGE
+
+
+class Elder(NamedTuple):
+    """A ready task, and where it waits."""
+
+    sequence: int
+    priority: int
+    tenant: bytes
+    limit_key: bytes
+
+
+class Ages:
+    """Every ready task below `_cursor` is in `_live`, or on its way to a claim.
+
+    What is taken or withdrawn only leaves `_live`; its place is passed over when it comes to the head.
+    """
+
+    __slots__ = ("_complete", "_cursor", "_kv", "_line", "_live", "_prefix", "_returned")
+
+    def __init__(self, kv: OrderedKV, queue: bytes, cursor: int, *, complete: bool) -> None:
+        self._kv = kv
+        self._prefix = keys.ready_age_queue(queue)
+        self._cursor = cursor
+        self._complete = complete
+        self._line: deque[Elder] = deque()
+        self._returned: list[Elder] = []  # a heap
+        self._live: set[int] = set()
+
+    def came(self, elder: Elder) -> None:
+        """A task became ready, or is ready again."""
+        if elder.sequence < self._cursor:
+            if len(self._returned) >= _HELD_MAX:
+                self._rewind(elder.sequence)
+                return
+            heapq.heappush(self._returned, elder)
+            self._live.add(elder.sequence)
+        elif self._complete and len(self._line) < _HELD_MAX:
+            self._line.append(elder)
+            self._live.add(elder.sequence)
+            self._cursor = elder.sequence + 1
+        else:
+            self._complete = False
+
+    def went(self, sequence: int) -> None:
+        """The task was picked or withdrawn."""
+        self._live.discard(sequence)
+
+    def head(self, claiming: set[int]) -> Elder | None:
+        """The oldest that is ready and not on its way to a claim."""
+        while True:
+            head = self._first()
+            if head is not None:
+                return head
+            if self._complete:
+                return None
+            self._refill(claiming)
+
+    def mark(self, claiming: set[int]) -> int:
+        """No such task has a smaller sequence."""
+        head = self.head(claiming)
+        return self._cursor if head is None else min(head.sequence, self._cursor)
+
+    def _first(self) -> Elder | None:
+        line, returned, live = self._line, self._returned, self._live
+        while line and line[0].sequence not in live:
+            line.popleft()
+        while returned and returned[0].sequence not in live:
+            heapq.heappop(returned)
+        if returned and (not line or returned[0] < line[0]):
+            return returned[0]
+        return line[0] if line else None
+
+    def _refill(self, claiming: set[int]) -> None:
+        start = self._prefix + self._cursor.to_bytes(8, "big")
+        rows = self._kv.scan(start, keys.after_prefix(self._prefix), AGES_PAGE)
+        for key, row in rows:
+            sequence = keys.ready_sequence(key)
+            self._cursor = sequence + 1
+            if sequence not in claiming:
+                aged = Aged.decode(row)
+                self._line.append(Elder(sequence, aged.priority, aged.tenant, aged.limit_key))
+                self._live.add(sequence)
+        self._complete = len(rows) < AGES_PAGE
+
+    def _rewind(self, sequence: int) -> None:
+        first = self._first()
+        self._cursor = min(sequence, self._cursor if first is None else first.sequence)
+        self._line.clear()
+        self._returned.clear()
+        self._live.clear()
+        self._complete = False

@@ -1,0 +1,249 @@
+"""What may be claimed now: pause, caps on claims at the same time, and rates, of a queue, its tenants and limit keys.
+
+A cap counts the claims of the state and those on their way. A rate is a token bucket in shard time whose level is in
+the log with every claim, so that the next leader goes on exactly where this one was. Tasks without a tenant or without
+a limit key have no limits of that kind.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from holdfast.broker.policies import Limits, QueuePolicy, TenantPolicy
+from holdfast.broker.scheduling.lines import Spot
+from holdfast.limits.buckets import NEVER_MS, Bucket, Level, Rate
+from holdfast.machine import keys
+from holdfast.machine.entries import BucketLevel
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.rows import Bucket as BucketRow
+
+BUCKETS_HELD_MAX = 4096
+FORGET_STEP_MS = 60_000
+PLENTY = 1 << 62
+
+UNTIL_FREED = 0  # closed until a claim ends; other closed times are in shard time
+
+Allowance = tuple[int | None, Rate | None]  # of claims at the same time, and of claims per second; None: as the policy
+Name = tuple[int, bytes]  # keys.SCOPE_*, and which one of that scope
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for a queue."""
+
+    paused: bool
+    oldest_share_percent: int
+    concurrency_max: int | None  # of the queue; None: no cap
+    rate: Rate | None
+    limits: Limits  # of tenants and limit keys
+    limited: bool  # there is something to look at before a claim
+    weighted: bool
+    tenants_limited: bool  # some tenant may be closed
+    keys_limited: bool
+    tenant: TenantPolicy  # of those that have none of their own
+    rates_since_ms: int  # levels of buckets from before say nothing any more
+
+    @staticmethod
+    def of(policy: QueuePolicy, allowance: Allowance | None) -> "Rules":
+        limits = policy.limits
+        concurrency_max, rate = limits.concurrency_max or None, limits.rate
+        if allowance is not None:
+            dealt_max, dealt_rate = allowance
+            concurrency_max = concurrency_max if dealt_max is None else dealt_max
+            rate = rate if dealt_rate is None else dealt_rate
+        tenant = TenantPolicy(1, limits.tenant_concurrency_max, limits.tenant_rate)
+        return Rules(
+            policy.paused,
+            policy.oldest_share_percent,
+            concurrency_max,
+            rate,
+            limits,
+            limited=policy.paused or limits.has_any or concurrency_max is not None or rate is not None,
+            weighted=bool(limits.tenants),
+            tenants_limited=any(
+                each.concurrency_max or each.rate is not None for each in (tenant, *limits.tenants.values())
+            ),
+            keys_limited=bool(limits.key_concurrency_max or limits.key_rate is not None),
+            tenant=tenant,
+            rates_since_ms=policy.rates_since_ms,
+        )
+
+    def weight(self, tenant: bytes) -> int:
+        return self.limits.tenants.get(tenant, self.tenant).weight if self.weighted else 1
+
+    def rate_of(self, scope: int, name: bytes) -> Rate | None:
+        if scope == keys.SCOPE_QUEUE:
+            return self.rate
+        return self.limits.key_rate if scope == keys.SCOPE_KEY else self.limits.tenants.get(name, self.tenant).rate
+
+
+class Gates:
+    """The gates of one queue. `rules` may be replaced at any time."""
+
+    __slots__ = ("_buckets", "_coming", "_kv", "_machine", "_now_ms", "_queue", "rules")
+
+    def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
+        self._kv = kv
+        self._machine = machine
+        self._queue = queue
+        self._now_ms = now_ms
+        self.rules = rules
+        self._coming: dict[Name, int] = {}  # claims on their way
+        self._buckets: dict[Name, Bucket] = {}
+
+    # --- looks ------------------------------------------------------------------------------------------------
+
+    def room(self, coming: int, now_ms: int) -> tuple[int, int]:
+        """How many tasks of the queue may be claimed, with so many on their way; and, if none, when to look again."""
+        rules = self.rules
+        if rules.paused:
+            return 0, UNTIL_FREED
+        room = PLENTY
+        if rules.concurrency_max is not None:
+            row = self._machine.queue(self._queue)
+            room = max(0, rules.concurrency_max - coming - (0 if row is None else row.claimed))
+        if room and rules.rate is not None:
+            bucket = self._bucket((keys.SCOPE_QUEUE, b""), rules.rate, now_ms)
+            room = min(room, bucket.available(now_ms))
+            if not room:
+                return 0, bucket.ready_at_ms(now_ms)
+        return room, UNTIL_FREED
+
+    def closed(self, scope: int, name: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
+        """None if a task of the tenant or the limit key may be claimed; otherwise when to look again.
+
+        Into `blocked` goes what a rate holds up, and until when.
+        """
+        rules = self.rules
+        if scope == keys.SCOPE_KEY:
+            if not name or not rules.keys_limited:
+                return None
+            cap, rate = rules.limits.key_concurrency_max, rules.limits.key_rate
+        else:
+            if not name or not rules.tenants_limited:
+                return None
+            _, cap, rate = rules.limits.tenants.get(name, rules.tenant)
+        if cap:
+            running = self._machine.running(self._queue, scope, name) + self._coming.get((scope, name), 0)
+            if running >= cap:
+                return UNTIL_FREED
+        if rate is not None:
+            bucket = self._buckets.get((scope, name))
+            if bucket is None or bucket.rate is not rate:
+                bucket = self._bucket((scope, name), rate, now_ms)
+            if not bucket.available(now_ms):
+                until_ms = bucket.ready_at_ms(now_ms)
+                if blocked is not None:
+                    blocked[scope, name] = until_ms
+                return until_ms
+        return None
+
+    # --- claims on their way ----------------------------------------------------------------------------------
+
+    def take(self, tenant: bytes, limit_key: bytes, now_ms: int) -> None:
+        """One more is on its way to a claim, after its gates were found open; `take_of_queue` comes for all of them."""
+        rules, coming = self.rules, self._coming
+        if tenant:
+            name = keys.SCOPE_TENANT, tenant
+            coming[name] = coming.get(name, 0) + 1
+            if rules.tenants_limited:
+                rate = rules.limits.tenants.get(tenant, rules.tenant).rate
+                if rate is not None:
+                    self._bucket(name, rate, now_ms).take(1, now_ms)
+        if limit_key:
+            name = keys.SCOPE_KEY, limit_key
+            coming[name] = coming.get(name, 0) + 1
+            rate = rules.limits.key_rate
+            if rate is not None:
+                self._bucket(name, rate, now_ms).take(1, now_ms)
+
+    def take_of_queue(self, count: int, now_ms: int) -> None:
+        """So many more are on their way, no more than there was room for."""
+        if self.rules.rate is not None:
+            self._bucket((keys.SCOPE_QUEUE, b""), self.rules.rate, now_ms).take(count, now_ms)
+
+    def settle(self, tenant: bytes, limit_key: bytes) -> None:
+        """One is on its way no more."""
+        if tenant:
+            self._settle((keys.SCOPE_TENANT, tenant))
+        if limit_key:
+            self._settle((keys.SCOPE_KEY, limit_key))
+
+    def give_back(self, tenant: bytes, limit_key: bytes, taken_ms: int) -> None:
+        """One is on its way no more and was not claimed: its tokens come back."""
+        self.settle(tenant, limit_key)
+        now_ms = self._now_ms()
+        for name in (keys.SCOPE_QUEUE, b""), (keys.SCOPE_TENANT, tenant), (keys.SCOPE_KEY, limit_key):
+            bucket = self._buckets.get(name)
+            if bucket is not None:
+                bucket.give_back(1, taken_ms, now_ms)
+
+    def adopt(self, tenant: bytes, limit_key: bytes) -> None:
+        """One is on its way since before a fresh start."""
+        for name in (keys.SCOPE_TENANT, tenant), (keys.SCOPE_KEY, limit_key):
+            if name[1]:
+                self._coming[name] = self._coming.get(name, 0) + 1
+
+    def adopt_levels(self, levels: list[BucketLevel]) -> None:
+        """What is left after claims that the state does not have yet."""
+        for level in levels:
+            name = level.scope, level.name
+            rate = self.rules.rate_of(*name)
+            if rate is not None:
+                self._buckets[name] = Bucket(rate, Level(level.level_micro, level.at_ms))
+
+    def levels(self, spots: Iterable[Spot], now_ms: int) -> list[BucketLevel]:
+        """What is left in the buckets of which these took tokens, for the log."""
+        rules = self.rules
+        names: list[Name] = [] if rules.rate is None else [(keys.SCOPE_QUEUE, b"")]
+        if rules.tenants_limited:
+            names += [(keys.SCOPE_TENANT, tenant) for tenant in {spot[2] for spot in spots}]
+        if rules.limits.key_rate is not None:
+            names += [(keys.SCOPE_KEY, limit_key) for limit_key in {spot[3] for spot in spots}]
+        found = []
+        for name in names:
+            bucket = self._buckets.get(name)
+            if bucket is not None:
+                level = bucket.level(now_ms)
+                found.append(BucketLevel(self._queue, *name, level.level_micro, level.at_ms, _forget_ms(bucket)))
+        return found
+
+    def shrink(self, has_claims: bool) -> None:
+        """Forgets buckets whose level is in the state."""
+        if len(self._buckets) > BUCKETS_HELD_MAX:
+            self._buckets = {
+                name: bucket
+                for name, bucket in self._buckets.items()
+                if self._coming.get(name) or (has_claims and name[0] == keys.SCOPE_QUEUE)
+            }
+
+    def _settle(self, name: Name) -> None:
+        coming = self._coming.pop(name, 0) - 1
+        if coming > 0:
+            self._coming[name] = coming
+
+    def _bucket(self, name: Name, rate: Rate, now_ms: int) -> Bucket:
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            if len(self._buckets) >= 2 * BUCKETS_HELD_MAX:
+                self.shrink(has_claims=True)
+            bucket = self._buckets[name] = Bucket(rate, self._stored_level(name))
+        elif bucket.rate is not rate:
+            bucket.change_rate(rate, now_ms)
+        return bucket
+
+    def _stored_level(self, name: Name) -> Level | None:
+        """None: full. What was stored before the rates changed was counted, or forgotten, by another rate; then the
+        bucket is taken to have been empty when they did."""
+        row = self._kv.get(keys.bucket(self._queue, *name))
+        level = None if row is None else Level(*BucketRow.decode(row)[:2])
+        since_ms = self.rules.rates_since_ms
+        if since_ms and (level is None or level.at_ms < since_ms):
+            return Level(0, since_ms)
+        return level
+
+
+def _forget_ms(bucket: Bucket) -> int:
+    """When the level need not be known any more. All those of a while are the same, so that a bucket in use is not
+    given another time with every claim."""
+    return min(NEVER_MS, -(-bucket.full_at_ms() // FORGET_STEP_MS) * FORGET_STEP_MS)

@@ -1,0 +1,247 @@
+"""Turns of tenants within a priority, and of limit keys within a tenant, over the LANE index."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.broker.scheduling.lines import Line, Lines
+from holdfast.broker.scheduling.turns import Looks, Page, Turns
+from holdfast.machine import keys
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.rows import Lane as LaneRow
+
+LANES_PAGE = 256
+LANES_PAGE_BEHIND_A_WIDE_ONE = 16  # a tenant with many lanes fills a page alone: the next may be one, too
+KEYS_PAGE = 64
+TENANTS_HELD_MAX = 1024
+KEYS_HELD_MAX = 256  # of one tenant
+ASIDE_MAX = 4096
+LANES_HELD_MAX = 8192  # of one queue
+RESUMES_MAX = 10_000
+
+
+class Lane:
+    """One line of a tenant's tasks with the same limit key; it is read when its turn comes."""
+
+    __slots__ = ("line", "mark", "name", "tenant")
+
+    def __init__(self, name: bytes, tenant: "Tenant", mark: int | None, line: Line | None = None) -> None:
+        self.name = name  # the limit key
+        self.tenant = tenant
+        self.mark = mark  # from where to read; None: as the index says
+        self.line = line
+
+
+class Tenant:
+    """One tenant's lanes of one priority."""
+
+    __slots__ = ("credit", "keys", "name")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.credit = 0  # how many tasks it may still give in its turn
+        self.keys: Keys
+
+
+class _Seeds(NamedTuple):
+    """Lanes of one tenant that the walk over all has met."""
+
+    marks: dict[bytes, int | None]  # by limit key, in order; None: as the index says
+    is_all: bool
+
+
+class Band:
+    """The ready tasks of one priority of a queue. Without `ring` there are only those of the plain lane."""
+
+    __slots__ = ("line", "priority", "ring")
+
+    def __init__(self, priority: int, line: Line) -> None:
+        self.priority = priority
+        self.line = line
+        self.ring: Ring | None = None
+
+
+class Shelf:
+    """What the rings of a queue share."""
+
+    __slots__ = ("kv", "lanes", "lines", "looks", "lost_keys", "next_sequence", "queue")
+
+    def __init__(self, kv: OrderedKV, queue: bytes, lines: Lines, next_sequence: Callable[[], int]) -> None:
+        self.kv = kv
+        self.queue = queue
+        self.lines = lines
+        self.next_sequence = next_sequence
+        self.looks = Looks()
+        self.lanes = 0  # that are held
+        self.lost_keys = False  # a lane was forgotten that is blocked by its limit key
+
+
+class Keys(Turns[Lane]):
+    """The lanes of one tenant take turns, one task at a time."""
+
+    __slots__ = ("_marks", "_ring", "_tenant", "last")
+
+    def __init__(self, ring: "Ring", tenant: Tenant, seeds: _Seeds | None, resume: bytes | None) -> None:
+        self._ring = ring
+        self._tenant = tenant
+        self._marks: dict[bytes, int | None] = {} if seeds is None else seeds.marks
+        self.last: bytes | None = resume  # whose turn was the last one
+        is_all = seeds is not None and seeds.is_all
+        walk_from = None if is_all else b"" if resume is None else resume + b"\0"
+        stays = None if tenant.name else b""
+        super().__init__(walk_from, held_max=KEYS_HELD_MAX, aside_max=KEYS_HELD_MAX, stays=stays, few=True)
+        if stays is not None:
+            self._meet([b""])
+        if is_all:
+            names = list(self._marks)
+            if resume is not None:
+                at = bisect_right(names, resume)
+                names = names[at:] + names[:at]
+            self._meet(names)
+        self._marks = {}
+
+    def finish_turn(self, item: Lane) -> None:
+        self.last = item.name
+        super().finish_turn(item)
+
+    def _read(self, after: bytes) -> Page:
+        shelf = self._ring.shelf
+        prefix = keys.lane(shelf.queue, self._ring.band.priority, self._tenant.name, b"")
+        rows = shelf.kv.scan(prefix + after, keys.after_prefix(prefix), KEYS_PAGE)
+        n = len(prefix)
+        self._marks = {key[n:]: LaneRow.decode(row).mark for key, row in rows}
+        names = list(self._marks)
+        return Page(names, len(rows), names[-1] + b"\0" if len(rows) == KEYS_PAGE else None)
+
+    def _read_up(self) -> None:
+        self._marks = {}
+
+    def _make(self, name: bytes) -> Lane:
+        self._ring.shelf.lanes += 1
+        is_plain = not name and not self._tenant.name
+        return Lane(name, self._tenant, self._marks.get(name), self._ring.band.line if is_plain else None)
+
+    def _forgotten(self, item: Lane) -> None:
+        shelf = self._ring.shelf
+        shelf.lanes -= 1
+        if item.line is not None:
+            shelf.lines.forget(item.line)
+
+    def _lose_one(self) -> bool:
+        lost = super()._lose_one()
+        self._ring.shelf.lost_keys |= lost
+        return lost
+
+
+class Ring(Turns[Tenant]):
+    """The tenants of one priority take turns."""
+
+    __slots__ = ("_page_lanes", "_prefix", "_resumes", "_seeds", "band", "shelf")
+
+    def __init__(self, shelf: Shelf, band: Band, *, walks: bool) -> None:
+        self.shelf = shelf
+        self.band = band
+        self._prefix = keys.lane_band(shelf.queue, band.priority)
+        self._page_lanes = LANES_PAGE
+        self._seeds: dict[bytes, _Seeds] = {}
+        self._resumes: dict[bytes, bytes] = {}  # of tenants that were forgotten: the limit key that had its turn last
+        walk_from = b"" if walks else None
+        super().__init__(walk_from, held_max=TENANTS_HELD_MAX, aside_max=ASIDE_MAX, stays=b"")
+        if band.line.head() is not None or not band.line.complete:
+            if not walks:
+                self._seeds[b""] = _Seeds({}, is_all=True)
+            self.add(b"")
+            self._read_up()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but the plain lane, if at all."""
+        if not self.rests or self.lost or len(self.known) > 1:
+            return False
+        tenant = self.known.get(b"")
+        if tenant is None:
+            return not self.known
+        return not self.aside and tenant.keys.rests and not tenant.keys.lost and set(tenant.keys.known) <= {b""}
+
+    def lane(self, tenant: bytes, limit_key: bytes) -> Lane | None:
+        """The lane, if it is held."""
+        held = self.known.get(tenant)
+        return None if held is None else held.keys.known.get(limit_key)
+
+    def came(self, tenant: bytes, limit_key: bytes) -> Lane | None:
+        """A lane that is not held has a task. Returns the lane if it is held now and has no other one."""
+        held = self.known.get(tenant)
+        if held is not None:
+            is_all = held.keys.rests and not held.keys.lost
+            lane = held.keys.add(limit_key)
+            self.open(tenant)
+            return lane if is_all else None
+        is_all = self.rests and not self.lost
+        if is_all:
+            self._seeds[tenant] = _Seeds({limit_key: None} if tenant or limit_key else {}, is_all=True)
+        added = self.add(tenant)
+        if self._seeds:
+            self._read_up()
+        return added.keys.known.get(limit_key) if is_all and added is not None else None
+
+    def line(self, lane: Lane) -> Line:
+        """The lane's tasks."""
+        if lane.line is None:
+            lane.line = self.open_line(lane.tenant.name, lane.name, lane.mark)
+        return lane.line
+
+    def open_line(self, tenant: bytes, limit_key: bytes, mark: int | None = None) -> Line:
+        """The tasks of a lane that is not plain, from a mark on; None: from that of the state."""
+        shelf, priority, is_empty = self.shelf, self.band.priority, False
+        if mark is None:
+            row = shelf.kv.get(keys.lane(shelf.queue, priority, tenant, limit_key))
+            mark, is_empty = (shelf.next_sequence(), True) if row is None else (LaneRow.decode(row).mark, False)
+        prefix = keys.ready_lane(shelf.queue, priority, tenant, limit_key)
+        return Line(prefix, mark, complete=is_empty, is_plain=False)
+
+    def freed(self, tenant: bytes) -> None:
+        """Something of the tenant has ended."""
+        if not self.open(tenant) and self.lost and tenant not in self.known:
+            self.known[tenant] = self.due[tenant] = self._make(tenant)
+
+    def finish_turn(self, item: Tenant) -> None:
+        super().finish_turn(item)
+        while self.shelf.lanes > LANES_HELD_MAX and self.forget_one():
+            pass
+
+    def open_all(self) -> None:
+        super().open_all()
+        for tenant in self.known.values():
+            tenant.keys.open_all()
+
+    def _read(self, after: bytes) -> Page:
+        page_lanes = self._page_lanes
+        rows = self.shelf.kv.scan(self._prefix + after, keys.after_prefix(self._prefix), page_lanes)
+        found: dict[bytes, dict[bytes, int | None]] = {}
+        for key, row in rows:
+            tenant, limit_key = keys.lane_names(key, self._prefix)
+            found.setdefault(tenant, {})[limit_key] = LaneRow.decode(row).mark
+        names = list(found)
+        is_cut = len(rows) == page_lanes
+        self._seeds = {name: _Seeds(found[name], is_all=not is_cut or name != names[-1]) for name in names}
+        self._page_lanes = LANES_PAGE_BEHIND_A_WIDE_ONE if is_cut and len(names) == 1 else LANES_PAGE
+        # Behind all lanes of the last tenant, also those that did not fit: its own walk finds them.
+        return Page(names, len(rows), names[-1] + b"\1" if is_cut else None)
+
+    def _read_up(self) -> None:
+        self._seeds = {}
+
+    def _make(self, name: bytes) -> Tenant:
+        tenant = Tenant(name)
+        tenant.keys = Keys(self, tenant, self._seeds.get(name), self._resumes.pop(name, None))
+        return tenant
+
+    def _forgotten(self, item: Tenant) -> None:
+        held = item.keys
+        if held.last is not None and (len(held.known) > 1 or not held.rests):
+            if len(self._resumes) >= RESUMES_MAX:
+                del self._resumes[next(iter(self._resumes))]
+            self._resumes[item.name] = held.last
+        self.shelf.lost_keys |= bool(held.aside or held.lost)
+        for lane in held.known.values():
+            held._forgotten(lane)

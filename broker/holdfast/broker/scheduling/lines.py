@@ -1,0 +1,169 @@
+"""A bounded window onto lines of ready tasks, each first in, first out, read from the index as it is used up."""
+
+import heapq
+from collections import OrderedDict, deque
+
+from holdfast.machine import keys
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.rows import split_ready_row
+
+REFILL_TASKS = 256
+LANE_REFILL_TASKS = 4  # of a lane that has just been met: most give one task in their turn; each refill is larger
+
+Place = tuple[int, bytes, int]  # sequence, task id, size of the envelope
+Spot = tuple[int, Place, bytes, bytes]  # priority, place, tenant, limit key
+
+
+class Line:
+    """The ready tasks of one lane, in order.
+
+    Every ready task whose sequence is below `cursor` is in `line`, in `returned` or on its way to a claim; those at or
+    above it are only in the index. `complete` says that the index holds none there.
+    """
+
+    __slots__ = ("complete", "cursor", "is_plain", "line", "prefix", "refill_tasks", "returned", "withdrawn")
+
+    def __init__(self, prefix: bytes, cursor: int, *, complete: bool, is_plain: bool) -> None:
+        self.prefix = prefix
+        self.cursor = cursor
+        self.complete = complete
+        self.is_plain = is_plain
+        self.refill_tasks = REFILL_TASKS if is_plain else LANE_REFILL_TASKS
+        self.line: deque[Place] = deque()
+        self.returned: list[Place] = []  # a heap of tasks that came back behind the cursor
+        self.withdrawn: set[int] = set()  # sequences that are held and no longer ready
+
+    def __len__(self) -> int:
+        return len(self.line) + len(self.returned)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is nothing left, also in the index."""
+        return self.complete and not self.line and not self.returned
+
+    def head(self) -> Place | None:
+        if self.returned and (not self.line or self.returned[0] < self.line[0]):
+            return self.returned[0]
+        return self.line[0] if self.line else None
+
+    def pop(self) -> Place:
+        if self.returned and (not self.line or self.returned[0] < self.line[0]):
+            return heapq.heappop(self.returned)
+        return self.line.popleft()
+
+    def mark(self) -> int:
+        """No ready task that is not on its way to a claim has a smaller sequence."""
+        if not self.line and not self.returned:
+            return self.cursor
+        head = self.head()
+        return min(head[0], self.cursor) if head is not None else self.cursor
+
+    def rewind(self, sequence: int | None = None) -> None:
+        """Forgets what is held, to read it again from the index, at the latest from `sequence` on."""
+        mark = self.mark()
+        self.cursor = mark if sequence is None else min(mark, sequence)
+        self.line.clear()
+        self.returned.clear()
+        self.withdrawn.clear()
+        self.complete = False
+        if not self.is_plain:
+            self.refill_tasks = LANE_REFILL_TASKS
+
+
+class Lines:
+    """What all lines of a queue have together: how many tasks they hold, and which are on their way to a claim."""
+
+    __slots__ = ("_held", "_kv", "_tasks_max", "claiming", "size", "withdrawn")
+
+    def __init__(self, kv: OrderedKV, tasks_max: int) -> None:
+        self._kv = kv
+        self._tasks_max = tasks_max
+        self.size = 0  # tasks held in the lines
+        self.claiming: set[int] = set()  # sequences on their way to a claim
+        self.withdrawn: set[int] = set()  # those among them that are no longer ready
+        # Lines with tasks, but the plain ones; the one that was longest not used is the first to forget its tasks.
+        self._held: OrderedDict[Line, None] = OrderedDict()
+
+    @property
+    def has_room(self) -> bool:
+        return self.size < self._tasks_max
+
+    def head(self, line: Line) -> Place | None:
+        """The first task of a line that is still ready."""
+        while True:
+            head = line.head()
+            if head is None:
+                if line.complete:
+                    return None
+                self._refill(line)
+            elif line.withdrawn and head[0] in line.withdrawn:
+                line.pop()
+                self.size -= 1
+                line.withdrawn.discard(head[0])
+            else:
+                return head
+
+    def pop(self, line: Line) -> Place:
+        """Takes the head for a claim."""
+        place = line.pop()
+        self.size -= 1
+        self.claiming.add(place[0])
+        return place
+
+    def append(self, line: Line, place: Place) -> None:
+        """The task became ready."""
+        if place[0] < line.cursor:
+            self.take_back(line, place)
+        elif line.complete and self.size < self._tasks_max:
+            line.line.append(place)
+            line.cursor = place[0] + 1
+            self.size += 1
+            if not line.is_plain:
+                self._held[line] = None
+        else:
+            line.complete = False
+
+    def take_back(self, line: Line, place: Place) -> None:
+        """The task is ready again, in its old place."""
+        if place[0] >= line.cursor:
+            line.complete = False  # the line was rewound meanwhile and reads it from the index again
+        elif self.size < self._tasks_max:
+            heapq.heappush(line.returned, place)
+            self.size += 1
+            if not line.is_plain:
+                self._held[line] = None
+        else:
+            self.size -= len(line)
+            line.rewind(place[0])
+
+    def forget(self, line: Line) -> None:
+        """The line is not needed any more."""
+        if not line.is_plain:
+            self.size -= len(line)
+            self._held.pop(line, None)
+
+    def _refill(self, line: Line) -> None:
+        start = line.prefix + line.cursor.to_bytes(8, "big")
+        wanted = line.refill_tasks
+        rows = self._kv.scan(start, keys.after_prefix(line.prefix), wanted)
+        for key, row in rows:
+            sequence = keys.ready_sequence(key)
+            line.cursor = sequence + 1
+            if sequence not in self.claiming:
+                line.line.append((sequence, *split_ready_row(row)))
+                self.size += 1
+        line.complete = len(rows) < wanted
+        if not line.is_plain:
+            line.refill_tasks = min(REFILL_TASKS, wanted * 4)
+            self._held[line] = None
+            self._held.move_to_end(line)
+            self._shrink(line)
+
+    def _shrink(self, used: Line) -> None:
+        while self.size > self._tasks_max and len(self._held) > 1:
+            line, _ = self._held.popitem(last=False)
+            if line is used:
+                self._held[line] = None
+                return
+            self.size -= len(line)
+            line.rewind()

@@ -1,0 +1,284 @@
+"""What the leader holds of one queue: the lines of its priorities, turns, ages and gates."""
+
+from dataclasses import dataclass
+
+from holdfast.broker.scheduling.ages import Ages, Elder
+from holdfast.broker.scheduling.gates import Gates, Name
+from holdfast.broker.scheduling.lanes import Band, Lane, Ring, Shelf
+from holdfast.broker.scheduling.lines import Line, Lines, Place, Spot
+from holdfast.machine import keys
+from holdfast.machine.effects import ReadyTask
+from holdfast.machine.entries import BucketLevel, Mark
+from holdfast.machine.rows import BANDS
+
+LOOKS = 512  # lanes that a pick may look at in vain, and a few more for each task that it finds
+LOOKS_PER_TASK = 4
+LOOKS_OVER_MAX = 512  # further lanes that are held already: nothing need be read for them
+WAKES_MAX = 10_000
+KEYS_BLOCKED_MAX = 16_384
+
+EVERYTHING: Name = (0, b"")  # opens all that is blocked
+
+Found = tuple[Band, bytes, bytes, Line, Lane | None]  # tenant, limit key, their line; the lane whose turn it is, if so
+
+
+class Window:
+    """One queue. What it holds is a part of the index and of the state, as of the newest batch that was applied."""
+
+    __slots__ = (
+        "_key_blocked", "_tenants_blocked", "ages", "bands", "gates", "hope", "lines", "passing", "picks", "queue",
+        "rings", "shelf", "unfinished", "wakes",
+    )  # fmt: skip
+
+    def __init__(self, queue: bytes, bands: list[Band], lines: Lines, shelf: Shelf, ages: Ages, gates: Gates) -> None:
+        self.queue = queue
+        self.bands = bands  # from the highest priority down
+        self.lines = lines
+        self.shelf = shelf
+        self.ages = ages
+        self.gates = gates
+        self.picks = 0
+        self.rings = sum(band.ring is not None for band in bands)  # priorities with other lanes than the plain one
+        self.passing: Line | None = None  # of a lane that is not held
+        self.unfinished = False  # the last pick stopped looking before it had seen all
+        # After a pick that found all blocked: how many tasks may be open since, at least one if any is. None: unknown.
+        self.hope: int | None = None
+        self.wakes: dict[Name, int] = {}  # when what a rate blocks opens
+        self._key_blocked: dict[bytes, set[tuple[int, bytes]]] = {}  # by limit key: priority and tenant of lanes
+        self._tenants_blocked = False  # if not, no ring has set any aside
+
+    def band(self, priority: int) -> Band:
+        return self.bands[BANDS - 1 - priority]
+
+    # --- what was applied -------------------------------------------------------------------------------------
+
+    def became_ready(self, task: ReadyTask) -> None:
+        self._enter(task.priority, (task.sequence, task.task_id, task.size_bytes), task.tenant, task.limit_key)
+        self.opened(1)
+
+    def take_back(self, spot: Spot) -> None:
+        """What was on its way to a claim is ready again."""
+        self._enter(*spot)
+
+    def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
+        band = self.band(priority)
+        if tenant or limit_key:
+            self.ages.came(Elder(place[0], priority, tenant, limit_key))
+            if band.ring is None:
+                band.ring = Ring(self.shelf, band, walks=False)
+                self.rings += 1
+            lane = band.ring.lane(tenant, limit_key)
+            if lane is None:
+                self._enter_new_lane(band.ring, place, tenant, limit_key)
+            elif lane.line is not None:
+                self.lines.append(lane.line, place)
+            elif lane.mark is not None:
+                lane.mark = min(lane.mark, place[0])
+        else:
+            self.lines.append(band.line, place)
+            if band.ring is not None and band.ring.lane(b"", b"") is None:
+                band.ring.came(b"", b"")
+
+    def _enter_new_lane(self, ring: Ring, place: Place, tenant: bytes, limit_key: bytes) -> None:
+        lane = ring.came(tenant, limit_key)
+        if lane is None:
+            return
+        lane.mark = place[0]  # with only this task in it, nothing need be read
+        if self.lines.has_room:
+            prefix = keys.ready_lane(self.queue, ring.band.priority, tenant, limit_key)
+            lane.line = Line(prefix, place[0], complete=True, is_plain=False)
+            self.lines.append(lane.line, place)
+
+    def was_withdrawn(self, task: ReadyTask) -> None:
+        if task.sequence in self.lines.claiming:
+            self.lines.withdrawn.add(task.sequence)
+            return
+        line = self._line(task)
+        if line is not None and task.sequence < line.cursor:
+            line.withdrawn.add(task.sequence)
+        if task.tenant or task.limit_key:
+            self.ages.went(task.sequence)
+
+    def _line(self, task: ReadyTask) -> Line | None:
+        band = self.band(task.priority)
+        if not task.tenant and not task.limit_key:
+            return band.line
+        lane = None if band.ring is None else band.ring.lane(task.tenant, task.limit_key)
+        return None if lane is None else lane.line
+
+    # --- what is blocked --------------------------------------------------------------------------------------
+
+    def opened(self, count: int) -> None:
+        if self.hope is not None:
+            self.hope += count
+
+    def open(self, scope: int, name: bytes) -> None:
+        """There may be room for a tenant or a limit key."""
+        if scope == keys.SCOPE_TENANT:
+            self._open_tenant(name)
+        elif scope == keys.SCOPE_KEY:
+            self._open_key(name)
+        elif (scope, name) == EVERYTHING:
+            self.open_all()
+
+    def open_names(self, tenant: bytes, limit_key: bytes) -> None:
+        """There may be room for both."""
+        if tenant and self._tenants_blocked:
+            self._open_tenant(tenant)
+        if limit_key and (self._key_blocked or self.shelf.lost_keys):
+            self._open_key(limit_key)
+
+    def _open_tenant(self, tenant: bytes) -> None:
+        self._tenants_blocked = False
+        for band in self.bands if self.rings else ():
+            if band.ring is not None and (band.ring.aside or band.ring.lost):
+                band.ring.freed(tenant)
+                self._tenants_blocked = True  # as far as is known: there may be others
+
+    def _open_key(self, limit_key: bytes) -> None:
+        for priority, tenant in self._key_blocked.pop(limit_key, ()):
+            ring = self.band(priority).ring
+            held = None if ring is None else ring.known.get(tenant)
+            if ring is not None and held is not None and held.keys.open(limit_key):
+                ring.open(tenant)
+        if self.shelf.lost_keys:
+            self.open_all()
+
+    def open_all(self) -> None:
+        """Nothing that was found blocked need be so any more."""
+        self.hope = None
+        self._key_blocked.clear()
+        self.shelf.lost_keys = False
+        for band in self.bands:
+            if band.ring is not None:
+                band.ring.open_all()
+
+    # --- picking ----------------------------------------------------------------------------------------------
+
+    def next_lane(self, band: Band, now_ms: int, blocked: dict[Name, int]) -> Lane | None:
+        """The lane of a priority with lanes whose turn it is and that is open; its line has a head.
+
+        Into `blocked` goes what a rate holds up, and until when.
+        """
+        ring, looks, closed = band.ring, self.shelf.looks, self.gates.closed
+        assert ring is not None
+        while (tenant := ring.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
+            is_empty = tenant.keys.is_empty  # it gave its last before its turn was over
+            until_ms = None if is_empty else closed(keys.SCOPE_TENANT, tenant.name, now_ms, blocked)
+            if until_ms is None:
+                while (lane := tenant.keys.current(looks)) is not None:
+                    if self.lines.head(ring.line(lane) if lane.line is None else lane.line) is None:
+                        tenant.keys.drop(lane)
+                    elif lane.name and closed(keys.SCOPE_KEY, lane.name, now_ms, blocked) is not None:
+                        tenant.keys.set_aside(lane)
+                        self._note_blocked(lane.name, band.priority, tenant.name)
+                    else:
+                        if not tenant.credit:
+                            tenant.credit = self.gates.rules.weight(tenant.name)
+                        return lane
+                    looks.left -= 1
+                if not tenant.keys.rests and tenant.keys.barren < 2:
+                    break  # there was nothing left to look with
+            looks.left -= 1
+            tenant.credit = 0
+            if until_ms is None and not tenant.keys.rests:
+                ring.finish_turn(tenant)  # all was looked at and something came meanwhile: it must not hold up others
+            elif until_ms is None and tenant.keys.is_empty:
+                ring.drop(tenant)
+            else:
+                ring.set_aside(tenant)
+                self._tenants_blocked = True
+        self.unfinished |= not ring.rests or tenant is not None
+        if ring.is_plain and tenant is None:
+            self._drop_ring(band)
+        return None
+
+    def _drop_ring(self, band: Band) -> None:
+        """There is only the plain lane left, if at all."""
+        if band.ring is not None:
+            self.shelf.lanes -= sum(len(tenant.keys.known) for tenant in band.ring.known.values())
+        band.ring = None
+        self.rings -= 1
+
+    def _note_blocked(self, limit_key: bytes, priority: int, tenant: bytes) -> None:
+        if len(self._key_blocked) >= KEYS_BLOCKED_MAX:
+            self._key_blocked.clear()
+            self.shelf.lost_keys = True  # looks at all of them again
+        self._key_blocked.setdefault(limit_key, set()).add((priority, tenant))
+
+    def finish_turn(self, band: Band, lane: Lane) -> None:
+        """The lane whose turn it was has given a task."""
+        ring, tenant = band.ring, lane.tenant
+        assert ring is not None
+        held = tenant.keys
+        if lane.line is not None and lane.line.is_spent and held.may_end(lane):
+            held.end(lane)
+        else:
+            held.finish_turn(lane)
+        ring.barren = held.barren = 0
+        tenant.credit -= 1
+        if tenant.credit <= 0:
+            tenant.credit = 0
+            if held.is_empty and ring.may_end(tenant):
+                ring.end(tenant)
+            else:
+                ring.finish_turn(tenant)
+            if not tenant.name and ring.is_plain:
+                self._drop_ring(band)
+
+    def oldest(self, now_ms: int) -> Found | None:
+        """Where the oldest ready task is; None if there is none, or it is blocked."""
+        heads = [(head[0], band) for band in self.bands if (head := self.lines.head(band.line)) is not None]
+        plain = min(heads, key=lambda head: head[0]) if heads else None
+        elder = self.ages.head(self.lines.claiming) if self.rings else None
+        if elder is None or (plain is not None and plain[0] < elder.sequence):
+            return None if plain is None else (plain[1], b"", b"", plain[1].line, None)
+        if self.gates.closed(keys.SCOPE_TENANT, elder.tenant, now_ms) is not None:
+            return None
+        if self.gates.closed(keys.SCOPE_KEY, elder.limit_key, now_ms) is not None:
+            return None
+        return self._elder_line(elder)
+
+    def _elder_line(self, elder: Elder) -> Found | None:
+        band = self.band(elder.priority)
+        if band.ring is None:
+            return None
+        lane = band.ring.lane(elder.tenant, elder.limit_key)
+        if lane is None:  # its line is read for this one task only
+            line = self.passing = band.ring.open_line(elder.tenant, elder.limit_key)
+        else:
+            line = band.ring.line(lane)
+        if self.lines.head(line) is None:
+            self.ages.went(elder.sequence)
+            self.forget_passing()
+            return None
+        return band, elder.tenant, elder.limit_key, line, None
+
+    def forget_passing(self) -> None:
+        if self.passing is not None:
+            self.lines.forget(self.passing)
+            self.passing = None
+
+
+@dataclass(slots=True)
+class Picked:
+    """Tasks of one queue that were taken out of the window for a claim.
+
+    The claim must be proposed before anything else is picked: its marks hold only if the log has claims in the order
+    of the picks.
+    """
+
+    window: Window
+    places: list[Spot]
+    marks: list[Mark]
+    size_bytes: int  # of all envelopes
+    levels: list[BucketLevel]
+    taken_ms: int  # shard time of the pick, if there are limits
+
+    @property
+    def queue(self) -> bytes:
+        return self.window.queue
+
+    @property
+    def task_ids(self) -> list[bytes]:
+        return [spot[1][1] for spot in self.places]

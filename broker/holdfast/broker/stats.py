@@ -1,0 +1,284 @@
+"""Numbers to watch: rates and latencies of queues, and who works on them.
+
+All of it is counted as things happen and costs the same however long a queue is. It is soft state of the leader: a new
+one begins at nothing, while the counters of the state go on.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from holdfast.broker.histograms import LatencyHistogram
+from holdfast.machine import keys
+from holdfast.machine.effects import READY_TO_CLAIM, Effects, Timing
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.proto.v1 import queues_pb2 as queues_pb
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+SAMPLE_SECONDS = 5.0
+SAMPLES_MAX = 13  # the first and the last are a minute apart
+RATED_QUEUES_MAX = 10_000
+TIMED_QUEUES_MAX = 1_000
+TYPES_MAX = 50  # of a queue that are told apart
+OTHER_TYPES = b"(other)"
+WORKERS_MAX = 10_000
+WORKER_QUEUES_MAX = 64
+TIMED_KEEP_MS = 10 * 60 * 1000  # how long a queue has its place among those that are timed, once all are taken
+WORKER_KEEP_MS = 60 * 60 * 1000  # after which a worker that asks for nothing is forgotten
+
+_Pair = tuple[LatencyHistogram, LatencyHistogram]  # from ready to claim, from claim to ack
+_Totals = tuple[int, int, int, int]  # enqueued, claimed, succeeded, failed
+_NOTHING: _Totals = (0, 0, 0, 0)
+_STILL = (0.0, 0.0, 0.0, 0.0)
+
+
+class _Worker:
+    __slots__ = ("last_seen_ms", "queues", "waiting")
+
+    def __init__(self) -> None:
+        self.last_seen_ms = 0
+        self.queues: tuple[bytes, ...] = ()
+        self.waiting = 0  # calls of it that wait at this moment
+
+
+class Rates:
+    """Changes of a queue's totals over the last minute. Queues that are left alone for so long cost nothing more."""
+
+    def __init__(self, totals_of: Callable[[bytes], _Totals | None], now_ms: Callable[[], int]) -> None:
+        self._totals_of = totals_of
+        self._now_ms = now_ms
+        self._samples: dict[bytes, deque[tuple[int, _Totals]]] = {}
+        self._resting: OrderedDict[bytes, _Totals] = OrderedDict()  # those that were left alone, and how they were
+
+    def touch(self, queue: bytes, came: int = 0) -> None:
+        """Begins to watch a queue that something has just happened in: `came` tasks of it became ready."""
+        if queue in self._samples:
+            return
+        totals = self._totals_of(queue)
+        if totals is None or len(self._samples) >= RATED_QUEUES_MAX:
+            return
+        # The totals have what has just happened. Of a queue that rested or is new it is known how they were before; but
+        # a queue also rests while tasks come that are to start later, and these did not come just now.
+        before = self._resting.pop(queue, None)
+        if before is None:
+            before = _NOTHING if totals[0] <= came else totals
+        else:
+            before = (max(before[0], totals[0] - came), *before[1:])
+        self._samples[queue] = deque([(self._now_ms(), before)], SAMPLES_MAX)
+
+    def sample(self) -> None:
+        """To be called every SAMPLE_SECONDS."""
+        now_ms = self._now_ms()
+        for queue, samples in list(self._samples.items()):
+            samples.append((now_ms, self._totals_of(queue) or _NOTHING))
+            if len(samples) == SAMPLES_MAX and samples[0][1] == samples[-1][1]:
+                del self._samples[queue]
+                self._resting[queue] = samples[-1][1]
+                if len(self._resting) > RATED_QUEUES_MAX:
+                    self._resting.popitem(last=False)
+
+    def per_second(self, queue: bytes) -> tuple[float, ...]:
+        """Enqueued, claimed, succeeded, failed. Who asks for a queue makes it watched."""
+        self.touch(queue)
+        samples, totals = self._samples.get(queue), self._totals_of(queue)
+        if not samples or totals is None:
+            return _STILL
+        began_ms, began = samples[0]
+        span_ms = max(self._now_ms() - began_ms, int(SAMPLE_SECONDS * 1000))
+        return tuple(1000 * (now - then) / span_ms for now, then in zip(totals, began, strict=True))
+
+
+class _Timed:
+    """How long the tasks of one queue took, by type."""
+
+    __slots__ = ("is_fresh", "types")
+
+    def __init__(self) -> None:
+        self.types: dict[bytes, _Pair] = {}
+        self.is_fresh = True  # something was added since it was last asked
+
+
+class Stats:
+    """What the leader of a shard counts. `follow` takes note of what was applied."""
+
+    def __init__(
+        self,
+        kv: OrderedKV,
+        machine: Machine,
+        *,
+        now_ms: Callable[[], int],
+        on_sample: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._kv = kv
+        self._machine = machine
+        self._now_ms = now_ms
+        self._on_sample = on_sample  # for others that look at something once in a while
+        self._rates = Rates(self._totals, now_ms)
+        self._timings: dict[bytes, _Timed] = {}
+        self._timings_kept_ms = 0
+        self._workers: OrderedDict[bytes, _Worker] = OrderedDict()  # who was seen last is last
+        self._sampler: asyncio.Task[None] | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._sampler = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            self.sample()
+
+    def sample(self) -> None:
+        self._rates.sample()
+        self._forget_workers()
+        if self._now_ms() >= self._timings_kept_ms and len(self._timings) >= TIMED_QUEUES_MAX:
+            self._forget_timings()
+            self._timings_kept_ms = self._now_ms() + TIMED_KEEP_MS
+        self._on_sample()
+
+    def cancel(self) -> None:
+        if self._sampler is not None:
+            self._sampler.cancel()
+
+    async def stop(self) -> None:
+        self.cancel()
+        if self._sampler is not None:
+            await asyncio.gather(self._sampler, return_exceptions=True)
+
+    def failed(self) -> BaseException | None:
+        sampler = self._sampler
+        return sampler.exception() if sampler is not None and sampler.done() and not sampler.cancelled() else None
+
+    # --- what happens -----------------------------------------------------------------------------------------
+
+    def follow(self, effects: Effects) -> None:
+        if effects.ready:
+            came: dict[bytes, int] = {}
+            for task in effects.ready:
+                came[task.queue] = came.get(task.queue, 0) + 1
+            for queue, count in came.items():
+                self._rates.touch(queue, count)
+        if effects.timings:
+            self._add_timings(effects.timings)
+
+    def _add_timings(self, timings: Iterable[Timing]) -> None:
+        """Once for every claim and every ack, so it must cost next to nothing; a batch is mostly of one type."""
+        queue = name = None
+        pair: _Pair | None = None
+        for its_queue, its_type, span, took_ms in timings:
+            if its_type != name or its_queue != queue:
+                if its_queue != queue:
+                    self._rates.touch(its_queue)
+                queue, name = its_queue, its_type
+                pair = self._pair(queue, name)
+            if pair is not None:
+                pair[span != READY_TO_CLAIM].add(took_ms)
+
+    def _pair(self, queue: bytes, name: bytes) -> _Pair | None:
+        """Where the times of a type are counted; None if too many queues are timed, until some are forgotten."""
+        timed = self._timings.get(queue)
+        if timed is None:
+            if len(self._timings) >= TIMED_QUEUES_MAX:
+                return None
+            timed = self._timings[queue] = _Timed()
+        timed.is_fresh = True
+        pair = timed.types.get(name)
+        if pair is None:
+            if len(timed.types) >= TYPES_MAX:
+                name = OTHER_TYPES
+            pair = timed.types.get(name)
+            if pair is None:
+                pair = timed.types[name] = (LatencyHistogram(), LatencyHistogram())
+        return pair
+
+    def _forget_timings(self) -> None:
+        """There may be others that are timed in place of those that nothing was added to since the last time."""
+        for queue, timed in list(self._timings.items()):
+            if not timed.is_fresh:
+                del self._timings[queue]
+            timed.is_fresh = False
+
+    @contextmanager
+    def worker_asks(self, name: bytes, queues: list[bytes], now_ms: int) -> Iterator[None]:
+        """A worker wants tasks; it waits for them until this ends."""
+        if not name:
+            yield
+            return
+        worker = self._workers.get(name)
+        if worker is None:
+            worker = self._workers[name] = _Worker()
+            if len(self._workers) > WORKERS_MAX:
+                self._workers.popitem(last=False)
+        self._workers.move_to_end(name)
+        worker.last_seen_ms = now_ms
+        worker.queues = tuple(queues[:WORKER_QUEUES_MAX])
+        worker.waiting += 1
+        try:
+            yield
+        finally:
+            worker.waiting -= 1
+
+    def _forget_workers(self) -> None:
+        before_ms = self._now_ms() - WORKER_KEEP_MS
+        while self._workers:
+            name, worker = next(iter(self._workers.items()))
+            if worker.last_seen_ms >= before_ms or worker.waiting:
+                return
+            del self._workers[name]
+
+    # --- what is told -----------------------------------------------------------------------------------------
+
+    def _totals(self, queue: bytes) -> _Totals | None:
+        row = self._machine.queue(queue)
+        if row is None:
+            return None
+        return row.enqueued_total, row.claimed_total, row.succeeded_total, row.failed_total
+
+    def fill_rates(self, message: pb.QueueCounts, queue: bytes) -> None:
+        (
+            message.enqueued_per_second,
+            message.claimed_per_second,
+            message.succeeded_per_second,
+            message.failed_per_second,
+        ) = self._rates.per_second(queue)
+
+    def fill_latencies(self, message: pb.QueueCounts, queue: bytes) -> None:
+        timed = self._timings.get(queue)
+        for name, (ready, claimed) in sorted(timed.types.items() if timed is not None else ()):
+            message.latencies.add(
+                type=name.decode(),
+                ready_to_claim=ready.counts,
+                claim_to_ack=claimed.counts,
+                ready_to_claim_ms_total=ready.total_ms,
+                claim_to_ack_ms_total=claimed.total_ms,
+            )
+
+    def latencies(self) -> Iterator[tuple[bytes, bytes, LatencyHistogram, LatencyHistogram]]:
+        """(queue, type, from ready to claim, from claim to ack) of all that is told apart."""
+        for queue, timed in self._timings.items():
+            for name, pair in timed.types.items():
+                yield queue, name, *pair
+
+    def workers_page(self, after: bytes, limit: int) -> queues_pb.ListWorkersResponse:
+        """Workers by name: those that were seen, and those that hold claims."""
+        family, stop = keys.family_start(keys.WORKER), keys.family_start(keys.WORKER + 1)
+        start = keys.worker(after) + b"\0" if after else family
+        names = {key[1:] for key, _ in self._kv.scan(start, stop, limit + 1)}
+        names.update(sorted(name for name in self._workers if name > after)[: limit + 1])
+        page = sorted(names)[: limit + 1]
+        response = queues_pb.ListWorkersResponse()
+        for name in page[:limit]:
+            worker = self._workers.get(name) or _Worker()
+            response.workers.add(
+                worker=name.decode(),
+                claims=self._machine.worker_claims(name),
+                last_seen_ms=worker.last_seen_ms,
+                queues=[queue.decode() for queue in worker.queues],
+                is_waiting=worker.waiting > 0,
+            )
+        if len(page) > limit:
+            response.next_page_token = page[limit - 1].hex()
+        return response

@@ -1,0 +1,126 @@
+"""What the commands about queues, workers and discarded tasks print for people."""
+
+from collections.abc import Sequence
+
+from holdfast.cli import output
+from holdfast.cli.output import Shown
+from holdfast.cli.times import shown_duration, shown_instant, shown_latency
+from holdfast.client import Discard, Histogram, QueueStats, TypeLatency, WorkerInfo
+
+_STATES = ("ready", "claimed", "delayed", "retrying", "dead")
+_TYPES_SHOWN_MAX = 20
+_QUANTILES = (0.5, 0.95, 0.99)
+
+
+def print_queues(stats: Sequence[QueueStats]) -> None:
+    rows = [(_marked_name(each), *_state_cells(each)) for each in stats]
+    output.show([output.table(("queue", *_STATES, "oldest"), rows)])
+
+
+def stats_parts(stats: Sequence[QueueStats]) -> list[Shown]:
+    """One screen: what there is now, how much comes and goes, how long it takes, what has happened so far."""
+    now = [(each.queue, *_state_cells(each), f"{each.waiting_reserves:,}") for each in stats]
+    parts = [output.table(("queue", *_STATES, "oldest", "waiting"), now), output.text("")]
+    rates = [
+        (each.queue, *map(_rate, (each.enqueued_per_second, each.claimed_per_second)),
+         *map(_rate, (each.succeeded_per_second, each.failed_per_second)))
+        for each in stats
+    ]  # fmt: skip
+    parts += [output.table(("per second", "enqueued", "claimed", "succeeded", "failed"), rates), output.text("")]
+    parts += _latency_parts(stats)
+    names = ("total of", "enqueued", "claimed", "succeeded", "failed", "expired", "cancelled", "dead")
+    parts.append(output.table(names, [_total_cells(each) for each in stats]))
+    return parts + _mark_parts(stats)
+
+
+def _latency_parts(stats: Sequence[QueueStats]) -> list[Shown]:
+    """The types that were claimed most often, in the order of the queues."""
+    found = [(each.queue, latency) for each in stats for latency in each.latencies if latency.ready_to_claim.count]
+    if not found:
+        return []
+    most = sorted((latency.ready_to_claim.count for _, latency in found), reverse=True)
+    least = most[min(len(most), _TYPES_SHOWN_MAX) - 1]
+    shown = [pair for pair in found if pair[1].ready_to_claim.count >= least][:_TYPES_SHOWN_MAX]
+    names = ("queue", "type", "wait p50", "p95", "p99", "run p50", "p95", "p99")
+    parts: list[Shown] = [output.table(names, [_latency_cells(*pair) for pair in shown], left=2)]
+    if len(found) > len(shown):
+        parts.append(output.text(f"… and {len(found) - len(shown):,} types that are claimed less often.", "dim"))
+    return [*parts, output.text("")]
+
+
+def _latency_cells(queue: str, latency: TypeLatency) -> tuple[str, ...]:
+    return (queue, latency.type, *_quantiles(latency.ready_to_claim), *_quantiles(latency.claim_to_ack))
+
+
+def _quantiles(histogram: Histogram) -> list[str]:
+    return [shown_latency(histogram.quantile_ms(share)) for share in _QUANTILES]
+
+
+def _mark_parts(stats: Sequence[QueueStats]) -> list[Shown]:
+    parts = []
+    for each in stats:
+        if each.paused:
+            words = f"Queue {each.queue} is paused: `holdfast queue resume {each.queue}` lets its tasks out."
+            parts.append(output.text(words, "yellow"))
+        if each.dead_alert:
+            letters = "dead letter" if each.dead == 1 else "dead letters"
+            words = f"Queue {each.queue} has {each.dead:,} {letters}, an alert: `holdfast dlq ls {each.queue}`."
+            parts.append(output.text(words, "bold red"))
+    return parts
+
+
+def _marked_name(each: QueueStats) -> str:
+    marks = ", ".join(mark for mark, is_on in (("paused", each.paused), ("ALERT", each.dead_alert)) if is_on)
+    return f"{each.queue} ({marks})" if marks else each.queue
+
+
+def _state_cells(each: QueueStats) -> tuple[str, ...]:
+    counts = (each.ready, each.claimed, each.delayed, each.retrying, each.dead)
+    return (*(f"{n:,}" for n in counts), shown_duration(each.oldest_ready_age_ms))
+
+
+def _total_cells(each: QueueStats) -> tuple[str, ...]:
+    sums = (each.enqueued_total, each.claimed_total, each.succeeded_total, each.failed_total)
+    more = (each.expired_total, each.cancelled_total, each.dead_total)
+    return (each.queue, *(f"{n:,}" for n in (*sums, *more)))
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.1f}" if per_second >= 0.05 else "-"
+
+
+def print_workers(workers: Sequence[WorkerInfo], now_ms: int) -> None:
+    output.show([output.table(("worker", "claims", "seen", "state", "queues"), [
+        (
+            worker.worker or "(no name)",
+            f"{worker.claims:,}",
+            _ago(worker.last_seen_ms, now_ms),
+            "waits" if worker.is_waiting else "works" if worker.claims else "-",
+            ", ".join(worker.queues) or "-",
+        )
+        for worker in workers
+    ], numbers=False)])  # fmt: skip
+
+
+def _ago(instant_ms: int | None, now_ms: int) -> str:
+    """The clock of the server may be a little ahead of this one's."""
+    if instant_ms is None:
+        return "not yet"
+    return f"{shown_duration(now_ms - instant_ms)} ago" if now_ms - instant_ms >= 1_000 else "now"
+
+
+def print_discards(discards: Sequence[Discard]) -> None:
+    rows = [
+        (
+            each.task_id,
+            each.queue,
+            each.type or "-",
+            shown_instant(each.discarded_at_ms).rpartition(".")[0],
+            each.by or "-",
+            each.note or "-",
+            each.dead_reason,
+        )
+        for each in discards
+    ]
+    names = ("task", "queue", "type", "discarded", "by", "note", "had died of")
+    output.show([output.table(names, rows, numbers=False)])

@@ -1,0 +1,166 @@
+"""Requests of values that may not fit, and answers of one outcome per item: what all files between values and messages
+have in common."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer, rejected
+from holdfast.client.models import Choice, TaskState
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+T = TypeVar("T")
+ChoiceT = TypeVar("ChoiceT", bound=Choice)
+
+# What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
+MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
+
+_STATES: dict[int, TaskState] = {
+    pb.TASK_STATE_READY: TaskState.READY,
+    pb.TASK_STATE_CLAIMED: TaskState.CLAIMED,
+    pb.TASK_STATE_DELAYED: TaskState.DELAYED,
+    pb.TASK_STATE_RETRY_PENDING: TaskState.RETRY_PENDING,
+    pb.TASK_STATE_SUCCEEDED: TaskState.SUCCEEDED,
+    pb.TASK_STATE_DEAD: TaskState.DEAD,
+    pb.TASK_STATE_CANCELLED: TaskState.CANCELLED,
+}
+
+
+# ---------------------------------------------------------------------------------------------- requests
+
+
+def build(make: Callable[[], T], where: str) -> T:
+    try:
+        return make()
+    except InvalidArgument:  # a ValueError, too, but one that says more
+        raise
+    except MISFITS as found:
+        raise misfit(where, found) from None
+
+
+def several(values: Sequence[str]) -> Sequence[str]:
+    """A lone string is a sequence of strings too, and would be taken letter by letter."""
+    if isinstance(values, str):
+        raise TypeError
+    return values
+
+
+class _WrongChoiceError(ValueError):
+    """Its text says what there is to choose from."""
+
+
+def choice_of(choice: ChoiceT, kind: type[ChoiceT]) -> ChoiceT:
+    """A choice may also be given by its name; ValueError if there is none of that name."""
+    try:
+        chosen = kind(choice)
+    except ValueError:
+        chosen = None
+    if chosen is None or chosen.name == "UNKNOWN":  # the latter is known to newer clients only
+        names = ", ".join(each.lower() for each in kind if each.name != "UNKNOWN")
+        raise _WrongChoiceError(f"one of {names}, but got {choice!r}")
+    return chosen
+
+
+def number_of(choice: ChoiceT, numbers: Mapping[ChoiceT, T], kind: type[ChoiceT]) -> T:
+    """What a choice is on the wire."""
+    return numbers[choice_of(choice, kind)]
+
+
+def at_most_one_start(run_at_ms: int | None, delay_ms: int | None, where: str) -> None:
+    if run_at_ms is not None and delay_ms is not None:
+        raise both_given("run_at_ms", "delay_ms", where)
+
+
+def both_given(one: str, other: str, where: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"Expected at most one of {one} and {other}, but both are set.",
+        reason="INVALID_FIELD",
+        field=f"{where}.{one}",
+    )
+
+
+def misfit(where: str, found: Exception, wanted: str = "a value of its type") -> InvalidArgument:
+    """`wanted`: what the field holds, for a value that is something else."""
+    if isinstance(found, UnicodeError):
+        problem = "hold text that can be written as UTF-8, but it cannot"
+    elif isinstance(found, _WrongChoiceError):
+        problem = f"be {found}"
+    elif isinstance(found, ValueError | OverflowError):
+        problem = "hold a value that its field can hold, but it cannot"
+    else:
+        problem = f"hold {wanted}, but it is of another type"
+    return InvalidArgument(f"Expected {where} to {problem}.", reason="INVALID_FIELD", field=where)
+
+
+def field_misfit(kind: type[Message], values: Mapping[str, Any], where: str, found: Exception) -> InvalidArgument:
+    """Finds which of the values does not fit a message of this kind, once one does not."""
+    for name, value in values.items():
+        try:
+            kind(**{name: value})
+        except MISFITS as of_this_one:
+            return misfit(f"{where}.{name}" if where else name, of_this_one, wanted_by(kind, name))
+    return misfit(where or "the request", found)
+
+
+def wanted_by(kind: type[Message], name: str) -> str:
+    """What a field of this name holds, in words."""
+    field = kind.DESCRIPTOR.fields_by_name.get(name)
+    if field is not None and field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return "texts by names that are texts"
+    if field is None or field.message_type is not None:
+        return "a value of its type"
+    if field.is_repeated:
+        return "a list of texts" if field.type == field.TYPE_STRING else "a list of its type"
+    words = {
+        field.TYPE_STRING: "text",
+        field.TYPE_BYTES: "bytes",
+        field.TYPE_BOOL: "True or False",
+        field.TYPE_DOUBLE: "a number",
+    }
+    return words.get(field.type, "a whole number")
+
+
+# ----------------------------------------------------------------------------------------------- answers
+
+
+class _Outcome(Protocol):
+    @property
+    def rejection(self) -> pb.Rejection: ...
+    # Named as protobuf names it.
+    def WhichOneof(self, oneof_group: str, /) -> str | None: ...  # noqa: N802
+
+
+OutcomeT = TypeVar("OutcomeT", bound=_Outcome)
+
+
+def read_each(outcomes: Sequence[OutcomeT], asked: int, done: str, read: Callable[[OutcomeT], T]) -> list[T | Rejected]:
+    """One result per item, in order; `done` is the case of the oneof that is not a rejection."""
+    if len(outcomes) != asked:
+        raise UnexpectedAnswer(f"{len(outcomes)} outcomes for {asked} items")
+    results: list[T | Rejected] = []
+    for outcome in outcomes:
+        case = outcome.WhichOneof("outcome")
+        if case == done:
+            results.append(read(outcome))
+        elif case == "rejection":
+            results.append(_rejection(outcome.rejection))
+        else:
+            raise UnexpectedAnswer("an outcome of an unknown kind")
+    return results
+
+
+def only(outcomes: list[T | Rejected]) -> T:
+    """The outcome of a call on one item."""
+    [outcome] = outcomes
+    if isinstance(outcome, Rejected):
+        raise outcome
+    return outcome
+
+
+def state_of(number: int) -> TaskState:
+    return _STATES.get(number, TaskState.UNKNOWN)
+
+
+def _rejection(message: pb.Rejection) -> Rejected:
+    return rejected(message.reason, message.message, field=message.field, retry_after_ms=max(0, message.retry_after_ms))

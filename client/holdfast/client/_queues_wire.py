@@ -1,0 +1,169 @@
+"""Between the values of `queue_models` and the messages of the wire API."""
+
+from collections.abc import Sequence
+
+from holdfast.client._fitting import build, read_each, several
+from holdfast.client._wire import task_info_of
+from holdfast.client.errors import Rejected
+from holdfast.client.queue_models import (
+    DeadLetterDone,
+    DeadLetterFilter,
+    DeadLetterPage,
+    Discard,
+    DiscardPage,
+    Histogram,
+    QueuePage,
+    QueueStats,
+    TypeLatency,
+    WorkerInfo,
+    WorkerPage,
+)
+from holdfast.proto.v1 import queues_pb2
+from holdfast.proto.v1 import tasks_pb2 as pb
+
+# ---------------------------------------------------------------------------------------------- requests
+
+
+def list_queues_request(page_size: int, page_token: str) -> pb.ListQueuesRequest:
+    return build(lambda: pb.ListQueuesRequest(page_size=page_size, page_token=page_token), "the request")
+
+
+def queue_stats_request(queues: Sequence[str]) -> pb.QueueStatsRequest:
+    return build(lambda: pb.QueueStatsRequest(queues=several(queues)), "queues")
+
+
+def purge_request(queue: str, *, dry_run: bool) -> queues_pb2.PurgeQueueRequest:
+    return build(lambda: queues_pb2.PurgeQueueRequest(queue=queue, dry_run=dry_run), "queue")
+
+
+def list_workers_request(page_size: int, page_token: str) -> queues_pb2.ListWorkersRequest:
+    return build(lambda: queues_pb2.ListWorkersRequest(page_size=page_size, page_token=page_token), "the request")
+
+
+def list_dead_letters_request(
+    queue: str, where: DeadLetterFilter | None, page_size: int, page_token: str
+) -> pb.ListDeadLettersRequest:
+    request = build(
+        lambda: pb.ListDeadLettersRequest(queue=queue, page_size=page_size, page_token=page_token), "the request"
+    )
+    if where is not None:
+        request.filter.CopyFrom(build(lambda: _filter(where), "where"))
+    return request
+
+
+def _filter(where: DeadLetterFilter) -> pb.DeadLetterFilter:
+    return pb.DeadLetterFilter(
+        type=where.type,
+        tenant=where.tenant,
+        error=where.error,
+        died_from_ms=where.died_from_ms or 0,
+        died_before_ms=where.died_before_ms or 0,
+        reason=where.reason,
+    )
+
+
+def get_dead_letter_request(task_id: str) -> pb.GetDeadLetterRequest:
+    return build(lambda: pb.GetDeadLetterRequest(task_id=task_id), "task_id")
+
+
+def retry_dead_letters_request(task_ids: Sequence[str]) -> pb.RetryDeadLettersRequest:
+    return build(lambda: pb.RetryDeadLettersRequest(task_ids=several(task_ids)), "task_ids")
+
+
+def discard_dead_letters_request(task_ids: Sequence[str], by: str, note: str) -> pb.DiscardDeadLettersRequest:
+    request = build(lambda: pb.DiscardDeadLettersRequest(task_ids=several(task_ids)), "task_ids")
+    request.MergeFrom(build(lambda: pb.DiscardDeadLettersRequest(by=by), "by"))
+    request.MergeFrom(build(lambda: pb.DiscardDeadLettersRequest(note=note), "note"))
+    return request
+
+
+def list_discards_request(queue: str, page_size: int, page_token: str) -> pb.ListDiscardsRequest:
+    return build(lambda: pb.ListDiscardsRequest(queue=queue, page_size=page_size, page_token=page_token), "the request")
+
+
+# ----------------------------------------------------------------------------------------------- answers
+
+
+def queue_page(response: pb.ListQueuesResponse) -> QueuePage:
+    return QueuePage(tuple(map(_queue_stats, response.queues)), response.next_page_token)
+
+
+def queue_stats_outcomes(response: pb.QueueStatsResponse, asked: int) -> list[QueueStats | Rejected]:
+    return read_each(response.outcomes, asked, "counts", lambda outcome: _queue_stats(outcome.counts))
+
+
+def worker_page(response: queues_pb2.ListWorkersResponse) -> WorkerPage:
+    return WorkerPage(tuple(map(_worker, response.workers)), response.next_page_token)
+
+
+def dead_letter_outcomes(
+    response: pb.RetryDeadLettersResponse | pb.DiscardDeadLettersResponse, asked: int
+) -> list[DeadLetterDone | Rejected]:
+    return read_each(response.outcomes, asked, "done", lambda _: DeadLetterDone())
+
+
+def dead_letter_page(response: pb.ListDeadLettersResponse) -> DeadLetterPage:
+    return DeadLetterPage(tuple(map(task_info_of, response.tasks)), response.next_page_token)
+
+
+def discard_page(response: pb.ListDiscardsResponse) -> DiscardPage:
+    return DiscardPage(tuple(map(_discard, response.discards)), response.next_page_token)
+
+
+def _worker(message: queues_pb2.WorkerInfo) -> WorkerInfo:
+    return WorkerInfo(
+        worker=message.worker,
+        claims=message.claims,
+        last_seen_ms=message.last_seen_ms or None,
+        queues=tuple(message.queues),
+        is_waiting=message.is_waiting,
+    )
+
+
+def _discard(message: pb.Discard) -> Discard:
+    return Discard(
+        task_id=message.task_id,
+        queue=message.queue,
+        type=message.type,
+        tenant=message.tenant,
+        dead_reason=message.dead_reason,
+        died_at_ms=message.died_at_ms,
+        discarded_at_ms=message.discarded_at_ms,
+        by=message.by,
+        note=message.note,
+    )
+
+
+def _latency(message: pb.TypeLatency) -> TypeLatency:
+    return TypeLatency(
+        message.type,
+        Histogram(tuple(message.ready_to_claim), message.ready_to_claim_ms_total),
+        Histogram(tuple(message.claim_to_ack), message.claim_to_ack_ms_total),
+    )
+
+
+def _queue_stats(counts: pb.QueueCounts) -> QueueStats:
+    return QueueStats(
+        queue=counts.queue,
+        ready=counts.ready,
+        claimed=counts.claimed,
+        delayed=counts.delayed,
+        retrying=counts.retrying,
+        dead=counts.dead,
+        enqueued_total=counts.enqueued_total,
+        claimed_total=counts.claimed_total,
+        succeeded_total=counts.succeeded_total,
+        failed_total=counts.failed_total,
+        expired_total=counts.expired_total,
+        cancelled_total=counts.cancelled_total,
+        dead_total=counts.dead_total,
+        oldest_ready_age_ms=counts.oldest_ready_age_ms,
+        waiting_reserves=counts.waiting_reserves,
+        paused=counts.paused,
+        enqueued_per_second=counts.enqueued_per_second,
+        claimed_per_second=counts.claimed_per_second,
+        succeeded_per_second=counts.succeeded_per_second,
+        failed_per_second=counts.failed_per_second,
+        latencies=tuple(map(_latency, counts.latencies)),
+        dead_alert=counts.dead_alert,
+    )

@@ -1,0 +1,104 @@
+"""Between the values of `schedules` and the messages of the wire API."""
+
+from dataclasses import replace
+
+from holdfast.client._fitting import build, number_of
+from holdfast.client._wire import new_task, put_task
+from holdfast.client.errors import UnexpectedAnswer
+from holdfast.client.schedules import CatchUp, Overlap, Schedule, ScheduleInfo, SchedulePage
+from holdfast.proto.v1 import schedules_pb2 as pb
+
+_CATCH_UP_NUMBERS = {
+    CatchUp.NONE: pb.CATCH_UP_NONE,
+    CatchUp.ONE: pb.CATCH_UP_ONE,
+    CatchUp.ALL: pb.CATCH_UP_ALL,
+}
+_CATCH_UPS: dict[int, CatchUp] = {number: catch_up for catch_up, number in _CATCH_UP_NUMBERS.items()}
+_OVERLAP_NUMBERS = {
+    Overlap.ALLOW: pb.OVERLAP_ALLOW,
+    Overlap.SKIP: pb.OVERLAP_SKIP,
+    Overlap.REPLACE: pb.OVERLAP_REPLACE,
+}
+_OVERLAPS: dict[int, Overlap] = {number: overlap for overlap, number in _OVERLAP_NUMBERS.items()}
+
+
+def put_request(schedule: Schedule, *, must_be_new: bool, paused: bool) -> pb.PutScheduleRequest:
+    request = build(
+        lambda: pb.PutScheduleRequest(queue=schedule.queue, name=schedule.name, must_be_new=must_be_new, paused=paused),
+        "name",
+    )
+    spec = request.spec
+    spec.MergeFrom(build(lambda: pb.ScheduleSpec(expression=schedule.expression), "spec.expression"))
+    spec.MergeFrom(build(lambda: pb.ScheduleSpec(time_zone=schedule.time_zone), "spec.time_zone"))
+    spec.catch_up = build(lambda: number_of(schedule.catch_up, _CATCH_UP_NUMBERS, CatchUp), "spec.catch_up")
+    spec.overlap = build(lambda: number_of(schedule.overlap, _OVERLAP_NUMBERS, Overlap), "spec.overlap")
+    put_task(spec.task, schedule.task, "spec.task")
+    return request
+
+
+def get_request(queue: str, name: str) -> pb.GetScheduleRequest:
+    return build(lambda: pb.GetScheduleRequest(queue=queue, name=name), "name")
+
+
+def list_request(queue: str, page_size: int, page_token: str) -> pb.ListSchedulesRequest:
+    return build(
+        lambda: pb.ListSchedulesRequest(queue=queue, page_size=page_size, page_token=page_token), "the request"
+    )
+
+
+def delete_request(queue: str, name: str) -> pb.DeleteScheduleRequest:
+    return build(lambda: pb.DeleteScheduleRequest(queue=queue, name=name), "name")
+
+
+def pause_request(queue: str, name: str, *, paused: bool) -> pb.PauseScheduleRequest:
+    return build(lambda: pb.PauseScheduleRequest(queue=queue, name=name, paused=paused), "name")
+
+
+def trigger_request(queue: str, name: str, request_id: str) -> pb.TriggerScheduleRequest:
+    return build(lambda: pb.TriggerScheduleRequest(queue=queue, name=name, request_id=request_id), "request_id")
+
+
+def preview_request(
+    expression: str, time_zone: str, queue: str, name: str, count: int, after_ms: int | None
+) -> pb.PreviewScheduleRequest:
+    return build(
+        lambda: pb.PreviewScheduleRequest(
+            expression=expression, time_zone=time_zone, queue=queue, name=name, count=count, after_ms=after_ms or 0
+        ),
+        "the request",
+    )
+
+
+def schedule_info(
+    response: pb.PutScheduleResponse | pb.GetScheduleResponse | pb.PauseScheduleResponse,
+) -> ScheduleInfo:
+    if not response.HasField("schedule"):
+        raise UnexpectedAnswer("no schedule in it")
+    return _schedule_info(response.schedule)
+
+
+def schedule_page(response: pb.ListSchedulesResponse) -> SchedulePage:
+    return SchedulePage(tuple(map(_schedule_info, response.schedules)), response.next_page_token)
+
+
+def _schedule_info(message: pb.ScheduleInfo) -> ScheduleInfo:
+    spec = message.spec
+    spec.task.queue = message.queue  # the schedule's, also if it is left out there
+    schedule = Schedule(
+        message.name,
+        spec.expression,
+        replace(new_task(spec.task), request_id=None),
+        spec.time_zone,
+        _CATCH_UPS.get(spec.catch_up, CatchUp.UNKNOWN) if spec.catch_up else CatchUp.ONE,
+        _OVERLAPS.get(spec.overlap, Overlap.UNKNOWN) if spec.overlap else Overlap.ALLOW,
+    )
+    return ScheduleInfo(
+        schedule=schedule,
+        paused=message.paused,
+        next_at_ms=message.next_at_ms or None,
+        last_at_ms=message.last_at_ms or None,
+        last_task_id=message.last_task_id,
+        fired_total=message.fired_total,
+        skipped_total=message.skipped_total,
+        version=message.version,
+    )

@@ -1,0 +1,52 @@
+"""What shards tell of one queue or one worker, put together. The messages are those of the wire API, which this package
+does not know: they describe themselves.
+"""
+
+from typing import Any
+
+
+def add_counts(into: Any, more: Any) -> None:
+    """Of a queue (QueueCounts): numbers and rates are added up, what holds for one shard holds for the queue, and the
+    oldest task of all is the oldest."""
+    for field in into.DESCRIPTOR.fields:
+        here, there = getattr(into, field.name), getattr(more, field.name)
+        if field.name == "latencies":
+            _add_latencies(here, there)
+        elif field.name == "oldest_ready_age_ms":
+            into.oldest_ready_age_ms = max(here, there)
+        elif isinstance(there, bool):
+            setattr(into, field.name, here or there)
+        elif field.name != "queue":
+            setattr(into, field.name, here + there)
+
+
+def add_worker(into: Any, more: Any) -> None:
+    """Of a worker (WorkerInfo), which may be known at several shards."""
+    into.claims += more.claims
+    into.last_seen_ms = max(into.last_seen_ms, more.last_seen_ms)
+    into.is_waiting = into.is_waiting or more.is_waiting
+    queues = sorted({*into.queues, *more.queues})
+    del into.queues[:]
+    into.queues.extend(queues)
+
+
+def _add_latencies(into: Any, more: Any) -> None:
+    """Histograms, by the type of task."""
+    known = {each.type: each for each in into}
+    for each in more:
+        found = known.get(each.type)
+        if found is None:
+            into.add().CopyFrom(each)
+            continue
+        _add_each(found.ready_to_claim, each.ready_to_claim)
+        _add_each(found.claim_to_ack, each.claim_to_ack)
+        found.ready_to_claim_ms_total += each.ready_to_claim_ms_total
+        found.claim_to_ack_ms_total += each.claim_to_ack_ms_total
+
+
+def _add_each(into: Any, more: Any) -> None:
+    """Of histograms with the same bounds; one that ends earlier has nothing in what follows."""
+    both = min(len(into), len(more))
+    for at in range(both):
+        into[at] += more[at]
+    into.extend(more[both:])

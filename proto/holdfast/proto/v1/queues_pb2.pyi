@@ -1,0 +1,55 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PurgeQueueRequest(_message.Message):
+    __slots__ = ("queue", "page_token", "dry_run")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    page_token: str
+    dry_run: bool
+    def __init__(self, queue: _Optional[str] = ..., page_token: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+
+class PurgeQueueResponse(_message.Message):
+    __slots__ = ("purged", "next_page_token")
+    PURGED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    purged: int
+    next_page_token: str
+    def __init__(self, purged: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class WorkerInfo(_message.Message):
+    __slots__ = ("worker", "claims", "last_seen_ms", "queues", "is_waiting")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    IS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    claims: int
+    last_seen_ms: int
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    is_waiting: bool
+    def __init__(self, worker: _Optional[str] = ..., claims: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., is_waiting: bool = ...) -> None: ...
+
+class ListWorkersRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListWorkersResponse(_message.Message):
+    __slots__ = ("workers", "next_page_token")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
+    next_page_token: str
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...

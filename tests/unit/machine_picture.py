@@ -1,0 +1,182 @@
+"""What a state says, told without its key layout, so that it can be compared with the model's telling."""
+
+from typing import Any, NamedTuple
+
+from holdfast.machine import keys, outcomes, rows
+from holdfast.machine.effects import Effects
+from holdfast.machine.rejections import Rejection
+
+# (name of the outcome, its fields…), or the code of a rejection
+Answer = tuple[Any, ...] | str
+# ("request", queue, request id), ("answer", token), ("reserve", worker, claim request id),
+# ("bucket", queue, scope, name) or ("discard", when, task id)
+Handle = tuple[Any, ...]
+
+
+class Place(NamedTuple):
+    """Where a ready task is."""
+
+    priority: int
+    tenant: bytes
+    limit_key: bytes
+    sequence: int
+    task_id: bytes
+
+    @property
+    def lane(self) -> tuple[int, bytes, bytes]:
+        return self[:3]
+
+
+Window = set[tuple[bytes, Place]]  # with the queue
+
+
+def handle_of(key: bytes) -> Handle:
+    if key[0] == keys.DEDUP:
+        return ("request", *key[1:].split(b"\0", 1))
+    if key[0] == keys.RECENT:
+        return ("answer", int.from_bytes(key[1:], "big"))
+    if key[0] == keys.BUCKET:
+        queue, rest = key[1:].split(b"\0", 1)
+        return ("bucket", queue, rest[0], rest[1:])
+    if key[0] == keys.DISCARD:
+        return ("discard", *keys.timed(key))
+    return ("reserve", *key[1:].split(b"\0", 1))
+
+
+def fields_of(row: object) -> dict[str, Any]:
+    names: tuple[str, ...] = type(row).__slots__  # type: ignore[attr-defined]
+    return {name: getattr(row, name) for name in names if not name.startswith("_")}
+
+
+def remembered(key: bytes, row: bytes) -> Any:
+    if key[0] == keys.DEDUP:
+        dedup = rows.Dedup.decode(row)
+        return dedup.task_id, dedup.window_ms, dedup.digest
+    if key[0] == keys.CLAIM_REQUEST:
+        return rows.ClaimRequest.decode(row).claims
+    if key[0] == keys.BUCKET:
+        return rows.Bucket.decode(row)[:2]
+    if key[0] == keys.DISCARD:
+        discard = rows.Discard.decode(row)
+        return tuple(discard._replace(forget_ms=0))
+    task_id, kind, state, retry_at_ms, follow_ups = rows.Recent.decode(row)
+    answers: dict[int, Answer] = {
+        rows.ANSWER_ACK: ("Acked", follow_ups),
+        rows.ANSWER_FAIL: ("Failed", state, retry_at_ms),
+        rows.ANSWER_RELEASE: ("Moved", state),
+    }
+    return task_id, answers[kind]
+
+
+def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
+    families: dict[int, list[tuple[bytes, bytes]]] = {family: [] for family in keys.FAMILIES}
+    for key in sorted(state):
+        families[key[0]].append((key, state[key]))
+    meta = rows.Meta.decode(state[keys.META_KEY])
+    forgotten = {keys.timed(key)[1]: keys.timed(key)[0] for key, _ in families[keys.FORGET]}
+    kept = [
+        row
+        for family in (keys.DEDUP, keys.RECENT, keys.CLAIM_REQUEST, keys.BUCKET, keys.DISCARD)
+        for row in families[family]
+    ]
+    lines: dict[bytes, list[bytes]] = {}
+    for key, row in families[keys.READY]:
+        task_id = rows.split_ready_row(row)[0]
+        lines.setdefault(key[1:].split(b"\0", 1)[0], []).append(task_id)
+    queues = {key[1:]: fields_of(rows.Queue.decode(row)) for key, row in families[keys.QUEUE]}
+    marks = {name: (queue.pop("marks"), queue.pop("age_mark")) for name, queue in queues.items()}
+    lanes = {name: queue.pop("lanes") for name, queue in queues.items()}
+    numbers = ("ready", "claimed", "delayed", "retrying", "dead")
+    timed = families[keys.CLAIM_EXPIRY] + families[keys.DUE] + families[keys.RETENTION] + families[keys.START_BY]
+    return {
+        "clock": (meta.now_ms, meta.stepped_ms, meta.next_sequence, meta.next_token),
+        "tasks": {key[1:]: fields_of(rows.Execution.decode(row)) for key, row in families[keys.EXECUTION]},
+        "envelopes": {key[1:]: row for key, row in families[keys.ENVELOPE]},
+        "reports": {key[1:]: tuple(rows.Report.decode(row)) for key, row in families[keys.REPORT]},
+        "lines": lines,
+        "queues": {
+            name: {field: count for field, count in queue.items() if count or field in numbers}
+            for name, queue in queues.items()
+        },
+        "marks": marks,
+        "lane counts": lanes,
+        "lanes": {lane_of(key): (lane.ready, lane.mark) for key, lane in lane_rows(families[keys.LANE])},
+        "ages": {(key[1:-9], keys.ready_sequence(key)): rows.Aged.decode(row) for key, row in families[keys.READY_AGE]},
+        "timers": {(key[0], *keys.timed(key)) for key, _ in timed},
+        "dead": {
+            (queue, int.from_bytes(rest[:8], "big"), rest[8:])
+            for queue, rest in (key[1:].split(b"\0", 1) for key, _ in families[keys.DEAD])
+        },
+        "memory": {handle_of(key): (remembered(key, row), forgotten.get(key)) for key, row in kept},
+        "level": meta.machine_level,
+        "outbox": {
+            keys.outbox_place(key): tuple(rows.Letter.decode(row))
+            for key, row in families[keys.OUTBOX]
+            if keys.outbox_place(key)[1]
+        },
+        "outboxes": {
+            keys.outbox_place(key)[0]: tuple(rows.Outbox.decode(row))
+            for key, row in families[keys.OUTBOX]
+            if not keys.outbox_place(key)[1]
+        },
+        "inbox": {
+            (int.from_bytes(key[1:3], "big"), int.from_bytes(key[3:], "big")): rows.Inbox.decode(row).last
+            for key, row in families[keys.INBOX]
+        },
+        "settings": {key[1:]: tuple(rows.Settings.decode(row)) for key, row in families[keys.SETTINGS]},
+        "workers": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.WORKER]},
+        "running": {running_of(key): int.from_bytes(row, "big") for key, row in families[keys.RUNNING]},
+        "unique": {tuple(key[1:].split(b"\0", 1)): row for key, row in families[keys.UNIQUE]},
+        "attempts": {
+            key[1:]: [tuple(attempt) for attempt in rows.Attempts.decode(row).kept]
+            for key, row in families[keys.ATTEMPTS]
+        },
+        "shares": {share_of(key): row for key, row in families[keys.SHARE]},
+    }
+
+
+def lane_rows(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, rows.Lane]]:
+    return [(key, rows.Lane.decode(row)) for key, row in found]
+
+
+def lane_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
+    queue, rest = key[1:].split(b"\0", 1)
+    tenant, limit_key = rest[1:].split(b"\0", 1)
+    return queue, 9 - rest[0], tenant, limit_key
+
+
+def running_of(key: bytes) -> tuple[bytes, int, bytes]:
+    queue, rest = key[1:].split(b"\0", 1)
+    return queue, rest[0], rest[1:]
+
+
+def share_of(key: bytes) -> tuple[bytes, int, int]:
+    queue, rest = key[1:].split(b"\0", 1)
+    return queue, rest[0], int.from_bytes(rest[1:], "big")
+
+
+def answer_of(outcome: outcomes.Outcome) -> Answer:
+    return outcome.code if isinstance(outcome, Rejection) else (type(outcome).__name__, *outcome)
+
+
+def told(effects: Effects) -> tuple[Window, Window]:
+    """What became ready and what left the line without a claim."""
+    ready, withdrawn = (
+        {
+            (place.queue, Place(place.priority, place.tenant, place.limit_key, place.sequence, place.task_id))
+            for place in places
+        }
+        for places in (effects.ready, effects.withdrawn)
+    )
+    return ready, withdrawn
+
+
+def ready_places(state: dict[bytes, bytes]) -> Window:
+    places = set()
+    for key, row in state.items():
+        if key[0] == keys.READY:
+            queue, rest = key[1:-8].split(b"\0", 1)
+            tenant, limit_key, _ = rest[1:].split(b"\0")
+            task_id = rows.split_ready_row(row)[0]
+            places.add((queue, Place(9 - rest[0], tenant, limit_key, keys.ready_sequence(key), task_id)))
+    return places

@@ -1,0 +1,370 @@
+"""Whose turn it is: tenants by weight, limit keys within a tenant, and the oldest of all."""
+
+from collections import Counter
+
+import pytest
+
+from holdfast.broker.scheduling import ages, lanes, lines
+from holdfast.broker.views import read_oldest_ready
+from holdfast.machine import keys
+from holdfast.machine.rows import Lane
+from tests.unit.machine_shard import QUEUE
+from tests.unit.scheduling_bench import Bench, weights
+
+
+def test_tenants_take_turns() -> None:
+    bench = Bench()
+    for tenant in (b"a", b"b", b"c"):
+        bench.enqueue(3, tenant)
+    assert bench.lanes(9) == ["a", "b", "c"] * 3
+
+
+def test_a_turn_goes_on_with_the_next_call() -> None:
+    bench = Bench(tenants=weights(a=2))
+    bench.enqueue(6, b"a")
+    bench.enqueue(3, b"b")
+    assert bench.lanes(times=9) == ["a", "a", "b"] * 3
+
+
+def test_who_gets_its_tasks_one_by_one_does_not_hold_up_others() -> None:
+    """Also not if each is there before the next look: it had its turn."""
+    bench = Bench()
+    bench.enqueue(20, b"many")
+    bench.enqueue(1, b"few")
+    bench.enqueue(1, b"keys", b"few")
+    bench.enqueue(20, b"keys", b"many")
+    taken = []
+    for _ in range(24):
+        taken += bench.lanes()
+        if taken[-1].endswith("few"):
+            bench.enqueue(1, *taken[-1].encode().split(b"/"))
+    assert Counter(taken) == {"many": 8, "few": 8, "keys/few": 4, "keys/many": 4}
+
+
+def test_what_is_left_of_a_turn_is_not_lost_with_the_last_task() -> None:
+    bench = Bench(tenants=weights(a=3))
+    bench.enqueue(1, b"a")
+    bench.enqueue(9, b"b")
+    taken = []
+    for _ in range(8):
+        taken += bench.lanes()
+        if taken[-1] == "a":
+            bench.enqueue(1, b"a")
+    assert taken == ["a", "a", "a", "b"] * 2
+
+
+def test_a_new_lane_is_not_read() -> None:
+    bench = Bench()
+    bench.enqueue(3, b"a", b"x")
+    assert bench.take()
+    bench.enqueue_all([(b"a", b"y"), (b"b", b""), (b"", b"z"), (b"b", b"")])
+    before = bench.kv.reads
+    picked = bench.pick(6)
+    assert picked is not None
+    assert len(picked.places) == 6
+    assert bench.kv.reads == before
+
+
+def test_tasks_without_a_tenant_are_one_tenant() -> None:
+    bench = Bench(tenants={**weights(a=1), b"": weights(x=2)[b"x"]})
+    bench.enqueue(6)
+    bench.enqueue(3, b"a")
+    assert Counter(bench.lanes(6)) == {"": 4, "a": 2}
+
+
+def test_limit_keys_take_turns_within_their_tenant() -> None:
+    bench = Bench()
+    bench.enqueue(4, b"a", b"x")
+    bench.enqueue(2, b"a", b"y")
+    bench.enqueue(4, b"b")
+    assert bench.lanes(10) == ["a/x", "b", "a/y", "b", "a/x", "b", "a/y", "b", "a/x", "a/x"]
+
+
+def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks() -> None:
+    bench = Bench()
+    bench.enqueue(2)
+    bench.enqueue(2, b"", b"x")
+    bench.enqueue(4, b"a")
+    taken = bench.lanes(8)
+    assert Counter(taken[:4]) == {"": 1, "/x": 1, "a": 2}
+    assert Counter(taken) == {"": 2, "/x": 2, "a": 4}
+
+
+def test_within_a_lane_first_in_first_out() -> None:
+    bench = Bench()
+    tasks = bench.enqueue(600, b"a")
+    assert bench.take_all(7) == tasks
+
+
+def test_priorities_come_before_turns() -> None:
+    bench = Bench()
+    bench.enqueue(2, b"a", priority=0)
+    bench.enqueue(2, b"b", priority=9)
+    bench.enqueue(2, priority=5)
+    assert bench.lanes(6) == ["b", "b", "", "", "a", "a"]
+
+
+def test_who_has_no_more_tasks_is_passed_over_and_comes_back_at_the_end() -> None:
+    bench = Bench()
+    bench.enqueue(1, b"a")
+    bench.enqueue(5, b"b")
+    assert bench.lanes(times=3) == ["a", "b", "b"]
+    bench.enqueue(1, b"a")
+    assert "a" in bench.lanes(times=2)
+
+
+@pytest.mark.parametrize("held_max", [2, 5, 1000])
+@pytest.mark.parametrize("page", [2, 3, 256])
+def test_more_tenants_than_are_held_take_turns_alike(monkeypatch: pytest.MonkeyPatch, held_max: int, page: int) -> None:
+    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", held_max)
+    monkeypatch.setattr(lanes, "LANES_PAGE", page)
+    bench = Bench(window_tasks_max=4)
+    names = [f"t{number:02}" for number in range(20)]
+    for name in names:
+        bench.enqueue(5, name.encode())
+    taken = bench.lanes(times=100)
+    for cycle in range(5):
+        assert sorted(taken[cycle * 20 : cycle * 20 + 20]) == names
+
+
+@pytest.mark.parametrize("keys_max", [2, 256])
+@pytest.mark.parametrize("page", [2, 3, 64])
+def test_more_limit_keys_than_are_held_take_turns_alike(
+    monkeypatch: pytest.MonkeyPatch, keys_max: int, page: int
+) -> None:
+    monkeypatch.setattr(lanes, "KEYS_HELD_MAX", keys_max)
+    monkeypatch.setattr(lanes, "KEYS_PAGE", page)
+    monkeypatch.setattr(lanes, "LANES_PAGE", page)
+    monkeypatch.setattr(lanes, "LANES_PAGE_BEHIND_A_WIDE_ONE", 2)
+    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 2)
+    bench = Bench(window_tasks_max=4)
+    for tenant in (b"a", b"b", b"c", b"d"):
+        bench.enqueue_all([(tenant, f"k{number}".encode()) for number in range(8)] * 3)
+    bench.start()
+    taken = bench.lanes(times=96)
+    assert len(taken) == 96
+    for name in "abcd":
+        of_tenant = [lane for lane in taken if lane.startswith(name)]
+        for cycle in range(3):
+            assert len(set(of_tenant[cycle * 8 : cycle * 8 + 8])) == 8, of_tenant
+    assert Counter(lane[0] for lane in taken[:40]) == dict.fromkeys("abcd", 10)
+
+
+def test_a_new_tenant_waits_at_most_one_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 4)
+    monkeypatch.setattr(lanes, "LANES_PAGE", 4)
+    bench = Bench()
+    for number in range(20):
+        bench.enqueue(10, b"t%02d" % number)
+    bench.take(13)
+    bench.enqueue(1, b"t00a")  # behind the walk
+    bench.enqueue(1, b"t15a")  # before it
+    taken = bench.lanes(times=40)
+    assert taken.index("t15a") < 20
+    assert taken.index("t00a") < 22
+
+
+def test_a_window_smaller_than_its_lanes_loses_nothing() -> None:
+    bench = Bench(window_tasks_max=3)
+    bench.enqueue_all([(b"t%d" % (number % 7), b"k%d" % (number % 3)) for number in range(210)])
+    bench.enqueue(30)
+    taken = bench.take_all(4)
+    assert sorted(taken) == sorted(bench.enqueued)
+
+
+def test_a_task_that_comes_back_to_a_lane_whose_turn_has_not_come_yet_is_not_lost() -> None:
+    bench = Bench()
+    bench.enqueue(3, b"a")
+    tasks = bench.enqueue(3, b"b")
+    assert tasks[0] in bench.take(2)
+    bench.start()
+    assert bench.lanes() == ["a"], "the lane of b is met, and not read yet"
+    bench.release(tasks[0])
+    assert [task_id for task_id in bench.take_all() if task_id in tasks] == tasks
+
+
+def test_a_task_that_comes_back_to_a_lane_that_was_empty_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the walk read of that lane is old by then."""
+    monkeypatch.setattr(lanes, "LANES_PAGE", 2)
+    monkeypatch.setattr(lanes, "KEYS_PAGE", 2)
+    bench = Bench()
+    rest = bench.enqueue(9, b"a", b"x") + bench.enqueue(9, b"a", b"y")
+    tasks = bench.enqueue(2, b"a", b"z")
+    while tasks[0] not in bench.take():
+        pass
+    bench.start()
+    while tasks[1] not in bench.take():
+        pass
+    bench.take(3)
+    ring = bench.scheduler._windows[QUEUE].band(4).ring
+    assert ring is not None
+    assert ring.lane(b"a", b"x") is not None
+    assert ring.lane(b"a", b"z") is None
+    bench.release(tasks[0])
+    left = bench.take_all()
+    assert tasks[0] in left
+    assert set(left) <= {tasks[0], *rest}
+
+
+# --- the oldest ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share_percent", [0, 10, 33, 100])
+def test_the_oldest_of_all_lanes_get_their_share(share_percent: int) -> None:
+    bench = Bench(oldest_share_percent=share_percent)
+    old = {*bench.enqueue(50, b"a", priority=0), *bench.enqueue(50, b"", b"k", priority=1)}
+    bench.enqueue(100, b"b", priority=9)
+    assert len(old.intersection(bench.take(100))) == share_percent
+
+
+def test_with_a_full_share_age_is_all_that_counts() -> None:
+    bench = Bench(oldest_share_percent=100)
+    tasks = []
+    for number in range(60):
+        tasks += bench.enqueue(1, b"t%d" % (number * 7 % 5) if number % 3 else b"", priority=number * 3 % 10)
+    bench.cancel(tasks.pop(31))
+    released = bench.take(20)
+    assert released == tasks[:20]
+    bench.release(*released[3:9])
+    assert bench.take_all(7) == tasks[3:9] + tasks[20:]
+
+
+@pytest.mark.parametrize("share_percent", [5, 10, 30])
+def test_nothing_waits_longer_than_its_bound(share_percent: int) -> None:
+    """n older tasks: picked within (n + 1) * ceil(100 / share) picks, whatever comes meanwhile."""
+    bench = Bench(oldest_share_percent=share_percent)
+    older = bench.enqueue(3, b"z", priority=0)
+    (task,) = bench.enqueue(1, b"y", priority=0)
+    bound = (len(older) + 1) * -(-100 // share_percent)
+    taken: list[bytes] = []
+    while task not in taken:
+        bench.enqueue(2, b"a", priority=9)
+        taken += bench.take()
+    assert len(taken) <= bound
+
+
+def test_the_oldest_is_none_that_is_on_its_way_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ages, "AGES_PAGE", 2)
+    bench = Bench()
+    old = bench.enqueue(2, b"z", priority=0)
+    (high,) = bench.enqueue(1, b"a", priority=9)
+    (older,), (newer,) = bench.enqueue(1, b"y", priority=0), bench.enqueue(1, b"a", priority=9)
+    picked = bench.pick()
+    assert picked is not None
+    assert picked.task_ids == [high]
+    bench.set_policy(oldest_share_percent=100)
+    assert bench.take(9) == [*old, older, newer]
+
+
+def test_the_oldest_is_found_though_its_tenant_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 2)
+    monkeypatch.setattr(lanes, "LANES_PAGE", 2)
+    bench = Bench(oldest_share_percent=50)
+    for number in range(12):
+        bench.enqueue(5, b"t%02d" % (11 - number))
+    assert sorted(bench.take_all(3)) == sorted(bench.enqueued)
+
+
+def test_the_oldest_ready_task_is_found_from_the_marks() -> None:
+    bench = Bench()
+    tasks = [*bench.enqueue(2, b"a", priority=1), *bench.enqueue(1, priority=9), *bench.enqueue(1, b"", b"x")]
+    for left in range(4):
+        assert read_oldest_ready(bench.kv, QUEUE, bench.shard.queue()) == tasks[0]
+        row = bench.shard.queue()
+        assert row.age_mark <= bench.task(tasks[0]).sequence or left >= 2
+        bench.shard.claim(tasks.pop(0))
+    assert read_oldest_ready(bench.kv, QUEUE, bench.shard.queue()) is None
+
+
+def test_the_marks_follow_what_is_taken() -> None:
+    """Whoever reads the index after them never walks over what is gone."""
+    bench = Bench()
+    bench.enqueue(300, b"a")
+    bench.enqueue(1, b"b", priority=9)
+    (left,) = bench.enqueue(1, b"c", priority=1)
+    for _ in range(43):
+        bench.take(7)
+    assert bench.shard.queue().age_mark == bench.task(left).sequence
+    bench.enqueue(5, b"a")
+    row = bench.kv.get(keys.lane(QUEUE, 4, b"a", b""))
+    assert row is not None
+    assert Lane.decode(row).mark > bench.task(left).sequence
+
+
+# --- what it costs ------------------------------------------------------------------------------------------------
+
+
+def many_lanes(count: int, each: int, *, share_percent: int = 10) -> Bench:
+    bench = Bench(oldest_share_percent=share_percent)
+    for _ in range(each):
+        bench.enqueue_all([(b"t%06d" % number, b"") for number in range(count)])
+    bench.start()
+    return bench
+
+
+@pytest.mark.parametrize("count", [100, 10_000])
+def test_a_pick_reads_as_much_among_ten_thousand_tenants_as_among_a_hundred(count: int) -> None:
+    bench = many_lanes(count, 1 if count > 100 else 20)
+    before = bench.kv.reads, bench.kv.rows_read
+    first = bench.scheduler.pick(QUEUE, 1, 1 << 40)
+    assert first is not None
+    assert bench.kv.rows_read - before[1] < 2 * lanes.LANES_PAGE, "the first pick of a leader reads a page"
+    for _ in range(1000):
+        picked = bench.scheduler.pick(QUEUE, 1, 1 << 40)
+        assert picked is not None
+    assert (bench.kv.reads - before[0]) / 1000 < 2.5
+    assert (bench.kv.rows_read - before[1]) / 1000 < 12
+
+
+def test_one_tenant_with_a_great_backlog_does_not_hold_up_the_others() -> None:
+    bench = Bench(oldest_share_percent=0)
+    bench.enqueue(2_000, b"greedy")
+    for number in range(10):
+        bench.enqueue(5, b"modest%d" % number)
+    taken = Counter(lane[:6] for lane in bench.lanes(55))
+    assert taken == {"greedy": 5, "modest": 50}
+
+
+def test_tasks_and_lanes_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "LANES_HELD_MAX", 40)
+    bench = Bench(window_tasks_max=50, oldest_share_percent=10)
+    bench.enqueue_all([(b"t%d" % (number % 60), b"k%d" % (number % 5)) for number in range(1200)])
+    bench.start()
+    for _ in range(1200):
+        assert bench.take()
+        window = bench.scheduler._windows[QUEUE]
+        assert window.lines.size <= 50 + lines.REFILL_TASKS
+        ring = window.band(4).ring
+        assert ring is None or window.shelf.lanes <= 40 + lanes.KEYS_PAGE + 5
+        held = (
+            sum(len(lane.line) for tenant in ring.known.values() for lane in tenant.keys.known.values() if lane.line)
+            if ring
+            else 0
+        )
+        assert held <= window.lines.size
+    assert not bench.take()
+    window = bench.scheduler._windows[QUEUE]
+    assert (window.lines.size, window.shelf.lanes, window.rings) == (0, 0, 0), "nothing leaks"
+
+
+def test_a_queue_whose_lanes_are_empty_goes_back_to_the_fast_path() -> None:
+    bench = Bench()
+    bench.enqueue(3, b"a")
+    bench.enqueue(30)
+    bench.take(10)
+    bench.take(1)
+    assert bench.scheduler._windows[QUEUE].rings == 0
+    assert len(bench.take_all()) == 22
+
+
+def test_tasks_without_a_tenant_get_their_turn_among_more_tenants_than_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 4)
+    monkeypatch.setattr(lanes, "LANES_PAGE", 4)
+    bench = Bench()
+    for number in range(20):
+        bench.enqueue(6, b"t%02d" % number)
+    bench.enqueue(6)
+    taken = bench.lanes(times=84)
+    assert Counter(taken)[""] == 4

@@ -1,0 +1,309 @@
+"""What the leader of a shard counts: rates, latencies, and who works."""
+
+import pytest
+
+from holdfast.broker import stats as stats_module
+from holdfast.broker.histograms import BOUNDS_MS
+from holdfast.broker.stats import OTHER_TYPES, SAMPLES_MAX, TYPES_MAX, WORKER_KEEP_MS, Stats
+from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, Timing
+from holdfast.proto.v1 import queues_pb2 as queues_pb
+from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.unit.machine_shard import QUEUE, Shard, new_task
+
+
+class Counted:
+    """A shard whose statistics are kept."""
+
+    def __init__(self) -> None:
+        self.shard = Shard()
+        self.looks = 0
+        self.stats = Stats(
+            self.shard.kv, self.shard.machine, now_ms=lambda: self.shard.now_ms, on_sample=self._looked
+        )  # fmt: skip
+
+    def _looked(self) -> None:
+        self.looks += 1
+
+    def enqueue(self, count: int, **changes: object) -> list[bytes]:
+        accepted = self.shard.enqueue_all(*[new_task(**changes)] * count)
+        self.stats.follow(self.shard.effects)
+        return [task.task_id for task in accepted]
+
+    def claim(self, task_id: bytes) -> int:
+        token = self.shard.claim(task_id)
+        self.stats.follow(self.shard.effects)
+        return token
+
+    def ack(self, task_id: bytes, token: int) -> None:
+        self.shard.ack(task_id, token)
+        self.stats.follow(self.shard.effects)
+
+    def pass_samples(self, count: int) -> None:
+        for _ in range(count):
+            self.shard.now_ms += 5000
+            self.stats.sample()
+
+    def rates(self, queue: bytes = QUEUE) -> tuple[float, float, float, float]:
+        counts = pb.QueueCounts()
+        self.stats.fill_rates(counts, queue)
+        return (
+            counts.enqueued_per_second, counts.claimed_per_second, counts.succeeded_per_second,
+            counts.failed_per_second,
+        )  # fmt: skip
+
+    def workers(self, after: bytes = b"", limit: int = 100) -> queues_pb.ListWorkersResponse:
+        return self.stats.workers_page(after, limit)
+
+
+def names(page: queues_pb.ListWorkersResponse) -> list[str]:
+    return [worker.worker for worker in page.workers]
+
+
+# --- rates ----------------------------------------------------------------------------------------------------
+
+
+def test_rates_are_changes_over_the_time_that_they_took() -> None:
+    counted = Counted()
+    task_ids = counted.enqueue(100)
+    counted.pass_samples(2)
+    for task_id in task_ids[:50]:
+        counted.ack(task_id, counted.claim(task_id))
+    token = counted.claim(task_ids[50])
+    counted.shard.fail(task_ids[50], token)
+    counted.pass_samples(2)
+    assert counted.rates() == (5.0, 2.55, 2.5, 0.05)
+
+
+def test_the_first_batch_of_a_new_queue_counts() -> None:
+    counted = Counted()
+    counted.enqueue(50)
+    assert counted.rates() == (10.0, 0, 0, 0), "over five seconds at least"
+    counted.pass_samples(2)
+    assert counted.rates() == (5.0, 0, 0, 0)
+
+
+def test_what_is_more_than_a_minute_ago_counts_no_more() -> None:
+    counted = Counted()
+    counted.enqueue(60)
+    counted.pass_samples(12)
+    assert counted.rates()[0] == 1.0
+    counted.enqueue(6)
+    counted.pass_samples(2)
+    assert counted.rates()[0] == pytest.approx(0.1, rel=0.2)
+
+
+def test_a_queue_that_rested_counts_from_its_first_batch_again() -> None:
+    counted = Counted()
+    counted.enqueue(60)
+    counted.pass_samples(2 * SAMPLES_MAX)
+    assert not counted.stats._rates._samples
+    assert counted.rates() == (0, 0, 0, 0)
+    counted.pass_samples(2 * SAMPLES_MAX)
+    counted.enqueue(20)
+    assert counted.rates()[0] == 4.0
+    counted.pass_samples(2)
+    assert counted.rates()[0] == 2.0
+
+
+def test_tasks_that_came_for_later_while_a_queue_rested_are_no_burst() -> None:
+    counted = Counted()
+    counted.enqueue(1)
+    counted.pass_samples(2 * SAMPLES_MAX)
+    counted.enqueue(1000, run_at_ms=counted.shard.now_ms + 3_600_000)
+    counted.pass_samples(2 * SAMPLES_MAX)
+    counted.enqueue(5)
+    assert counted.rates()[0] == 1.0
+
+
+def test_a_new_leader_begins_at_nothing() -> None:
+    counted = Counted()
+    counted.enqueue(1000)
+    counted.stats = Stats(counted.shard.kv, counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
+    counted.enqueue(5)
+    assert counted.rates() == (0, 0, 0, 0)
+    counted.pass_samples(1)
+    counted.enqueue(5)
+    counted.pass_samples(1)
+    assert counted.rates()[0] == 0.5
+
+
+def test_who_asks_for_a_queue_with_nothing_but_delayed_tasks_gets_its_rate() -> None:
+    counted = Counted()
+    later_ms = counted.shard.now_ms + 3_600_000
+    counted.enqueue(1, run_at_ms=later_ms)
+    counted.rates()
+    counted.pass_samples(1)
+    counted.enqueue(10, run_at_ms=later_ms)
+    counted.pass_samples(1)
+    assert counted.rates()[0] == 1.0
+
+
+def test_a_queue_that_is_not_there_has_no_rates() -> None:
+    counted = Counted()
+    assert counted.rates(b"nobody") == (0, 0, 0, 0)
+    assert not counted.stats._rates._samples
+
+
+def test_the_number_of_watched_queues_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "RATED_QUEUES_MAX", 2)
+    counted = Counted()
+    for name in (b"a", b"b", b"c"):
+        counted.enqueue(1, queue=name)
+    assert set(counted.stats._rates._samples) == {b"a", b"b"}
+    counted.pass_samples(2 * SAMPLES_MAX)
+    counted.enqueue(1, queue=b"c")
+    counted.enqueue(1, queue=b"d")
+    counted.pass_samples(2 * SAMPLES_MAX)
+    assert set(counted.stats._rates._resting) == {b"c", b"d"}
+
+
+# --- latencies ------------------------------------------------------------------------------------------------
+
+
+def test_latencies_are_counted_by_type() -> None:
+    counted = Counted()
+    mail, bill = counted.enqueue(1, type=b"mail")[0], counted.enqueue(1, type=b"bill")[0]
+    counted.shard.now_ms += 30
+    token = counted.claim(mail)
+    counted.shard.now_ms += 700
+    counted.ack(mail, token)
+    counted.claim(bill)
+    counts = pb.QueueCounts()
+    counted.stats.fill_latencies(counts, QUEUE)
+    by_type = {latency.type: latency for latency in counts.latencies}
+    assert list(by_type) == ["bill", "mail"]
+    assert (by_type["mail"].ready_to_claim_ms_total, by_type["mail"].claim_to_ack_ms_total) == (30, 700)
+    assert by_type["mail"].ready_to_claim[BOUNDS_MS.index(50)] == 1
+    assert by_type["mail"].claim_to_ack[BOUNDS_MS.index(1000)] == 1
+    assert (sum(by_type["bill"].ready_to_claim), sum(by_type["bill"].claim_to_ack)) == (1, 0)
+    assert len(by_type["mail"].ready_to_claim) == len(BOUNDS_MS) + 1
+
+
+def timings(*told: tuple[bytes, bytes, int]) -> Effects:
+    effects = Effects()
+    effects.timings = [Timing(queue, name, span, 5) for queue, name, span in told]
+    return effects
+
+
+def test_types_beyond_the_bound_are_counted_together() -> None:
+    counted = Counted()
+    many = [(QUEUE, b"type-%d" % number, READY_TO_CLAIM) for number in range(TYPES_MAX + 20)]
+    counted.stats.follow(timings(*many, *many))
+    found = {name: sum(ready.counts) for _, name, ready, _ in counted.stats.latencies()}
+    assert len(found) == TYPES_MAX + 1
+    assert found[OTHER_TYPES] == 40
+    assert found[b"type-0"] == 2
+
+
+def test_timed_queues_are_bounded_and_those_that_rest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "TIMED_QUEUES_MAX", 2)
+    counted = Counted()
+
+    def timed() -> set[bytes]:
+        return {queue for queue, *_ in counted.stats.latencies()}
+
+    counted.stats.follow(
+        timings((b"a", b"t", READY_TO_CLAIM), (b"b", b"t", READY_TO_CLAIM), (b"c", b"t", READY_TO_CLAIM))
+    )
+    assert timed() == {b"a", b"b"}
+    counted.pass_samples(1)
+    counted.stats.follow(timings((b"b", b"t", CLAIM_TO_ACK)))
+    counted.pass_samples(1)
+    assert timed() == {b"a", b"b"}, "not every few seconds"
+    counted.shard.now_ms += stats_module.TIMED_KEEP_MS
+    counted.pass_samples(1)
+    counted.stats.follow(timings((b"c", b"t", READY_TO_CLAIM)))
+    assert timed() == {b"b", b"c"}
+
+
+# --- workers --------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_asks_is_seen_and_waits_until_it_is_answered() -> None:
+    counted = Counted()
+    with counted.stats.worker_asks(b"ann", [b"mail", b"bills"], 77):
+        (worker,) = counted.workers().workers
+        assert worker.is_waiting
+        with pytest.raises(RuntimeError), counted.stats.worker_asks(b"ann", [b"mail"], 78):
+            raise RuntimeError
+        assert counted.workers().workers[0].is_waiting, "the other call still does"
+    (worker,) = counted.workers().workers
+    assert (worker.worker, worker.last_seen_ms, list(worker.queues), worker.is_waiting) == ("ann", 78, ["mail"], False)
+
+
+def test_a_worker_without_a_name_is_nobody() -> None:
+    counted = Counted()
+    with counted.stats.worker_asks(b"", [b"mail"], 77):
+        assert not counted.workers().workers
+
+
+def test_workers_that_hold_claims_are_listed_though_nobody_saw_them() -> None:
+    counted = Counted()
+    first, second = counted.enqueue(2)
+    counted.shard.claim_all(first, second, worker=b"bob")
+    with counted.stats.worker_asks(b"ann", [QUEUE], 77):
+        pass
+    assert [(worker.worker, worker.claims, worker.last_seen_ms) for worker in counted.workers().workers] == [
+        ("ann", 0, 77), ("bob", 2, 0),
+    ]  # fmt: skip
+
+
+HOLDING = [b"b", b"d", b"d2", b"f", b"z"]
+SEEN = [b"a", b"b", b"c", b"d1", b"z", b"zz"]
+
+
+@pytest.mark.parametrize(("holding", "seen"), [(HOLDING, SEEN), (HOLDING, []), ([], SEEN)])
+@pytest.mark.parametrize("limit", [1, 2, 4, 5, 6, 7])
+def test_pages_have_every_worker_once_in_order(limit: int, holding: list[bytes], seen: list[bytes]) -> None:
+    counted = Counted()
+    for name in holding:
+        counted.shard.claim_all(*counted.enqueue(1), worker=name)
+    for name in seen:
+        with counted.stats.worker_asks(name, [QUEUE], 1):
+            pass
+    found: list[str] = []
+    after = b""
+    while True:
+        page = counted.workers(after, limit)
+        assert len(page.workers) <= limit
+        found += names(page)
+        if not page.next_page_token:
+            break
+        after = bytes.fromhex(page.next_page_token)
+    assert found == sorted({name.decode() for name in holding + seen})
+
+
+def test_workers_are_forgotten_when_there_are_too_many_or_they_left_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "WORKERS_MAX", 3)
+    counted = Counted()
+    for name in (b"a", b"b", b"c", b"a", b"d"):
+        with counted.stats.worker_asks(name, [QUEUE], counted.shard.now_ms):
+            pass
+    assert names(counted.workers()) == ["a", "c", "d"], "who was seen longest ago goes"
+    counted.shard.now_ms += WORKER_KEEP_MS
+    with counted.stats.worker_asks(b"c", [QUEUE], counted.shard.now_ms):
+        counted.stats.sample()
+        assert names(counted.workers()) == ["a", "c", "d"]
+        counted.shard.now_ms += 1
+        counted.stats.sample()
+        assert names(counted.workers()) == ["c"]
+        counted.shard.now_ms += 2 * WORKER_KEEP_MS
+        counted.stats.sample()
+        assert names(counted.workers()) == ["c"], "it waits still"
+
+
+async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "SAMPLE_SECONDS", 0.0)
+    counted = Counted()
+    sampler = counted.stats
+
+    def fail() -> None:
+        raise ValueError("looked")
+
+    sampler._on_sample = fail
+    sampler.start()
+    assert sampler._sampler is not None
+    with pytest.raises(ValueError, match="looked"):
+        await sampler._sampler
+    assert isinstance(sampler.failed(), ValueError)
+    await sampler.stop()

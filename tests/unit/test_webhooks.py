@@ -1,0 +1,219 @@
+"""Posts to other systems: told as well as it goes, and never in anybody's way."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from holdfast.broker import webhooks as webhooks_module
+from holdfast.broker.webhooks import ATTEMPTS_MAX, WAITING_MAX, Webhooks
+
+DEADLINE_S = 20.0
+
+
+class Receiver:
+    """An HTTP server that answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []  # statuses; 200 when there are no more
+        self.got: list[tuple[str, dict[str, Any]]] = []
+        self.arrived = threading.Semaphore(0)
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.got.append((self.path, json.loads(body)))
+                self.send_response(receiver.answers.pop(0) if receiver.answers else 200)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+                receiver.arrived.release()
+
+            def do_GET(self) -> None:
+                receiver.got.append((self.path, {}))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/secret-token"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> "Receiver":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def wait(self, count: int = 1) -> None:
+        for _ in range(count):
+            assert self.arrived.acquire(timeout=DEADLINE_S)
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[str]:
+    """Takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/secret-token"
+
+
+class Failures:
+    def __init__(self) -> None:
+        self.count = 0
+        self._came = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.count += 1
+        self._came.release()
+
+    def wait(self) -> None:
+        assert self._came.acquire(timeout=DEADLINE_S)
+
+
+async def test_a_message_is_posted_as_json() -> None:
+    webhooks = Webhooks()
+    with Receiver() as receiver:
+        webhooks.post(receiver.url, {"queue": "mail", "dead": 3})
+        receiver.wait()
+        assert receiver.got == [("/secret-token", {"queue": "mail", "dead": 3})]
+        await webhooks.close()
+
+
+async def test_it_is_tried_again_and_given_up_in_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    failures = Failures()
+    webhooks = Webhooks(failures, pause_s=0.0)
+    with Receiver() as receiver:
+        receiver.answers = [500, 503]
+        webhooks.post(receiver.url, {"n": 1})
+        receiver.wait(ATTEMPTS_MAX)
+        receiver.answers = [500] * ATTEMPTS_MAX
+        webhooks.post(receiver.url, {"n": 2})
+        receiver.wait(ATTEMPTS_MAX)
+        failures.wait()
+        assert failures.count == 1
+        assert [message["n"] for _, message in receiver.got] == [1, 1, 1, 2, 2, 2]
+        await webhooks.close()
+    logged = capsys.readouterr().out
+    assert logged.count("webhook_failed") == 1
+    assert "HTTP status 500" in logged
+    assert "127.0.0.1" in logged
+    assert "secret-token" not in logged
+
+
+async def test_a_host_that_failed_gets_one_attempt_until_it_answers() -> None:
+    failures = Failures()
+    webhooks = Webhooks(failures, pause_s=0.0)
+    with Receiver() as receiver:
+        receiver.answers = [500] * (ATTEMPTS_MAX + 1)
+        webhooks.post(receiver.url, {"n": 1})
+        webhooks.post(receiver.url, {"n": 2})
+        failures.wait()
+        failures.wait()
+        assert len(receiver.got) == ATTEMPTS_MAX + 1
+        webhooks.post(receiver.url, {"n": 3})
+        receiver.wait(ATTEMPTS_MAX + 2)
+        receiver.answers = [500]
+        webhooks.post(receiver.url, {"n": 4})
+        receiver.wait(2)
+        await webhooks.close()
+    assert [message["n"] for _, message in receiver.got] == [1, 1, 1, 2, 3, 4, 4]
+
+
+async def test_it_goes_nowhere_else_than_it_was_told_to() -> None:
+    failures = Failures()
+    webhooks = Webhooks(failures, pause_s=0.0)
+    with Receiver() as receiver:
+        receiver.answers = [302] * ATTEMPTS_MAX
+        webhooks.post(receiver.url, {"n": 1})
+        receiver.wait()
+        failures.wait()
+        await webhooks.close()
+        assert {path for path, _ in receiver.got} == {"/secret-token"}
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/secret-token", "http://[bad", "nonsense"])
+async def test_an_address_that_is_none_is_given_up(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    failures = Failures()
+    webhooks = Webhooks(failures, pause_s=0.0)
+    webhooks.post(url, {"n": 1})
+    failures.wait()
+    await webhooks.close()
+    logged = capsys.readouterr().out
+    assert "webhook_failed" in logged
+    assert "secret-token" not in logged
+    assert "passwd" not in logged
+
+
+async def test_too_many_are_dropped_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """A host hangs; a thousand alerts take no time, and nothing is kept of most of them."""
+    failures = Failures()
+    webhooks = Webhooks(failures)
+    with silent_server() as url:
+        for number in range(1000):
+            webhooks.post(url, {"n": number})
+        dropped = failures.count
+        assert 1000 - WAITING_MAX - 1 <= dropped <= 1000 - WAITING_MAX
+        await webhooks.close()
+    logged = capsys.readouterr().out
+    assert logged.count("webhook_dropped") == dropped
+    assert "secret-token" not in logged
+
+
+async def test_nothing_is_sent_after_the_end() -> None:
+    webhooks = Webhooks(pause_s=0.0)
+    with Receiver() as receiver:
+        webhooks.post(receiver.url, {"n": 1})
+        receiver.wait()
+        await webhooks.close()
+        assert webhooks._thread is not None
+        webhooks._thread.join(DEADLINE_S)
+        assert not webhooks._thread.is_alive()
+        webhooks.post(receiver.url, {"n": 2})
+        assert webhooks._waiting.empty()
+        assert len(receiver.got) == 1
+
+
+async def test_a_pause_between_attempts_ends_with_it() -> None:
+    webhooks = Webhooks(pause_s=3600.0)
+    with Receiver() as receiver:
+        receiver.answers = [500] * ATTEMPTS_MAX
+        webhooks.post(receiver.url, {"n": 1})
+        receiver.wait()
+        await webhooks.close()
+        assert webhooks._thread is not None
+        webhooks._thread.join(DEADLINE_S)
+        assert not webhooks._thread.is_alive()
+
+
+def test_the_end_of_the_process_does_not_wait_for_a_post_that_hangs() -> None:
+    program = """
+import asyncio, sys
+from holdfast.broker import webhooks
+webhooks.TIMEOUT_SECONDS = 3600.0
+async def main():
+    hooks = webhooks.Webhooks()
+    hooks.post(sys.argv[1], {})
+    while not hooks._waiting.empty():
+        await asyncio.sleep(0.001)
+    await hooks.close()
+asyncio.run(main())
+print("ended")
+"""
+    assert webhooks_module.TIMEOUT_SECONDS < 3600.0
+    with silent_server() as url:
+        done = subprocess.run(
+            [sys.executable, "-c", program, url], capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
+        )
+    assert (done.returncode, done.stdout.split()[-1:]) == (0, ["ended"]), done.stderr
