@@ -345,7 +345,7 @@ def test_shares_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyPa
             bench.start()
     weight_sum = sum(of.values())
     for name, weight in of.items():
-        assert abs(counts[name] / total - weight / weight_sum) <= 0.05 * weight / weight_sum + 0.002
+        assert abs(counts[name] / total - weight / weight_sum) <= 0.05 * weight / weight_sum
 
 
 def test_more_tenants_wait_for_their_rate_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

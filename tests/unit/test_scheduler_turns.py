@@ -1,13 +1,15 @@
 """Whose turn it is: tenants by weight, limit keys within a tenant, and the oldest of all."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from holdfast.broker.scheduling import ages, lanes, lines
+from holdfast.broker.scheduling import ages, lanes, lines, windows
 from holdfast.broker.views import read_oldest_ready
+from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
-from holdfast.machine.rows import Lane
+from holdfast.machine.rows import BANDS, Lane
 from tests.unit.machine_shard import QUEUE
 from tests.unit.scheduling_bench import Bench, weights
 
@@ -56,12 +58,12 @@ def test_what_is_left_of_a_turn_is_not_lost_with_the_last_task() -> None:
 def test_a_new_lane_is_not_read() -> None:
     bench = Bench()
     bench.enqueue(3, b"a", b"x")
-    assert bench.take()
+    assert len(bench.take(2)) == 2
     bench.enqueue_all([(b"a", b"y"), (b"b", b""), (b"", b"z"), (b"b", b"")])
     before = bench.kv.reads
-    picked = bench.pick(6)
+    picked = bench.pick(5)
     assert picked is not None
-    assert len(picked.places) == 6
+    assert len(picked.places) == 5
     assert bench.kv.reads == before
 
 
@@ -241,6 +243,51 @@ def test_nothing_waits_longer_than_its_bound(share_percent: int) -> None:
         bench.enqueue(2, b"a", priority=9)
         taken += bench.take()
     assert len(taken) <= bound
+
+
+LIMITS_OF_A_KEY = {"cap": {"key_concurrency_max": 1}, "rate": {"key_rate": Rate(1, 1)}}
+
+
+@pytest.mark.parametrize("limits", LIMITS_OF_A_KEY.values(), ids=LIMITS_OF_A_KEY)
+def test_a_blocked_task_does_not_use_up_the_share_of_the_oldest(limits: dict[str, Any]) -> None:
+    """A task that waits behind another one of its key is often the oldest of all."""
+    bench = Bench(oldest_share_percent=10, **limits)
+    bench.enqueue(3, b"", b"busy")
+    assert len(bench.take(3)) == 1
+    (task,) = bench.enqueue(1, priority=0)
+    (later,) = bench.enqueue(1, b"t", priority=0)
+    taken: list[bytes] = []
+    while task not in taken or later not in taken:
+        bench.enqueue(2, b"a", priority=9)
+        taken += bench.take()
+        assert len(taken) <= 20, "a blocked one is none of those before them"
+
+
+def test_no_priority_starves_behind_very_many_blocked_ones() -> None:
+    bench = Bench(oldest_share_percent=10, key_concurrency_max=1)
+    bench.enqueue(3 * windows.ELDERS_MAX, b"", b"busy", priority=5)
+    assert len(bench.take(3)) == 1
+    (task,) = bench.enqueue(1, b"t", priority=0)
+    taken: list[bytes] = []
+    while task not in taken:
+        bench.enqueue(2, b"a", priority=9)
+        taken += bench.take()
+        assert len(taken) <= 10 * BANDS
+
+
+def test_a_burst_of_the_oldest_leaves_the_others_their_shares() -> None:
+    """With the usual share of the oldest, all of which belong to one tenant."""
+    bench = Bench(oldest_share_percent=10, tenants=weights(burst=2, t1=1, t2=2, t3=3))
+    bench.enqueue(9000, b"burst")
+    for tenant in (b"t1", b"t2", b"t3"):
+        bench.enqueue(60, tenant)
+    counts: Counter[str] = Counter()
+    while (total := counts.total()) < 10_000:
+        taken = bench.lanes(25)
+        counts.update(taken)
+        bench.enqueue_all([(name.encode(), b"") for name in taken])
+    for name, weight in {"burst": 2, "t1": 1, "t2": 2, "t3": 3}.items():
+        assert counts[name] / total == pytest.approx(weight / 8, rel=0.05)
 
 
 def test_the_oldest_is_none_that_is_on_its_way_already(monkeypatch: pytest.MonkeyPatch) -> None:

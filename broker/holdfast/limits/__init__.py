@@ -1,1 +1,1 @@
-"""The arithmetic of limits: token buckets, shares of a queue's budget, turns of tenants. Pure, like the machine."""
+"""The arithmetic of limits: token buckets, and shares of a queue's budget. Pure, like the machine."""

@@ -15,7 +15,8 @@ A family number is never reused for something else, also when its family is reti
     DUE             due, task id                                -
     DEAD            queue, died, task id                        -
     DEDUP           queue, request id                           rows.Dedup
-    FORGET          when, key                                   - (of a DEDUP, RECENT, CLAIM_REQUEST, BUCKET or DISCARD)
+    FORGET          when, key                                   - (of a DEDUP, RECENT, CLAIM_REQUEST, BUCKET or DISCARD,
+                                                                  or of a result, a REPORT, that goes before its task)
     RECENT          token                                       rows.Recent, the first answer to a settled claim
     RETENTION       when, task id                               -
     SCHEDULE        queue, name                                 rows.Schedule
@@ -139,6 +140,11 @@ def ready_lane(queue: bytes, priority: int, tenant: bytes = b"", limit_key: byte
 
 def ready(queue: bytes, priority: int, sequence: int, tenant: bytes = b"", limit_key: bytes = b"") -> bytes:
     return ready_lane(queue, priority, tenant, limit_key) + _pack_u64(sequence)
+
+
+def ready_at(lane: bytes, sequence: int) -> bytes:
+    """The READY key of a place in a lane, of which `lane` is the prefix."""
+    return lane + _pack_u64(sequence)
 
 
 def ready_queue(queue: bytes) -> bytes:

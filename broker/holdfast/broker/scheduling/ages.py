@@ -2,6 +2,8 @@
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from holdfast.machine import keys
@@ -66,6 +68,13 @@ class Ages:
             if self._complete:
                 return None
             self._refill(claiming)
+
+    def elders(self, claiming: set[int], count_max: int) -> Iterator[Elder]:
+        """The oldest ones in order, as far as they are held; nothing may change meanwhile."""
+        if self.head(claiming) is None:
+            return
+        held = heapq.merge(self._line, sorted(self._returned)) if self._returned else self._line
+        yield from islice((elder for elder in held if elder.sequence in self._live), count_max)
 
     def mark(self, claiming: set[int]) -> int:
         """No such task has a smaller sequence."""

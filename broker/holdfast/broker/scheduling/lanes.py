@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 from holdfast.broker.scheduling.lines import Line, Lines
@@ -18,35 +19,47 @@ KEYS_HELD_MAX = 256  # of one tenant
 ASIDE_MAX = 4096
 LANES_HELD_MAX = 8192  # of one queue
 RESUMES_MAX = 10_000
+DEBT_MAX = 1000  # of a tenant: it is paid by turns, and forgotten with its last task
+LINES_AT_ONCE = 64  # opened together: two reads for all of them instead of a search for each
 
 
 class Lane:
     """One line of a tenant's tasks with the same limit key; it is read when its turn comes."""
 
-    __slots__ = ("line", "mark", "name", "tenant")
+    __slots__ = ("line", "name", "tenant")
 
-    def __init__(self, name: bytes, tenant: "Tenant", mark: int | None, line: Line | None = None) -> None:
+    def __init__(self, name: bytes, tenant: "Tenant", line: Line | None) -> None:
         self.name = name  # the limit key
         self.tenant = tenant
-        self.mark = mark  # from where to read; None: as the index says
         self.line = line
 
 
 class Tenant:
     """One tenant's lanes of one priority."""
 
-    __slots__ = ("credit", "keys", "name")
+    __slots__ = ("credit", "debt", "keys", "name")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.credit = 0  # how many tasks it may still give in its turn
+        self.debt = 0  # how many it gave out of turn, because they were the oldest: its next turns are shorter by them
         self.keys: Keys
+
+    def begin_turn(self, weight: int) -> bool:
+        """False if it gave all of this turn before."""
+        paid = min(self.debt, weight)
+        self.debt -= paid
+        self.credit = weight - paid
+        return self.credit > 0
+
+    def owe(self) -> None:
+        self.debt = min(self.debt + 1, DEBT_MAX)
 
 
 class _Seeds(NamedTuple):
     """Lanes of one tenant that the walk over all has met."""
 
-    marks: dict[bytes, int | None]  # by limit key, in order; None: as the index says
+    limit_keys: list[bytes]  # in order
     is_all: bool
 
 
@@ -79,26 +92,23 @@ class Shelf:
 class Keys(Turns[Lane]):
     """The lanes of one tenant take turns, one task at a time."""
 
-    __slots__ = ("_marks", "_ring", "_tenant", "last")
+    __slots__ = ("_ring", "_tenant", "last")
 
     def __init__(self, ring: "Ring", tenant: Tenant, seeds: _Seeds | None, resume: bytes | None) -> None:
         self._ring = ring
         self._tenant = tenant
-        self._marks: dict[bytes, int | None] = {} if seeds is None else seeds.marks
         self.last: bytes | None = resume  # whose turn was the last one
-        is_all = seeds is not None and seeds.is_all
-        walk_from = None if is_all else b"" if resume is None else resume + b"\0"
+        names = seeds.limit_keys if seeds is not None and seeds.is_all else None
+        walk_from = None if names is not None else b"" if resume is None else resume + b"\0"
         stays = None if tenant.name else b""
         super().__init__(walk_from, held_max=KEYS_HELD_MAX, aside_max=KEYS_HELD_MAX, stays=stays, few=True)
         if stays is not None:
             self._meet([b""])
-        if is_all:
-            names = list(self._marks)
+        if names is not None:
             if resume is not None:
                 at = bisect_right(names, resume)
                 names = names[at:] + names[:at]
             self._meet(names)
-        self._marks = {}
 
     def finish_turn(self, item: Lane) -> None:
         self.last = item.name
@@ -109,17 +119,13 @@ class Keys(Turns[Lane]):
         prefix = keys.lane(shelf.queue, self._ring.band.priority, self._tenant.name, b"")
         rows = shelf.kv.scan(prefix + after, keys.after_prefix(prefix), KEYS_PAGE)
         n = len(prefix)
-        self._marks = {key[n:]: LaneRow.decode(row).mark for key, row in rows}
-        names = list(self._marks)
+        names = [key[n:] for key, _ in rows]
         return Page(names, len(rows), names[-1] + b"\0" if len(rows) == KEYS_PAGE else None)
-
-    def _read_up(self) -> None:
-        self._marks = {}
 
     def _make(self, name: bytes) -> Lane:
         self._ring.shelf.lanes += 1
         is_plain = not name and not self._tenant.name
-        return Lane(name, self._tenant, self._marks.get(name), self._ring.band.line if is_plain else None)
+        return Lane(name, self._tenant, self._ring.band.line if is_plain else None)
 
     def _forgotten(self, item: Lane) -> None:
         shelf = self._ring.shelf
@@ -149,7 +155,7 @@ class Ring(Turns[Tenant]):
         super().__init__(walk_from, held_max=TENANTS_HELD_MAX, aside_max=ASIDE_MAX, stays=b"")
         if band.line.head() is not None or not band.line.complete:
             if not walks:
-                self._seeds[b""] = _Seeds({}, is_all=True)
+                self._seeds[b""] = _Seeds([], is_all=True)
             self.add(b"")
             self._read_up()
 
@@ -178,7 +184,7 @@ class Ring(Turns[Tenant]):
             return lane if is_all else None
         is_all = self.rests and not self.lost
         if is_all:
-            self._seeds[tenant] = _Seeds({limit_key: None} if tenant or limit_key else {}, is_all=True)
+            self._seeds[tenant] = _Seeds([limit_key] if tenant or limit_key else [], is_all=True)
         added = self.add(tenant)
         if self._seeds:
             self._read_up()
@@ -187,17 +193,48 @@ class Ring(Turns[Tenant]):
     def line(self, lane: Lane) -> Line:
         """The lane's tasks."""
         if lane.line is None:
-            lane.line = self.open_line(lane.tenant.name, lane.name, lane.mark)
+            lanes = self._next_closed(lane)
+            for each, line in zip(
+                lanes, self.open_lines([(each.tenant.name, each.name) for each in lanes]), strict=True
+            ):
+                each.line = line
+        assert lane.line is not None
         return lane.line
 
-    def open_line(self, tenant: bytes, limit_key: bytes, mark: int | None = None) -> Line:
-        """The tasks of a lane that is not plain, from a mark on; None: from that of the state."""
-        shelf, priority, is_empty = self.shelf, self.band.priority, False
-        if mark is None:
-            row = shelf.kv.get(keys.lane(shelf.queue, priority, tenant, limit_key))
-            mark, is_empty = (shelf.next_sequence(), True) if row is None else (LaneRow.decode(row).mark, False)
-        prefix = keys.ready_lane(shelf.queue, priority, tenant, limit_key)
-        return Line(prefix, mark, complete=is_empty, is_plain=False)
+    def _next_closed(self, lane: Lane) -> list[Lane]:
+        """The lane, and those without a line whose turns come soon after it, as far as there is room."""
+        lanes = [lane]
+        following = (next(iter(tenant.keys.due.values()), None) for tenant in self.due.values())
+        for each in islice(following, LINES_AT_ONCE):
+            if each is not None and each is not lane:
+                if each.line is not None or not self.shelf.lines.has_room_for(len(lanes)):
+                    break
+                lanes.append(each)
+        return lanes
+
+    def open_lines(self, names: list[tuple[bytes, bytes]]) -> list[Line]:
+        """The tasks of lanes (tenant and limit key) that are not plain, from the marks of the state on."""
+        shelf, priority = self.shelf, self.band.priority
+        queue, lines = shelf.queue, shelf.lines
+        rows = shelf.kv.get_many([keys.lane(queue, priority, *name) for name in names])
+        lanes = [None if row is None else LaneRow.decode(row) for row in rows]
+        prefixes = [keys.ready_lane(queue, priority, *name) for name in names]
+        # Mostly the mark is just where the first task is, and there is no other.
+        firsts = shelf.kv.get_many(
+            [keys.ready_at(prefix, lane.mark) for prefix, lane in zip(prefixes, lanes, strict=True) if lane is not None]
+        )
+        found = iter(firsts)
+        opened = []
+        for prefix, lane in zip(prefixes, lanes, strict=True):
+            if lane is None:
+                opened.append(Line(prefix, shelf.next_sequence(), complete=True, is_plain=False))
+                continue
+            line = Line(prefix, lane.mark, complete=False, is_plain=False)
+            first = next(found)
+            if first is not None:
+                lines.begin(line, first, is_all=lane.ready == 1)
+            opened.append(line)
+        return opened
 
     def freed(self, tenant: bytes) -> None:
         """Something of the tenant has ended."""
@@ -217,10 +254,10 @@ class Ring(Turns[Tenant]):
     def _read(self, after: bytes) -> Page:
         page_lanes = self._page_lanes
         rows = self.shelf.kv.scan(self._prefix + after, keys.after_prefix(self._prefix), page_lanes)
-        found: dict[bytes, dict[bytes, int | None]] = {}
-        for key, row in rows:
+        found: dict[bytes, list[bytes]] = {}
+        for key, _ in rows:
             tenant, limit_key = keys.lane_names(key, self._prefix)
-            found.setdefault(tenant, {})[limit_key] = LaneRow.decode(row).mark
+            found.setdefault(tenant, []).append(limit_key)
         names = list(found)
         is_cut = len(rows) == page_lanes
         self._seeds = {name: _Seeds(found[name], is_all=not is_cut or name != names[-1]) for name in names}

@@ -84,9 +84,8 @@ class Lines:
         # Lines with tasks, but the plain ones; the one that was longest not used is the first to forget its tasks.
         self._held: OrderedDict[Line, None] = OrderedDict()
 
-    @property
-    def has_room(self) -> bool:
-        return self.size < self._tasks_max
+    def has_room_for(self, tasks: int) -> bool:
+        return self.size + tasks <= self._tasks_max
 
     def head(self, line: Line) -> Place | None:
         """The first task of a line that is still ready."""
@@ -109,6 +108,17 @@ class Lines:
         self.size -= 1
         self.claiming.add(place[0])
         return place
+
+    def begin(self, line: Line, row: bytes, *, is_all: bool) -> None:
+        """The READY row at the cursor of a new line, and whether it is the only one."""
+        sequence = line.cursor
+        line.cursor += 1
+        line.complete = is_all
+        if sequence not in self.claiming:
+            line.line.append((sequence, *split_ready_row(row)))
+            self.size += 1
+            self._held[line] = None
+            self._shrink(line)
 
     def append(self, line: Line, place: Place) -> None:
         """The task became ready."""

@@ -4,9 +4,10 @@ Soft state of the leader: it can be thrown away at any moment and is rebuilt laz
 replicated low-water marks, so neither start-up nor fail-over gets slower with the backlog or the number of tenants.
 
 The order: the highest priority first; within a priority tenants take turns by weight, within a tenant limit keys take
-turns one task at a time, and within a key it is first in, first out. A share of the picks takes the oldest task of any
-instead: with S percent, a task that n older ones were ready before is picked within (n + 1) * ceil(100 / S) picks,
-unless a limit holds it or them up.
+turns one task at a time, and within a key it is first in, first out. A share of the picks takes the oldest task that no
+limit blocks instead, whatever its priority; its tenant's next turn is shorter by it. With S percent, a task that n
+older ones were ready before is picked within (n + 1) * ceil(100 / S) picks while no limit holds it up. Where so many
+older ones are blocked that the oldest open one is not found, those picks go to the priorities in turn: none starves.
 """
 
 import heapq
@@ -179,7 +180,7 @@ class Scheduler:
         while len(places) < tasks_max and (room > 0 or not places):
             found: Found | None = None
             if (window.picks + 1) * share_percent % 100 < share_percent:  # spread evenly: with 10, every tenth pick
-                found = window.oldest(now_ms)
+                found = window.oldest(now_ms) or self._in_next_band(window, now_ms, blocked)
             if found is None:
                 first, found = self._top(window, first, now_ms, blocked)
                 if found is None:
@@ -188,6 +189,8 @@ class Scheduler:
             place = lines.pop(line)
             if lane is not None:
                 window.finish_turn(band, lane)
+            else:
+                window.gave_out_of_turn(band, tenant)
             window.picks += 1
             window.shelf.looks.left += LOOKS_PER_TASK
             if tenant or limit_key:
@@ -208,19 +211,30 @@ class Scheduler:
     def _top(self, window: Window, first: int, now_ms: int, blocked: dict[Name, int]) -> tuple[int, Found | None]:
         """The next task by priority and turns, from the band in place `first` on, and in which place it was found."""
         for at in range(first, BANDS):
-            band = window.bands[at]
-            if band.ring is None:
-                if window.lines.head(band.line) is not None:
-                    return at, (band, b"", b"", band.line, None)
-                continue
-            lane = window.next_lane(band, now_ms, blocked)
-            if lane is not None:
-                assert lane.line is not None
-                return at, (band, lane.tenant.name, lane.name, lane.line, lane)
+            band, found = window.bands[at], self._in_band(window, at, now_ms, blocked)
+            if found is not None:
+                return at, found
             if window.unfinished and band.ring is not None and band.ring.barren < 2:
                 break  # there may be something yet
             window.shelf.looks.left = LOOKS
         return first, None
+
+    def _in_next_band(self, window: Window, now_ms: int, blocked: dict[Name, int]) -> Found | None:
+        """The next task by turns of another priority each time."""
+        found = self._in_band(window, window.next_band(), now_ms, blocked)
+        window.shelf.looks.left = LOOKS
+        return found
+
+    def _in_band(self, window: Window, at: int, now_ms: int, blocked: dict[Name, int]) -> Found | None:
+        """The next task by turns of the priority in place `at`."""
+        band = window.bands[at]
+        if band.ring is None:
+            return None if window.lines.head(band.line) is None else (band, b"", b"", band.line, None)
+        lane = window.next_lane(band, now_ms, blocked)
+        if lane is None:
+            return None
+        assert lane.line is not None
+        return band, lane.tenant.name, lane.name, lane.line, lane
 
     def _picked(self, window: Window, places: list[Spot], touched: _Touched, size_bytes: int, now_ms: int) -> Picked:
         marks = self._marks(window, touched)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.broker.scheduling.ages import Ages, Elder
 from holdfast.broker.scheduling.gates import Gates, Name
-from holdfast.broker.scheduling.lanes import Band, Lane, Ring, Shelf
+from holdfast.broker.scheduling.lanes import Band, Lane, Ring, Shelf, Tenant
 from holdfast.broker.scheduling.lines import Line, Lines, Place, Spot
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
@@ -14,6 +14,7 @@ from holdfast.machine.rows import BANDS
 LOOKS = 512  # lanes that a pick may look at in vain, and a few more for each task that it finds
 LOOKS_PER_TASK = 4
 LOOKS_OVER_MAX = 512  # further lanes that are held already: nothing need be read for them
+ELDERS_MAX = 64  # that are looked at for one that is not blocked
 WAKES_MAX = 10_000
 KEYS_BLOCKED_MAX = 16_384
 
@@ -26,8 +27,8 @@ class Window:
     """One queue. What it holds is a part of the index and of the state, as of the newest batch that was applied."""
 
     __slots__ = (
-        "_key_blocked", "_tenants_blocked", "ages", "bands", "gates", "hope", "lines", "passing", "picks", "queue",
-        "rings", "shelf", "unfinished", "wakes",
+        "_bands_tried", "_key_blocked", "_tenants_blocked", "ages", "bands", "gates", "hope", "lines", "passing",
+        "picks", "queue", "rings", "shelf", "unfinished", "wakes",
     )  # fmt: skip
 
     def __init__(self, queue: bytes, bands: list[Band], lines: Lines, shelf: Shelf, ages: Ages, gates: Gates) -> None:
@@ -46,6 +47,7 @@ class Window:
         self.wakes: dict[Name, int] = {}  # when what a rate blocks opens
         self._key_blocked: dict[bytes, set[tuple[int, bytes]]] = {}  # by limit key: priority and tenant of lanes
         self._tenants_blocked = False  # if not, no ring has set any aside
+        self._bands_tried = 0
 
     def band(self, priority: int) -> Band:
         return self.bands[BANDS - 1 - priority]
@@ -72,8 +74,6 @@ class Window:
                 self._enter_new_lane(band.ring, place, tenant, limit_key)
             elif lane.line is not None:
                 self.lines.append(lane.line, place)
-            elif lane.mark is not None:
-                lane.mark = min(lane.mark, place[0])
         else:
             self.lines.append(band.line, place)
             if band.ring is not None and band.ring.lane(b"", b"") is None:
@@ -81,10 +81,7 @@ class Window:
 
     def _enter_new_lane(self, ring: Ring, place: Place, tenant: bytes, limit_key: bytes) -> None:
         lane = ring.came(tenant, limit_key)
-        if lane is None:
-            return
-        lane.mark = place[0]  # with only this task in it, nothing need be read
-        if self.lines.has_room:
+        if lane is not None and self.lines.has_room_for(1):  # with only this task in it, nothing need be read
             prefix = keys.ready_lane(self.queue, ring.band.priority, tenant, limit_key)
             lane.line = Line(prefix, place[0], complete=True, is_plain=False)
             self.lines.append(lane.line, place)
@@ -160,23 +157,18 @@ class Window:
 
         Into `blocked` goes what a rate holds up, and until when.
         """
-        ring, looks, closed = band.ring, self.shelf.looks, self.gates.closed
+        ring, looks, gates = band.ring, self.shelf.looks, self.gates
         assert ring is not None
         while (tenant := ring.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
             is_empty = tenant.keys.is_empty  # it gave its last before its turn was over
-            until_ms = None if is_empty else closed(keys.SCOPE_TENANT, tenant.name, now_ms, blocked)
+            until_ms = None if is_empty else gates.closed(keys.SCOPE_TENANT, tenant.name, now_ms, blocked)
             if until_ms is None:
-                while (lane := tenant.keys.current(looks)) is not None:
-                    if self.lines.head(ring.line(lane) if lane.line is None else lane.line) is None:
-                        tenant.keys.drop(lane)
-                    elif lane.name and closed(keys.SCOPE_KEY, lane.name, now_ms, blocked) is not None:
-                        tenant.keys.set_aside(lane)
-                        self._note_blocked(lane.name, band.priority, tenant.name)
-                    else:
-                        if not tenant.credit:
-                            tenant.credit = self.gates.rules.weight(tenant.name)
+                lane = self._open_lane(ring, tenant, now_ms, blocked)
+                if lane is not None:
+                    if tenant.credit or tenant.begin_turn(gates.rules.weight(tenant.name)):
                         return lane
-                    looks.left -= 1
+                    ring.finish_turn(tenant)  # it gave all of this turn before
+                    continue
                 if not tenant.keys.rests and tenant.keys.barren < 2:
                     break  # there was nothing left to look with
             looks.left -= 1
@@ -192,6 +184,20 @@ class Window:
         if ring.is_plain and tenant is None:
             self._drop_ring(band)
         return None
+
+    def _open_lane(self, ring: Ring, tenant: Tenant, now_ms: int, blocked: dict[Name, int]) -> Lane | None:
+        """The lane of a tenant whose turn it is, if one is open."""
+        looks = self.shelf.looks
+        while (lane := tenant.keys.current(looks)) is not None:
+            if self.lines.head(ring.line(lane) if lane.line is None else lane.line) is None:
+                tenant.keys.drop(lane)
+            elif lane.name and self.gates.closed(keys.SCOPE_KEY, lane.name, now_ms, blocked) is not None:
+                tenant.keys.set_aside(lane)
+                self._note_blocked(lane.name, ring.band.priority, tenant.name)
+            else:
+                break
+            looks.left -= 1
+        return lane
 
     def _drop_ring(self, band: Band) -> None:
         """There is only the plain lane left, if at all."""
@@ -227,17 +233,28 @@ class Window:
                 self._drop_ring(band)
 
     def oldest(self, now_ms: int) -> Found | None:
-        """Where the oldest ready task is; None if there is none, or it is blocked."""
+        """Where the oldest ready task is that is not blocked; None if there is none among the first."""
         heads = [(head[0], band) for band in self.bands if (head := self.lines.head(band.line)) is not None]
         plain = min(heads, key=lambda head: head[0]) if heads else None
-        elder = self.ages.head(self.lines.claiming) if self.rings else None
-        if elder is None or (plain is not None and plain[0] < elder.sequence):
-            return None if plain is None else (plain[1], b"", b"", plain[1].line, None)
-        if self.gates.closed(keys.SCOPE_TENANT, elder.tenant, now_ms) is not None:
-            return None
-        if self.gates.closed(keys.SCOPE_KEY, elder.limit_key, now_ms) is not None:
-            return None
-        return self._elder_line(elder)
+        closed = self.gates.closed
+        for elder in self.ages.elders(self.lines.claiming, ELDERS_MAX) if self.rings else ():
+            if plain is not None and plain[0] < elder.sequence:
+                break
+            if closed(keys.SCOPE_TENANT, elder.tenant, now_ms) is not None:
+                continue
+            if closed(keys.SCOPE_KEY, elder.limit_key, now_ms) is None:
+                return self._elder_line(elder)
+        return None if plain is None else (plain[1], b"", b"", plain[1].line, None)
+
+    def next_band(self) -> int:
+        """The place of a priority, another one each time."""
+        self._bands_tried = (self._bands_tried + 1) % BANDS
+        return self._bands_tried
+
+    def gave_out_of_turn(self, band: Band, tenant: bytes) -> None:
+        held = None if band.ring is None else band.ring.known.get(tenant)
+        if held is not None:
+            held.owe()
 
     def _elder_line(self, elder: Elder) -> Found | None:
         band = self.band(elder.priority)
@@ -245,7 +262,7 @@ class Window:
             return None
         lane = band.ring.lane(elder.tenant, elder.limit_key)
         if lane is None:  # its line is read for this one task only
-            line = self.passing = band.ring.open_line(elder.tenant, elder.limit_key)
+            line = self.passing = band.ring.open_lines([(elder.tenant, elder.limit_key)])[0]
         else:
             line = band.ring.line(lane)
         if self.lines.head(line) is None:
