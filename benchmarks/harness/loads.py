@@ -69,14 +69,14 @@ def options_of(spec: LoadSpec) -> Callable[[int], dict[str, Any]] | None:
         return None
 
     def options(number: int) -> dict[str, Any]:
-        # Mixed so that every tenant has tasks of every priority and of every key.
+        # Mixed so that every tenant has tasks of every priority.
         made: dict[str, Any] = {}
         if tenants:
             made["tenant"] = tenant_name(number % tenants)
         if priorities:
             made["priority"] = (number // 97 + number) % priorities
         if limit_keys:
-            made["limit_key"] = f"key-{(number // 89 + number) % limit_keys}"
+            made["limit_key"] = f"key-{(number // 89 * spec.limit_keys_mixed + number) % limit_keys}"
         if spec.run_at_ms:
             made["run_at_ms"] = spec.run_at_ms
         return made

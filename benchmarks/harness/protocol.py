@@ -47,7 +47,8 @@ class LoadSpec:
     # What the tasks of a producer have besides; 0: nothing of the kind.
     tenants: int = 0  # different ones, taken in turn
     priorities: int = 0  # different ones, mixed
-    limit_keys: int = 0  # different ones, mixed
+    limit_keys: int = 0  # different ones, taken in turn: with as many tenants each has its own
+    limit_keys_mixed: bool = False  # every tenant has tasks of every key
     run_at_ms: int = 0  # since the Unix epoch
     lease_ends_s: float = 0.0  # of one who holds
 

@@ -175,13 +175,14 @@ def test_move_and_router_start_scenarios_count_and_report_everything(tmp_path: P
 def test_the_limits_scenario_counts_and_reports_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "limits", "--tasks", "500")
     limits = {name: figure["reached"]["median"] for name, figure in figures_of(scenarios["limits"]).items()}
-    kinds = ("plain", "priorities", "tenants", "caps of the queue", "caps of keys", "all together")
+    together = "tenants, caps and priorities"
+    kinds = ("plain", "priorities", "tenants", "caps", "rates", together, "everything, a lane for each task")
     assert scenarios["limits"]["counts"] == {"succeeded": len(kinds) * 500}
     for kind in kinds:
         assert min(limits[f"{what}, {kind}"] for what in ("rate", "server", "clients")) > 0
-    assert figures_of(scenarios["limits"])["cost of all together"]["target"] == "≤ 25 %"
-    assert limits["cost of all together"] == pytest.approx(
-        100 * (1 - limits["rate, all together"] / limits["rate, plain"])
+    assert figures_of(scenarios["limits"])[f"cost of {together}"]["target"] == "≤ 25 %"
+    assert limits[f"cost of {together}"] == pytest.approx(
+        100 * (1 - limits[f"rate, {together}"] / limits["rate, plain"])
     )
     spent_us = {kind: limits[f"server, {kind}"] + limits[f"clients, {kind}"] for kind in kinds}
     for kind in kinds[1:]:
