@@ -3,6 +3,7 @@ lives and goes on talking to the others."""
 
 import asyncio
 import random
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -155,11 +156,19 @@ async def test_another_version_is_told_from_another_protocol(ports: Mapping[str,
 
 # --- what comes after a good hello ----------------------------------------------------------------------------
 
+
+def head_of(size: int) -> bytes:
+    """Of a frame of this size that never comes."""
+    head = size.to_bytes(4, "big") + bytes(4)
+    return head + zlib.crc32(head).to_bytes(4, "big")
+
+
 BAD_FRAMES: dict[str, tuple[bytes, Reason]] = {
-    "empty": (bytes(8), Reason.FRAME_EMPTY),
-    "oversized": (b"\xff\xff\xff\xff" + bytes(4), Reason.FRAME_OVERSIZED),
+    "empty": (frame_head(b""), Reason.FRAME_EMPTY),
+    "oversized": (head_of(2**32 - 1), Reason.FRAME_OVERSIZED),
     "damaged": (frame_head(b"\x01abc") + b"\x01abd", Reason.FRAME_DAMAGED),
-    "text": (b"GET / HTTP/1.1\r\n\r\n", Reason.FRAME_OVERSIZED),
+    "damaged length": (b"\x00\x10" + frame_head(b"\x01abc")[2:] + b"\x01abc", Reason.FRAME_DAMAGED),
+    "text": (b"GET / HTTP/1.1\r\n\r\n", Reason.FRAME_DAMAGED),
     "unknown word": (frame_head(b"\x00\x77") + b"\x00\x77", Reason.FRAME_UNEXPECTED),
     "answer to nothing": (
         frame_head(encode_word(BlankTold(1, blank=True))) + encode_word(BlankTold(1, blank=True)),
@@ -197,6 +206,29 @@ async def test_a_frame_that_ends_in_the_middle(ports: Mapping[str, int]) -> None
             cut.write(frame_head(bytes(1000)) + bytes(10))
         await until(lambda: one.peers.counters.broken[Reason.FRAME_TRUNCATED] == 1, "the end to be noticed")
         assert one.frames == []
+
+
+async def test_a_frame_that_does_not_go_on(ports: Mapping[str, int]) -> None:
+    """Of another node's machine that hangs, or its program: the connection must not be mute for ever."""
+    limits = PeerLimits(dead_seconds=0.8)
+    large = body("large") + bytes(500_000)
+    async with PeerNode("n1", pair(ports), limits=limits) as one, await Stranger.dial(one.port) as slow:
+        slow.say_hello(hello_of("n2", "n1"))
+        await slow.hear(preface=True)
+        stream = frame_head(large) + large
+        for place in range(0, len(stream), len(stream) // 10):  # longer than the deadline, but it goes on
+            slow.write(stream[place : place + len(stream) // 10])
+            await asyncio.sleep(0.1)
+        await one.expect(large)
+        await asyncio.sleep(1.1 * limits.dead_seconds)  # between frames there is no hurry
+        slow.write(stream[:1000])
+        await asyncio.sleep(0.1)
+        one.peers.pause_reading()
+        await asyncio.sleep(1.5 * limits.dead_seconds)  # nor while nobody reads
+        assert one.peers.counters.broken == {}
+        one.peers.resume_reading()
+        await slow.hear_end()
+        assert one.peers.counters.broken == {Reason.FRAME_UNFINISHED: 1}
 
 
 async def test_a_body_that_the_node_cannot_read_costs_the_connection(ports: Mapping[str, int]) -> None:
@@ -267,7 +299,7 @@ async def test_an_answer_to_an_earlier_question_does_not_count(ports: Mapping[st
 
 
 async def test_connections_without_a_hello_are_bounded(ports: Mapping[str, int]) -> None:
-    limits = PeerLimits(half_open_max=4)
+    limits = PeerLimits(half_open_max=4, hello_seconds_max=60)
     async with PeerNode("n1", pair(ports), limits=limits) as one:
         silent = [await Stranger.dial(one.port) for _ in range(20)]
         await until(lambda: one.peers.counters.refused[Reason.HALF_OPEN_MAX] == 16, "the oldest to make room")

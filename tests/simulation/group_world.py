@@ -150,6 +150,9 @@ class NodeWire:
     def send(self, identity: str, messages: list[Message]) -> None:
         self._network.send(self._me, identity, messages)
 
+    def drop(self, identity: str, detail: str) -> None:
+        raise ValueError(f"Expected no message of {identity} to be refused, for it is correct, but one was: {detail}.")
+
     def pause_reading(self) -> None:
         """Everything fits."""
 
@@ -379,10 +382,7 @@ class Node:
     async def _checkpoint(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS * self.machine.rng.random())
-            for replica in list(self.replicas.values()):
-                if self.checkpointer.is_due(replica):
-                    await self.checkpointer.flush(replica)
-            await self.checkpointer.cut()
+            await self.checkpointer.look()
 
     async def _sync(self, function: Callable[[], None]) -> None:
         machine = self.machine

@@ -428,9 +428,7 @@ class Node:
     async def _checkpoint(self) -> None:
         while True:
             await asyncio.sleep(self.watch_seconds * self._machine.rng.random())
-            if self.checkpointer.is_due(self.replica):
-                await self.checkpointer.flush(self.replica)
-            await self.checkpointer.cut()
+            await self.checkpointer.look()
 
     # --- promises that hold at every moment -------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.broker.log import frames
 from holdfast.broker.log.frames import BLOCK_BYTES, FRAMES_START
-from holdfast.broker.log.node_log import Entry, LogDamagedError, LogFormatError, NodeLog
+from holdfast.broker.log.node_log import READ_AHEAD_BYTES, Entry, LogDamagedError, LogFormatError, NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 32 * 1024
@@ -264,12 +264,65 @@ def test_a_round_that_makes_no_sense_is_damage(body: bytes, reason: str) -> None
     assert reason in refused(disk).reason
 
 
-def test_an_entry_that_changes_under_a_running_log_is_told() -> None:
-    disk = make_disk(1)
+RECORD_STARTS = {index: index * BLOCK_BYTES + frames.FRAME_HEADER_BYTES for index in (1, 2, 3)}
+RECORD_BITS = 8 * (frames.RECORD_HEADER_BYTES + 100)
+
+
+@pytest.mark.parametrize("is_reopened", [False, True], ids=["since it was written", "since it was found"])
+def test_no_bit_of_a_record_can_change_under_a_running_log(is_reopened: bool) -> None:
+    """A disk goes bad while the node runs: what is read then is sent to others and applied, so every bit counts."""
+    disk = FakeDisk(random.Random(0))
     log = reopen(disk)
-    disk.flip_bit(FIRST, FRAMES_START + frames.FRAME_HEADER_BYTES)
-    with pytest.raises(LogDamagedError, match="entry 1 of shard 1 was here at start"):
-        list(log.entries(1, 0))
+    write_rounds(log, 1, 3)
+    if is_reopened:
+        disk.restart()
+        log = reopen(disk)
+    assert indexes(log) == [1, 2, 3]
+    for bit in range(RECORD_BITS):
+        at = RECORD_STARTS[2] + bit // 8
+        disk.flip_bit(FIRST, at, bit % 8)
+        reading = log.entries(1, 0)
+        assert next(reading).index == 1
+        with pytest.raises(LogDamagedError) as caught:
+            next(reading)
+        assert (caught.value.file, caught.value.offset) == (FIRST, RECORD_STARTS[2])
+        assert caught.value.reason == "entry 2 of shard 1 is not as it was written"
+        assert next(log.entries(1, 2)).index == 3
+        disk.flip_bit(FIRST, at, bit % 8)
+    assert indexes(log) == [1, 2, 3]
+
+
+def test_a_length_that_is_damaged_does_not_decide_how_much_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = make_disk(3)
+    log = reopen(disk)
+    disk.flip_bit(FIRST, RECORD_STARTS[2] + frames.RECORD_HEADER_BYTES - 1, 7)  # two GiB
+    lengths: list[int] = []
+    read = disk.read
+
+    def read_and_note(handle: int, offset: int, length: int) -> bytes:
+        lengths.append(length)
+        return read(handle, offset, length)
+
+    monkeypatch.setattr(disk, "read", read_and_note)
+    with pytest.raises(LogDamagedError):
+        list(log.entries(1, 1))
+    assert max(lengths) <= READ_AHEAD_BYTES
+
+
+def test_what_replaced_an_entry_is_checked_against_its_own_record() -> None:
+    disk = FakeDisk(random.Random(0))
+    log = reopen(disk)
+    write_rounds(log, 1, 3)
+    log.stage_truncate(1, 2)
+    log.stage_entry(1, 2, 2, b"another")
+    log.stage_hard_state(1, b"vote")
+    log.stage_entry(1, 3, 2, b"one more")
+    flush = log.begin_flush()
+    assert flush is not None
+    flush.run()
+    flush.done()
+    for each in (log, reopen(disk)):
+        assert [(entry.term, entry.payload) for entry in each.entries(1, 1)] == [(2, b"another"), (2, b"one more")]
 
 
 def test_a_copy_of_the_log_as_a_payload_is_no_part_of_the_log() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from holdfast.broker.raft.codec import (
     MEMBER_BYTES_MAX,
     MEMBERS_MAX,
+    TIME_MS_MAX,
     FrameError,
     decode,
     decode_configuration,
@@ -18,6 +19,7 @@ from holdfast.broker.raft.messages import (
     NO_OP,
     PROBE,
     REGULAR,
+    TERM_MAX,
     Append,
     AppendReply,
     Configuration,
@@ -60,7 +62,8 @@ def appends(draw: st.DrawFn) -> Append:
     ]
     previous_term = draw(st.integers(0, terms[0])) if terms else draw(st.integers(0, 50))
     term = draw(st.integers(50, 2**62))
-    return Append(term, previous_index, previous_term, tuple(entries), draw(NUMBERS), draw(NUMBERS), draw(NUMBERS))
+    now_ms = draw(st.integers(0, TIME_MS_MAX))
+    return Append(term, previous_index, previous_term, tuple(entries), draw(NUMBERS), draw(NUMBERS), now_ms)
 
 
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
@@ -109,6 +112,21 @@ def test_a_changed_byte_is_refused_or_makes_another_whole_message(message: Messa
         return
     assert encode(other) == bytes(whole)
     assert other != message
+
+
+@pytest.mark.parametrize("term", [TERM_MAX + 1, 2**63 - 1, 2**63])
+def test_a_term_that_nobody_could_count_on_from_is_refused(term: int) -> None:
+    """Adopted, it would be durable, and the next one could not be told to anybody."""
+    messages: list[Message] = [PreVote(term, 1, 1), PreVoteReply(term, True), VoteReply(term, False), TimeoutNow(term)]
+    messages += [RequestVote(term, 1, 1, True), Append(term, 1, 1, (), 1, 1), AppendReply(term, True, 1, 1)]
+    for message in messages:
+        with pytest.raises(FrameError):
+            decode(encode(message))
+
+
+def test_a_time_that_no_clock_shows_is_refused() -> None:
+    with pytest.raises(FrameError, match="no clock"):
+        decode(encode(Append(1, 1, 1, (), 1, 1, TIME_MS_MAX + 1)))
 
 
 def test_a_count_without_entries_makes_nothing() -> None:

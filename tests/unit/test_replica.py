@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+import structlog
 
 from holdfast.broker import rounds as rounds_module
 from holdfast.broker.clock import ShardClock
@@ -18,7 +19,17 @@ from holdfast.broker.raft.codec import decode, encode
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import MemoryJournal, found
 from holdfast.broker.raft.library import FOLLOWER, Timing
-from holdfast.broker.raft.messages import PROBE, Configuration
+from holdfast.broker.raft.messages import (
+    PROBE,
+    TERM_MAX,
+    Append,
+    AppendReply,
+    Configuration,
+    PreVote,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
 from holdfast.broker.raft.node_journal import NodeJournal, gone_of
 from holdfast.broker.recovery import recover_shard
 from holdfast.broker.replica import NewState, Replica
@@ -47,6 +58,7 @@ class OtherNode:
         self.rounds: Rounds | None = None
         self.raft = ShardRaft(OTHER, MemoryJournal(), now_s=-1e9, timing=PATIENT, draw=lambda: 0.5)
         self.heard = 0
+        self.drops: list[tuple[str, str]] = []
 
     def send(self, identity: str, messages: list[Message]) -> None:
         assert identity == OTHER
@@ -59,6 +71,9 @@ class OtherNode:
         answers, self.raft.outbox = self.raft.outbox, []
         assert self.rounds is not None
         self.rounds.receive(OTHER, [(SHARD, GROUP, encode(message)) for _to, message in answers])
+
+    def drop(self, identity: str, detail: str) -> None:
+        self.drops.append((identity, detail))
 
     def pause_reading(self) -> None:
         """It says little."""
@@ -235,10 +250,42 @@ async def test_what_is_asked_while_entries_are_applied_leaves_at_once(scene: Sce
     await scene.stop()
 
 
-async def test_a_damaged_message_is_dropped(scene: Scene) -> None:
-    scene.rounds.receive(OTHER, [(SHARD, GROUP, b"\xff nonsense"), (SHARD, GROUP + 1, b"of another group")])
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (b"\x07 nonsense", "a message of 10 bytes where it takes 9"),
+        (encode(RequestVote(2**63, 1, 1, transfer=True)), "a number that is too large"),
+        (encode(RequestVote(TERM_MAX + 1, 1, 1, transfer=True)), "a term that leaves no room for the next ones"),
+        (encode(RequestVote(TERM_MAX, 1, 1, transfer=True)), "too far ahead of term 2"),
+        (encode(Append(2, 1, 1, (), 0, 1)), f"entries of term 2, in which {ME} leads"),
+    ],
+)
+async def test_a_message_that_no_member_sends_costs_its_sender_the_connection(
+    scene: Scene, data: bytes, detail: str
+) -> None:
+    raft = scene.replica.raft
+    before = (raft.term, raft.voted_for, raft.last_index)
+    with structlog.testing.capture_logs() as logs:
+        # What follows it came by the same connection, and goes with it.
+        scene.rounds.receive(OTHER, [(SHARD, GROUP, data), (SHARD, GROUP, data)])
+        await settle()
+    assert [(sender, detail in found) for sender, found in scene.other.drops] == [(OTHER, True)]
+    said = [line for line in logs if line["event"] == "message_refused"]
+    assert [(line["sender"], line["shard"]) for line in said] == [(OTHER, SHARD)]
+    assert (raft.term, raft.voted_for, raft.last_index) == before
     await scene.enqueue()
     assert scene.shard.serves
+    await scene.stop()
+
+
+async def test_what_is_only_late_or_of_others_costs_nothing(scene: Scene) -> None:
+    late = [encode(Append(1, 1, 1, (), 0, 1)), encode(AppendReply(1, True, 99, 99)), encode(VoteReply(1, True))]
+    late += [encode(RequestVote(1, 1, 1)), encode(PreVote(1, 1, 1)), encode(TimeoutNow(1))]
+    messages = [(SHARD, GROUP, data) for data in late]
+    scene.rounds.receive(OTHER, [*messages, (SHARD, GROUP + 1, b"of another group"), (SHARD + 1, GROUP, b"elsewhere")])
+    await scene.enqueue()
+    assert scene.shard.serves
+    assert scene.other.drops == []
     await scene.stop()
 
 

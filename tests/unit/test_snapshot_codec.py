@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.broker.raft import codec as raft_codec
 from holdfast.broker.raft.codec import FrameError
-from holdfast.broker.raft.messages import Configuration, TimeoutNow
+from holdfast.broker.raft.messages import TERM_MAX, Configuration, TimeoutNow
 from holdfast.broker.snapshots.codec import (
     CHUNK_BYTES_MAX,
     FILE_BYTES_MAX,
@@ -29,6 +29,7 @@ from holdfast.broker.snapshots.messages import (
 )
 
 NUMBERS = st.integers(0, 2**63 - 1)
+TERMS = st.integers(0, TERM_MAX)
 CRCS = st.integers(0, 2**32 - 1)
 SIZES = st.integers(0, FILE_BYTES_MAX)
 NAMES = st.one_of(
@@ -46,8 +47,8 @@ def begins(draw: st.DrawFn) -> SnapshotBegin:
     configuration = Configuration.of(draw(st.integers(1, 2**63 - 1)), members[:voters], members[voters:])
     names = draw(st.lists(NAMES, unique=True, min_size=1, max_size=6))
     files = tuple(SnapshotFile(name, draw(SIZES), draw(CRCS)) for name in names)
-    index_term = draw(NUMBERS)
-    term = draw(st.integers(index_term, 2**63 - 1))
+    index_term = draw(TERMS)
+    term = draw(st.integers(index_term, TERM_MAX))
     return SnapshotBegin(term, draw(NUMBERS), draw(NUMBERS), index_term, configuration, files)
 
 
@@ -55,16 +56,22 @@ MESSAGES: st.SearchStrategy[SnapshotMessage] = st.one_of(
     begins(),
     st.builds(
         SnapshotChunk,
-        NUMBERS,
+        TERMS,
         NUMBERS,
         st.integers(0, FILES_MAX - 1),
         SIZES,
         CRCS,
         st.binary(min_size=1, max_size=50),
     ),
-    st.builds(SnapshotWants, NUMBERS, NUMBERS, st.integers(0, FILES_MAX), SIZES),
-    st.builds(SnapshotDone, NUMBERS, NUMBERS, NUMBERS, st.sampled_from(Outcome)),
+    st.builds(SnapshotWants, TERMS, NUMBERS, st.integers(0, FILES_MAX), SIZES),
+    st.builds(SnapshotDone, TERMS, NUMBERS, NUMBERS, st.sampled_from(Outcome)),
 )
+
+
+@pytest.mark.parametrize("term", [TERM_MAX + 1, 2**63])
+def test_a_term_that_nobody_could_count_on_from_is_refused(term: int) -> None:
+    with pytest.raises(FrameError):
+        decode(encode(SnapshotWants(term, 1, 0, 0)))
 
 
 @given(MESSAGES)

@@ -18,7 +18,7 @@ CLOCK_SECONDS: Final = 1.0
 # may have entries from a time when more was allowed in one call.
 _BODY_BYTES_MAX: Final = BATCH_BYTES_LIMIT + 4 * 1024 * 1024
 
-PEER_LIMITS: Final = PeerLimits(body_bytes_max=_BODY_BYTES_MAX, outgoing_bytes_max=_BODY_BYTES_MAX)
+PEER_LIMITS: Final = PeerLimits(body_bytes_max=_BODY_BYTES_MAX)
 
 
 class PeerWire:
@@ -46,6 +46,9 @@ class PeerWire:
             return
         self._evidence.note(identity, wall_ms)
         self._rounds.receive(identity, messages)
+
+    def drop(self, identity: str, detail: str) -> None:
+        self._peers.drop(identity, detail)
 
     def pause_reading(self) -> None:
         self._peers.pause_reading()

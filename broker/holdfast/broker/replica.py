@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.broker.checkpoints import Flushable
 from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.raft.codec import FrameError, decode, encode
+from holdfast.broker.raft.codec import decode, encode
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import NOTHING, found
 from holdfast.broker.raft.library import LEADER
@@ -16,12 +16,9 @@ from holdfast.broker.shard import Shard
 from holdfast.broker.snapshots.codec import is_snapshot_message
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
-from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError, shard_not_found
 
 LOOK_SECONDS = 0.25  # between looks at what changes slowly: clocks, members, who needs a snapshot
-
-_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +77,12 @@ class Replica:
     # --- a round ----------------------------------------------------------------------------------------------
 
     def deliver(self, sender: str, data: bytes, now_s: float) -> None:
-        """One message of another replica. Bytes that are none are dropped: the frame was whole, so it is a fault of the
-        sender's program, and must not end this one."""
+        """One message of another replica. Raises `FrameError` for bytes that are none and `ImpossibleMessageError` for
+        what no correct member sends; then nothing has changed."""
         if is_snapshot_message(data):
             self.on_snapshot_message(sender, data)
-            return
-        try:
-            message = decode(data)
-        except FrameError as error:
-            _log.warning("message_refused", sender=sender, shard=self.number, error=str(error))
-            return
-        self.raft.receive(sender, message, now_s)
+        else:
+            self.raft.receive(sender, decode(data), now_s)
 
     def step(self, now_s: float) -> int:
         """Lets time pass, takes proposals and sends what is new; returns how many entries were staged."""

@@ -16,8 +16,11 @@ from typing import Protocol
 from holdfast.broker.log.errors import DiskFullError
 from holdfast.broker.log.node_log import Flush, NodeLog
 from holdfast.broker.metrics import Metrics
+from holdfast.broker.raft.codec import FrameError
+from holdfast.broker.raft.messages import ImpossibleMessageError
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.replica import Replica
+from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
 
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
@@ -27,6 +30,8 @@ ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
 INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
 INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
 FULL_SECONDS = 0.1  # between rounds when the disk has no room
+
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -46,6 +51,10 @@ class Wire(Protocol):
         """In one frame; whatever cannot be sent is lost."""
         ...
 
+    def drop(self, identity: str, detail: str) -> None:
+        """What this node sent is not to be trusted: its connection ends. It may come again."""
+        ...
+
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
@@ -54,6 +63,9 @@ class NoWire:
     """A node alone."""
 
     def send(self, identity: str, messages: list[Message]) -> None:
+        """Nobody is there."""
+
+    def drop(self, identity: str, detail: str) -> None:
         """Nobody is there."""
 
     def pause_reading(self) -> None:
@@ -174,7 +186,9 @@ class Rounds:
         return active
 
     def _deliver(self, now_s: float) -> None:
-        for _ in range(min(len(self._inbox), ROUND_MESSAGES_MAX)):
+        for _ in range(ROUND_MESSAGES_MAX):
+            if not self._inbox:
+                break
             sender, message = self._inbox.popleft()
             number, group, data = message
             self._inbox_bytes -= len(data)
@@ -186,11 +200,23 @@ class Rounds:
             if replica.group != group:
                 self.on_other_group(sender, number)
                 continue
-            replica.deliver(sender, data, now_s)
+            try:
+                replica.deliver(sender, data, now_s)
+            except (FrameError, ImpossibleMessageError) as error:
+                self._refuse(sender, number, str(error))
+                continue
             self._active[number] = replica
         if self._is_paused and self._inbox_bytes < INBOX_BYTES_LOW:
             self._is_paused = False
             self.wire.resume_reading()
+
+    def _refuse(self, sender: str, number: int, error: str) -> None:
+        """The frame was whole, so it is a fault of the sender's program, and must not end this one. Nothing else that
+        it said counts either: it goes with the connection."""
+        _log.warning("message_refused", sender=sender, shard=number, error=error)
+        self._inbox = deque(each for each in self._inbox if each[0] != sender)
+        self._inbox_bytes = sum(len(message[2]) for _, message in self._inbox)
+        self.wire.drop(sender, error)
 
     def _send(self, active: list[Replica]) -> None:
         """One frame for each node, with what all shards have to say to it."""

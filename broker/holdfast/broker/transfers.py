@@ -7,7 +7,6 @@ from pathlib import Path
 
 from holdfast.broker import failpoints
 from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.raft.codec import FrameError
 from holdfast.broker.raft.messages import BLANK, Configuration
 from holdfast.broker.replica import NewState, Replica
 from holdfast.broker.snapshots.checkpoint import CheckpointPoint, take_checkpoint
@@ -77,11 +76,9 @@ class Transfers:
             self.sender.wanted(wanted, self._replica.raft.term)
 
     def handle(self, sender: str, data: bytes) -> None:
-        try:
-            message = decode(data)
-        except FrameError as error:
-            _log.warning("message_refused", sender=sender, shard=self._replica.number, error=str(error))
-            return
+        """Raises as `Replica.deliver` does."""
+        message = decode(data)
+        self._replica.raft.check_term(message.term)
         self.sender.handle(sender, message)
         self.receiver.handle(sender, message)
 

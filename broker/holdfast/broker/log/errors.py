@@ -3,7 +3,7 @@
 LogError
 ├── DiskFullError     nothing was written: refuse the write, go on, try again later
 ├── DiskFailedError   a write or sync failed and what the disk holds is unknown: stop the process, never retry
-├── LogDamagedError   bytes that had been made durable are no longer right: refuse to start
+├── LogDamagedError   bytes that had been made durable are no longer right: refuse to start, or to go on
 └── LogFormatError    written by a newer release: refuse to start
 """
 

@@ -141,6 +141,15 @@ def records(body: memoryview) -> Iterator[tuple[int, int, int, int, int, int]]:
         position = following
 
 
+def record_crc(*parts: bytes | memoryview) -> int:
+    """Of a whole record, in one piece or several. It is kept in memory only: a frame is checked when the log is opened,
+    a record each time it is read after that."""
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc
+
+
 def block_end(offset: int) -> int:
     """The next place where a frame may begin."""
     return -(-offset // BLOCK_BYTES) * BLOCK_BYTES

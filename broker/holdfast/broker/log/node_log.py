@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -41,7 +42,8 @@ class Entry:
 
 
 class _Staged:
-    """What one round will hold. A mark is (kind, shard, index, term, position among the records, payload)."""
+    """What one round will hold: two buffers, header and payload, and one mark for each record. A mark is (kind, shard,
+    index, term, position among the records, payload)."""
 
     __slots__ = ("buffers", "marks", "size_bytes")
 
@@ -49,6 +51,10 @@ class _Staged:
         self.buffers: list[bytes] = []
         self.marks: list[tuple[int, int, int, int, int, bytes]] = []
         self.size_bytes = 0
+
+    def record_crcs(self) -> array[int]:
+        buffers = iter(self.buffers)
+        return array("I", [frames.record_crc(header, next(buffers)) for header in buffers])
 
 
 class NodeLog:
@@ -160,7 +166,7 @@ class NodeLog:
             for index in range(max(after_index + 1, run.first), last + 1):
                 if segment.runs.get(shard) is not run or index > run.last:
                     raise LookupError(f"Expected to read entry {index} of shard {shard}, but it was truncated.")
-                yield _read_entry(window, segment, shard, index, run.positions[index - run.first])
+                yield _read_entry(window, segment, shard, index, *run.place(index))
         finally:
             self._disk.close(handle)
 
@@ -262,15 +268,15 @@ class NodeLog:
         finally:
             self._writer.close()
 
-    def _publish(self, staged: _Staged, placed: Placed) -> None:
+    def _publish(self, staged: _Staged, placed: Placed, record_crcs: array[int]) -> None:
         index = self._index
         segment = placed.segment
         with index.lock:
             if not index.segments or index.segments[-1] is not segment:
                 index.add_segment(segment)
-            for kind, shard, entry_index, term, position, payload in staged.marks:
+            for (kind, shard, entry_index, term, position, payload), crc in zip(staged.marks, record_crcs, strict=True):
                 if kind == frames.ENTRY:
-                    index.add_entry(segment, shard, entry_index, term, placed.records_start + position)
+                    index.add_entry(segment, shard, entry_index, term, placed.records_start + position, crc)
                 elif kind == frames.HARD_STATE:
                     index.hard_states[shard] = payload
                 else:
@@ -295,12 +301,13 @@ class _Step(Enum):
 class Flush:
     """One round on its way to the disk: `run()` in a thread, then `done()` or `abort()` on the loop."""
 
-    __slots__ = ("_log", "_placed", "_staged", "_step")
+    __slots__ = ("_log", "_placed", "_record_crcs", "_staged", "_step")
 
     def __init__(self, log: NodeLog, staged: _Staged) -> None:
         self._log = log
         self._staged = staged
         self._placed: Placed | None = None
+        self._record_crcs = array("I")
         self._step = _Step.FROZEN
 
     @property
@@ -320,6 +327,7 @@ class Flush:
         self._step = _Step.RUNNING
         log = self._log
         try:
+            self._record_crcs = self._staged.record_crcs()  # here, because it takes a while and the loop has none
             self._placed = log._writer.write(self._staged.buffers, self._staged.size_bytes, log.hard_states)
         except DiskFullError:
             self._step = _Step.FROZEN
@@ -334,7 +342,7 @@ class Flush:
         self._expect(_Step.WRITTEN)
         assert self._placed is not None
         self._step = _Step.ENDED
-        self._log._publish(self._staged, self._placed)
+        self._log._publish(self._staged, self._placed, self._record_crcs)
 
     def abort(self) -> None:
         """Drops a round that was not written, with all that was staged since. Indexes go back to the durable ones."""
@@ -347,12 +355,15 @@ class Flush:
             raise RuntimeError(f"Expected a flush that is {step.value}, but it is {self._step.value}.")
 
 
-def _read_entry(window: Window, segment: Segment, shard: int, index: int, position: int) -> Entry:
+def _read_entry(window: Window, segment: Segment, shard: int, index: int, position: int, record_crc: int) -> Entry:
+    """An entry that was whole when it was written or found. Disks go bad while a node runs, and what is read here is
+    sent to others and applied: it is never handed out with another bit."""
     header = window.view(position, RECORD_HEADER_BYTES)
     if len(header) == RECORD_HEADER_BYTES:
-        kind, found_shard, found_index, term, length = RECORD.unpack(header)
-        if (kind, found_shard, found_index) == (frames.ENTRY, shard, index):
-            payload = bytes(window.view(position + RECORD_HEADER_BYTES, length))
-            if len(payload) == length:
-                return Entry(shard, index, term, payload)
-    raise LogDamagedError(segment.name, position, f"entry {index} of shard {shard} was here at start and is gone")
+        *_, term, length = RECORD.unpack(header)
+        # A length that is damaged must not decide how much is read.
+        if position + RECORD_HEADER_BYTES + length <= segment.end:
+            record = window.view(position, RECORD_HEADER_BYTES + length)
+            if frames.record_crc(record) == record_crc:
+                return Entry(shard, index, term, bytes(record[RECORD_HEADER_BYTES:]))
+    raise LogDamagedError(segment.name, position, f"entry {index} of shard {shard} is not as it was written")

@@ -144,7 +144,8 @@ class _Scan:
                     if next_index.get(shard, entry_index) != entry_index:
                         reason = f"entry {entry_index} of shard {shard} follows entry {next_index[shard] - 1}"
                         raise LogDamagedError(segment.name, base + position, reason)
-                    index.add_entry(segment, shard, entry_index, term, base + position)
+                    record_crc = frames.record_crc(body[position : position + frames.RECORD_HEADER_BYTES + length])
+                    index.add_entry(segment, shard, entry_index, term, base + position, record_crc)
                 elif kind == frames.HARD_STATE:
                     start = position + frames.RECORD_HEADER_BYTES
                     index.hard_states[shard] = bytes(body[start : start + length])

@@ -24,17 +24,32 @@ def segment_number(name: str) -> int | None:
 
 
 class Run:
-    """The live entries of one shard in one segment. Their indexes are contiguous, so positions suffice."""
+    """The live entries of one shard in one segment: where each is, and the CRC-32 of its whole record.
 
-    __slots__ = ("first", "positions")
+    Their indexes are contiguous, so one number per entry suffices. It has both halves, the position above the CRC: a
+    reader in another thread gets them together or not at all.
+    """
+
+    __slots__ = ("_places", "first")
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self.positions = array("I")
+        self._places = array("Q")
 
     @property
     def last(self) -> int:
-        return self.first + len(self.positions) - 1
+        return self.first + len(self._places) - 1
+
+    def add(self, position: int, record_crc: int) -> None:
+        self._places.append(position << 32 | record_crc)
+
+    def cut_from(self, index: int) -> None:
+        del self._places[index - self.first :]
+
+    def place(self, index: int) -> tuple[int, int]:
+        """The position of an entry's record and the CRC that it had when it was written or found."""
+        place = self._places[index - self.first]
+        return place >> 32, place & 0xFFFF_FFFF
 
 
 class Segment:
@@ -85,11 +100,11 @@ class LogIndex:
     def add_segment(self, segment: Segment) -> None:
         self.segments = (*self.segments, segment)
 
-    def add_entry(self, segment: Segment, shard: int, index: int, term: int, position: int) -> None:
+    def add_entry(self, segment: Segment, shard: int, index: int, term: int, position: int, record_crc: int) -> None:
         run = segment.runs.get(shard)
         if run is None:
             run = segment.runs[shard] = Run(index)
-        run.positions.append(position)
+        run.add(position, record_crc)
         self.next_index[shard] = index + 1
         terms = self.terms.setdefault(shard, [])
         if not terms or terms[-1][1] != term:
@@ -102,7 +117,7 @@ class LogIndex:
             if run is None:
                 continue
             if run.first < from_index:
-                del run.positions[from_index - run.first :]
+                run.cut_from(from_index)
                 break
             del segment.runs[shard]
         terms = self.terms.get(shard, [])
@@ -137,8 +152,8 @@ class LogIndex:
             if run is not None:
                 if run.last <= index:
                     break
-                within = max(index + 1 - run.first, 0)
-                found = count + segment.end - run.positions[within]
+                position, _ = run.place(max(index + 1, run.first))
+                found = count + segment.end - position
             count += segment.end
         return found
 

@@ -93,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_preface = False
         self._has_spoken = False
         self._is_held = False
+        self._patience: asyncio.TimerHandle | None = None  # with a frame that has begun
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -126,6 +127,8 @@ class Connection(asyncio.BufferedProtocol):
             self._heard_s = time.monotonic()
             self._reader.received(nbytes)
             self._read()
+            if self._patience is None and self._reader.has_rest:
+                self._wait_for_rest(self._limits.dead_seconds)
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself
@@ -152,6 +155,23 @@ class Connection(asyncio.BufferedProtocol):
             self._read_bodies()
         except PeerError as error:
             self.fail(error.reason, str(error))
+
+    def _wait_for_rest(self, seconds: float) -> None:
+        if not self.has_ended:
+            self._patience = asyncio.get_running_loop().call_later(seconds, self._look_for_rest)
+
+    def _look_for_rest(self) -> None:
+        """Whoever begins a frame goes on with it. The time before the hello has a limit of its own."""
+        self._patience = None
+        if not self._reader.has_rest:
+            return
+        silent_s = time.monotonic() - self._heard_s
+        if self._is_held or self.hello is None:
+            self._wait_for_rest(self._limits.dead_seconds)
+        elif silent_s < self._limits.dead_seconds:
+            self._wait_for_rest(self._limits.dead_seconds - silent_s)
+        else:
+            self.fail(Reason.FRAME_UNFINISHED, f"nothing for {silent_s:.1f} s")
 
     def _read_bodies(self) -> None:
         while not self.has_ended and (body := self._reader.next_body()) is not None:
@@ -260,6 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.has_ended:
             return False
         self.has_ended = True
+        if self._patience is not None:
+            self._patience.cancel()
         self.settled.set()
         self._on_end(self)
         return True
@@ -330,6 +352,7 @@ class Incoming(Connection):
         if not self._is_held or self.has_ended:
             return
         self._is_held = False
+        self._heard_s = time.monotonic()  # until now nobody listened
         self._read()
         if not (self._is_held or self.has_ended):
             self.transport.resume_reading()
@@ -400,8 +423,10 @@ class Outgoing(Connection):
         return self.has_ended or self.transport.is_closing()
 
     def send(self, body: bytes) -> bool:
-        """Takes a frame, or returns False when too much is waiting."""
-        if self.waiting_bytes + len(body) > self._limits.outgoing_bytes_max:
+        """Takes a frame, or returns False when too much is waiting. Few frames are larger than half of the limit, but
+        each must find room once the others have left, so it counts as half."""
+        limit = self._limits.outgoing_bytes_max
+        if self.waiting_bytes + min(len(body), limit // 2) > limit:
             return False
         size = HEAD_BYTES + len(body)
         self._put(body, size)

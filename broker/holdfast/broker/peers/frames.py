@@ -1,8 +1,10 @@
 """Frames in a stream of bytes. Pure: no sockets.
 
-    frame   length of the body (4 bytes), CRC-32 of the body (4 bytes), body; numbers big-endian
+    frame   length of the body (4 bytes), CRC-32 of the body (4 bytes), CRC-32 of these eight bytes (4 bytes), body;
+            numbers big-endian
 
-TCP's own checksum has 16 bits and misses some damage, and TLS may be off: hence the CRC. An empty body, one above
+TCP's own checksum has 16 bits and misses some damage, and TLS may be off: hence the CRCs. The head has its own, because
+a length that is wrong would have all that follows taken for the rest of one frame. An empty body, one above
 the limit or one with another CRC is a `PeerError`; there is no way to find the next frame after it.
 """
 
@@ -13,7 +15,8 @@ from typing import Final
 from holdfast.broker.peers.reasons import PeerError, Reason
 
 _HEAD: Final = Struct(">II")
-HEAD_BYTES: Final = _HEAD.size
+_HEAD_CRC: Final = Struct(">I")
+HEAD_BYTES: Final = _HEAD.size + _HEAD_CRC.size
 
 _SMALL_BUFFER_BYTES: Final = 4 * 1024  # before the hello, when anybody may be speaking
 _BUFFER_BYTES: Final = 256 * 1024
@@ -22,14 +25,15 @@ _KEPT_BYTES_MAX: Final = 2 * 1024 * 1024
 
 def frame_head(body: bytes) -> bytes:
     """What goes before a body."""
-    return _HEAD.pack(len(body), zlib.crc32(body))
+    head = _HEAD.pack(len(body), zlib.crc32(body))
+    return head + _HEAD_CRC.pack(zlib.crc32(head))
 
 
 class FrameReader:
     """Collects bytes in a buffer that the socket fills directly, and takes frames out of it.
 
-    The buffer grows to a frame's size only when that frame's head has come and is within the limit. It is kept for the
-    next frame of that size, unless it is so large that few will be.
+    The buffer grows with what has come of a frame, not with what its head announces: who says little costs little.
+    It is kept for the next frame of that size, unless it is so large that few will be.
     """
 
     def __init__(self, body_bytes_max: int) -> None:
@@ -79,13 +83,13 @@ class FrameReader:
             elif len(self._buffer) - start < HEAD_BYTES:
                 self._make_room(HEAD_BYTES)
             return None
-        length, crc = _HEAD.unpack_from(self._buffer, start)
+        length, crc = self._head(start)
         if not 0 < length <= self._body_bytes_max:
             reason = Reason.FRAME_OVERSIZED if length else Reason.FRAME_EMPTY
             raise PeerError(reason, f"a frame of {length} bytes where at most {self._body_bytes_max} are allowed")
         if have < HEAD_BYTES + length:
             if len(self._buffer) - start < HEAD_BYTES + length:
-                self._make_room(HEAD_BYTES + length)
+                self._grow(HEAD_BYTES + length)
             return None
         start += HEAD_BYTES
         self._start = start + length
@@ -93,6 +97,19 @@ class FrameReader:
         if zlib.crc32(body) != crc:
             raise PeerError(Reason.FRAME_DAMAGED, f"a frame of {length} bytes with a wrong checksum")
         return body
+
+    def _head(self, start: int) -> tuple[int, int]:
+        """Length and CRC of the frame that begins here."""
+        (head_crc,) = _HEAD_CRC.unpack_from(self._buffer, start + _HEAD.size)
+        if zlib.crc32(self._view[start : start + _HEAD.size]) != head_crc:
+            raise PeerError(Reason.FRAME_DAMAGED, "a frame whose head has a wrong checksum")
+        length, crc = _HEAD.unpack_from(self._buffer, start)
+        return length, crc
+
+    def _grow(self, whole: int) -> None:
+        """Room for more of a frame that does not fit behind what was taken, up to twice of what has come."""
+        if self._start or self._end == len(self._buffer):
+            self._make_room(min(whole, max(len(self._buffer), 2 * (self._end - self._start))))
 
     def _rewind(self) -> None:
         """All was taken: begin at the front again."""

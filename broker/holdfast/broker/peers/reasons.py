@@ -30,6 +30,7 @@ class Reason(IntEnum):
     FRAME_UNEXPECTED = 34
     BODY_BROKEN = 35
     ANSWERS_UNREAD = 36
+    FRAME_UNFINISHED = 37
 
 
 SENTENCES: Final = {
@@ -56,6 +57,7 @@ SENTENCES: Final = {
     Reason.FRAME_UNEXPECTED: "Expected a frame that belongs here, but this one does not.",
     Reason.BODY_BROKEN: "Expected messages in a frame, but its body does not fit their form.",
     Reason.ANSWERS_UNREAD: "Expected answers to be read, but they pile up.",
+    Reason.FRAME_UNFINISHED: "Expected the rest of a frame, but nothing more came.",
 }
 
 

@@ -16,11 +16,12 @@ _MIB: Final = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
     body_bytes_max: int = 8 * _MIB  # of one frame; above that its connection is dropped
-    outgoing_bytes_max: int = 32 * _MIB  # waiting for one peer; above that frames are dropped
+    outgoing_bytes_max: int = 32 * _MIB  # waiting for one peer, beside one large frame; above that frames are dropped
     half_open_max: int = 32  # connections without a hello; one more pushes the oldest out
     hello_seconds_max: float = 5.0  # TLS and hello together
     connect_seconds_max: float = 2.0  # to a host that does not answer; the next attempt sends a new SYN
-    dead_seconds: float = 5.0  # data that nobody has acknowledged for so long ends the connection
+    # Data that nobody has acknowledged for so long ends the connection, and so does a frame of which nothing more came.
+    dead_seconds: float = 5.0
     redial_seconds_min: float = 0.05
     redial_seconds_max: float = 1.0
     lasting_seconds: float = 2.0  # a connection that lived so long was a good one: redialling begins quickly again
@@ -29,8 +30,6 @@ class PeerLimits:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise ValueError(f"Expected {name} above 0, but it is {getattr(self, name)}.")
-        if self.outgoing_bytes_max < self.body_bytes_max:
-            raise ValueError("Expected outgoing_bytes_max to hold a frame of body_bytes_max, but it is smaller.")
 
 
 @dataclass(frozen=True, slots=True)

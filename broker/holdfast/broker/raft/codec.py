@@ -18,6 +18,7 @@ from holdfast.broker.raft.messages import (
     NO_OP,
     PROBE,
     REGULAR,
+    TERM_MAX,
     Append,
     AppendReply,
     Configuration,
@@ -34,6 +35,7 @@ ENTRIES_MAX = 100_000
 MEMBERS_MAX = 100
 MEMBER_BYTES_MAX = 300  # of a replica's name
 NUMBER_MAX = 2**63 - 1  # what fits a signed column, with room for counting on
+TIME_MS_MAX = 2**48  # some thousand years from now: no clock shows more
 
 _PRE_VOTE, _PRE_VOTE_REPLY, _REQUEST_VOTE, _VOTE_REPLY, _APPEND, _APPEND_REPLY, _TIMEOUT_NOW = range(1, 8)
 
@@ -95,7 +97,10 @@ def decode(data: bytes) -> Message:
     reader = _READERS.get(data[0]) if data else None
     if reader is None:
         raise FrameError("a message of an unknown kind")
-    return reader(data)
+    message = reader(data)
+    if message.term > TERM_MAX:
+        raise FrameError("a term that leaves no room for the next ones")
+    return message
 
 
 def _unpack(form: struct.Struct, data: bytes) -> tuple[int, ...]:
@@ -151,6 +156,8 @@ def _read_append(data: bytes) -> Message:
     _, term, previous_index, previous_term, commit_index, number, now_ms, count = _checked(
         _APPEND_HEAD.unpack_from(data)
     )
+    if now_ms > TIME_MS_MAX:
+        raise FrameError("a time that no clock shows")
     entries = _read_entries(data, count, previous_index, previous_term, term)
     return Append(term, previous_index, previous_term, entries, commit_index, number, now_ms)
 

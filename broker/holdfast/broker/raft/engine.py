@@ -25,6 +25,7 @@ from holdfast.broker.raft.messages import (
     AppendReply,
     Configuration,
     Entry,
+    ImpossibleMessageError,
     Message,
     PreVote,
     PreVoteReply,
@@ -36,6 +37,10 @@ from holdfast.broker.raft.peer import Peer
 
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
 APPEND_ENTRIES_MAX = 4_096  # in one message
+# Each term takes an election, so no group ever gets this far. If one message could lead there, it could also use up the
+# numbers, and nobody would be elected after that. A group that is there nonetheless goes on by small steps.
+TERM_LIKELY_MAX = 2**48
+TERMS_AHEAD_MAX = 2**32
 _HAND_OVER_ELECTIONS = 2  # how many election times a hand-over may take before the leader serves again
 _REPLIES = (AppendReply, VoteReply, PreVoteReply)
 
@@ -74,6 +79,7 @@ class ShardRaft(GroupRaft):
         self._heard_leader_s = now_s
         self._heartbeat_due_s = now_s
         self._hand_over_ends_s = 0.0
+        self._led_term = 0  # the last that it led
         self._begin_at(self.base_index if applied_index is None else applied_index)
         self._put_off_election()
         if self.configuration.voters == (replica,):
@@ -91,10 +97,13 @@ class ShardRaft(GroupRaft):
 
     def receive(self, sender: str, message: Message, now_s: float) -> None:
         """One message. Requests are answered for everybody, because this replica's own configuration may be old;
-        replies count only from members."""
+        replies count only from members. Raises `ImpossibleMessageError`, and then has changed nothing."""
         self._now_s = now_s
         if sender == self.replica or (isinstance(message, _REPLIES) and sender not in self._others):
             return
+        self.check_term(message.term)
+        if isinstance(message, Append) and message.term >= self.term:
+            self._check_append(sender, message)
         if isinstance(message, RequestVote) and not message.transfer and self._hears_a_leader():
             return  # nor is its term adopted: that alone would unseat the leader
         if message.term > self.term and not isinstance(message, PreVote) and not _is_promise(message):
@@ -214,6 +223,29 @@ class ShardRaft(GroupRaft):
         echoed = sorted([self._peers[peer].echoed_round for peer in self._other_voters])
         return echoed[-self._others_needed] >= number
 
+    # --- what cannot be ---------------------------------------------------------------------------------------
+
+    def check_term(self, term: int) -> None:
+        """Raises `ImpossibleMessageError` for a term that no member can have."""
+        if self._is_beyond(term):
+            raise ImpossibleMessageError(f"term {term}, which is too far ahead of term {self.term}")
+
+    def _is_beyond(self, term: int) -> bool:
+        # Who is blank has nothing to compare with.
+        return term > TERM_LIKELY_MAX and 0 < self.term < term - TERMS_AHEAD_MAX
+
+    def _check_append(self, sender: str, message: Append) -> None:
+        """Of this term or a later one: its leader is one, and has everything that is committed here."""
+        leader = self.replica if self._led_term == self.term else self.leader
+        if message.term == self.term and leader not in (None, sender):
+            raise ImpossibleMessageError(f"entries of term {self.term}, in which {leader} leads")
+        base_index, commit_index, previous_index = self.base_index, self.commit_index, message.previous_index
+        if message.entries and previous_index < commit_index:
+            for entry in message.entries[max(0, base_index - previous_index - 1) : commit_index - previous_index]:
+                if self.term_at(entry.index) != entry.term:
+                    found = f"entry {entry.index} of term {entry.term}, where another is committed"
+                    raise ImpossibleMessageError(found)
+
     # --- snapshots --------------------------------------------------------------------------------------------
 
     def wants_snapshot(self) -> list[str]:
@@ -236,6 +268,8 @@ class ShardRaft(GroupRaft):
         `term` is the sender's when it sent the snapshot. What a snapshot has is committed and stays so, therefore one
         that took longer than its sender led is still good; but then it is no sign of a leader.
         """
+        if self._is_beyond(term):
+            return False
         if term > self.term:
             self._adopt_term(term)
         if term == self.term and self.role != LEADER:
@@ -278,7 +312,7 @@ class ShardRaft(GroupRaft):
         self.follow(leader)
 
     def _put_off_election(self) -> None:
-        self.election_deadline_s = self._now_s + self._SyncObj__generateRaftTimeout()
+        self.election_deadline_s = self._now_s + self.draw_election_s()
 
     def _hears_a_leader(self) -> bool:
         """Whether a leader may still count on this replica: it must not help another one."""
@@ -345,6 +379,7 @@ class ShardRaft(GroupRaft):
         # Its own vote must be among them: it is only counted once it is durable.
         if self.replica in self._votes and len(self._votes) >= self._majority:
             self.lead()
+            self._led_term = self.term
             self._peers = {peer: Peer(self._now_s) for peer in self.others}
             self._heartbeat()
 

@@ -213,6 +213,11 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
     def set_match_index(self, replica: str, index: int) -> None:
         self._SyncObj__raftMatchIndex[replica] = index
 
+    def draw_election_s(self) -> float:
+        """How long to wait for a sign of a leader, this time."""
+        least_s, most_s = self.timing.election_s_min, self.timing.election_s_max
+        return least_s + (most_s - least_s) * self.draw()
+
     # --- its log ----------------------------------------------------------------------------------------------
 
     def use_journal(self, journal: Journal) -> None:
@@ -257,5 +262,4 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         raise AssertionError("messages go to the engine's own step")
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
-        least_s, most_s = self.timing.election_s_min, self.timing.election_s_max
-        return least_s + (most_s - least_s) * self.draw()
+        return self.draw_election_s()

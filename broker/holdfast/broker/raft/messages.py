@@ -9,6 +9,12 @@ NO_OP = b"\x01"  # with which a leader begins
 CONFIGURATION = b"\x10"  # who belongs to the group from here on
 PROBE = b"\x11"  # a place in the log at which replicas compare themselves; it changes nothing
 
+TERM_MAX = 2**62  # in a message: nobody is elected beyond it, so nobody must get near it (see engine.py)
+
+
+class ImpossibleMessageError(ValueError):
+    """No correct member can have sent this, whatever was lost, late or repeated. Nothing was changed because of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

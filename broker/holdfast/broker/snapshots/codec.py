@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 
 from holdfast.broker.raft.codec import NUMBER_MAX, FrameError, decode_configuration, encode_configuration
+from holdfast.broker.raft.messages import TERM_MAX
 from holdfast.broker.snapshots.messages import (
     Outcome,
     SnapshotBegin,
@@ -79,7 +80,10 @@ def decode(data: bytes) -> SnapshotMessage:
     reader = _READERS.get(data[0]) if data else None
     if reader is None:
         raise FrameError("a snapshot message of an unknown kind")
-    return reader(data)
+    message = reader(data)
+    if message.term > TERM_MAX:
+        raise FrameError("a term that leaves no room for the next ones")
+    return message
 
 
 def _head(form: struct.Struct, data: bytes, place: int = 0) -> tuple[int, ...]:
