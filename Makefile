@@ -33,7 +33,7 @@ run: $(STAMP)  ## Start a development server (gRPC on 7400, ops HTTP on 7403)
 test: $(STAMP)  ## Run the whole test suite
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-test-long: $(STAMP)  ## The same, with what takes longer (about a quarter of an hour)
+test-long: $(STAMP)  ## The same, with what takes longer (about 20 minutes)
 	@LONG=1 PLACES=all $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 check: $(STAMP)  ## Format, lint, types, import contracts, generated code
@@ -56,7 +56,7 @@ sim: $(STAMP)  ## Simulate replicas under faults: make sim SEEDS=1000 START=0
 chaos: $(STAMP)  ## Break real brokers under load, judge the history: make chaos ARGS="--fault mix"
 	@PYTHONPATH=jepsen-style $(BIN)/python -m chaos.run $(ARGS)
 
-moves: $(STAMP)  ## Move replicas while somebody dies at every step of it (about 2 minutes)
+moves: $(STAMP)  ## Move replicas while each participant dies at every step of it (about 10 minutes)
 	@PLACES=all $(BIN)/python -m pytest tests/integration/test_moves.py $(ARGS)
 
 bench: $(STAMP)  ## Run the benchmarks

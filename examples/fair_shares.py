@@ -4,10 +4,11 @@ In this directory, with a server running (`make run`):
 
     python fair_shares.py
 
-One customer enqueues 600 tasks at once, then two others enqueue 60 each. One of these pays for a larger share and has a
-weight of 2. The first 100 claims are not all of the first customer, although its tasks are older. They go by turns, a
-quarter to each of weight 1 and half to the one of weight 2, but for every tenth claim, which takes the oldest task of
-all. A cap on what runs at the same time for one tenant would be one setting more: `tenant_concurrency_max`.
+One customer enqueues 600 tasks at once, then two others enqueue 60 each. One of these pays for a larger share and has
+a weight of 2. The first 100 claims are not all of the first customer, although its tasks are older. A quarter goes to
+each of weight 1 and half to the one of weight 2. Every tenth claim takes the oldest task of all, so that nothing
+starves; what a customer gives that way, its next turns are shorter by. A cap on what runs at the same time for one
+tenant would be one setting more: `tenant_concurrency_max`.
 """
 
 import os

@@ -40,7 +40,8 @@ def app(shared_server: ServerProcess) -> Iterator[Holdfast]:
 @pytest.fixture(scope="session")
 def everyday_worker(app: Holdfast, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     """Serves the queue `default` for all tests that only need somebody to do their tasks."""
-    worker = WorkerProcess(tmp_path_factory.mktemp("workers") / "everyday", app.address, ["default"])
+    # A lease that outlasts a moment in which the machine is busy, and soon hears of a cancellation.
+    worker = WorkerProcess(tmp_path_factory.mktemp("workers") / "everyday", app.address, ["default"], lease=6)
     try:
         worker.start()
         app.tasks["echo"].enqueue().result(timeout=30)

@@ -1,6 +1,7 @@
 """Each program of examples/ does what it says: with a real server, real workers and, for e-mail, a real SMTP server."""
 
 import os
+import socket
 import socketserver
 import sqlite3
 import subprocess
@@ -138,15 +139,15 @@ def test_a_mail_gets_through_a_server_that_refuses_at_first(stage: Stage, sink: 
 def test_a_mail_waits_for_a_mail_server_that_is_down(stage: Stage, sink: MailSink) -> None:
     """The first attempts meet a closed port: the server's own back-off brings the task back."""
     sink.put_off = 0
-    with socketserver.TCPServer(("127.0.0.1", 0), _MailTalk) as closed:
-        port = closed.server_address[1]
-    stage.settings |= {"SMTP_HOST": "127.0.0.1", "SMTP_PORT": str(port)}
+    closed = socket.socket()  # bound, so that nobody else gets the port, and deaf
+    closed.bind(("127.0.0.1", 0))
+    stage.settings |= {"SMTP_HOST": "127.0.0.1", "SMTP_PORT": str(closed.getsockname()[1])}
     first = stage.worker("email_with_retries:app")
     program = subprocess.Popen(
         [sys.executable, "email_with_retries.py", "ada@example.org"],
         cwd=EXAMPLES, env=environment(stage.settings), stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with program:
+    with closed, program:
         first.wait_for("attempt 2")
         assert first.stop() == 0
         stage.settings |= {"SMTP_PORT": str(sink.server_address[1])}
@@ -220,11 +221,11 @@ def test_a_payment_happens_once_although_its_handler_runs_twice(stage: Stage) ->
 def test_a_burst_of_one_tenant_leaves_the_others_their_share(stage: Stage) -> None:
     shown = stage.program("fair_shares.py")
     assert shown.returncode == 0, shown.stderr
-    # Of 90 claims by turns a quarter, a quarter and half; the ten for the oldest are all of the burst.
+    # A quarter, a quarter and half, although the ten claims for the oldest are all of the burst.
     burst, plain, gold = (int(line.split()[1]) for line in shown.stdout.splitlines()[:3])
     assert burst + plain + gold == 100
     assert abs(gold - 2 * plain) <= 2
-    assert abs(burst - 10 - plain) <= 2
+    assert abs(burst - plain) <= 3
     assert "620 tasks are left" in shown.stdout
 
 

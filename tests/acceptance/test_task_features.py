@@ -97,6 +97,9 @@ async def use(shop: Shop) -> None:
     assert (failed.value.error_type, failed.value.dead_reason) == ("TaskTimeout", "ATTEMPTS_SPENT")
     # By whoever noticed it first, the worker or the server.
     assert [attempt.error_type for attempt in (await rendering.info()).attempts] == ["TaskTimeout"]
+    async with asyncio.timeout(TIMEOUT_S):  # if it was the server, the handler hears of it a moment later
+        while shop.stop_reason is None:
+            await asyncio.sleep(0.01)
     assert shop.stop_reason is StopReason.TIMED_OUT
     assert shop.seen[0].type == "render"
     assert shop.seen[0].seconds_left == 0

@@ -28,8 +28,9 @@ from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.server import wait_until
 
 TIMEOUT_S = 20.0
-# What is told at once arrives far below this; what waits for the end of a long poll needs up to 30 s.
-PROMPT_S = 3.0
+# What is told at once arrives far below this, also on a busy machine; what waits for the end of a long poll needs up to
+# 30 s.
+PROMPT_S = 15.0
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def results(handles: list[Handle[Any]]) -> list[Any]:
 
 def test_handlers_fill_the_slots_and_no_more(app: Holdfast, make_worker: MakeWorker, queue: str, gate: Path) -> None:
     """Blocking and async handlers together; what does not fit stays with the server for others to take."""
-    worker = make_worker([queue], concurrency=4)
+    worker = make_worker([queue], concurrency=4, lease=6)
     calls = [app.tasks[name].options(queue=queue).call(str(gate)) for name in ("wait_at", "wait_at_async")]
     handles = app.enqueue_many(calls * 10)
     worker.wait_for("begin", 4)
@@ -86,11 +87,16 @@ def test_handlers_fill_the_slots_and_no_more(app: Holdfast, make_worker: MakeWor
     assert (report.succeeded, report.failed, report.released, report.lost) == (20, 0, 0, 0)
 
 
-def test_each_kind_of_handler_uses_all_slots(app: Holdfast, make_worker: MakeWorker, queue: str) -> None:
+def test_each_kind_of_handler_uses_all_slots(
+    app: Holdfast, make_worker: MakeWorker, queue: str, tmp_path: Path
+) -> None:
     worker = make_worker([queue], concurrency=6, command=True)  # of a queue that nobody has used
-    for name in ("work", "work_async"):
-        task = app.tasks[name].options(queue=queue)
-        results(app.enqueue_many([task.call(0.2) for _ in range(12)]))
+    for number, name in enumerate(("wait_at", "wait_at_async")):
+        gate = tmp_path / name
+        handles = app.enqueue_many([app.tasks[name].options(queue=queue).call(str(gate)) for _ in range(12)])
+        worker.wait_for("begin", 12 * number + 6)
+        gate.touch()
+        results(handles)
         assert max(line["running"] for line in worker.journal("begin") if line["type"] == name) == 6
     assert worker.stop().succeeded == 24
 
@@ -148,15 +154,15 @@ def test_no_queue_starves(app: Holdfast, make_worker: MakeWorker, queue: str) ->
 
 
 def test_heartbeats_keep_a_short_lease_alive(app: Holdfast, make_worker: MakeWorker, queue: str) -> None:
-    """Leases of one second, work of four: whatever handlers do, and whatever they do to each other's loop."""
-    worker = make_worker([queue], lease=1)
-    handles = [app.tasks[name].options(queue=queue).enqueue(4) for name in ("work", "work_async", "hog")]
+    """Leases of four seconds, work of six: whatever handlers do, and whatever they do to each other's loop."""
+    worker = make_worker([queue], lease=4)
+    handles = [app.tasks[name].options(queue=queue).enqueue(6) for name in ("work", "work_async", "hog")]
     assert results(handles) == [worker.pid] * 3
     for handle in handles:
         info = handle.info()
         assert (info.state, info.claims, info.failures) == (TaskState.SUCCEEDED, 1, 0)
         [begin], [end] = worker.journal("begin", handle.id), worker.journal("end", handle.id)
-        assert end["at_s"] - begin["at_s"] > 3.5
+        assert end["at_s"] - begin["at_s"] > 5.5
     assert stats(app, queue).expired_total == 0
 
 

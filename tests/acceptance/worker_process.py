@@ -31,7 +31,7 @@ class WorkerProcess:
         *,
         concurrency: int = 10,
         grace: float = 25.0,
-        lease: float = 2.0,
+        lease: float = 20.0,  # none runs out because the machine is busy for a moment
         command: bool = False,
     ) -> None:
         directory.mkdir()

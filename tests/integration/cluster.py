@@ -27,7 +27,7 @@ _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")) %
 _PORTS = range(_PORTS_FIRST + _WORKER * _PORTS_EACH, _PORTS_FIRST + (_WORKER + 1) * _PORTS_EACH)
 _given: set[int] = set()
 _POWER_DISK_BYTES = 128 * MIB
-_ASK_S = 2.0
+_ASK_S = 5.0
 LAG_MAX = 50  # entries: as many are on their way under load
 
 # Early flushes and small files, so that the log is cut within seconds: faults hit that too, and a replica that lost its
@@ -234,17 +234,19 @@ class Cluster:
         return {name: one for name, replicas in told.items() for one in replicas if one.shard == shard}
 
     def wait_whole(self) -> None:
-        """Returns once every node has a voting replica that has caught up."""
+        """Returns once every node has a voting replica that has caught up and knows who leads."""
         if len(self.names) > 1:
-            wait_until(self._is_whole, "every replica to vote and to have caught up", deadline_s=2 * DEADLINE_S)
+            what = "every replica to vote, to have caught up and to know who leads"
+            wait_until(self._is_whole, what, deadline_s=2 * DEADLINE_S)
 
     def _is_whole(self) -> bool:
         replicas = self.replicas()
         voting = [one for one in replicas.values() if one.role in (ReplicaRole.LEADER, ReplicaRole.FOLLOWER)]
         newest = max((one.commit_index for one in voting), default=0)
-        leaders = sum(one.role is ReplicaRole.LEADER for one in voting)
+        leaders = [name for name, one in replicas.items() if one.role is ReplicaRole.LEADER]
+        known = {one.leader for one in voting if one.role is ReplicaRole.FOLLOWER}
         near = all(one.applied_index + LAG_MAX > newest and not one.problem for one in voting)
-        return leaders == 1 and len(voting) == len(self.names) and near
+        return len(leaders) == 1 and known == set(leaders) and len(voting) == len(self.names) and near
 
     def hashes(self, shard: int = 0) -> dict[str, tuple[int, str]]:
         """By node: the index of a probe and the hash of the state there; how far it is, if it did not get there."""

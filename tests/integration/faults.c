@@ -31,6 +31,7 @@ struct faults {
     int64_t syncs_failed;   /* counted here: those that failed */
     int64_t writes_failing; /* counted here: writes to the log after a failed sync */
     int64_t syncs_waiting;  /* 1 while a sync of the log is being delayed */
+    int64_t syncs_passing;  /* so many syncs of the log, counted from its start, are not delayed */
 };
 
 static struct faults none;
@@ -173,7 +174,7 @@ static void lose_last_write(int fd) {
 int fdatasync(int fd) {
     if (is_log(fd)) {
         faults->syncs++;
-        if (faults->sync_delay_us) {
+        if (faults->sync_delay_us && faults->syncs > faults->syncs_passing) {
             faults->syncs_waiting = 1;
             for (int64_t waited_us = 0; waited_us < faults->sync_delay_us; waited_us += 1000)
                 usleep(1000); /* in small steps, so that the test can end it */

@@ -20,6 +20,7 @@ _NAMES: Final = (
     "syncs_failed",
     "writes_failing",
     "syncs_waiting",
+    "syncs_passing",
 )
 _WORD: Final = struct.Struct("=q")
 
@@ -49,8 +50,9 @@ class Faults:
         """The wall clock is wrong by this much from now on."""
         self._put("wall_offset_ns", int(seconds * 1_000_000_000))
 
-    def slow_disk(self, seconds: float) -> None:
-        """Each sync of the log takes this long; 0 also ends one under way."""
+    def slow_disk(self, seconds: float, *, after: int = 0) -> None:
+        """Each sync of the log takes this long, but for so many that come first; 0 also ends one under way."""
+        self._put("syncs_passing", self.syncs + after)
         self._put("sync_delay_us", int(seconds * 1_000_000))
 
     def wait_for_slow_sync(self) -> None:

@@ -18,15 +18,19 @@ LOOK_EVERY_S = 0.05
 class RouterProcess(ServerProcess):
     """One router, always on the same port."""
 
-    def __init__(self, directory: Path, port: int, endpoints: str, **settings: object) -> None:
+    def __init__(
+        self, directory: Path, port: int, endpoints: str, *, cluster_name: str = NAME, **settings: object
+    ) -> None:
         super().__init__(directory, **settings)  # type: ignore[arg-type]  # settings pass through
         self.port = port
+        self._cluster_name = cluster_name
         self._endpoints = endpoints
 
     def launch(self) -> None:
         self._launch(
-            "router", etcd_endpoints=self._endpoints, cluster_name=NAME, log_format="json", ops_port=0, port=self.port
-        )
+            "router", etcd_endpoints=self._endpoints, cluster_name=self._cluster_name, log_format="json", ops_port=0,
+            port=self.port,
+        )  # fmt: skip
 
     def wait_serving(self) -> None:
         wait_until(lambda: self.events("serving"), "the router to serve")
@@ -38,7 +42,7 @@ class MapCluster:
 
     def __init__(
         self, directory: Path, *, size: int = 3, shards: int = 4, routers: int = 1, replication: int = 3,
-        zones: Sequence[str] = (), env: Mapping[str, str] | None = None, **settings: object,
+        zones: Sequence[str] = (), env: Mapping[str, str] | None = None, etcd_members: int = 1, **settings: object,
     ) -> None:  # fmt: skip
         self.directory = directory
         self.shards = shards
@@ -46,14 +50,13 @@ class MapCluster:
         self._replication = replication
         self._zones = zones
         self._settings = {"env": env, **SETTINGS, "free_bytes_min": 0, **settings}
-        client_port, peer_port = free_ports(2)
-        self.etcd = EtcdProcess(
-            directory / "etcd", client_port=client_port, peer_port=peer_port, log_file=directory / "etcd.log"
-        )
+        self.etcds = _etcd_of(directory, etcd_members)
+        self.etcd = self.etcds[0]
+        self.etcd_endpoints = ",".join(member.endpoint for member in self.etcds)
         self.nodes: dict[str, NodeProcess] = {}
         self._onlooker: Client | None = None
         ports = enumerate(free_ports(routers))
-        self.routers = [RouterProcess(self._home(f"r{at + 1}"), port, self.etcd.endpoint) for at, port in ports]
+        self.routers = [RouterProcess(self._home(f"r{at + 1}"), port, self.etcd_endpoints) for at, port in ports]
 
     def _home(self, name: str) -> Path:
         home = self.directory / name
@@ -70,7 +73,10 @@ class MapCluster:
 
     def start(self) -> Self:
         """Everything, founded and led."""
-        self.etcd.start()
+        for member in self.etcds:
+            member.launch()
+        for member in self.etcds:
+            member.wait_until_healthy()
         for _ in range(self._size):
             self.add_node(wait=False)
         for node in self.nodes.values():
@@ -94,7 +100,8 @@ class MapCluster:
             self._onlooker.close()
         for process in (*self.nodes.values(), *self.routers):
             process.close()
-        self.etcd.kill()
+        for member in self.etcds:
+            member.kill()
 
     def add_node(self, *, wait: bool = True, env: Mapping[str, str] | None = None) -> str:
         """One more broker, with nothing."""
@@ -103,7 +110,7 @@ class MapCluster:
         home = self._home(name)
         port, peer_port = free_ports(2)
         lines = [
-            f'node_name = "{name}"', f'cluster_name = "{NAME}"', f'etcd_endpoints = "{self.etcd.endpoint}"',
+            f'node_name = "{name}"', f'cluster_name = "{NAME}"', f'etcd_endpoints = "{self.etcd_endpoints}"',
             f"port = {port}", f"peer_port = {peer_port}",
         ]  # fmt: skip
         if self._zones:
@@ -161,6 +168,10 @@ class MapCluster:
         ]
         return max(leading)[1] if leading else ""
 
+    def wait_for_leader(self, shard: int) -> str:
+        """Who leads, once somebody does and says so."""
+        return wait_until(lambda: self.leader(shard), f"a leader of shard {shard}", deadline_s=2 * DEADLINE_S)
+
     def wait_settled(self, deadline_s: float = 3 * DEADLINE_S) -> None:
         """Returns once every shard has the replicas that it should have, on no other nodes, all led and caught up."""
         until(self._is_settled, "the shards to be as the map wishes", deadline_s=deadline_s)
@@ -194,6 +205,19 @@ class MapCluster:
                 # A replica that was sent a snapshot meanwhile has passed the place without a look.
                 hashes = wait_until(partial(_all_hashes, client, number), f"hashes of shard {number}")
                 assert len(set(hashes)) == 1, f"shard {number}: {hashes}"
+
+
+def _etcd_of(directory: Path, size: int) -> list[EtcdProcess]:
+    """Its members, not yet started; with one it is alone."""
+    names = [f"etcd{number or ''}" for number in range(size)]
+    client_ports, peer_ports = free_ports(size), dict(zip(names, free_ports(size), strict=True))
+    return [
+        EtcdProcess(
+            directory / name, name=name, client_port=client_port, peer_port=peer_ports[name],
+            cluster=peer_ports if size > 1 else None, log_file=directory / f"{name}.log",
+        )
+        for name, client_port in zip(names, client_ports, strict=True)
+    ]  # fmt: skip
 
 
 def _all_hashes(client: Client, shard: int) -> list[str]:

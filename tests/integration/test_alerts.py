@@ -69,13 +69,30 @@ async def test_a_queue_with_too_many_dead_letters_is_told_once(make_server: Make
             await kill_tasks(client, "mail", 3)
             await asyncio.to_thread(wait_until, lambda: receiver.got, "the alert")
             await asyncio.to_thread(server.wait_for_event, "webhook_failed")
-            assert server.metric("holdfast_webhooks_failed_total") == 1.0
+            # It is counted after it was written down.
+            failed = "holdfast_webhooks_failed_total"
+            await asyncio.to_thread(wait_until, lambda: server.metric(failed), "the failure to be counted")
+            assert server.metric(failed) == 1.0
     (told,) = receiver.got
     assert told.pop("at_ms") > 0
     assert told == {"queue": "mail", "shard": 0, "dead": 3, "threshold": 3}
     assert [alert["queue"] for alert in server.events("dead_letter_alert")] == ["bills", "mail"]
     assert server.events("webhook_failed")[0]["host"] == "127.0.0.1"
     assert SECRET not in server.whole_log_text
+
+
+async def test_a_leader_that_begins_tells_what_is_on(make_server: MakeServer, receiver: Receiver) -> None:
+    """The one before it may have ended without having told anybody."""
+    server = make_server(dead_alert_url=receiver.url).start()
+    async with AsyncClient(server.address) as client:
+        await client.set_queue("mail", policy=QueuePolicy(dead_alert_at=2))
+        await kill_tasks(client, "mail", 2)
+    await asyncio.to_thread(wait_until, lambda: receiver.got, "the first alert")
+    server.kill()
+    receiver.got.clear()
+    server.start()
+    await asyncio.to_thread(wait_until, lambda: receiver.got, "the alert")
+    assert [told["dead"] for told in receiver.got] == [2]
 
 
 async def test_a_host_that_hangs_delays_neither_work_nor_the_end(make_server: MakeServer) -> None:

@@ -8,7 +8,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.integration.server import ServerProcess
 from tests.integration.wire import Wire
 
-PROMPT_S = 2.0  # far above what a wake-up takes, far below the wait
+PROMPT_S = 10.0  # far above what a wake-up takes, also of a busy machine, and far below the wait
 
 
 async def await_tasks(wire: Wire, queue: str, wait_ms: int, **fields: str) -> pb.AwaitTasksResponse:

@@ -1,8 +1,19 @@
 """Budgets are exact, and a task whose budget is spent waits for a person."""
 
+import time
+
 import pytest
 
-from holdfast.client import AsyncClient, ClaimedTask, NewTask, NotDead, NotFound, TaskError, TaskState
+from holdfast.client import (
+    AsyncClient,
+    ClaimedTask,
+    DeadLetterProgress,
+    NewTask,
+    NotDead,
+    NotFound,
+    TaskError,
+    TaskState,
+)
 
 LONG_LEASE_MS = 600_000
 
@@ -114,6 +125,8 @@ async def test_a_task_that_kills_its_workers_is_dead_after_exactly_its_claims(cl
         [claim] = await client.reserve([queue], wait_ms=20_000, lease_ms=1000)
         assert (claim.claims, claim.attempt) == (claims, 1)
     assert await client.reserve([queue], wait_ms=1500) == []
+    await client.wait_task(accepted.task_id, timeout_s=20)
+    assert await client.reserve([queue]) == []
     letter = await client.get_dead_letter(accepted.task_id)
     assert (letter.claims, letter.max_claims, letter.failures, letter.dead_reason) == (2, 2, 0, "CLAIMS_SPENT")
     assert (await client.queue_stats(queue)).expired_total == 2
@@ -136,6 +149,46 @@ async def test_the_back_off_grows_with_each_failure(client: AsyncClient, queue: 
     for plain_ms in (1000, 2000):
         claim = await claim_one(client, queue)
         failed = await client.fail(claim)
-        info = await client.get_task(claim.task_id)
+        # When it failed is told by its attempts: the task itself may be ready again by now.
+        [*_, attempt] = (await client.get_task(claim.task_id)).attempts
         assert failed.retry_at_ms is not None
-        assert 0.8 * plain_ms <= failed.retry_at_ms - info.changed_at_ms <= 1.2 * plain_ms
+        assert 0.8 * plain_ms <= failed.retry_at_ms - attempt.ended_at_ms <= 1.2 * plain_ms
+
+
+def client_clock_off_by(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """The server is another process, and keeps the right time."""
+    true_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: true_ns() + seconds * 1_000_000_000)
+
+
+@pytest.mark.parametrize("seconds", [-60, 60])
+async def test_a_wrong_clock_of_the_caller_does_not_decide_which_letters_are_meant(
+    client: AsyncClient, queue: str, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    for _ in range(5):
+        await kill_task(client, queue)
+    client_clock_off_by(monkeypatch, seconds)
+    assert (await client.retry_dead_letters_where(queue, dry_run=True, batch_size=2)).found == 5
+    assert (await client.discard_dead_letters_where(queue, batch_size=2)).done == 5
+
+
+async def test_letters_that_die_again_meanwhile_are_left_alone(
+    client: AsyncClient, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was retried is dead again before the next page is read."""
+    ids = [await kill_task(client, queue) for _ in range(5)]
+    client_clock_off_by(monkeypatch, 60)
+    listed: list[str] = []
+    list_dead_letters = client.list_dead_letters
+
+    async def kill_and_list(*args: object, **options: object) -> object:
+        for claim in await client.reserve([queue], max_tasks=10):
+            await client.fail(claim, dead=True)
+        page = await list_dead_letters(*args, **options)  # type: ignore[arg-type]
+        listed.extend(letter.task_id for letter in page.tasks)
+        return page
+
+    monkeypatch.setattr(client, "list_dead_letters", kill_and_list)
+    told = await client.retry_dead_letters_where(queue, batch_size=2)
+    assert told == DeadLetterProgress(found=5, done=5)
+    assert listed == ids

@@ -25,6 +25,7 @@ from tests.integration.small_disk import SmallDisk
 KIB = 1024
 MIB = 1024 * KIB
 WATERMARK_BYTES = 16 * MIB
+HUNG_S = 2.0  # a call that is tried again and again is given up after this
 SETTINGS: dict[str, object] = {
     "free_bytes_min": WATERMARK_BYTES,
     "segment_bytes": MIB,
@@ -60,12 +61,12 @@ class Producer:
         self.unknown: set[bytes] = set()  # payloads of calls that were not answered: they may or may not be there
         self._sent = 0
 
-    async def enqueue(self) -> HoldfastError | None:
+    async def enqueue(self, timeout_s: float = DEADLINE_S) -> HoldfastError | None:
         """One batch; returns why it was not accepted."""
         batch = [NewTask("work", "t", b"%d-" % (self._sent + n) + bytes(32 * KIB)) for n in range(8)]
         self._sent += len(batch)
         try:
-            outcomes = await self.client.enqueue_many(batch, timeout_s=2)
+            outcomes = await self.client.enqueue_many(batch, timeout_s=timeout_s)
         except Unavailable as refused:
             return refused
         except HoldfastError as unanswered:
@@ -78,13 +79,13 @@ class Producer:
 
     async def enqueue_until_refused(self) -> Unavailable:
         async with asyncio.timeout(DEADLINE_S):
-            while not isinstance(refused := await self.enqueue(), Unavailable):
+            while not isinstance(refused := await self.enqueue(HUNG_S), Unavailable):
                 assert not isinstance(refused, ConnectionFailed), "the server is gone"
         return refused
 
     async def enqueue_until_accepted(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while await self.enqueue() is not None:
+            while await self.enqueue(HUNG_S) is not None:
                 await asyncio.sleep(0.05)
 
     async def check_all_there(self) -> None:
@@ -215,7 +216,7 @@ async def test_a_restart_on_a_full_disk_serves_again(disk: SmallDisk, make_serve
 
 async def ack_when_possible(client: AsyncClient, claim: ClaimedTask) -> None:
     """The server looks at the disk once a second, so it may take a moment."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
                 await client.ack(claim)

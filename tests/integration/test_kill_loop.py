@@ -25,6 +25,7 @@ from tests.integration.server import ServerProcess
 
 QUEUE = "work"
 KILLS = 4
+ENQUEUED_EACH = 40  # before each kill, at least
 PRODUCERS = 3
 WORKERS = 3
 DRAIN_S = 30.0
@@ -140,8 +141,13 @@ class Load:
 async def kill_again_and_again(load: Load) -> None:
     draw = random.Random(load.seed)
     for _ in range(KILLS):
-        # The moment of the kill is what this test draws: a fixed one would always hit the same place.
-        await asyncio.sleep(draw.uniform(0.2, 0.7))
+        # The moment of the kill is what this test draws: a fixed one would always hit the same place. But on a machine
+        # that is slow, producers have to get through first: a kill that hits nobody proves nothing.
+        goal = len(load.history.enqueued) + ENQUEUED_EACH
+        async with asyncio.timeout(DRAIN_S):
+            while len(load.history.enqueued) < goal:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(draw.uniform(0.0, 0.6))
         load.up.clear()
         load.history.kills_s.append(now_s())
         load.server.kill()

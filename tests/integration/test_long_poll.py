@@ -6,8 +6,9 @@ import time
 from holdfast.client import AsyncClient, ClaimedTask, NewTask
 
 LONG_LEASE_MS = 600_000
-# A worker that is woken gets its task far below this; one that polled or slept would need longer.
-PROMPT_S = 2.0
+# A worker that is woken gets its task far below this, also if the machine is busy for seconds; one that is not woken
+# gets nothing before its wait of a minute is over.
+PROMPT_S = 20.0
 
 
 async def wait_for_waiters(client: AsyncClient, queue: str, number: int) -> None:

@@ -135,15 +135,52 @@ def test_without_etcd_a_new_server_says_what_it_waits_for(cluster: MapCluster, s
         broker.wait_serving()
         until(lambda: f"etcd does not answer at {nobody}" in broker.get("/readyz")[1], "the broker to say so")
         assert broker.get("/readyz")[0] == 503
-        status, body = router.get("/readyz")
-        assert (status, "etcd does not answer" in body) == (503, True)
-        with Client(f"{HOST}:{router.port}", timeout_s=5, retry=False) as client:
+        until(lambda: "etcd does not answer" in router.get("/readyz")[1], "the router to say so")
+        assert router.get("/readyz")[0] == 503
+        with Client(f"{HOST}:{router.port}", timeout_s=DEADLINE_S, retry=False) as client:
             with pytest.raises(Rejected, match="etcd") as refused:
                 client.enqueue(NewTask("q", "t"))
             assert refused.value.reason == "ETCD_UNAVAILABLE"
         assert broker.is_up
     finally:
         router.close()
+
+
+def test_servers_that_are_too_old_for_the_map_say_so(bare: MapCluster, spare: Spare, tmp_path: Path) -> None:
+    """A later release has written the record of the cluster: advice to make one would be the worst there is."""
+    name = "newer"
+    router = RouterProcess(tmp_path, free_ports(1)[0], bare.etcd.endpoint, cluster_name=name)
+    broker = spare("old", cluster_name=name)
+    record = b'{"format":2,"id":"' + secrets.token_hex(16).encode() + b'","shards":2,"replication":3}'
+    asyncio.run(write(bare, keys_of(name).cluster, record))
+    broker.launch()
+    try:
+        router.launch()
+        router.wait_serving()
+        until(lambda: "too old for the cluster; upgrade it" in router.get("/readyz")[1], "the router to say so")
+        with Client(f"{HOST}:{router.port}", timeout_s=DEADLINE_S, retry=False) as client:
+            calls: list[Callable[[], object]] = [
+                lambda: client.enqueue(NewTask("q", "t")),
+                lambda: client.reserve(["q"]),
+                client.describe_cluster,
+                client.topology,
+                lambda: client.init_cluster(SHARDS),
+                lambda: client.set_queue("q", spread=2),
+            ]
+            for call in calls:
+                with pytest.raises(Conflict, match="too old for the cluster; upgrade it") as refused:
+                    call()
+                assert refused.value.reason == "VERSION_TOO_OLD"
+        assert "Traceback" not in router.log_text
+        check_ends(broker, "too old for the cluster; upgrade it")
+    finally:
+        router.close()
+
+
+async def write(cluster: MapCluster, key: bytes, value: bytes) -> None:
+    etcd = EtcdClient([cluster.etcd.endpoint])
+    assert (await etcd.commit([], [Put(key, value)])).is_done
+    await etcd.close()
 
 
 @dataclass(frozen=True)
@@ -203,13 +240,13 @@ def test_calls_about_no_shard_or_one_that_is_not_there(cluster: MapCluster) -> N
     unnamed = raw_call(broker, "Tasks/Enqueue", enqueue_request("q"))
     assert isinstance(unnamed, Refusal)
     assert (unnamed.code, unnamed.reason) == ("INVALID_ARGUMENT", "MISSING_FIELD")
-    with Client(broker, timeout_s=5) as client, pytest.raises(InvalidArgument, match=r"router.*direct=True"):
+    with Client(broker, timeout_s=DEADLINE_S) as client, pytest.raises(InvalidArgument, match=r"router.*direct=True"):
         client.enqueue(NewTask("q", "t"))
     for address in (broker, router):
         unknown = raw_call(address, "Tasks/Enqueue", enqueue_request("q"), shard=99)
         assert isinstance(unknown, Refusal)
         assert (unknown.code, unknown.reason) == ("NOT_FOUND", "SHARD_NOT_FOUND"), address
-    with Client(router, timeout_s=5) as operator:
+    with Client(router, timeout_s=DEADLINE_S) as operator:
         calls: list[Callable[[], object]] = [
             lambda: operator.make_plan(move=MoveWish(99, "n1", "n2")),
             lambda: operator.transfer(99, "n1"),
@@ -237,7 +274,8 @@ def test_a_shard_that_is_made_anew_never_mixes_with_its_former_life(cluster: Map
             client.enqueue(NewTask(first, "t", b"old", request_id=f"r{n}"))
         kept = client.enqueue(NewTask(second, "t", b"kept", request_id="r"))
         [old] = client.reserve([first], worker="w", lease_ms=60_000)
-        away = min(name for name in cluster.nodes if name != cluster.leader(0))
+        leader = cluster.wait_for_leader(0)
+        away = min(name for name in cluster.nodes if name != leader)
         cluster.nodes[away].kill()
         group = asyncio.run(make_anew(cluster, 0))
         assert incarnation_of(group) == 2
@@ -271,7 +309,7 @@ async def make_anew(cluster: MapCluster, number: int) -> int:
     record, revision = found
     group = mapped_group(record.incarnation + 1, secrets.randbits(RANDOM_BITS))
     # The founder must be somebody who is there.
-    leader = cluster.leader(number)
+    leader = cluster.wait_for_leader(number)
     founders = sorted(record.voters, key=lambda each: not each.startswith(f"{leader}/"))
     new = ShardRecord(group=group, replicas=record.replicas, founders=tuple(founders))
     key = keys_of(NAME).shard(number)

@@ -3,12 +3,13 @@
 `make test-long` makes it a minute.
 """
 
+import shutil
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from holdfast.client import Accepted, Client, Conflict, MoveWish, NewTask, Unavailable
+from holdfast.client import Accepted, Client, Conflict, MoveWish, NewTask, QueuePolicy, Unavailable
 from holdfast.cluster.map import PartitionMap
 from tests.integration.map_cluster import MapCluster, apply_plan, until
 from tests.integration.map_load import claim_all, load_on, queues_of_all_shards
@@ -72,6 +73,41 @@ def test_an_etcd_that_hangs_is_as_good_as_none(cluster: MapCluster) -> None:
     load.check(cluster)
 
 
+def test_settings_that_are_made_again_after_a_restore_count(cluster: MapCluster) -> None:
+    """The restored etcd counts its revisions from the backup on, so they have smaller ones than those in the logs."""
+    cluster.etcd.kill()
+    backup = cluster.directory / "backup"
+    shutil.copytree(cluster.etcd.data_dir, backup)
+    cluster.etcd.start()
+    check_reconciled(cluster)
+    with Client(cluster.address, timeout_s=DEADLINE_S) as operator:
+        for attempts in range(2, 42):
+            operator.set_queue("other", policy=QueuePolicy(max_attempts=attempts))
+        queues = queues_of_all_shards("again", SHARDS)
+        for queue in queues:
+            operator.enqueue(NewTask(queue, "t"))
+            operator.pause_queue(queue)
+        until(lambda: all(operator.queue_stats(queue).paused for queue in queues), "the queues to be paused")
+        cluster.etcd.kill()
+        shutil.rmtree(cluster.etcd.data_dir)
+        shutil.copytree(backup, cluster.etcd.data_dir)
+        cluster.etcd.start()
+        check_reconciled(cluster)
+        by_hand, resumed, left = queues
+        operator.set_queue(by_hand, policy=QueuePolicy(max_attempts=9))
+        operator.resume_queue(resumed)
+        until(lambda: budget(operator, by_hand) == 9, "the setting to count")
+        for queue in (by_hand, resumed):
+            assert claim_all(operator, [queue], 1), f"{queue} is not paused any more"
+        until(lambda: not operator.queue_stats(left).paused, "what the backup says to count where nothing was done")
+        until(lambda: budget(operator, "other") != 41, "as well as for a queue with settings that are forgotten")
+
+
+def budget(client: Client, queue: str) -> int:
+    """How many attempts a task gets that comes now."""
+    return client.get_task(client.enqueue(NewTask(queue, "t")).task_id).max_attempts
+
+
 # --- looks --------------------------------------------------------------------------------------------------------
 
 
@@ -114,7 +150,7 @@ def check_new_queue(address: str, *, is_direct: bool) -> None:
 
 def fail_over(cluster: MapCluster, shard: int) -> str:
     """Kills the leader; its name, once there is another one."""
-    victim = cluster.leader(shard)
+    victim = cluster.wait_for_leader(shard)
     cluster.nodes[victim].kill()
     until(lambda: cluster.leader(shard) not in ("", victim), "another leader")
     return victim
@@ -125,8 +161,7 @@ def restart_and_lead(cluster: MapCluster, name: str, shard: int) -> None:
     cluster.nodes[name].launch()
     cluster.nodes[name].wait_serving()
     assert not cluster.nodes[name].events("registered")
-    until(lambda: (shard, name) in cluster.replicas(), "its replica")
-    until(lambda: cluster.replicas()[shard, name].lag < 50, "its replica to catch up")
+    until(lambda: (one := cluster.replicas().get((shard, name))) and one.lag < 50, "its replica to catch up")
     until(lambda: has_led(cluster, shard, name), "it to lead")
 
 
@@ -150,7 +185,8 @@ def check_reconciled(cluster: MapCluster) -> None:
     until(lambda: all(node.is_alive for node in cluster.info().nodes), "all nodes to be registered")
     until(lambda: hints(cluster) == [cluster.leader(shard) for shard in range(SHARDS)], "the map to say who leads")
     cluster.wait_settled()
-    assert cluster.routers[0].get("/readyz")[1] == '{"ready":true,"reason":"serving"}'
+    serving = '{"ready":true,"reason":"serving"}'
+    until(lambda: cluster.routers[0].get("/readyz")[1] == serving, "the router to say nothing of etcd any more")
 
 
 def hints(cluster: MapCluster) -> list[str]:

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from holdfast.client import Client, ClusterShard, Conflict, HoldfastError, MoveWish, Plan, StepState
+from holdfast.client import Client, ClusterShard, Conflict, HoldfastError, MoveWish, Plan, PlanStep, StepState
 from tests.integration.cluster import NodeProcess
 from tests.integration.map_cluster import MapCluster, apply_plan, is_plan_done, until
 from tests.integration.map_load import load_on, queues_of_all_shards
@@ -24,7 +24,8 @@ ZONES = ("a", "b", "c")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("nodes"), size=3, shards=SHARDS, zones=ZONES) as running:
+    """Leaders stay where they are, also while the machine is busy for a moment: where they are is looked at."""
+    with MapCluster(tmp_path_factory.mktemp("nodes"), size=3, shards=SHARDS, zones=ZONES, election_ms=3000) as running:
         yield running.start()
 
 
@@ -98,7 +99,9 @@ def leaders(cluster: MapCluster) -> Counter[str]:
 def have_five(cluster: MapCluster) -> None:
     while len(cluster.nodes) < 5:
         cluster.add_node()
-    until(lambda: sum(node.is_alive for node in cluster.info().nodes) == 5, "five nodes")
+    with Client(cluster.address, timeout_s=DEADLINE_S) as router:
+        for look in (cluster.info, router.describe_cluster):  # whoever makes plans knows them, too
+            until(lambda look=look: sum(node.is_alive for node in look().nodes) == 5, "five nodes")  # type: ignore[misc]
 
 
 # --- scenes -------------------------------------------------------------------------------------------------------
@@ -109,8 +112,9 @@ def test_two_nodes_come_and_operators_change_in_the_middle(cluster: MapCluster, 
     with load_on(cluster, queues_of_all_shards("come", SHARDS)) as load, replication_is_kept(cluster):
         have_five(cluster)
         load.wait_for(10)
+        until(lambda: all(step.state_bytes is not None for step in moves_of(operator.make_plan())), "all to be known")
         plan = operator.make_plan()
-        moves = [step for step in plan.steps if not step.is_transfer]
+        moves = moves_of(plan)
         assert Counter(step.destination for step in moves) == {"n4": 2, "n5": 2}
         assert {zone_of(step.source) == zone_of(step.destination) for step in moves} == {True}
         assert all(step.why and step.state_bytes is not None for step in moves)
@@ -129,6 +133,10 @@ def test_two_nodes_come_and_operators_change_in_the_middle(cluster: MapCluster, 
     load.check(cluster)
 
 
+def moves_of(plan: Plan) -> list[PlanStep]:
+    return [step for step in plan.steps if not step.is_transfer]
+
+
 def check_only_one_plan(cluster: MapCluster, operator: Client, plan: Plan) -> None:
     """The same plan is a success and begins nothing twice; another one is refused, with the name of the first."""
     assert operator.start_plan(plan).id == plan.id
@@ -141,12 +149,13 @@ def check_only_one_plan(cluster: MapCluster, operator: Client, plan: Plan) -> No
 
 def finish_together(cluster: MapCluster) -> None:
     """Operators that never heard of the plan find it in the map."""
+    until(lambda: cluster.info().plan is not None, "the plan to be in the map")
     found = cluster.info().plan
     assert found is not None
     addresses = [cluster.address, *cluster.broker_addresses[-2:]]
     with ThreadPoolExecutor(len(addresses)) as threads:
         list(threads.map(lambda address: _finish(address, found.id), addresses))
-    assert cluster.info().plan is None
+    until(lambda: cluster.info().plan is None, "the plan to be forgotten")
 
 
 def _finish(address: str, plan_id: str) -> None:
@@ -213,6 +222,7 @@ def test_two_nodes_are_drained_and_removed_under_load(cluster: MapCluster, opera
         load.wait_for(10)
         _finish(cluster.nodes["n5"].address, plan.id)
         cluster.wait_settled()
+        until(lambda: not holds_replicas(operator, "n1", "n2"), "the router to know that two nodes are empty")
         for name in ("n1", "n2"):
             operator.remove_node(name)
         until(lambda: len(operator.describe_cluster().nodes) == 3, "two nodes to be forgotten")
@@ -221,6 +231,13 @@ def test_two_nodes_are_drained_and_removed_under_load(cluster: MapCluster, opera
         load.wait_for(10)
     check_placed(cluster, {"n3": 4, "n4": 4, "n5": 4})
     load.check(cluster)
+
+
+def holds_replicas(operator: Client, *names: str) -> bool:
+    """As the server that is asked sees it."""
+    shards = operator.describe_cluster().shards
+    held = {each.partition("/")[0] for shard in shards for each in (*shard.replicas, *shard.voters, *shard.leaving)}
+    return bool(held & set(names))
 
 
 def check_removed_do_not_come_back(cluster: MapCluster) -> None:

@@ -1,5 +1,6 @@
 """Queues that are spread, pinned and sent home while tasks come and go, and policies of their own."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,12 +18,13 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task
 from tests.integration.cluster import HOST
-from tests.integration.cluster_tools import enqueue_request, raw_call
+from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call
 from tests.integration.map_cluster import MapCluster, until
 from tests.integration.map_load import MapLoad, load_on
 from tests.integration.server import DEADLINE_S
 
 SHARDS = 4
+PAUSE_MS = 3_000_077  # so long that it is never over while a test looks
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,7 @@ def test_a_policy_counts_also_for_a_leader_that_never_saw_etcd(cluster: MapClust
     queue = "strict"
     shard = home_shard(queue, SHARDS)
     before = client.enqueue(NewTask(queue, "t", b"before")).task_id
-    policy = QueuePolicy(max_attempts=2, retry_base_ms=77, retry_factor=1.0, retry_jitter=0.0)
+    policy = QueuePolicy(max_attempts=2, retry_base_ms=PAUSE_MS, retry_factor=1.0, retry_jitter=0.0)
     assert client.set_queue(queue, policy=policy).policy == policy
     until(lambda: has_policy(client, queue), "the policy to count")
     [claim] = client.reserve([queue], worker="w")
@@ -138,7 +140,7 @@ def test_a_policy_counts_also_for_a_leader_that_never_saw_etcd(cluster: MapClust
     client.ack(claim)
     discard_probes(client, queue)
     check_two_attempts(client, queue)
-    victim = cluster.leader(shard)
+    victim = cluster.wait_for_leader(shard)
     cluster.etcd.kill()
     try:
         cluster.nodes[victim].kill()
@@ -175,11 +177,33 @@ def check_two_attempts(client: Client, queue: str) -> None:
     failed = client.fail(claim, TaskError("E", "first"))
     assert failed.state is TaskState.RETRY_PENDING
     task = client.get_task(accepted.task_id)
-    assert (task.due_at_ms or 0) - task.changed_at_ms == 77
+    assert (task.due_at_ms or 0) - task.changed_at_ms == PAUSE_MS
+    client.update_task(accepted.task_id, delay_ms=0)
     [claim] = client.reserve([queue], worker="w", wait_ms=5000)
     assert (claim.task_id, claim.attempt) == (accepted.task_id, 2)
     assert client.fail(claim, TaskError("E", "second")).state is TaskState.DEAD
     assert client.get_dead_letter(accepted.task_id).dead_reason == "ATTEMPTS_SPENT"
+
+
+def test_a_request_id_is_taken_by_the_home_of_its_queue_alone(cluster: MapCluster, client: Client) -> None:
+    """Somebody with a wrong idea of where the home is must not make a second task of the same request."""
+    queue, request = "once", enqueue_request("once", "order-17")
+    home = home_shard(queue, SHARDS)
+    router = f"{HOST}:{cluster.routers[0].port}"
+    first = client.enqueue(NewTask(queue, "t", request_id="order-17"))
+    for shard in range(SHARDS):
+        leader = cluster.nodes[cluster.wait_for_leader(shard)].address
+        for address in (leader, router):
+            answer = raw_call(address, "Tasks/Enqueue", request, shard=shard)
+            if shard == home:
+                assert isinstance(answer, bytes)
+                accepted = pb.EnqueueResponse.FromString(answer).outcomes[0].accepted
+                assert (accepted.task_id, accepted.duplicate) == (first.task_id, True)
+            else:
+                assert isinstance(answer, Refusal)
+                assert (answer.code, answer.reason) == ("UNAVAILABLE", "WRONG_SHARD")
+                assert answer.metadata["home"] == str(home)
+    assert client.queue_stats(queue).enqueued_total == 1
 
 
 def test_a_shard_that_a_queue_has_left_keeps_its_dead_letters(cluster: MapCluster, client: Client) -> None:
@@ -203,3 +227,33 @@ def test_a_shard_that_a_queue_has_left_keeps_its_dead_letters(cluster: MapCluste
     client.ack(claim)
     until(lambda: route_of(client, queue).draining == (), "the shard to be drained")
     cluster.check_hashes()
+
+
+def test_which_dead_letters_are_meant_is_decided_by_each_shard(
+    cluster: MapCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clocks of clients may be wrong, and letters may come while they are gone through."""
+    queue, count = "timeless", 12
+    client.set_queue(queue, spread=2)
+    settle(client, queue, 1)
+    tasks = [client.enqueue(NewTask(queue, "t")) for _ in range(count)]
+    assert len({shard_of_task(task.task_id) for task in tasks}) == 2
+
+    def kill_what_waits(worker: Client) -> None:
+        while claims := worker.reserve([queue], worker="w", max_tasks=count):
+            for claim in claims:
+                worker.fail(claim, dead=True)
+
+    kill_what_waits(client)
+    true_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: true_ns() - 60_000_000_000)
+    with (
+        Client(cluster.address, direct=True, timeout_s=DEADLINE_S) as direct,
+        Client(cluster.address, timeout_s=DEADLINE_S) as worker,
+    ):
+        for each in (client, direct):
+            assert each.retry_dead_letters_where(queue, dry_run=True, batch_size=2).found == count
+        monkeypatch.setattr(time, "time_ns", lambda: true_ns() + 60_000_000_000)
+        for each in (client, direct):
+            told = each.retry_dead_letters_where(queue, batch_size=2, progress=lambda _told: kill_what_waits(worker))
+            assert (told.found, told.done) == (count, count)

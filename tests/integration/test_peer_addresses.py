@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from holdfast.broker.peers import Reason
+from holdfast.broker.peers.frames import HEAD_BYTES
 from holdfast.broker.peers.words import Hello, Refused
 from tests.integration.peer_nodes import (
     HOST,
@@ -109,7 +110,7 @@ async def test_a_connection_to_the_old_place_ends_even_if_somebody_answers_there
             there.say_hello(hello_of("n2", "n1"))
             await until(lambda: one.peers.connected(), "n1 to be connected to the new place")
             assert one.peers.send(one.peers.connected()["n2"].identity, body("new"))
-            assert body("new") in await there.reader.readexactly(8 + len(body("new")))
+            assert body("new") in await there.reader.readexactly(HEAD_BYTES + len(body("new")))
             await stranger.hear_end()
 
 

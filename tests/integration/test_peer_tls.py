@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.broker.peers import PeerLimits, PeerTls, PeerTlsError, Reason
 from holdfast.broker.peers.words import PREFACE, Refused
-from tests.integration.peer_nodes import HOST, PeerNode, Stranger, body, hello_of, meet, pair, ports, until
+from tests.integration.peer_nodes import DEADLINE_S, HOST, PeerNode, Stranger, body, hello_of, meet, pair, ports, until
 
 __all__ = ["ports"]
 
@@ -95,7 +95,7 @@ async def test_three_nodes_talk_over_tls(ports: Mapping[str, int], tls: dict[str
             assert receiver.frames == [
                 (sender.identity, frame) for frame in (body("first"), large, *map(body, range(500)))
             ]
-        assert await one.peers.all_blank()
+        assert await one.peers.all_blank(DEADLINE_S)
 
 
 async def test_a_pause_over_tls_loses_nothing(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:
@@ -189,15 +189,16 @@ async def test_plain_speakers_at_a_tls_port(ports: Mapping[str, int], tls: dict[
         async with await Stranger.dial(one.port) as stranger:
             stranger.say_hello(hello_of("n2", "n1"))
             assert not (await stranger.hear_end()).startswith(PREFACE)
+        late = one.peers.counters.refused[Reason.HELLO_LATE]  # others may have been, on a busy machine
         async with await Stranger.dial(one.port) as silent:  # a handshake that never begins
             await silent.hear_end()
-        await until(lambda: one.peers.counters.refused[Reason.HELLO_LATE] == 1, "the silent one to be closed")
+        await until(lambda: one.peers.counters.refused[Reason.HELLO_LATE] > late, "the silent one to be closed")
         assert one.peers.send(three.identity, body("still here"))
         await three.expect(body("still here"))
 
 
 async def test_handshakes_that_never_end_are_bounded_too(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:
-    limits = PeerLimits(half_open_max=4)
+    limits = PeerLimits(half_open_max=4, hello_seconds_max=60)
     async with PeerNode("n1", pair(ports), tls=tls["n1"], limits=limits) as one:
         silent = [await Stranger.dial(one.port) for _ in range(12)]
         await until(lambda: one.peers.counters.refused[Reason.HALF_OPEN_MAX] == 8, "the oldest to make room")

@@ -106,11 +106,8 @@ async def test_a_waiting_caller_that_leaves_while_its_claim_is_written_gives_it_
 ) -> None:
     leaving = asyncio.create_task(client.reserve([queue], lease_ms=LONG_LEASE_MS, wait_ms=60_000))
     await arrived(server, client, [leaving])
-    disk.slow_disk(0.2)  # the enqueue passes, and then its claim is held up long enough to be seen
-    syncs = disk.syncs
+    disk.slow_disk(HELD_UP_S, after=1)  # the enqueue passes, and then its claim is held up
     accepted = await client.enqueue(NewTask(queue, "t"))
-    assert disk.syncs > syncs
-    disk.slow_disk(HELD_UP_S)
     await asyncio.to_thread(disk.wait_for_slow_sync)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
@@ -136,7 +133,7 @@ async def test_tasks_picked_for_a_repeated_claim_request_wake_others_who_wait(
     disk.slow_disk(0)
     [first], [again] = await asyncio.gather(*repeated)
     assert (first.task_id, first.token) == (again.task_id, again.token)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         [other] = await waiting
     assert other.task_id != first.task_id
     await write
@@ -149,6 +146,7 @@ async def test_too_many_writes_are_refused_with_a_time_to_come_back(
     disk: Faults, server: ServerProcess, client: AsyncClient, queue: str
 ) -> None:
     write = await hold_up(disk, client, queue)
+    let_in = PROPOSALS_MAX - 1  # what is held up takes room as well
     # With a deadline of its own each is a request of its own.
     tasks = [NewTask(queue, "t", request_id=str(n)) for n in range(40)]
     calls = [asyncio.create_task(client.enqueue(task, timeout_s=60)) for task in tasks]
@@ -161,7 +159,7 @@ async def test_too_many_writes_are_refused_with_a_time_to_come_back(
     for call in calls:
         call.add_done_callback(note)
     async with asyncio.timeout(30):
-        while len(refused) < 40 - PROPOSALS_MAX:
+        while len(refused) < 40 - let_in:
             await asyncio.sleep(0.01)
     assert all(error.reason == "OVERLOADED" and error.retry_after_ms > 0 for error in refused)
 
@@ -173,8 +171,8 @@ async def test_too_many_writes_are_refused_with_a_time_to_come_back(
         await asyncio.gather(write, late)
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     accepted = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-    assert len(accepted) == PROPOSALS_MAX
-    assert (await client.queue_stats(queue)).ready == PROPOSALS_MAX + 1, "what was refused was not done"
+    assert len(accepted) == let_in
+    assert (await client.queue_stats(queue)).ready == let_in + 1, "what was refused was not done"
 
 
 async def test_too_many_waiting_reserves_are_refused(client: AsyncClient, server: ServerProcess, queue: str) -> None:

@@ -1,9 +1,13 @@
 """Numbers of queues and workers, in the API and as metrics."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
-from holdfast.client import AsyncClient, NewTask, QueuePolicy, TaskError
+import pytest
+
+from holdfast.client import AsyncClient, Conflict, NewTask, QueuePolicy, TaskError
 from tests.integration.conftest import MakeServer
+from tests.integration.server import wait_until
 
 
 async def test_what_happens_in_a_queue_shows_in_its_numbers(make_server: MakeServer) -> None:
@@ -36,6 +40,14 @@ async def test_what_happens_in_a_queue_shows_in_its_numbers(make_server: MakeSer
         metrics = server.get("/metrics")[1].splitlines()
         assert {
             'holdfast_queue_tasks{queue="mail",state="dead"} 2.0',
+            'holdfast_queue_events_total{event="enqueued",queue="mail"} 11.0',
+            'holdfast_queue_events_total{event="claimed",queue="mail"} 8.0',
+            'holdfast_queue_events_total{event="succeeded",queue="mail"} 5.0',
+            'holdfast_queue_events_total{event="failed",queue="mail"} 2.0',
+            'holdfast_queue_events_total{event="dead",queue="mail"} 2.0',
+            'holdfast_queue_events_total{event="expired",queue="mail"} 0.0',
+            'holdfast_queue_events_total{event="cancelled",queue="mail"} 0.0',
+            "holdfast_claims_held 1.0",
             'holdfast_queue_dead_alert{queue="mail"} 1.0',
             'holdfast_queue_paused{queue="mail"} 0.0',
             'holdfast_task_ready_to_claim_seconds_count{queue="mail",type="welcome"} 8.0',
@@ -43,6 +55,8 @@ async def test_what_happens_in_a_queue_shows_in_its_numbers(make_server: MakeSer
             "holdfast_latencies_truncated 0.0",
         } <= set(metrics)
         assert server.metric('holdfast_queue_oldest_ready_seconds{queue="mail"}') > 0
+        # This one is not looked at when it is asked for but once in a while.
+        await asyncio.to_thread(wait_until, lambda: server.metric("holdfast_workers") == 1.0, "the worker")
 
         await client.pause_queue("mail")
         assert server.metric('holdfast_queue_paused{queue="mail"}') == 1.0
@@ -78,3 +92,36 @@ async def test_workers_are_listed_with_what_they_hold(make_server: MakeServer) -
         assert [(worker.worker, worker.claims, worker.last_seen_ms) for worker in workers] == [
             ("ann", 2, None), ("bob", 1, None),
         ]  # fmt: skip
+
+
+async def test_a_worker_is_seen_when_it_says_something_about_its_claims(client: AsyncClient, queue: str) -> None:
+    """It has no room for more tasks, so it asks for none."""
+    worker = f"{queue}.w"
+
+    async def last_seen_ms() -> int:
+        (found,) = [each for each in (await client.list_workers(page_size=1000)).workers if each.worker == worker]
+        assert found.last_seen_ms is not None
+        return found.last_seen_ms
+
+    await client.enqueue_many([NewTask(queue, "t") for _ in range(4)])
+    claims = await client.reserve([queue], max_tasks=4, worker=worker, lease_ms=600_000)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: client.extend(claims[3], 600_000),
+        lambda: client.ack(claims[0]),
+        lambda: client.fail(claims[1], dead=True),
+        lambda: client.release(claims[2]),
+    ]
+    seen_ms = await last_seen_ms()
+    for call in calls:
+        await asyncio.sleep(0.01)
+        await call()
+        assert await last_seen_ms() > seen_ms
+        seen_ms = await last_seen_ms()
+    [again] = await client.reserve([queue], worker=f"{queue}.other", lease_ms=600_000)
+    assert again.task_id == claims[2].task_id
+    seen_ms = await last_seen_ms()
+    await asyncio.sleep(0.01)
+    for lost in (client.extend(claims[2], 600_000), client.ack(claims[2])):
+        with pytest.raises(Conflict):
+            await lost
+    assert await last_seen_ms() == seen_ms, "who has lost a claim says nothing about another worker"

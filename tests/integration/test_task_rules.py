@@ -1,5 +1,8 @@
 """What a task can ask for itself: when it is tried again, how long it may run and wait, and that it is the only one."""
 
+import asyncio
+import time
+
 import pytest
 
 from holdfast.client import (
@@ -61,10 +64,13 @@ async def test_a_worker_says_when_to_try_again(client: AsyncClient, queue: str) 
 
 
 async def test_a_task_that_runs_for_too_long_has_failed(client: AsyncClient, queue: str) -> None:
+    await client.enqueue(NewTask(queue, "t", timeout_ms=60_000))
+    [claim] = await client.reserve([queue], lease_ms=LONG_LEASE_MS)
+    assert claim.lease_ms < 61_000, "counted from when it asked"
+    assert (await client.extend(claim, LONG_LEASE_MS)).lease_ms <= 60_000, "no extension is longer than the timeout"
     accepted = await client.enqueue(NewTask(queue, "t", timeout_ms=1000, max_attempts=1))
     [claim] = await client.reserve([queue], lease_ms=LONG_LEASE_MS, worker="slow")
-    assert claim.lease_ms < 2000, "counted from when it asked"
-    assert (await client.extend(claim, LONG_LEASE_MS)).lease_ms <= 1000, "no extension is longer than the timeout"
+    assert claim.lease_ms < 2000
     info = await client.wait_task(accepted.task_id, timeout_s=WAIT_MS / 1000)
     assert (info.state, info.dead_reason, info.failures) == (TaskState.DEAD, "ATTEMPTS_SPENT", 1)
     info = await client.get_task(accepted.task_id)
@@ -83,21 +89,37 @@ async def test_a_task_that_ends_its_workers_dies_and_says_why(client: AsyncClien
 
 
 async def test_a_task_that_nobody_starts_in_time_dies(client: AsyncClient, queue: str) -> None:
-    waits, starts = await enqueue_all(client, [NewTask(queue, "t", ttl_ms=1000)] * 2)
+    waits, starts = await enqueue_all(client, [NewTask(queue, "t", ttl_ms=3000)] * 2)
     await client.update_task(starts, priority=9)
     [claim] = await client.reserve([queue], lease_ms=LONG_LEASE_MS)
     assert claim.task_id == starts, "the more urgent one goes first"
     info = await client.wait_task(waits, timeout_s=WAIT_MS / 1000)
     assert (info.state, info.dead_reason) == (TaskState.DEAD, "TTL_PASSED")
+    assert (await client.get_task(starts)).state is TaskState.CLAIMED
     await client.release(claim)
-    assert (await client.get_task(starts)).state is TaskState.READY, "it was started once"
+    info = await client.wait_task(starts, timeout_s=WAIT_MS / 1000)
+    assert (info.state, info.dead_reason) == (TaskState.DEAD, "TTL_PASSED"), "given back is not started"
+
+
+async def test_a_task_that_was_started_does_not_die_of_waiting(client: AsyncClient, queue: str) -> None:
+    accepted = await client.enqueue(NewTask(queue, "t", ttl_ms=1000))
+    [claim] = await client.reserve([queue])
+    failed = await client.fail(claim, TaskError("E", "no"), retry_delay_ms=1500)
+    assert failed.state is TaskState.RETRY_PENDING
+    [claim] = await client.reserve([queue], wait_ms=WAIT_MS)
+    await client.release(claim)
+    assert (await client.get_task(accepted.task_id)).state is TaskState.READY
 
 
 async def test_a_snoozed_task_comes_back_with_nothing_spent(client: AsyncClient, queue: str) -> None:
     await client.enqueue(NewTask(queue, "t"))
     [first] = await client.reserve([queue])
-    assert (await client.release(first, delay_ms=300)).state is TaskState.DELAYED
+    assert (await client.release(first, delay_ms=3_600_000)).state is TaskState.DELAYED
     assert await client.reserve([queue]) == []
+    await client.update_task(first.task_id, delay_ms=0)
+    [again] = await client.reserve([queue], wait_ms=WAIT_MS)
+    assert (again.attempt, again.claims) == (1, 1)
+    assert (await client.release(again, delay_ms=300)).state is TaskState.DELAYED
     [again] = await client.reserve([queue], wait_ms=WAIT_MS)
     assert (again.attempt, again.claims) == (1, 1)
 
@@ -133,6 +155,19 @@ async def test_a_request_id_stands_for_one_task_only(client: AsyncClient, queue:
     assert refused.value.field == "tasks[0].request_id"
     again = await client.enqueue(NewTask(queue, "t", b"1", request_id="r", priority=9, delay_ms=1000))
     assert (again.task_id, again.duplicate, again.state) == (first.task_id, True, TaskState.READY)
+
+
+async def test_a_result_goes_after_its_time_although_its_task_is_known(client: AsyncClient, queue: str) -> None:
+    accepted = await client.enqueue(NewTask(queue, "t", result_ttl_ms=1000))
+    [claim] = await client.reserve([queue])
+    await client.ack(claim, result=b"42")
+    assert (await client.wait_task(accepted.task_id)).result == b"42"
+    ends_s = time.monotonic() + WAIT_MS / 1000
+    while (info := await client.get_task(accepted.task_id)).result is not None:
+        assert time.monotonic() < ends_s, "the result outlived its time"
+        await asyncio.sleep(0.1)
+    assert info.state is TaskState.SUCCEEDED
+    assert (await client.wait_task(accepted.task_id)).result is None
 
 
 async def test_dead_letters_by_what_they_are(client: AsyncClient, queue: str) -> None:

@@ -33,6 +33,7 @@ class Task:
     start_by_ms: int
     state: int = 0
     changed_ms: int = 0
+    lined_up_ms: int = 0
     timer_ms: int = 0
     token: int = 0
     worker: bytes = b""
@@ -67,7 +68,8 @@ class Task:
             "flags": new.flags + sum(flag for flag, is_set in flags.items() if is_set),
             "dead_reason": self.dead_reason, "sequence": self.place, "token": self.token, "timer_ms": self.timer_ms,
             "start_by_ms": self.start_by_ms, "timeout_ms": new.timeout_ms, "enqueued_ms": self.enqueued_ms,
-            "changed_ms": self.changed_ms, "result_ttl_ms": new.result_ttl_ms, "claims": self.claims,
+            "changed_ms": self.changed_ms, "ready_since_ms": self.lined_up_ms, "result_ttl_ms": new.result_ttl_ms,
+            "claims": self.claims,
             "failures": self.failures, "max_attempts": new.max_attempts, "max_claims": new.max_claims,
             "size_bytes": len(new.envelope),
         }  # fmt: skip
@@ -191,6 +193,7 @@ class Model:
         self.age_marks.setdefault(new.queue, 0)
         task = self.tasks[task_id] = Task(task_id, new, place, new.priority, now_ms, new.start_by_ms)
         later = new.run_at_ms > now_ms
+        task.lined_up_ms = 0 if later else now_ms
         self._move(task, DELAYED if later else READY, new.run_at_ms if later else 0, "enqueued_total")
         return task_id
 
@@ -228,7 +231,8 @@ class Model:
         left = task.lane if task.state == READY else None
         task.state, task.timer_ms, task.changed_ms = state, timer_ms, self.now_ms
         task.priority = task.priority if priority is None else priority
-        task.start_by_ms = task.start_by_ms if state in WAITING else 0
+        if state in ENDED or (state in WAITING and task.claims):
+            task.start_by_ms = 0
         self.totals[task.new.queue].update(totals)
         if left is not None and not self._ready_in(left, task):
             self.lane_marks.pop(left, None)
@@ -265,7 +269,7 @@ class Model:
 
     def _line_up(self, task: Task, priority: int | None = None) -> None:
         """To the end of the line."""
-        task.place = self._next_place()
+        task.place, task.lined_up_ms = self._next_place(), self.now_ms
         self._move(task, READY, 0, priority=priority)
 
     # Claims.
@@ -350,6 +354,8 @@ class Model:
         keep_ms = entry.keep_ms
         if item.result is not None and task.new.result_ttl_ms:
             task.report = rows.REPORT_RESULT, item.result
+            if task.new.result_ttl_ms < keep_ms:
+                self.memory["result", task.id] = None, self.now_ms + task.new.result_ttl_ms
             keep_ms = max(keep_ms, task.new.result_ttl_ms)
         self.timings.append((task.new.queue, task.new.type, 1, self.now_ms - task.changed_ms))
         self._finish(task, SUCCEEDED, keep_ms)
@@ -437,7 +443,7 @@ class Model:
 
     def _lapse(self, task_id: bytes, entry: operator_entries.Lapse) -> Answer:
         task = self.tasks.get(task_id)
-        if task is None or not 0 < task.start_by_ms <= self.now_ms:
+        if task is None or task.state not in WAITING or not 0 < task.start_by_ms <= self.now_ms:
             return self._refusal(task_id, "NOT_EXPIRED")
         task.report = rows.REPORT_ERROR, entry.error
         self._die(task, rows.TTL_PASSED, entry.dead_keep_ms)
@@ -468,9 +474,9 @@ class Model:
             if item.start:
                 self._line_up(task)
         elif priority != task.priority:
-            ready_since_ms = task.changed_ms
+            since = task.changed_ms, task.lined_up_ms
             self._line_up(task, priority)
-            task.changed_ms = ready_since_ms
+            task.changed_ms, task.lined_up_ms = since
         return ("Moved", task.state)
 
     def _retry_dead(self, task_id: bytes, _: entries.RetryDead) -> Answer:
@@ -500,6 +506,7 @@ class Model:
         if task is None or self._paused() or task.state not in ENDED or task.timer_ms > self.now_ms:
             return self._refusal(task_id, "KEPT")
         del self.tasks[task_id]
+        self.memory.pop(("result", task_id), None)
         return ("Moved", task.state)
 
     def _forget(self, item: ForgetItem, _: entries.Forget) -> Answer:
@@ -515,6 +522,8 @@ class Model:
                 age_ms = min(self.now_ms - task.enqueued_ms, 3_600_000)
                 self.memory[handle] = what, self.now_ms + max(window_ms, age_ms)
                 return ("Moved", task.state)
+        if handle[0] == "result":
+            self.tasks[handle[1]].report = None
         del self.memory[handle]
         return ("Moved", 0)
 
@@ -577,5 +586,5 @@ class Model:
         for task_id, task in self.tasks.items():
             if task.state != READY:
                 yield families.get(task.state, keys.RETENTION), task.timer_ms, task_id
-            if task.start_by_ms:
+            if task.start_by_ms and task.state in WAITING:
                 yield keys.START_BY, task.start_by_ms, task_id

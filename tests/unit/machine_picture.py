@@ -9,7 +9,7 @@ from holdfast.machine.rejections import Rejection
 # (name of the outcome, its fields…), or the code of a rejection
 Answer = tuple[Any, ...] | str
 # ("request", queue, request id), ("answer", token), ("reserve", worker, claim request id),
-# ("bucket", queue, scope, name) or ("discard", when, task id)
+# ("bucket", queue, scope, name), ("discard", when, task id) or ("result", task id)
 Handle = tuple[Any, ...]
 
 
@@ -40,6 +40,8 @@ def handle_of(key: bytes) -> Handle:
         return ("bucket", queue, rest[0], rest[1:])
     if key[0] == keys.DISCARD:
         return ("discard", *keys.timed(key))
+    if key[0] == keys.REPORT:
+        return ("result", key[1:])
     return ("reserve", *key[1:].split(b"\0", 1))
 
 
@@ -74,6 +76,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         families[key[0]].append((key, state[key]))
     meta = rows.Meta.decode(state[keys.META_KEY])
     forgotten = {keys.timed(key)[1]: keys.timed(key)[0] for key, _ in families[keys.FORGET]}
+    results = {handle_of(key): (None, when_ms) for key, when_ms in forgotten.items() if key[0] == keys.REPORT}
     kept = [
         row
         for family in (keys.DEDUP, keys.RECENT, keys.CLAIM_REQUEST, keys.BUCKET, keys.DISCARD)
@@ -107,7 +110,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
             (queue, int.from_bytes(rest[:8], "big"), rest[8:])
             for queue, rest in (key[1:].split(b"\0", 1) for key, _ in families[keys.DEAD])
         },
-        "memory": {handle_of(key): (remembered(key, row), forgotten.get(key)) for key, row in kept},
+        "memory": {handle_of(key): (remembered(key, row), forgotten.get(key)) for key, row in kept} | results,
         "level": meta.machine_level,
         "outbox": {
             keys.outbox_place(key): tuple(rows.Letter.decode(row))

@@ -93,6 +93,12 @@ class FakeBroker:
         async with self.arrived:
             await asyncio.wait_for(self.arrived.wait_for(lambda: len(self.requests(method)) >= count), DEADLINE_S)
 
+    async def wait_for_hang_up(self, method: str, count: int = 1) -> None:
+        """Until so many callers have gone away: that shows a moment after they did."""
+        async with asyncio.timeout(DEADLINE_S):
+            while self.hung_up[method] < count:
+                await asyncio.sleep(0.001)
+
     def _handler(self, method: Method) -> Any:
         async def handle(data: bytes, context: Any) -> bytes:
             metadata = dict(context.invocation_metadata() or ())

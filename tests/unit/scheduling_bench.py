@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policies import Limits, QueuePolicy, TenantPolicy, default_policy
-from holdfast.broker.scheduling.gates import Allowance
+from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
 from holdfast.broker.scheduling.scheduler import Picked, Scheduler
 from holdfast.machine import entries
 from holdfast.machine.effects import Effects
@@ -62,7 +62,7 @@ class Bench:
         """A new leader."""
         self.scheduler = Scheduler(
             self.kv, self.shard.machine, policy_of=lambda _queue: self.policy, now_ms=lambda: self.shard.now_ms,
-            window_tasks_max=self.window_tasks_max, allowance=lambda _queue: self.allowance,
+            window_tasks_max=self.window_tasks_max, allowance=lambda _queue: self.allowance or OWN_LIMITS,
             wake_at=self.wake_ms.append,
         )  # fmt: skip
 

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.dealer import CONCURRENCY, Dealer
 from holdfast.broker.policies import Policies
-from holdfast.broker.share_keeper import Allowance, ShareKeeper
+from holdfast.broker.scheduling.gates import Allowance
+from holdfast.broker.share_keeper import HELD_UP, ShareKeeper
+from holdfast.broker.share_use import Outlook
+from holdfast.limits.splitting import WHOLE
 from holdfast.machine import entries, keys
 from holdfast.machine.entries import Entry, LeaderStarted
 from holdfast.machine.kv import MemoryKV
@@ -51,6 +54,7 @@ class Member:
         self.version = 0
         self.coming = 0
         self.is_home_known = True
+        self.part = WHOLE
 
     def set_policy(self, **policy: object) -> None:
         self.version += 1
@@ -71,13 +75,18 @@ class Member:
         self.keeper = ShareKeeper(
             self.number, self.term, self.shard.machine, self.policies, self.dealer,
             home_of=lambda _queue: HOME if self.is_home_known else None, ask_dealer=self.stage.ask,
-            on_change=self.look_at_limits, coming=lambda _queue: self.coming, now_s=self.own_s,
+            part_of=lambda _queue: self.part, on_change=self.look_at_limits, coming=lambda _queue: self.coming,
+            outlook=self.outlook, now_s=self.own_s,
         )  # fmt: skip
         self.look_at_limits(QUEUE)
 
     def look_at_limits(self, queue: bytes) -> None:
         assert queue == QUEUE
         self.told = self.keeper.allowance(queue)
+
+    def outlook(self, queue: bytes) -> Outlook:
+        assert queue == QUEUE
+        return HELD_UP
 
     def own_s(self) -> float:
         return 1000 + self._time.now_ms * self._percent / 100_000
@@ -121,19 +130,28 @@ class Member:
 
 
 class Stage:
-    def __init__(self, shards: int, seed: int = 0, *, lost: float = 0.0, drift: bool = False, **policy: object) -> None:
+    def __init__(
+        self,
+        shards: int,
+        seed: int = 0,
+        *,
+        lost: float = 0.0,
+        drift: bool = False,
+        member: type[Member] = Member,
+        **policy: object,
+    ) -> None:
         self.chance = random.Random(seed)
         self.time = Time()
         self.lost = lost
         self.deaf: set[int] = set()  # shards that hear nothing of others
         self.asked = 0
         percents = [self.chance.choice((90, 100, 110)) if drift else 100 for _ in range(shards)]
-        self.members = [Member(number, self.time, self, percents[number]) for number in range(shards)]
-        for member in self.members:
-            member.set_policy(**policy)
-            member.enqueue(1)
-            member.shard.cancel(member.ready.pop())  # its row is there, and nothing waits
-            member.lead()
+        self.members = [member(number, self.time, self, percents[number]) for number in range(shards)]
+        for each in self.members:
+            each.set_policy(**policy)
+            each.enqueue(1)
+            each.shard.cancel(each.ready.pop())  # its row is there, and nothing waits
+            each.lead()
 
     async def ask(self, home: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
         self.asked += 1

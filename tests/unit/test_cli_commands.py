@@ -112,6 +112,13 @@ def test_enqueue_says_when_nothing_was_added(cli: Cli) -> None:
     assert (cli.json_out()["duplicate"], cli.json_out()["state"]) == (True, "CLAIMED")
 
 
+def test_enqueue_says_when_the_task_that_was_there_is_forgotten(cli: Cli) -> None:
+    forgotten = pb.EnqueueOutcome(accepted=pb.Accepted(task_id=TASK_ID, duplicate=True))
+    cli.server.on("Enqueue", pb.EnqueueResponse(outcomes=[forgotten]))
+    assert cli.run("enqueue", "mail", "welcome", "--request-id", "r-1") == 0
+    assert cli.out.startswith(f"Already there: task {TASK_ID} (ended, and known no more) has this request id.")
+
+
 def test_the_same_request_id_for_another_task_is_a_conflict(cli: Cli) -> None:
     refusal = pb.Rejection(reason="REQUEST_ID_CONFLICT", message="It has another type.", field="request_id")
     cli.server.on("Enqueue", pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(rejection=refusal)]))

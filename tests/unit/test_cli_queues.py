@@ -54,6 +54,17 @@ def test_stats_of_very_many_queues_are_the_list_of_them(cli: Cli) -> None:
     assert "QueueStats" not in cli.server.requests, "a call for latencies of them all would be a large one"
 
 
+def test_a_list_names_the_shards_that_are_missing(cli: Cli) -> None:
+    cli.server.on("ListQueues", pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="a")], missing_shards=[7]))
+    found = [queues_pb2.WorkerInfo(worker="w")]
+    cli.server.on("ListWorkers", queues_pb2.ListWorkersResponse(workers=found, missing_shards=[7, 9]))
+    for command, named in ((("queue", "ls"), [7]), (("workers",), [7, 9])):
+        assert cli.run(*command, "--json") == 4
+        assert cli.json_out()["missing_shards"] == named
+        assert cli.run(*command) == 4
+        assert f"Shard{'s' * (len(named) > 1)} {', '.join(map(str, named))} did not answer" in cli.err
+
+
 def test_stats_where_there_is_no_queue(cli: Cli) -> None:
     has_queues(cli, [])
     assert cli.run("queue", "stats") == 0

@@ -189,10 +189,19 @@ def test_trigger(cli: Cli) -> None:
     cli.server._script["TriggerSchedule"].clear()
     cli.server.on("TriggerSchedule", pb.TriggerScheduleResponse(task_id=TASK_ID, duplicate=True))
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports", "--request-id", "r") == 0
-    assert cli.out == f"Already there: task {TASK_ID} has this request id. Nothing was added.\n"
+    assert cli.out == f"Already there: task {TASK_ID} has this request id or the same unique key. Nothing was added.\n"
     made_up, given = (request.request_id for request in cli.server.requests["TriggerSchedule"])
     assert made_up
     assert given == "r"
+
+
+def test_trigger_says_that_a_unique_key_kept_the_task_out(cli: Cli) -> None:
+    taken = pb.TriggerScheduleResponse(task_id=TASK_ID, duplicate=True, is_of_another=True)
+    cli.server.on("TriggerSchedule", taken)
+    assert cli.run("schedule", "trigger", "nightly", "-q", "reports") == 0
+    assert cli.out == f"Already there: task {TASK_ID} has the same unique key. Nothing was added.\n"
+    assert cli.run("schedule", "trigger", "nightly", "-q", "reports", "--json") == 0
+    assert cli.json_out()["duplicate"] is True
 
 
 # ------------------------------------------------------------------------------------------------------------- next

@@ -214,7 +214,7 @@ def test_queue_ls_without_queues_says_how_to_make_one(cli: Cli) -> None:
     assert "There are no queues yet" in cli.out
     assert "holdfast enqueue" in cli.out
     assert cli.run("queue", "ls", "--json") == 0
-    assert cli.json_out() == {"queues": []}
+    assert cli.json_out() == {"queues": [], "missing_shards": []}
 
 
 def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:

@@ -434,10 +434,10 @@ async def test_values_that_do_not_fit_are_refused_by_name_and_not_sent(
 async def test_other_calls_refuse_what_does_not_fit_too(client: AsyncClient) -> None:
     negative = ClaimRef("id-1", -1)
     for call, field in (
-        (client.ack(negative), "items[0]"),
-        (client.fail(negative), "items[0]"),
-        (client.extend(CLAIM, 2**63), "items[0]"),
-        (client.release(negative), "claims[0]"),
+        (client.ack(negative), "items[0].claim.token"),
+        (client.fail(negative), "items[0].claim.token"),
+        (client.extend(CLAIM, 2**63), "items[0].lease_ms"),
+        (client.release(negative), "claims[0].token"),
         (client.cancel("\ud800"), "task_ids"),
         (client.reserve("mail"), "queues"),
         (client.reserve(["mail"], wait_ms=float("nan")), "wait_ms"),  # type: ignore[arg-type]  # on purpose

@@ -352,11 +352,11 @@ async def test_what_does_not_fit_is_refused_by_name_and_not_sent(server: Scripte
         (client.init_cluster(2**70), "shards"),
         (client.topology("mail"), "queues"),
         (client.set_queue("mail", spread=2, home=True), "spread"),
-        (client.set_queue("mail", pin=["x"]), "the settings"),  # type: ignore[list-item]
-        (client.set_queue("mail", clear="max_claims"), "the settings"),
+        (client.set_queue("mail", pin=["x"]), "pin"),  # type: ignore[list-item]
+        (client.set_queue("mail", clear="max_claims"), "clear"),
         (client.drain_node(7), "node"),  # type: ignore[arg-type]
         (client.make_plan(leaders=True, move=MoveWish(1, "a", "b")), "move"),
-        (client.make_plan(move=MoveWish("x", "a", "b")), "move"),  # type: ignore[arg-type]
+        (client.make_plan(move=MoveWish("x", "a", "b")), "move.shard"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidArgument) as refused:
             await call

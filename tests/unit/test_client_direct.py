@@ -277,6 +277,21 @@ async def test_all_queues_are_listed_by_name_in_whole_pages(cluster: Cluster, cl
     assert found == [("a", 1), ("b", 1), ("c", 2), ("d", 1), ("e", 1), ("f", 1)]
 
 
+async def test_a_list_with_a_shard_missing_is_an_error_unless_that_is_wanted(cluster: Cluster) -> None:
+    busy = Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED")
+    cluster.leaders[0].on("ListQueues", pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="a", ready=1)]))
+    cluster.leaders[1].on("ListQueues", busy)
+    async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
+        with pytest.raises(Overloaded):
+            await client.list_queues()
+        page = await client.list_queues(partial=True)
+        assert ([(each.queue, each.ready) for each in page.queues], page.missing_shards) == ([("a", 1)], (1,))
+        cluster.leaders[0]._script["ListQueues"].clear()
+        cluster.leaders[0].on("ListQueues", busy)
+        with pytest.raises(Overloaded):
+            await client.list_queues(partial=True)
+
+
 # ------------------------------------------------------------------------------------------------- parts that fail
 
 

@@ -23,6 +23,7 @@ from holdfast.client import (
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
+from tests.stalls import stalls
 from tests.unit.scripted_server import Answer, Hang, Refusal
 from tests.unit.scripted_shards import SHARDS, Cluster, queue_at, spread, task_id, two_shards
 
@@ -149,7 +150,7 @@ async def test_shards_take_turns(cluster: Cluster, client: AsyncClient) -> None:
 
 async def test_a_wait_ends_when_any_shard_has_a_task(cluster: Cluster, client: AsyncClient) -> None:
     _, second = shelves(cluster, (), ())
-    call = asyncio.create_task(client.reserve([AT_0], wait_ms=3_000, claim_request_id="mine", worker="w"))
+    call = asyncio.create_task(client.reserve([AT_0], wait_ms=20_000, claim_request_id="mine", worker="w"))
     async with asyncio.timeout(5):
         while cluster.sent("AwaitTasks") != [0, 1, 1]:
             await asyncio.sleep(0.005)
@@ -313,7 +314,7 @@ async def test_a_leader_out_of_reach_is_reached_through_the_router(cluster: Clus
     behind = Shelf(1, 8)
     cluster.router.on("Reserve", behind.reserve)
     cluster.router.on("AwaitTasks", behind.wait)
-    [task] = await client.reserve([AT_0], wait_ms=2_000)
+    [task] = await client.reserve([AT_0], wait_ms=20_000)
     assert task.task_id == task_id(1, 8)
     assert {each["holdfast-shard"] for each in cluster.router.metadata["Reserve"]} == {"1"}
 
@@ -331,7 +332,7 @@ async def test_what_all_shards_refuse_is_raised_at_once(
     for leader in cluster.leaders:
         leader.on("Reserve", refusal)
         leader.on("AwaitTasks", refusal)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         with pytest.raises(error):
             await client.reserve([AT_0], wait_ms=20_000)
 
@@ -401,10 +402,12 @@ async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(
     for leader in cluster.leaders:
         leader.on("Reserve", EMPTY)
         leader.on("AwaitTasks", answer)
-    assert await client.reserve([AT_0], wait_ms=600) == []
+    with stalls() as stalled:
+        assert await client.reserve([AT_0], wait_ms=600) == []
     # However fast they answer: the pauses double, and even at half their length eight of them are longer than the wait.
     looks = max(cluster.sent("AwaitTasks"))
-    assert 2 <= looks <= 12
+    assert looks >= 2 or stalled.seconds
+    assert looks <= 12
     assert sum(cluster.sent("Reserve")) <= 2 * looks + 1
 
 

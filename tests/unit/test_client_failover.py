@@ -114,7 +114,9 @@ async def test_redirects_in_a_circle_end(servers: Three) -> None:
             await client.get_task("id-1")
     assert sum(sent("GetTask", a, b)) <= _leaders.HOPS_MAX + 3
     async with AsyncClient(a.address, timeout_s=1) as client:
-        with pytest.raises(Unavailable, match="not the leader"):
+        with pytest.raises(
+            (Unavailable, DeadlineExceeded), match="not the leader|did not answer"
+        ):  # the last attempt may be under way by then
             await client.get_task("id-1")
     assert sum(sent("GetTask", a, b)) < 40, "a circle must not become a storm"
 
@@ -348,9 +350,11 @@ async def test_a_heartbeat_moves_within_its_own_short_deadline(servers: Three) -
 
 async def test_a_heartbeat_that_is_too_short_to_move_leaves_the_next_one_elsewhere(servers: Three) -> None:
     a, b, _ = servers
+    a.on("GetTask", FOUND)
     a.on("Extend", Hang())
     b.on("Extend", EXTENDED)
     async with AsyncClient(addresses(a, b), retry=False) as client:
+        await client.get_task("id-1")  # so that there is a connection, however slow the machine is
         with pytest.raises(DeadlineExceeded):
             await client.extend_many([Extension(CLAIM, 1_000)], timeout_s=0.3)
         await client.extend_many([Extension(CLAIM, 1_000)], timeout_s=10)

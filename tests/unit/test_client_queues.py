@@ -1,6 +1,6 @@
 """The calls about queues, workers and dead letters: what they put on the wire, and what they make of the answer."""
 
-import time
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields
 from typing import Any
@@ -182,11 +182,9 @@ async def test_retry_of_all_that_fit(server: ScriptedServer, client: AsyncClient
     server.on("ListDeadLetters", letters("a", "b", then="1"), letters(then="2"), letters("c"))
     server.on("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=[DONE, alive]), done)
     seen: list[DeadLetterProgress] = []
-    began_ms = time.time_ns() // 1_000_000
     told = await client.retry_dead_letters_where(
         "mail", DeadLetterFilter(tenant="acme"), batch_size=2, progress=seen.append
     )
-    ended_ms = time.time_ns() // 1_000_000
     assert (told.found, told.done, told.refused) == (3, 2, 1)
     assert isinstance(told.last_refusal, NotDead)
     assert [(each.found, each.done, each.refused) for each in seen] == [(2, 1, 1), (3, 2, 1)]
@@ -195,21 +193,8 @@ async def test_retry_of_all_that_fit(server: ScriptedServer, client: AsyncClient
     assert [(each.queue, each.page_size, each.page_token) for each in listed] == [
         ("mail", 2, ""), ("mail", 2, "1"), ("mail", 2, "2"),
     ]  # fmt: skip
-    # What dies again while this goes on is not looked at a second time.
-    [before_ms] = {each.filter.died_before_ms for each in listed}
-    assert began_ms < before_ms <= ended_ms + 1
-    assert {each.filter.tenant for each in listed} == {"acme"}
-
-
-@pytest.mark.parametrize(("given_ms", "in_future"), [(1_000, False), (2**60, True)])
-async def test_an_end_that_is_given_counts_if_it_has_passed(
-    server: ScriptedServer, client: AsyncClient, given_ms: int, in_future: bool
-) -> None:
-    server.on("ListDeadLetters", letters())
-    await client.retry_dead_letters_where("mail", DeadLetterFilter(died_before_ms=given_ms))
-    [request] = server.requests["ListDeadLetters"]
-    assert (request.filter.died_before_ms == given_ms) is not in_future
-    assert request.filter.died_before_ms <= time.time_ns() // 1_000_000 + 1
+    # What dies again while this goes on is the server's to leave out: our clock may be wrong.
+    assert {(each.filter.tenant, each.filter.died_before_ms) for each in listed} == {("acme", 0)}
 
 
 async def test_a_limit_ends_it_to_the_letter(server: ScriptedServer, client: AsyncClient) -> None:
@@ -257,9 +242,10 @@ async def test_a_failure_on_the_way_is_raised_and_not_repeated(server: ScriptedS
         ({"limit": 0}, "limit"),
         ({"limit": -1}, "limit"),
         ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 2**63}, "the request"),
-        ({"where": DeadLetterFilter(died_from_ms=2**63)}, "where"),
-        ({"where": DeadLetterFilter(type=5)}, "where"),  # type: ignore[arg-type]  # on purpose
+        ({"batch_size": 1001}, "batch_size"),
+        ({"batch_size": 2**63}, "batch_size"),
+        ({"where": DeadLetterFilter(died_from_ms=2**63)}, "filter.died_from_ms"),
+        ({"where": DeadLetterFilter(type=5)}, "filter.type"),  # type: ignore[arg-type]  # on purpose
     ],
 )
 async def test_wrong_wishes_are_refused_by_name_and_not_sent(
@@ -270,6 +256,31 @@ async def test_wrong_wishes_are_refused_by_name_and_not_sent(
             await call("mail", **given)
         assert caught.value.field == field
     assert not server.requests
+
+
+async def test_a_discard_says_who_it_was_unless_it_is_told_not_to(
+    server: ScriptedServer, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("ListDeadLetters", letters("a"))
+    server.on("DiscardDeadLetters", pb.DiscardDeadLettersResponse(outcomes=[DONE]))
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    monkeypatch.setattr("socket.gethostname", lambda: "desk")
+    await client.discard_dead_letter("a")
+    await client.discard_dead_letters(["a"])
+    await client.discard_dead_letters_where("mail")
+    await client.discard_dead_letter("a", by="")
+
+    def nameless() -> str:
+        raise KeyError
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("socket.gethostname", lambda: "ö" * 300)
+    await client.discard_dead_letter("a")
+    *named, left_out, long = (request.by for request in server.requests["DiscardDeadLetters"])
+    assert named == ["ada@desk"] * 3
+    assert left_out == ""
+    assert re.fullmatch(r"uid-\d+@ö+", long)
+    assert 250 < len(long.encode()) <= 256
 
 
 async def test_discards(server: ScriptedServer, client: AsyncClient) -> None:

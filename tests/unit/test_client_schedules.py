@@ -168,6 +168,14 @@ async def test_a_trigger_is_repeated_with_the_id_that_it_made_up(server: Scripte
     assert fourth == "mine"
 
 
+async def test_a_trigger_that_a_unique_key_kept_out_is_a_duplicate(server: ScriptedServer, client: AsyncClient) -> None:
+    """Not its own repetition, which has the id that this call made up."""
+    server.on("TriggerSchedule", pb.TriggerScheduleResponse(task_id="id-1", duplicate=True, is_of_another=True))
+    for request_id in (None, "", "mine"):
+        triggered = await client.trigger_schedule("reports", "nightly", request_id=request_id)
+        assert triggered == Accepted("id-1", duplicate=True)
+
+
 async def test_a_trigger_without_an_id_is_not_repeated(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("TriggerSchedule", LOST)
     with pytest.raises(ConnectionFailed):
@@ -189,7 +197,8 @@ async def test_previews(server: ScriptedServer, client: AsyncClient) -> None:
     ("given", "field"),
     [
         ({"name": 7}, "name"),
-        ({"expression": None, "time_zone": 7}, "spec.time_zone"),
+        ({"time_zone": 7}, "spec.time_zone"),
+        ({"expression": None}, "spec.expression"),
         ({"expression": 7}, "spec.expression"),
         ({"catch_up": "some"}, "spec.catch_up"),
         ({"catch_up": CatchUp.UNKNOWN}, "spec.catch_up"),

@@ -41,9 +41,9 @@ async def test_calls_at_the_same_time_ask_once(cluster: Cluster) -> None:
 
 
 async def test_what_is_known_is_renewed_in_the_background(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_topology, "REFRESH_S", 0.02)
     async with AsyncClient(cluster.router.address, direct=True) as client:
         await client.enqueue(NewTask(AT_0, "t", request_id=""))
+        monkeypatch.setattr(_topology, "REFRESH_S", 0.02)
         cluster.routes[AT_0] = spread(AT_0, 2, [1])
         cluster.revision += 1
         await asyncio.sleep(0.03)
@@ -69,7 +69,7 @@ async def test_a_server_that_does_not_answer_keeps_no_call_that_knows_its_way(
         began_s = time.monotonic()
         for _ in range(20):
             await client.enqueue(NewTask(AT_0, "t"))
-        assert time.monotonic() - began_s < 2.0
+        assert time.monotonic() - began_s < 8
         await asyncio.to_thread(hang.arrived.wait, 10)
         assert len(cluster.router.requests["GetTopology"]) == 2, "one question at a time"
         refresh = client._direct._topology._refresh  # type: ignore[union-attr]
@@ -83,7 +83,7 @@ async def test_a_queue_that_cannot_be_asked_for_is_taken_to_be_at_home(cluster: 
     replace_topology(cluster, cluster.topology, Refusal(grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN"))
     for leader in cluster.leaders:
         leader._script["GetTopology"].clear()
-    async with AsyncClient(cluster.router.address, direct=True, timeout_s=1, retry=False) as client:
+    async with AsyncClient(cluster.router.address, direct=True, timeout_s=10, retry=False) as client:
         await client.enqueue(NewTask(AT_0, "t"))
         assert await client.enqueue(NewTask(AT_1, "t")) == Accepted("1:t")
 

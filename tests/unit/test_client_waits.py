@@ -90,7 +90,7 @@ async def test_a_wait_goes_on_when_the_server_falls_silent(
     server.on("WaitTasks", Hang(), DONE)
     async with AsyncClient(server.address, timeout_s=0.2) as client:
         assert (await client.wait_task("id-1")).result == b"42"
-    assert len(server.requests["WaitTasks"]) == 2
+    assert len(server.requests["WaitTasks"]) >= 2
 
 
 async def test_a_wait_goes_on_through_a_restart(server: ScriptedServer) -> None:

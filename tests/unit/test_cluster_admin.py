@@ -1,6 +1,7 @@
 """The service Cluster: what is read from the map, what is changed in etcd, and how both are refused. Plans are in
 test_cluster_plans.py."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -74,6 +75,36 @@ async def describe(server: Server) -> pb.DescribeClusterResponse:
 
 
 # Before and at the beginning
+
+
+@pytest.mark.parametrize(
+    ("record", "reason", "sentence"),
+    [
+        (b'{"format":2,"id":"new","shards":8,"replication":3}', refusals.VERSION_TOO_OLD, "too old .* upgrade it"),
+        (b'{"format":1,"id":"bad","shards":"many"}', refusals.BAD_RECORD, "shards of the record .* Restore etcd"),
+    ],
+)
+async def test_a_cluster_whose_record_cannot_be_read_is_not_one_that_is_yet_to_be_made(
+    server: Server, record: bytes, reason: str, sentence: str
+) -> None:
+    """Whoever followed the advice to make one would be refused with a fault, or worse."""
+    await server.etcd.commit([], [Put(KEYS.cluster, record)])
+    await server.follower.wait_until(lambda found: KEYS.cluster in found.problems, WAIT_S)
+    asked: list[tuple[str, Message]] = [
+        ("get_topology", pb.GetTopologyRequest()),
+        ("describe_cluster", pb.DescribeClusterRequest()),
+        ("list_queue_settings", pb.ListQueueSettingsRequest()),
+        ("init_cluster", pb.InitClusterRequest(shards=8, replication=3)),
+        ("set_queue", pb.SetQueueRequest(queue="q", spread=2)),
+        ("make_plan", pb.MakePlanRequest(balance=True)),
+    ]
+    for method, request in asked:
+        refused = await server.refused(method, request)
+        assert refused.reason == reason, method
+        assert re.search(sentence, refused.message), refused.message
+    row = await server.etcd.get(KEYS.cluster)
+    assert row is not None
+    assert row.value == record
 
 
 async def test_before_it_is_initialised_a_cluster_has_nodes_only(server: Server) -> None:

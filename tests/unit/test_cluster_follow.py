@@ -166,6 +166,64 @@ async def test_reading_the_same_again_is_no_change(etcd: FakeEtcd) -> None:
     assert heard == []
 
 
+@pytest.mark.parametrize("later", [0, 1, 5])
+async def test_an_etcd_that_was_set_back_and_has_moved_on_is_read_anew(etcd: FakeEtcd, later: int) -> None:
+    """Its revision is as large as the one that was told, or larger; only the records show that it is another one."""
+    backup = etcd.save()
+    follower = make_follower(etcd)
+    heard: list[PartitionMap] = []
+    async with following(follower):
+        await follower.first_load()
+        await put(etcd, KEYS.queue("q"), policy(1))
+        await put(etcd, KEYS.queue("lost"), policy(1))
+        await follower.wait_until(lambda found: "lost" in found.queues, WAIT_S)
+        follower.on_change.append(heard.append)
+        # In one go: the watch comes back when all of this has happened.
+        etcd.restore(backup)
+        etcd._apply([Put(KEYS.queue("q"), policy(7))])
+        etcd._apply([Put(b"of/somebody/else", b"")])
+        for number in range(later):
+            etcd._apply([Put(KEYS.queue(f"p{number}"), policy(1))])
+        await follower.wait_until(lambda found: attempts(found) == 7, WAIT_S)
+        assert set(follower.map.queues) == {"q", *(f"p{number}" for number in range(later))}
+        assert follower.map.queues == heard[-1].queues, "whoever listens was told"
+        assert follower.is_current
+
+
+async def test_the_same_revision_of_another_history_is_a_change(etcd: FakeEtcd) -> None:
+    backup = etcd.save()
+    follower = make_follower(etcd)
+    async with following(follower):
+        await follower.first_load()
+        await put(etcd, KEYS.queue("q"), policy(1))
+        await follower.wait_until(lambda found: attempts(found) == 1, WAIT_S)
+        heard: list[int | None] = []
+        follower.on_change.append(lambda found: heard.append(attempts(found)))
+        etcd.restore(backup)
+        etcd._apply([Put(KEYS.queue("q"), policy(2))])
+        await follower.wait_until(lambda found: attempts(found) == 2, WAIT_S)
+    assert heard == [2]
+
+
+async def test_connections_that_are_lost_without_end_do_not_read_without_end() -> None:
+    reads = 0
+
+    class Counting(FakeEtcd):
+        async def read(self, prefix: bytes) -> Snapshot:
+            nonlocal reads
+            reads += 1
+            return await super().read(prefix)
+
+    counting = Counting()
+    follower = MapFollower(counting, NAME, retry_s_min=0.02, retry_s_max=10)
+    async with following(follower):
+        await follower.first_load()
+        for _ in range(300):
+            counting.break_watches()
+            await asyncio.sleep(0.001)
+    assert 2 <= reads <= 8
+
+
 async def test_a_bad_record_does_not_end_it(etcd: FakeEtcd) -> None:
     await put(etcd, KEYS.queue("q"), policy(1))
     follower = make_follower(etcd)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 from math import ceil
-from time import perf_counter
+from time import process_time
 
 import hypothesis.strategies as st
 import pytest
@@ -218,9 +218,9 @@ def test_a_person_is_told_why_something_moves() -> None:
 def test_a_thousand_shards_on_twenty_nodes_are_planned_quickly(zones: int) -> None:
     nodes = equal_nodes(20, zones)
     before = place(1000, 3, nodes)
-    began = perf_counter()
+    began = process_time()  # that of a busy machine does not count
     moves = rebalance(before, nodes, {"n7"}, names_of(nodes))
-    assert perf_counter() - began < 3.0, "about 0.2 s on an idle machine"
+    assert process_time() - began < 3.0, "about 0.2 s on an idle machine"
     now = after(before, moves)
     assert is_even(loads(now, names_of(nodes) - {"n7"}))
     assert len(moves) < 1.15 * loads(before, ["n7"])[0]

@@ -45,16 +45,23 @@ def test_while_none_is_older_than_the_grace_none_was_missed(policy: CatchUp) -> 
     assert decide(policy, NOW_MS - MINUTE_MS) == Decision(minutes_ago(0), NOW_MS + MINUTE_MS)
     assert decide(policy, NOW_MS).fire == ()
     assert decide(policy, NOW_MS - 3 * MINUTE_MS, limit=2).fire == minutes_ago(1, 0)
-    outage = {"none": minutes_ago(1, 0), "one": minutes_ago(0), "all": minutes_ago(2, 1, 0)}
+    outage = {"none": (), "one": minutes_ago(0), "all": minutes_ago(2, 1, 0)}
     assert decide(policy, NOW_MS - 3 * MINUTE_MS, grace_ms=2 * MINUTE_MS - 1).fire == outage[policy]
 
 
-def test_none_drops_what_is_older_than_the_grace() -> None:
-    last_minutes = minutes_ago(2, 1, 0)
-    assert decide("none", NOW_MS - YEAR_MS) == Decision(last_minutes, NOW_MS + MINUTE_MS)
-    assert decide("none", NOW_MS - YEAR_MS, grace_ms=2 * MINUTE_MS - 1).fire == last_minutes[1:]
-    assert decide("none", NOW_MS - YEAR_MS, grace_ms=0).fire == last_minutes[2:]
-    assert decide("none", NOW_MS - YEAR_MS, limit=2).fire == last_minutes[1:]
+@pytest.mark.parametrize("outage_ms", [4 * MINUTE_MS, YEAR_MS])
+@pytest.mark.parametrize("grace_ms", [0, 2 * MINUTE_MS])
+def test_none_makes_up_for_nothing_after_an_outage(outage_ms: int, grace_ms: int) -> None:
+    """Not for what came in the last moments of the outage, either: that would be more than `one` makes."""
+    assert decide("none", NOW_MS - outage_ms, grace_ms=grace_ms) == Decision((), NOW_MS + MINUTE_MS)
+
+
+def test_after_an_outage_none_makes_less_than_one_and_one_less_than_all() -> None:
+    def made(policy: CatchUp, gap_ms: int) -> int:
+        return len(catch_up(policy, parse("@every 5s"), NOW_MS - gap_ms, NOW_MS, 1000, MINUTE_MS).fire)
+
+    assert (made("none", 90_000), made("one", 90_000), made("all", 90_000)) == (0, 1, 18)
+    assert (made("none", MINUTE_MS), made("one", MINUTE_MS), made("all", MINUTE_MS)) == (12, 12, 12), "that is lateness"
 
 
 def test_one_is_the_newest_however_old() -> None:
@@ -82,7 +89,7 @@ def test_a_clock_that_went_back_repeats_nothing(policy: CatchUp) -> None:
 def test_years_of_missed_seconds_cost_no_more_than_what_is_fired(policy: CatchUp, expression: str) -> None:
     counted = Counted(parse(expression, "Europe/Berlin"))
     decision = catch_up(policy, counted, NOW_MS - 20 * YEAR_MS, NOW_MS, 50, 19 * YEAR_MS)
-    assert len(decision.fire) == (1 if policy == "one" else 50)
+    assert len(decision.fire) == {"none": 0, "one": 1, "all": 50}[policy]
     assert counted.calls <= len(decision.fire) + 3
 
 
@@ -129,9 +136,8 @@ def test_whatever_is_decided_in_steps(
         due: list[int] = []
         while (tick_ms := timetable.next_after_ms(due[-1] if due else last_ms)) is not None and tick_ms <= now_ms:
             due.append(tick_ms)
-        in_time = [tick_ms for tick_ms in due if now_ms - tick_ms <= grace_ms]
-        is_outage = len(in_time) < len(due)
-        kept = {"none": in_time, "one": due[-1:], "all": due}[policy] if is_outage else due
+        is_outage = bool(due) and now_ms - due[0] > grace_ms
+        kept = {"none": [], "one": due[-1:], "all": due}[policy] if is_outage else due
         assert list(decision.fire) == kept[-limit:]
         assert decision.next_ms == timetable.next_after_ms(max(now_ms, last_ms))
         fired += decision.fire

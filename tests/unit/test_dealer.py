@@ -87,3 +87,18 @@ async def test_after_a_step_of_the_clock_nothing_is_granted_for_a_lease() -> Non
     assert holder.told.concurrency == 0
     await stage.pass_time(2000)
     assert other.told.concurrency == 3
+
+
+async def test_who_can_use_little_gets_it_whatever_the_others_could_use() -> None:
+    """Up to an equal part of all."""
+    stage = Stage(3, concurrency_max=12)
+    home = stage.members[HOME]
+    amounts: dict[int, int] = {}
+    for number in range(1, 8):
+        for shard, demand in ((0, 1000), (1, 3), (2, 100)):
+            told = report(number, holds=amounts.get(shard, 0), demand=demand)
+            (grant,) = await home.dealer.deal(shard, [told])
+            amounts[shard] = grant.amount
+    assert amounts[1] == 3
+    assert amounts[2] >= 4
+    assert sum(amounts.values()) == 12

@@ -35,7 +35,7 @@ def task(**changes: Any) -> Execution:
     return Execution(
         queue=b"mail", tenant=b"", request_id=b"", type=b"t", limit_key=b"", unique_key=b"", worker=b"w",
         state=CLAIMED, priority=5, flags=0, dead_reason=0, sequence=1, token=1, timer_ms=1, start_by_ms=0,
-        enqueued_ms=1, changed_ms=1, result_ttl_ms=0, size_bytes=0, timeout_ms=0, **fields,
+        enqueued_ms=1, changed_ms=1, ready_since_ms=1, result_ttl_ms=0, size_bytes=0, timeout_ms=0, **fields,
     )  # fmt: skip
 
 

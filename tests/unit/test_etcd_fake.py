@@ -122,7 +122,8 @@ async def test_a_stopped_one_does_not_answer(fake: FakeEtcd) -> None:
             await work
     fake.resume()
     await put(fake, b"c")
-    assert [change.row.key for change in (await waiting).changes] == [b"c"]
+    assert await waiting == Changes(start, [], is_resumed=True)
+    assert [change.row.key for change in (await soon(watch)).changes] == [b"c"]
 
 
 @pytest.mark.parametrize("is_done", [True, False])

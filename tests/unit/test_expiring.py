@@ -21,8 +21,8 @@ def claimed(**changes: Any) -> rows.Execution:
         "queue": b"mail", "tenant": b"", "request_id": b"", "type": b"t", "limit_key": b"", "unique_key": b"",
         "worker": b"w1", "state": rows.CLAIMED, "priority": 5, "flags": 0, "dead_reason": 0, "sequence": 1, "token": 9,
         "timer_ms": CLAIMED_MS + 2000, "start_by_ms": 0, "enqueued_ms": 1, "changed_ms": CLAIMED_MS,
-        "result_ttl_ms": 0, "claims": 1, "failures": 0, "max_attempts": 2, "max_claims": 3, "size_bytes": 1,
-        "timeout_ms": 0,
+        "ready_since_ms": 1, "result_ttl_ms": 0, "claims": 1, "failures": 0, "max_attempts": 2, "max_claims": 3,
+        "size_bytes": 1, "timeout_ms": 0,
     }  # fmt: skip
     return rows.Execution(**fields | changes)
 

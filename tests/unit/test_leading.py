@@ -11,7 +11,7 @@ from holdfast.machine.entries import LeaderStarted
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Accepted, Claimed
 from holdfast.machine.rows import CLAIMED, READY
-from holdfast.serving.refusals import NOT_LEADER, SHUTTING_DOWN, OutcomeUnknownError, RefusedError
+from holdfast.serving.refusals import NOT_LEADER, OVERLOADED, SHUTTING_DOWN, OutcomeUnknownError, RefusedError
 from tests.unit.machine_shard import QUEUE, new_task
 from tests.unit.small_shard import SmallShard, settle
 
@@ -86,6 +86,57 @@ async def test_what_is_in_the_log_is_unknown_and_what_waits_was_not_begun(replic
     assert refusal.metadata == {"shard": "0", "epoch": "2", "leader": "elsewhere:1"}
     assert replica.shard.proposals_waiting == 0
     assert not replica.shard.has_work
+
+
+async def test_writes_that_wait_for_a_majority_are_bounded() -> None:
+    replica = Replica(proposals_max=4)
+    in_flight = []
+    for _ in range(4):  # each in a round of its own, and nobody commits
+        in_flight.append(replica.submit_enqueue())
+        await settle()
+        replica.stage()
+    refusal = await refused(replica.submit_enqueue())
+    assert (refusal.reason, refusal.limit) == (OVERLOADED, "4")
+    chore = asyncio.ensure_future(replica.shard._submit_housekeeping(entries.Purge(replica.time.now_ms, [])))
+    await settle()
+    replica.stage()
+    await replica.commit()
+    assert chore.done(), "what the node does by itself is not held up"
+    assert all(call.done() for call in in_flight)
+    await replica.submit(entries.Enqueue(replica.time.now_ms, [new_task()]))
+    assert replica.enqueued() == 5
+
+
+async def test_bytes_that_wait_for_a_majority_are_bounded() -> None:
+    replica = Replica(proposals_bytes_max=2000)
+    in_flight = replica.submit_enqueue(envelope=bytes(2000))
+    await settle()
+    replica.stage()
+    assert (await refused(replica.submit_enqueue())).reason == OVERLOADED
+    await replica.commit()
+    await in_flight
+    await replica.submit(entries.Enqueue(replica.time.now_ms, [new_task()]))
+
+
+async def test_who_leads_again_has_room_again() -> None:
+    replica = Replica(proposals_max=2)
+    in_flight = [replica.submit_enqueue() for _ in range(2)]
+    await settle()
+    replica.stage()
+    replica.lose(term=2)
+    for call in in_flight:
+        with pytest.raises(OutcomeUnknownError):
+            await call
+    replica.log.aborted()
+    replica.win(term=3)
+    await replica.round()
+    calls = [replica.submit_enqueue() for _ in range(2)]
+    await settle()
+    assert (await refused(replica.submit_enqueue())).reason == OVERLOADED
+    await replica.round_without_room()
+    assert all(call.exception() for call in calls)
+    await replica.enqueue()
+    await replica.stop()
 
 
 async def test_an_entry_that_another_leader_commits_is_applied_once_and_answered_no_more(replica: Replica) -> None:

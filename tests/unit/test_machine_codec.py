@@ -259,6 +259,7 @@ executions = st.builds(
     start_by_ms=u64,
     enqueued_ms=u64,
     changed_ms=u64,
+    ready_since_ms=u64,
     result_ttl_ms=u64,
     claims=u32,
     failures=u32,

@@ -57,6 +57,46 @@ def test_a_result_is_kept_for_its_time_to_live(shard: Shard) -> None:
     shard.ack(task_id, shard.claim(task_id), b"42")
     assert shard.kv.get(keys.report(task_id)) == rows.Report(rows.REPORT_RESULT, b"42").encode()
     assert shard.task(task_id).timer_ms == START_MS + 3 * KEEP_MS
+    assert shard.armed() == [], "it goes with its task"
+
+
+def test_a_task_that_is_kept_for_longer_than_its_result_loses_it_before(shard: Shard) -> None:
+    task_id = shard.enqueue(result_ttl_ms=50)
+    shard.ack(task_id, shard.claim(task_id), b"42")
+    key, end_ms = keys.report(task_id), START_MS + 50
+    assert shard.armed() == [(end_ms, key)]
+    assert shard.effects.forget_ms == end_ms
+    assert violations(shard.kv) == []
+    shard.now_ms += 49
+    assert code(shard.forget(end_ms, key)) == "KEPT"
+    shard.now_ms += 1
+    assert shard.forget(end_ms, key) == Moved(0)
+    assert shard.kv.get(key) is None
+    assert (shard.state(task_id), shard.task(task_id).timer_ms) == (SUCCEEDED, START_MS + KEEP_MS)
+    assert violations(shard.kv) == []
+    shard.now_ms = START_MS + KEEP_MS
+    assert shard.purge(task_id) == Moved(SUCCEEDED)
+    assert [found for found in shard.state_rows() if task_id in found] == []
+
+
+def test_a_task_that_is_purged_before_its_result_was_takes_it_along(shard: Shard) -> None:
+    """Two sweeps delete them, and either may be late."""
+    task_id = shard.enqueue(result_ttl_ms=50)
+    shard.ack(task_id, shard.claim(task_id), b"42")
+    shard.now_ms += KEEP_MS
+    assert shard.purge(task_id) == Moved(SUCCEEDED)
+    assert [found for found in shard.state_rows() if task_id in found] == []
+    assert violations(shard.kv) == []
+
+
+def test_the_error_of_a_dead_letter_stays_with_it_whatever_the_time_of_results(shard: Shard) -> None:
+    task_id = shard.enqueue(result_ttl_ms=50)
+    shard.fail(task_id, shard.claim(task_id), dead_reason=rows.WORKER_GAVE_UP)
+    assert [key for _, key in shard.armed() if key[0] == keys.REPORT] == []
+    shard.retry_dead(task_id)
+    shard.ack(task_id, shard.claim(task_id))
+    assert [key for _, key in shard.armed() if key[0] == keys.REPORT] == [], "there is no result"
+    assert violations(shard.kv) == []
 
 
 def test_a_retried_ack_gets_the_first_answer(shard: Shard) -> None:

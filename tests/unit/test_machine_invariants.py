@@ -173,6 +173,14 @@ def orphan_report(shard: Shard) -> None:
     shard.kv.write({keys.report(bytes(16)): rows.Report(rows.REPORT_ERROR, b"").encode()})
 
 
+def claim_again(shard: Shard) -> None:
+    change_task(shard, CLAIMED, start_by_ms=5, claims=2)
+
+
+def result_of_dead(shard: Shard) -> None:
+    shard.kv.write({keys.report(one_in(shard, DEAD)): rows.Report(rows.REPORT_RESULT, b"").encode()})
+
+
 def strange_report(shard: Shard) -> None:
     shard.kv.write({keys.report(one_in(shard, DEAD)): rows.Report(9, b"").encode()})
 
@@ -199,6 +207,8 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("dead without a reason", lambda s: change_task(s, DEAD, dead_reason=0), "dead reason 0"),
     ("a reason without death", lambda s: change_task(s, READY, dead_reason=1), "dead reason 1"),
     ("change in the future", lambda s: change_task(s, CLAIMED, changed_ms=START_MS + 1), "in the future"),
+    ("in line before it came", lambda s: change_task(s, READY, ready_since_ms=START_MS - 1), "joined its line"),
+    ("claimed before it lined up", lambda s: change_task(s, CLAIMED, ready_since_ms=START_MS + 1), "joined its line"),
     ("cancelled yet waiting", lambda s: change_task(s, DELAYED, flags=rows.CANCEL_REQUESTED), "cancellation"),
     ("ready count of a lane", lambda s: change_lane(s, ready=1), "has 3 ready tasks"),
     ("mark of a lane", lambda s: change_lane(s, mark=1), "but there are"),
@@ -206,12 +216,15 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("age mark past a ready task", raise_age_mark, "behind its age mark"),
     ("claims of a tenant", lambda s: change_task(s, in_lane(s, CLAIMED), state=SUCCEEDED), "but holds 0"),
     ("lease beyond the timeout", lambda s: change_task(s, in_lane(s, CLAIMED), timeout_ms=5), "longer than it may run"),
-    ("claimed yet to be started", lambda s: change_task(s, CLAIMED, start_by_ms=5), "die of waiting"),
+    ("ended yet to be started", lambda s: change_task(s, DEAD, start_by_ms=5), "die of waiting"),
+    ("started yet to be started", lambda s: change_task(s, in_lane(s), claims=1), "die of waiting"),
+    ("claimed again yet to be started", claim_again, "die of waiting"),
     ("unique key of a dead task", give_key_away, "must not have it"),
     ("lost unique key", lambda s: s.kv.write({keys.unique(QUEUE, b"k"): None}), "lost its unique key"),
     ("attempts that are not told", lambda s: change_task(s, RETRY_PENDING, flags=0), "attempts of task"),
     ("envelope of another size", cut_envelope, "envelope has"),
     ("report of nobody", orphan_report, "belongs to no task"),
+    ("result of a dead task", result_of_dead, "of a task that has none"),
     ("report of an unknown kind", strange_report, "unknown kind"),
     ("forgotten at another time", reorder_forget, "another time"),
     ("forgotten twice", arm_twice, "more than once"),

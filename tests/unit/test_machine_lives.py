@@ -71,6 +71,14 @@ def test_a_duplicate_is_told_what_the_task_is_now(shard: Shard, state: int) -> N
     assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, state)]
 
 
+def test_of_a_duplicate_that_has_ended_and_is_forgotten_nothing_more_is_known(shard: Shard) -> None:
+    """Its request id is remembered for longer than the task; it is forgotten only once it has ended."""
+    task_id = shard.task_in(SUCCEEDED, request_id=b"r")
+    shard.now_ms += KEEP_MS
+    shard.purge(task_id)
+    assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, 0)]
+
+
 # --- Unique keys -----------------------------------------------------------------------------------------------------
 
 
@@ -237,18 +245,63 @@ def test_a_task_is_not_claimed_after_its_time(shard: Shard) -> None:
     assert (shard.state(task_id), shard.task(task_id).claims) == (READY, 0)
 
 
-@pytest.mark.parametrize("way_back", ["release", "fail", "snooze"])
-def test_a_first_claim_ends_the_time_to_live(shard: Shard, way_back: str) -> None:
+@pytest.mark.parametrize("way_back", ["fail", "expire", "time out"])
+def test_a_start_ends_the_time_to_live(shard: Shard, way_back: str) -> None:
     task_id = shard.enqueue(start_by_ms=START_MS + 50)
     shard.now_ms += 49
     token = shard.claim(task_id)
-    assert shard.task(task_id).start_by_ms == 0
+    assert violations(shard.kv) == []
+    shard.now_ms += LEASE_MS
+    assert code(shard.lapse(task_id)) == "NOT_EXPIRED", "it runs"
     if way_back == "fail":
         shard.fail(task_id, token)
     else:
-        shard.release(task_id, token, shard.now_ms + 5 if way_back == "snooze" else 0)
-    shard.now_ms += 1000
+        shard.expire(task_id, token, retry_at_ms=shard.now_ms + 5 if way_back == "time out" else 0)
+    assert (shard.task(task_id).start_by_ms, shard.effects.start_by_ms) == (0, 0)
     assert code(shard.lapse(task_id)) == "NOT_EXPIRED"
+    if way_back != "expire":
+        shard.now_ms += BACKOFF_MS
+        shard.promote(task_id)
+    shard.release(task_id, shard.claim(task_id))
+    assert code(shard.lapse(task_id)) == "NOT_EXPIRED", "a claim that is released changes nothing about that"
+    assert violations(shard.kv) == []
+
+
+@pytest.mark.parametrize("back_at_ms", [49, 70], ids=["in time", "too late"])
+@pytest.mark.parametrize("way_back", ["release", "snooze"])
+def test_a_claim_that_is_released_was_no_start(shard: Shard, way_back: str, back_at_ms: int) -> None:
+    task_id = shard.enqueue(start_by_ms=START_MS + 50)
+    shard.now_ms += 30
+    token = shard.claim(task_id)
+    assert [key for key in shard.kv.rows() if key[0] == keys.START_BY] == [], "nothing comes due while it is claimed"
+    shard.now_ms = START_MS + back_at_ms
+    state = DELAYED if way_back == "snooze" else READY
+    assert shard.release(task_id, token, shard.now_ms + 500 if way_back == "snooze" else 0) == Moved(state)
+    assert shard.effects.start_by_ms == START_MS + 50
+    assert violations(shard.kv) == []
+    if shard.now_ms < START_MS + 50:
+        assert code(shard.lapse(task_id)) == "NOT_EXPIRED"
+        shard.now_ms = START_MS + 50
+    if state == READY:
+        assert code(shard.claim_all(task_id)[0]) == "START_TOO_LATE"
+    assert shard.lapse(task_id) == Moved(DEAD)
+    assert shard.task(task_id).dead_reason == rows.TTL_PASSED
+    assert [key for key in shard.kv.rows() if key[0] == keys.START_BY] == []
+    assert violations(shard.kv) == []
+
+
+@pytest.mark.parametrize("end", ["ack", "give up", "cancel"])
+def test_a_task_that_ends_in_its_first_claim_does_not_die_of_waiting(shard: Shard, end: str) -> None:
+    task_id = shard.enqueue(start_by_ms=START_MS + 50)
+    token = shard.claim(task_id)
+    if end == "ack":
+        shard.ack(task_id, token)
+    elif end == "give up":
+        shard.fail(task_id, token, dead_reason=rows.WORKER_GAVE_UP)
+    else:
+        shard.cancel(task_id)
+        shard.release(task_id, token)
+    assert shard.task(task_id).start_by_ms == 0
     assert violations(shard.kv) == []
 
 
@@ -298,6 +351,25 @@ def test_a_ready_task_of_another_priority_joins_the_end_of_its_line(shard: Shard
     shard.now_ms += 7
     shard.ack(task_id, shard.task(task_id).token)
     assert shard.effects.timings == [Timing(QUEUE, b"", CLAIM_TO_ACK, 7)]
+
+
+def test_a_task_that_comes_back_has_waited_since_it_joined_the_line(shard: Shard) -> None:
+    """Its place says how old the line is; what is counted for the second claim is the second wait."""
+    task_id = shard.enqueue()
+    shard.now_ms += 40
+    token = shard.claim(task_id)
+    shard.now_ms += 7
+    shard.release(task_id, token)
+    task = shard.task(task_id)
+    assert (task.changed_ms, task.ready_since_ms) == (START_MS + 47, START_MS)
+    shard.now_ms += 3
+    shard.claim(task_id)
+    assert shard.effects.timings == [Timing(QUEUE, b"", READY_TO_CLAIM, 3)]
+    shard.fail(task_id, shard.task(task_id).token)
+    shard.now_ms += BACKOFF_MS
+    shard.promote(task_id)
+    assert shard.task(task_id).ready_since_ms == shard.now_ms, "at the end of the line"
+    assert violations(shard.kv) == []
 
 
 @pytest.mark.parametrize("run_at_ms", [None, START_MS, START_MS - 5])

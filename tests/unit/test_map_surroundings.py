@@ -9,9 +9,11 @@ from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
 from holdfast.cluster.etcd.api import Row, Snapshot
 from holdfast.cluster.keys import Keys
 from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import ClusterRecord, Members, NodeRecord, ShardRecord
+from holdfast.cluster.records import ClusterRecord, Members, NodeRecord, QueueRecord, ShardRecord
 from holdfast.cluster.store_nodes import WrongClusterError
+from holdfast.limits.splitting import WHOLE, Part
 from holdfast.routing.groups import mapped_group
+from holdfast.routing.homes import home_shard
 
 GROUP = mapped_group(1, 77)
 IDS = {name: f"{name}/{number:032x}" for number, name in enumerate(("n1", "n2", "n3", "n4"))}
@@ -29,9 +31,10 @@ def node(name: str) -> NodeRecord:
     return NodeRecord(name=name, node_id=node_id, address=f"{name}:7401", peer_address=f"{name}:7402")
 
 
-def around(name: str, shard: ShardRecord = SHARD) -> MapSurroundings:
+def around(name: str, shard: ShardRecord = SHARD, *, shards: int = 2, **queues: QueueRecord) -> MapSurroundings:
     keys = Keys("c")
-    records = {keys.cluster: ClusterRecord("ab" * 16, 2, 3).encode(), keys.shard(0): shard.encode()}
+    records = {keys.cluster: ClusterRecord("ab" * 16, shards, 3).encode(), keys.shard(0): shard.encode()}
+    records |= {keys.queue(queue): record.encode() for queue, record in queues.items()}
     records |= {keys.node(each): node(each).encode() for each in IDS}
     rows = [Row(key, value, 1, 5, 0) for key, value in records.items()]
     return MapSurroundings(IDS[name], PartitionMap.load("c", Snapshot(5, rows)))
@@ -85,3 +88,16 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
     MapCopy(tmp_path, "c").save(around("n1").map)
     with pytest.raises(WrongClusterError, match="named c"):
         MapCopy(tmp_path, "other").load()
+
+
+def test_which_part_of_the_shards_of_a_queue_a_shard_is() -> None:
+    """All that may have tasks count: the home, the newest set, and what drains."""
+    home = home_shard("spread", 64)
+    others = [shard for shard in range(64) if shard != home][:4]
+    record = QueueRecord(generation=1, sets=((1, tuple(others[:2])),), draining=(others[2],))
+    surroundings = around("n1", shards=64, spread=record, settled=QueueRecord())
+    shards = sorted([home, *others[:3]])
+    assert [surroundings.part_of(shard, b"spread") for shard in shards] == [Part(place, 4) for place in range(4)]
+    assert surroundings.part_of(others[3], b"spread") == Part(4, 5)
+    assert surroundings.part_of(home_shard("settled", 64), b"settled") == WHOLE
+    assert surroundings.part_of(0, b"unknown") == WHOLE

@@ -1,9 +1,12 @@
 """Metrics: named, counted per batch, bounded in series."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from holdfast.broker.histograms import LatencyHistogram
 from holdfast.broker.metrics import LATENCIES_MAX, QUEUES_MAX, Latencies, Metrics, QueueFigures
+from holdfast.router.metrics import Metrics as RouterMetrics
 
 
 def lines(metrics: Metrics) -> set[str]:
@@ -56,9 +59,9 @@ def test_queue_depths_are_read_when_scraped() -> None:
 
 def test_a_queue_tells_its_age_its_pause_and_its_alert() -> None:
     metrics = Metrics()
-    mail = QueueFigures("mail", {"ready": 1}, 2.5, is_paused=True, has_dead_alert=True)
-    calm = QueueFigures("calm", {"ready": 0}, 0.0, has_dead_alert=False)
-    plain = QueueFigures("plain", {"ready": 9}, None)
+    mail = QueueFigures("mail", {"ready": 1}, {}, 2.5, is_paused=True, has_dead_alert=True)
+    calm = QueueFigures("calm", {"ready": 0}, {}, 0.0, has_dead_alert=False)
+    plain = QueueFigures("plain", {"ready": 9}, {}, None)
     metrics.watch_queues(lambda: [mail, calm, plain])
     shown = lines(metrics)
     assert {
@@ -74,18 +77,38 @@ def test_a_queue_tells_its_age_its_pause_and_its_alert() -> None:
 
 def test_a_queue_on_several_shards_is_shown_once() -> None:
     metrics = Metrics()
-    one = QueueFigures("mail", {"ready": 1, "dead": 2}, 2.5, has_dead_alert=False)
-    other = QueueFigures("mail", {"ready": 10, "dead": 20}, 7.5, has_dead_alert=True)
-    third = QueueFigures("mail", {"ready": 100, "dead": 0}, None)
+    one = QueueFigures("mail", {"ready": 1, "dead": 2}, {"failed": 3}, 2.5, has_dead_alert=False)
+    other = QueueFigures("mail", {"ready": 10, "dead": 20}, {"failed": 4, "dead": 5}, 7.5, has_dead_alert=True)
+    third = QueueFigures("mail", {"ready": 100, "dead": 0}, {}, None)
     metrics.watch_queues(lambda: [one, QueueFigures("bills", {"ready": 5}), other, third])
     shown = [line for line in metrics.render().decode().splitlines() if "mail" in line]
     assert sorted(shown) == [
         'holdfast_queue_dead_alert{queue="mail"} 1.0',
+        'holdfast_queue_events_total{event="dead",queue="mail"} 5.0',
+        'holdfast_queue_events_total{event="failed",queue="mail"} 7.0',
         'holdfast_queue_oldest_ready_seconds{queue="mail"} 7.5',
         'holdfast_queue_paused{queue="mail"} 0.0',
         'holdfast_queue_tasks{queue="mail",state="dead"} 22.0',
         'holdfast_queue_tasks{queue="mail",state="ready"} 111.0',
     ]
+
+
+def test_claims_are_added_up_over_queues() -> None:
+    metrics = Metrics()
+    metrics.watch_queues(lambda: [QueueFigures(name, {"ready": 9, "claimed": 2}) for name in ("mail", "bills")])
+    assert "holdfast_claims_held 4.0" in lines(metrics)
+
+
+def test_every_metric_that_is_written_about_exists() -> None:
+    metrics = Metrics()
+    metrics.watch_queues(lambda: [QueueFigures("mail", {"ready": 1}, {"failed": 1}, has_dead_alert=True)])
+    metrics.watch_latencies(lambda: [latencies("mail", "welcome", 1)])
+    shown = metrics.render() + RouterMetrics().format()
+    known = {line.split()[2] for line in shown.decode().splitlines() if line.startswith("# TYPE ")}
+    docs = Path(__file__).parents[2] / "docs"
+    for page in sorted(docs.glob("*.md")):
+        named = set(re.findall(r"`(holdfast_[a-z_]+)[`{]", page.read_text()))
+        assert named <= known, page.name
 
 
 def test_formatting_uses_the_depths_read_before() -> None:

@@ -96,8 +96,3 @@ def test_a_wait_is_drawn_between_half_of_it_and_all_of_it() -> None:
 def test_a_limit_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         PeerLimits(**{name: 0})
-
-
-def test_a_frame_must_fit_what_may_wait() -> None:
-    with pytest.raises(ValueError, match="outgoing_bytes_max"):
-        PeerLimits(body_bytes_max=1000, outgoing_bytes_max=999)

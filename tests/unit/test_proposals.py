@@ -1,4 +1,4 @@
-"""Writes waiting for a round."""
+"""Writes waiting for a round, and those that are in the log and not applied yet."""
 
 import pytest
 
@@ -24,6 +24,21 @@ def proposal(size_bytes: int = 0) -> Proposal:
 
 def queue(proposals_max: int = 10_000, bytes_max: int = 1 << 30) -> ProposalQueue:
     return ProposalQueue(proposals_max, bytes_max)
+
+
+def stage_round(waiting: ProposalQueue, first_index: int = 1) -> list[Proposal]:
+    taken = waiting.take_round()
+    for index, one in enumerate(taken, first_index):
+        waiting.stage(index, one)
+    return taken
+
+
+def has_room(waiting: ProposalQueue) -> bool:
+    try:
+        waiting.check_room()
+    except RefusedError:
+        return False
+    return True
 
 
 async def test_the_payload_is_the_entry() -> None:
@@ -58,7 +73,7 @@ async def test_a_round_takes_in_order_up_to_its_count() -> None:
     for one in added:
         waiting.add(one)
     assert waiting.take_round() == added[:ROUND_ENTRIES_MAX]
-    assert len(waiting) == 3
+    assert waiting.waiting == 3
     assert waiting.take_round() == added[ROUND_ENTRIES_MAX:]
     assert waiting.take_round() == []
 
@@ -69,10 +84,8 @@ async def test_a_round_stops_at_its_bytes() -> None:
     for one in added:
         waiting.add(one)
     assert waiting.take_round() == added[:2]
-    assert waiting.waiting_bytes == sum(len(one.payload) for one in added[2:])
     assert waiting.take_round() == added[2:4]
     assert waiting.take_round() == added[4:]
-    assert waiting.waiting_bytes == 0
 
 
 async def test_a_proposal_larger_than_a_round_goes_alone() -> None:
@@ -96,7 +109,6 @@ async def test_a_little_housekeeping_rides_behind_the_callers() -> None:
     assert waiting.take_round() == [*calls, *chores[:few]]
     assert waiting.take_round() == chores[few:-1]
     assert waiting.take_round() == chores[-1:]
-    assert waiting.waiting_bytes == 0
 
 
 async def test_housekeeping_gets_its_turn_behind_a_full_round() -> None:
@@ -117,8 +129,6 @@ async def test_room_is_bounded_by_count() -> None:
         waiting.check_room()
     assert (refused.value.reason, refused.value.limit) == (OVERLOADED, "2")
     assert refused.value.retry_after_ms > 0
-    waiting.take_round()
-    waiting.check_room()
 
 
 async def test_room_is_bounded_by_bytes() -> None:
@@ -132,18 +142,67 @@ async def test_room_is_bounded_by_bytes() -> None:
     assert (refused.value.reason, refused.value.limit) == (OVERLOADED, str(2 * size))
 
 
+async def test_what_is_in_the_log_takes_room_until_it_is_applied() -> None:
+    waiting = queue(proposals_max=3)
+    for _ in range(3):
+        waiting.add(proposal())
+    stage_round(waiting)
+    assert not has_room(waiting)
+    waiting.applied(1)
+    assert has_room(waiting)
+    waiting.add(proposal())
+    assert not has_room(waiting), "two in the log and one that waits for it"
+    waiting.applied(3)
+    assert (waiting.waiting, waiting.staged) == (1, 0)
+    assert has_room(waiting)
+
+
+async def test_bytes_in_the_log_take_room_until_they_are_applied() -> None:
+    waiting = queue(bytes_max=2 * len(proposal(100).payload))
+    for _ in range(2):
+        waiting.add(proposal(100))
+    stage_round(waiting)
+    assert not has_room(waiting)
+    waiting.applied(1)
+    assert has_room(waiting)
+
+
+async def test_what_is_dropped_gives_its_room_back() -> None:
+    waiting = queue(proposals_max=4, bytes_max=4 * len(proposal(100).payload))
+    calls = [proposal(100) for _ in range(4)]
+    for call in calls[:3]:
+        waiting.add(call)
+    stage_round(waiting)
+    waiting.add(calls[3])
+    assert not has_room(waiting)
+    assert waiting.drop_staged(last_index=1) == calls[1:3]
+    assert waiting.staged_at(1) is calls[0]
+    assert waiting.drop_waiting() == calls[3:]
+    assert waiting.drop_staged() == calls[:1]
+    for _ in range(3):
+        waiting.add(proposal(100))
+    assert has_room(waiting)
+    waiting.add(proposal(100))
+    assert not has_room(waiting)
+
+
 async def test_housekeeping_takes_no_room_from_callers() -> None:
     waiting = queue(proposals_max=1)
     waiting.add_housekeeping(proposal())
     waiting.check_room()
+    stage_round(waiting)
+    waiting.check_room()
+    waiting.add(proposal())
+    waiting.applied(1)
+    assert not has_room(waiting), "nor does it give any back"
 
 
-async def test_drop_all_hands_over_everything() -> None:
+async def test_drop_waiting_hands_over_everything() -> None:
     waiting = queue(proposals_max=1)
     call, chore = proposal(10), Proposal(Purge(1, []))
     waiting.add(call)
     waiting.add_housekeeping(chore)
-    assert waiting.drop_all() == [call, chore]
-    assert (len(waiting), waiting.waiting_bytes) == (0, 0)
+    assert waiting.drop_waiting() == [call, chore]
+    assert waiting.waiting == 0
     waiting.check_room()
-    assert waiting.drop_all() == []
+    assert waiting.drop_waiting() == []

@@ -8,7 +8,7 @@ import pytest
 from holdfast.broker.awaiting import NOTHING, READY, Awaited, AwaitWanted
 from holdfast.broker.scheduling import lanes
 from holdfast.broker.scheduling import scheduler as scheduler_module
-from holdfast.limits.buckets import Rate
+from holdfast.broker.scheduling.gates import Allowance
 from holdfast.machine import entries
 from holdfast.machine.outcomes import Claimed
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy
@@ -175,16 +175,27 @@ async def test_a_look_that_was_cut_short_goes_on_by_itself(
 async def test_an_allowance_that_changes_serves_who_waits(small: LimitedShard) -> None:
     assert small.shard._leading is not None
     reserver = small.shard._leading.reserver
-    dealt: list[tuple[int | None, Rate | None]] = [(0, None)]
+    dealt = [Allowance(0, None)]
     reserver._scheduler._allowance = lambda _queue: dealt[-1]
     await small.enqueue(2)
     waiting = small.reserve()
     await small.round()
     assert not waiting.done()
-    dealt.append((1, None))
+    dealt.append(Allowance(1, None))
     reserver.limits_changed(QUEUE)
     assert len(await small.served(waiting)) == 1
     assert await small.claim() == []
+
+
+async def test_what_holds_tasks_up_is_told_to_who_asks_for_shares(small: LimitedShard) -> None:
+    assert small.shard._leading is not None
+    reserver = small.shard._leading.reserver
+    await small.set(concurrency_max=1, key_concurrency_max=1)
+    await small.enqueue(2)
+    assert reserver.outlook(QUEUE) == (True, False, False, 0)
+    assert len(await small.claim()) == 1
+    assert await small.claim() == []
+    assert reserver.outlook(QUEUE) == (True, True, False, 1)
 
 
 async def test_no_timer_is_left_behind(small: LimitedShard) -> None:

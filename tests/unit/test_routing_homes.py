@@ -2,7 +2,7 @@
 
 from collections import Counter
 from hashlib import blake2b
-from time import perf_counter
+from time import process_time
 
 import hypothesis.strategies as st
 import pytest
@@ -33,10 +33,10 @@ def test_the_highest_score_wins_also_when_asked_again(name: str, shard_count: in
 def test_a_home_among_many_shards_is_worked_out_once() -> None:
     """A first look takes a thousand hashes; a router asks for every batch."""
     home_shard("mail", 1000)
-    began = perf_counter()
+    began = process_time()  # that of a busy machine does not count
     for _ in range(1000):
         home_shard("mail", 1000)
-    assert perf_counter() - began < 0.3, "about 1 s if each is worked out"
+    assert process_time() - began < 0.3, "about 1 s if each is worked out"
 
 
 @settings(max_examples=20, deadline=None)

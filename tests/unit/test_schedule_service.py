@@ -197,6 +197,17 @@ async def test_a_trigger_is_one_task_and_no_tick(desk: Desk) -> None:
     assert (spec.payload, dict(spec.headers)) == (b"p", {"holdfast-schedule": NAME})
 
 
+async def test_a_trigger_that_a_unique_key_keeps_out_says_so(desk: Desk) -> None:
+    """It is told apart from the same call once more."""
+    await desk.put(task={"unique_key": "one at a time"})
+    first, same = await desk.trigger("a"), await desk.trigger("a")
+    kept_out = [await desk.trigger("b"), await desk.trigger("b"), await desk.trigger()]
+    assert [(told.duplicate, told.is_of_another) for told in (first, same, *kept_out)] == [
+        (False, False), (True, False), (True, True), (True, True), (True, True),
+    ]  # fmt: skip
+    assert {told.task_id for told in (first, same, *kept_out)} == {first.task_id}
+
+
 async def test_a_paused_schedule_can_be_triggered(desk: Desk) -> None:
     await desk.put(paused=True)
     assert (await desk.trigger()).task_id

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.broker.policies import TenantPolicy
-from holdfast.broker.scheduling import gates, lanes
+from holdfast.broker.scheduling import gates, lanes, windows
 from holdfast.broker.scheduling import scheduler as scheduler_module
+from holdfast.broker.scheduling.gates import Allowance
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
 from holdfast.machine.outcomes import Claimed
@@ -139,17 +140,63 @@ def test_the_oldest_that_is_blocked_is_passed_over() -> None:
 def test_an_allowance_takes_the_place_of_what_the_policy_says() -> None:
     bench = Bench(concurrency_max=10)
     bench.enqueue(20)
-    bench.allowance = (2, None)
+    bench.allowance = Allowance(2, None)
     assert len(bench.take(20)) == 2
-    bench.allowance = (0, None)
+    bench.allowance = Allowance(0, None)
     bench.scheduler.limits_changed(QUEUE)
     assert (bench.take(20), bench.available) == ([], 0)
-    bench.allowance = (3, Rate(1000, 5))
+    bench.allowance = Allowance(3, Rate(1000, 5))
     bench.scheduler.limits_changed(QUEUE)
+    assert bench.take(20) == [], "a share of a rate begins empty"
+    bench.shard.now_ms += 3000
     assert len(bench.take(20)) == 1
     bench.allowance = None
     bench.scheduler.limits_changed(QUEUE)
     assert len(bench.take(20)) == 7
+
+
+# --- shares of a rate -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cap", [None, 10])
+@pytest.mark.parametrize("waits_without", [False, True])
+def test_a_share_of_a_rate_begins_empty_with_a_cap_too(cap: int | None, waits_without: bool) -> None:
+    bench = Bench(concurrency_max=cap or 0, rate=Rate(5000, 5))
+    bench.enqueue(20)
+    if waits_without:
+        bench.allowance = Allowance(cap and 0, Rate(0, 0))
+        assert (bench.take(20), bench.available) == ([], 0)
+        bench.shard.now_ms += 60_000
+    bench.allowance = Allowance(cap, Rate(5000, 5))
+    bench.scheduler.limits_changed(QUEUE)
+    assert bench.take(20) == []
+    bench.shard.now_ms += 400
+    assert len(bench.take(20)) == 2
+
+
+def test_a_new_leader_goes_on_with_what_the_share_of_a_rate_had_and_gains_nothing_meanwhile() -> None:
+    bench = Bench(rate=Rate(5000, 5))
+    bench.enqueue(20)
+    bench.allowance = Allowance(None, Rate(5000, 5))
+    assert bench.take(20) == []
+    bench.shard.now_ms += 800
+    assert len(bench.take(2)) == 2
+    bench.start()
+    bench.shard.now_ms += 60_000
+    assert len(bench.take(20)) == 2
+
+
+def test_a_share_of_a_rate_gains_nothing_while_others_have_it() -> None:
+    """Also if nobody asks meanwhile."""
+    bench = Bench(rate=Rate(5000, 5))
+    bench.enqueue(20)
+    bench.allowance = Allowance(None, Rate(5000, 5))
+    assert bench.take(20) == []
+    for rate, ms in ((Rate(0, 0), 60_000), (Rate(5000, 5), 200)):
+        bench.allowance = Allowance(None, rate)
+        bench.scheduler.limits_changed(QUEUE)
+        bench.shard.now_ms += ms
+    assert len(bench.take(20)) == 1
 
 
 def test_a_hundred_blocked_tenants_cost_a_pick_nothing() -> None:
@@ -385,3 +432,94 @@ def test_blocked_limit_keys_of_which_there_are_ever_more_do_not_hold_up_other_te
             bench.apply(picked)
             taken += picked.task_ids
     assert taken == tasks
+
+
+# --- what holds tasks up ------------------------------------------------------------------------------------------
+
+
+def outlook(bench: Bench) -> tuple[bool, bool, bool]:
+    """Whether something is open, and whether slots or the rate were less than was asked for."""
+    is_open, slots, rate, _ = bench.scheduler.outlook(QUEUE)
+    return is_open, slots, rate
+
+
+def test_what_is_open_does_not_depend_on_the_limits_of_the_queue_itself() -> None:
+    bench = Bench(concurrency_max=5, rate=ONE_PER_SECOND, key_concurrency_max=1)
+    assert outlook(bench) == (False, False, False)
+    bench.allowance = Allowance(0, Rate(0, 0))
+    bench.enqueue(2, limit_key=b"x")
+    assert outlook(bench) == (True, False, False)
+    assert bench.take() == []
+    assert outlook(bench) == (True, False, True), "more slots alone would not help"
+    assert outlook(bench) == (True, False, False), "nobody asked since"
+    bench.allowance = Allowance(5, Rate(1_000_000, 5))
+    bench.scheduler.limits_changed(QUEUE)
+    bench.shard.now_ms += 1000
+    (first,) = bench.take(5)
+    assert outlook(bench)[0] is False, "its key is at its cap"
+    bench.enqueue()
+    assert outlook(bench)[0]
+    bench.take(5)
+    assert outlook(bench) == (False, False, False)
+    bench.finish(first)
+    assert outlook(bench)[0]
+    bench.set_policy(paused=True)
+    assert not outlook(bench)[0]
+
+
+def test_who_is_short_of_what() -> None:
+    bench = Bench(concurrency_max=3, rate=Rate(1000, 2))
+    bench.enqueue(9)
+    assert len(bench.take(5)) == 2
+    assert outlook(bench) == (True, False, True)
+    bench.shard.now_ms += 2000
+    assert len(bench.take(5)) == 1
+    assert bench.scheduler.outlook(QUEUE) == (True, True, False, 3)
+
+
+def test_how_much_of_a_cap_was_in_use_at_most() -> None:
+    bench = Bench(concurrency_max=5)
+    bench.enqueue(9)
+    bench.finish(*bench.take(2), *bench.take(2))
+    bench.finish(*bench.take(1))
+    assert [bench.scheduler.outlook(QUEUE).most_in_use for _ in range(2)] == [4, 0]
+
+
+def test_a_look_at_what_a_rate_holds_up_notes_when_it_opens() -> None:
+    bench = Bench(tenant_rate=ONE_PER_SECOND)
+    bench.enqueue(2, b"a")
+    bench.take()
+    bench.start()
+    assert not outlook(bench)[0]
+    assert bench.wake_ms == [bench.shard.now_ms + 1000]
+    bench.shard.now_ms += 1000
+    assert bench.scheduler.open_due() == [QUEUE]
+    assert outlook(bench)[0]
+
+
+def test_where_more_is_blocked_than_is_looked_at_something_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "LOOKS", 4)
+    monkeypatch.setattr(windows, "LOOKS_OVER_MAX", 4)
+    bench = Bench(tenant_concurrency_max=1)
+    tenants = [b"t%d" % number for number in range(40)]
+    bench.enqueue_all([(tenant, b"") for tenant in tenants] * 2)
+    assert len(bench.take_all()) == 40
+    bench.start()
+    answers = [outlook(bench)[0] for _ in range(40)]
+    assert answers[0]
+    assert not answers[-1], "each look goes on where the one before stopped"
+
+
+def test_looks_change_no_turns_of_what_is_open() -> None:
+    def taken(*, looks: bool) -> list[str]:
+        bench = Bench(tenant_concurrency_max=300, tenants={b"t1": TenantPolicy(3, 300, None)})
+        names = [(b"t%d" % (number % 3), b"k%d" % (number % 5)) for number in range(90)]
+        bench.enqueue_all(names)
+        order: list[str] = []
+        for count in range(1, 9):
+            if looks:
+                assert bench.scheduler.outlook(QUEUE).is_open
+            order += bench.lanes(count)
+        return order
+
+    assert taken(looks=True) == taken(looks=False)

@@ -18,7 +18,7 @@ from holdfast.broker.scheduling import ages, lanes, lines, windows
 from holdfast.broker.scheduling import scheduler as scheduler_module
 from holdfast.broker.scheduling.scheduler import Picked, Scheduler
 from holdfast.machine import entries
-from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry
+from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry, Mark
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CLAIMED, READY, Execution
@@ -172,6 +172,20 @@ class SchedulerTraffic(RuleBasedStateMachine):
             task_id = data.draw(st.sampled_from(ready))
             self.log.append((entries.Cancel(self.shard.now_ms, KEEP_MS, [task_id]), None))
 
+    @rule()
+    def raise_marks(self) -> None:
+        """As the leader does behind what was cancelled: to the first task of each lane."""
+        queue = self.shard.machine.queue(QUEUE)
+        if queue is not None:
+            end = self.shard.machine.meta.next_sequence
+            places = [((task.priority, task.tenant, task.limit_key), task.sequence) for _, task in self.ready()]
+            lanes = {(priority, *lane) for priority in (0, 4, 9) for lane in self.lanes}
+            firsts = {lane: min((place for other, place in places if other == lane), default=end) for lane in lanes}
+            marks = [Mark(QUEUE, queue.mark_version, lane[0], first, *lane[1:]) for lane, first in firsts.items()]
+            oldest = min((place for lane, place in places if any(lane[1:])), default=end)
+            marks.append(Mark(QUEUE, queue.mark_version, AGE_MARK, oldest))
+            self.log.append((Claim(self.shard.now_ms, 0, b"", b"", 0, [], marks), None))
+
     @rule(data=st.data(), ends=st.booleans())
     def release(self, data: st.DataObject, ends: bool) -> None:
         claimed = [task_id for task_id in self.known if self.shard.state(task_id) == CLAIMED]
@@ -206,6 +220,10 @@ class SchedulerTraffic(RuleBasedStateMachine):
                 self.scheduler.settle(picked, refused=came_to_nothing)
         self.scheduler.became_ready([task for task in effects.ready if task.sequence not in gone])
         self.scheduler.was_freed(effects.freed)
+        queue = machine.queue(QUEUE)
+        for entry, picked in batch:
+            if isinstance(entry, Claim) and picked is None and queue is not None:
+                self.scheduler.marks_were_raised([m for m in entry.marks if m.mark_version == queue.mark_version])
         known = set(self.known)
         self.known += [task.task_id for task in effects.ready if task.task_id not in known]
 

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from holdfast.broker.dealer import CONCURRENCY, LEASE_MS
-from holdfast.broker.share_keeper import ASK_SECONDS, OWN_LIMITS, SAID_SECONDS
+from holdfast.broker.scheduling.gates import OWN_LIMITS
+from holdfast.broker.share_keeper import ASK_SECONDS, SAID_SECONDS
 from holdfast.limits.buckets import Rate
 from holdfast.limits.dealing import HELD_PERCENT
 from holdfast.proto.v1 import couriers_pb2 as pb
@@ -63,6 +64,22 @@ async def test_what_a_shard_does_not_need_any_more_goes_to_others_soon() -> None
     first.finish(2)
     await stage.pass_time(4000)
     assert second.row.claimed == 2
+
+
+async def test_who_needs_much_less_than_it_has_says_so_soon() -> None:
+    stage = Stage(2, concurrency_max=20)
+    first, second = stage.members
+    first.enqueue(30)
+    await stage.look(500)
+    assert first.row.claimed == 20
+    await stage.pass_time(3500)  # it has just renewed all of it
+    first.ready, ready = [], first.ready
+    for task_id in ready:
+        first.shard.cancel(task_id)
+    first.finish(17)
+    second.enqueue(30)
+    await stage.pass_time(2500)
+    assert second.row.claimed >= 14
 
 
 async def test_a_shard_without_tasks_asks_for_nothing() -> None:

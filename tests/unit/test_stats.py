@@ -292,6 +292,42 @@ def test_workers_are_forgotten_when_there_are_too_many_or_they_left_long_ago(mon
         assert names(counted.workers()) == ["c"], "it waits still"
 
 
+def test_a_worker_is_seen_also_when_it_only_reports() -> None:
+    counted = Counted()
+    with counted.stats.worker_asks(b"ann", [b"mail"], 77):
+        counted.stats.worker_seen(b"ann", 99)
+    counted.stats.worker_seen(b"bob", 98)
+    counted.stats.worker_seen(b"", 98)
+    assert [(each.worker, each.last_seen_ms, list(each.queues)) for each in counted.workers().workers] == [
+        ("ann", 99, ["mail"]), ("bob", 98, []),
+    ]  # fmt: skip
+
+
+def test_a_worker_that_holds_claims_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither because nothing was heard of it, nor because there are too many."""
+    monkeypatch.setattr(stats_module, "WORKERS_MAX", 3)
+    counted = Counted()
+    counted.shard.claim_all(*counted.enqueue(1), worker=b"holder")
+    began_ms = counted.shard.now_ms
+    for name in (b"holder", b"a", b"b", b"c"):
+        with counted.stats.worker_asks(name, [QUEUE], began_ms):
+            pass
+    assert names(counted.workers()) == ["b", "c", "holder"]
+    counted.shard.now_ms += 2 * WORKER_KEEP_MS
+    counted.stats.sample()
+    (holder,) = counted.workers().workers
+    assert (holder.worker, holder.last_seen_ms, list(holder.queues)) == ("holder", began_ms, [QUEUE.decode()])
+
+
+def test_one_is_forgotten_if_all_of_too_many_hold_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "WORKERS_MAX", 2)
+    counted = Counted()
+    for name in (b"a", b"b", b"c"):
+        counted.shard.claim_all(*counted.enqueue(1), worker=name)
+        counted.stats.worker_seen(name, 77)
+    assert [each.last_seen_ms for each in counted.workers().workers] == [0, 77, 77]
+
+
 async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats_module, "SAMPLE_SECONDS", 0.0)
     counted = Counted()

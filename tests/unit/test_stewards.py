@@ -9,14 +9,19 @@ from holdfast.broker.map_surroundings import MapSurroundings
 from holdfast.broker.queue_steward import SEARCHED_QUEUES, QueueSteward
 from holdfast.broker.raft.messages import Configuration
 from holdfast.broker.steward import Steward
+from holdfast.cluster.etcd.api import Change, Changes, Put
 from holdfast.cluster.etcd.fake import FakeEtcd
+from holdfast.cluster.messages import policy_of
+from holdfast.cluster.policy import NO_POLICY, QueuePolicy
 from holdfast.cluster.queues import Home, Pin, QueueChange
 from holdfast.cluster.records import Members, ShardRecord
 from holdfast.cluster.store import MapStore
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
-from holdfast.machine.rows import Queue
+from holdfast.machine.rows import Queue, Settings
+from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.groups import mapped_group
+from holdfast.serving.refusals import OutcomeUnknownError
 from tests.unit.cluster_stage import add_nodes, make_store, node, read_map
 
 GROUP = mapped_group(1, 5)
@@ -159,6 +164,7 @@ class Shard:
         self.kv = MemoryKV()
         self.set(**ready)
         self.settings: dict[bytes, tuple[int, bytes]] = {}
+        self.looks = 0
 
     def set(self, **ready: int) -> None:
         for name, count in ready.items():
@@ -175,11 +181,20 @@ class Shard:
         return None if row is None else Queue.decode(row)
 
     def settings_version(self, queue: bytes) -> int:
+        self.looks += 1
         return self.settings.get(queue, (0, b""))[0]
 
     async def set_queue(self, queue: bytes, version: int, policy: bytes) -> bool:
+        """As the machine: only forward."""
+        if version <= self.settings.get(queue, (0, b""))[0]:
+            return False
         self.settings[queue] = (version, policy)
+        self.kv.write({keys.settings(queue): Settings(version, policy).encode()})
         return True
+
+    def policy(self, queue: str) -> QueuePolicy:
+        """What is in force."""
+        return policy_of(pb.QueuePolicy.FromString(self.settings.get(queue.encode(), (0, b""))[1]))
 
 
 async def with_queues(*shards: Shard) -> tuple[FakeEtcd, MapStore, Any]:
@@ -264,3 +279,203 @@ async def test_a_policy_goes_into_the_log_of_the_shards_that_the_queue_has() -> 
     await store.set_queue("q", QueueChange(clear=("max_attempts",)))
     await care(etcd, store, host)
     assert shards[home].settings[b"q"][1] == b"", "what was taken back must be told, too"
+
+
+# --- an etcd that was set back ----------------------------------------------------------------------------------------
+
+
+async def set_attempts(store: MapStore, queue: str, attempts: int) -> int:
+    return (await store.set_queue(queue, QueueChange(policy={"max_attempts": attempts})))[1]
+
+
+async def advance(etcd: FakeEtcd, revision: int) -> None:
+    """Other things happen until etcd is at the revision."""
+    store = make_store(etcd)
+    while etcd.revision < revision:
+        await set_attempts(store, "another", 1 + etcd.revision % 90)
+
+
+async def restored(before: FakeEtcd) -> tuple[FakeEtcd, MapStore]:
+    """An etcd as it was at first: the same cluster, without all that came later."""
+    etcd = FakeEtcd()
+    await add_nodes(etcd, "a", "b", "c")
+    key = make_store(etcd).keys.cluster
+    row = await before.get(key)
+    assert row is not None
+    await etcd.commit([], [Put(key, row.value)])
+    return etcd, make_store(etcd)
+
+
+async def test_settings_made_again_after_a_restore_count_although_their_version_is_smaller() -> None:
+    shard = Shard()
+    etcd, store, host = await with_queues(shard)
+    await advance(etcd, 40)
+    old = await set_attempts(store, "q", 3)
+    await care(etcd, store, host)
+    assert shard.settings[b"q"][0] == old
+
+    etcd, store = await restored(etcd)
+    new = await set_attempts(store, "q", 9)
+    assert new < old
+    steward = await care(etcd, store, host)
+    assert (shard.settings[b"q"][0], shard.policy("q").max_attempts) == (old + 1, 9)
+    await steward.look()
+    assert shard.settings[b"q"][0] == old + 1, "once is enough"
+
+    await set_attempts(store, "q", 4)
+    await advance(etcd, old + 20)  # it has passed what it once was before the leader looks
+    await care(etcd, store, host)
+    assert shard.policy("q").max_attempts == 4
+    latest = await set_attempts(store, "q", 5)
+    await care(etcd, store, host)
+    assert (shard.settings[b"q"][0], shard.policy("q").max_attempts) == (latest, 5), "it counts as before"
+
+
+async def test_two_settings_of_the_same_version_are_told_apart() -> None:
+    shard = Shard()
+    etcd, store, host = await with_queues(shard)
+    await advance(etcd, 40)
+    old = await set_attempts(store, "q", 3)
+    await care(etcd, store, host)
+    etcd, store = await restored(etcd)
+    await advance(etcd, old - 1)
+    assert await set_attempts(store, "q", 9) == old
+    await care(etcd, store, host)
+    assert shard.policy("q").max_attempts == 9
+
+
+async def test_what_a_restored_etcd_does_not_know_is_as_if_it_was_never_set() -> None:
+    """Otherwise a queue that was paused after the backup stays so: to resume it changes nothing that etcd has."""
+    shard = Shard()
+    etcd, store, host = await with_queues(shard)
+    await advance(etcd, 40)
+    old = await set_attempts(store, "q", 3)
+    seen = MapSurroundings(IDS["a"], await read_map(etcd))
+    steward = QueueSteward(host, store, seen)
+    await steward.look()
+    fresh, other = await restored(etcd)
+    await care(fresh, other, host)  # by a node that has just begun to lead
+    assert (shard.settings[b"q"][0], shard.policy("q")) == (old + 1, NO_POLICY)
+
+    await shard.set_queue(b"q", old + 2, pb.QueuePolicy(max_attempts=7).SerializeToString())
+    steward._store = other
+    seen.map = await read_map(fresh)
+    await steward.look()  # by one that sees the record go
+    assert shard.policy("q") == NO_POLICY
+
+
+async def test_a_leader_with_an_old_copy_of_the_map_does_not_undo_a_newer_setting() -> None:
+    """It is not etcd that was set back: this node is behind, with or without a way to etcd."""
+    shard = Shard()
+    etcd, store, host = await with_queues(shard)
+    await set_attempts(store, "q", 3)
+    behind = await read_map(etcd)
+    newer = await set_attempts(store, "q", 9)
+    await care(etcd, store, host)
+    logged = dict(shard.settings)
+    assert logged[b"q"][0] == newer
+
+    steward = QueueSteward(host, store, MapSurroundings(IDS["a"], behind))
+    await steward.look()
+    assert shard.settings == logged
+    etcd.stop()
+    cut_off = QueueSteward(host, store, MapSurroundings(IDS["a"], behind))
+    await cut_off.look()
+    assert shard.settings == logged
+    etcd.resume()
+    await cut_off.look()
+    assert shard.settings == logged
+
+
+async def test_an_etcd_without_the_cluster_says_nothing_about_its_queues() -> None:
+    shard = Shard()
+    etcd, store, host = await with_queues(shard)
+    await set_attempts(store, "q", 3)
+    at = await read_map(etcd)
+    await set_attempts(store, "q", 9)
+    await care(etcd, store, host)
+    logged = dict(shard.settings)
+    empty = make_store(FakeEtcd())
+    await QueueSteward(host, empty, MapSurroundings(IDS["a"], at)).look()
+    _, other, _ = await with_queues(Shard())
+    await set_attempts(other, "q", 5)
+    await QueueSteward(host, other, MapSurroundings(IDS["a"], at)).look()
+    assert shard.settings == logged
+
+
+class CountingEtcd:
+    """Counts who asks while nobody answers."""
+
+    def __init__(self, etcd: FakeEtcd) -> None:
+        self._etcd = etcd
+        self.gets = 0
+
+    async def get(self, key: bytes) -> Any:
+        self.gets += 1
+        return await self._etcd.get(key)
+
+
+async def test_an_etcd_that_is_away_is_asked_once_at_a_look() -> None:
+    """Each question takes seconds then, and every queue would ask."""
+    shard = Shard()
+    etcd, store, host = await with_queues(shard)
+    names = [f"q{number}" for number in range(20)]
+    for name in names:
+        await set_attempts(store, name, 3)
+    behind = await read_map(etcd)
+    for name in names:
+        await set_attempts(store, name, 9)
+    await care(etcd, store, host)
+    etcd.stop()
+    counting = CountingEtcd(etcd)
+    steward = QueueSteward(host, make_store(cast(FakeEtcd, counting)), MapSurroundings(IDS["a"], behind))
+    await steward.look()
+    assert counting.gets == 1
+
+
+# --- how much is looked at --------------------------------------------------------------------------------------------
+
+
+async def test_a_look_goes_only_through_what_has_changed() -> None:
+    shard = Shard()
+    etcd, store, host = await with_queues(shard)
+    for number in range(30):
+        await set_attempts(store, f"q{number}", 3)
+    surroundings = MapSurroundings(IDS["a"], await read_map(etcd))
+    steward = QueueSteward(host, store, surroundings)
+
+    async def looks() -> int:
+        before = shard.looks
+        await steward.look()
+        return shard.looks - before
+
+    assert await looks() == 30
+    assert await looks() == 0
+    changed = await store.set_queue("q7", QueueChange(policy={"max_attempts": 8}))
+    row = await etcd.get(store.keys.queue("q7"))
+    assert row is not None
+    surroundings.map = surroundings.map.apply(Changes(changed[1], [Change(row, is_delete=False)]))
+    assert await looks() == 1
+    assert shard.policy("q7").max_attempts == 8
+    assert await looks() == 0
+    shard.serves = False
+    await looks()
+    shard.serves = True
+    assert await looks() == 30, "what it was not there for, another leader may have left undone"
+
+
+async def test_what_could_not_be_done_is_tried_again() -> None:
+    shard = Shard()
+    etcd, store, host = await with_queues(shard)
+    await set_attempts(store, "q", 3)
+    steward = QueueSteward(host, store, MapSurroundings(IDS["a"], await read_map(etcd)))
+    right, shard.set_queue = shard.set_queue, refuse  # type: ignore[method-assign]
+    await steward.look()
+    assert not shard.settings
+    shard.set_queue = right  # type: ignore[method-assign]
+    await steward.look()
+    assert shard.policy("q").max_attempts == 3
+
+
+async def refuse(queue: bytes, version: int, policy: bytes) -> bool:
+    raise OutcomeUnknownError

@@ -1,10 +1,10 @@
 """Looks at a shard's state that are bounded before they are read."""
 
-from holdfast.broker.views import ReportReader, read_queues
+from holdfast.broker.views import ReportReader, read_queues, read_task
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.rows import REPORT_RESULT, Queue, Report
-from tests.unit.machine_shard import Shard
+from tests.unit.machine_shard import KEEP_MS, START_MS, Shard
 
 
 def reports(*sizes: int | None) -> tuple[MemoryKV, list[bytes]]:
@@ -34,6 +34,25 @@ def test_reports_are_read_until_they_are_too_much() -> None:
 def test_the_first_report_is_read_whatever_its_size() -> None:
     """Or a caller that asks again for what was left out would never get it."""
     assert read(10, None, 25, 1) == [None, 25, "omitted"]
+
+
+def test_a_result_is_shown_for_its_time_only() -> None:
+    """Also if the row is still there: the sweep may be late, and waits after a step of the clock."""
+    shard = Shard()
+    for ttl_ms in (50, 3 * KEEP_MS):
+        task_id = shard.enqueue(result_ttl_ms=ttl_ms)
+        shard.ack(task_id, shard.claim(task_id), b"42")
+        shown = [read_task(shard.kv, task_id, START_MS + ttl_ms - left_ms) for left_ms in (1, 0)]
+        assert [view and view.result for view in shown] == [b"42", None]
+
+
+def test_an_error_is_shown_for_as_long_as_its_task() -> None:
+    shard = Shard()
+    task_id = shard.enqueue(result_ttl_ms=50)
+    shard.fail(task_id, shard.claim(task_id))
+    view = read_task(shard.kv, task_id, START_MS + 1_000_000)
+    assert view is not None
+    assert (view.error, view.result) == (b"error", None)
 
 
 def test_queues_are_read_by_name_from_a_place() -> None:

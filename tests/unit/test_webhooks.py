@@ -1,7 +1,9 @@
 """Posts to other systems: told as well as it goes, and never in anybody's way."""
 
 import contextlib
+import functools
 import json
+import queue
 import socket
 import subprocess
 import sys
@@ -129,6 +131,29 @@ async def test_a_host_that_failed_gets_one_attempt_until_it_answers() -> None:
         receiver.wait(2)
         await webhooks.close()
     assert [message["n"] for _, message in receiver.got] == [1, 1, 1, 2, 3, 4, 4]
+
+
+async def test_whoever_has_something_told_hears_whether_it_was() -> None:
+    failures = Failures()
+    webhooks = Webhooks(failures, pause_s=0.0)
+    heard: queue.Queue[tuple[int, bool]] = queue.Queue()
+    with Receiver() as receiver:
+        receiver.answers = [500] * ATTEMPTS_MAX
+        for number in (1, 2):
+            webhooks.post(receiver.url, {"n": number}, functools.partial(lambda n, told: heard.put((n, told)), number))
+            assert heard.get(timeout=DEADLINE_S) == (number, number == 2)
+        await webhooks.close()
+
+
+async def test_what_is_dropped_is_not_told() -> None:
+    webhooks = Webhooks()
+    heard: list[bool] = []
+    with silent_server() as url:
+        for number in range(WAITING_MAX + 10):
+            webhooks.post(url, {"n": number}, heard.append)
+        assert 9 <= len(heard) <= 10
+        assert not any(heard)
+        await webhooks.close()
 
 
 async def test_it_goes_nowhere_else_than_it_was_told_to() -> None:

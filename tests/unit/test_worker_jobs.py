@@ -154,14 +154,30 @@ def test_a_snooze_is_no_failure() -> None:
 
 
 def test_retry_at_sets_the_moment_and_needs_a_time_zone() -> None:
-    noon = datetime(2030, 1, 2, 12, tzinfo=timezone(timedelta(hours=1)))
-    failure = failure_of(RetryAt(noon, "closed until then"))
-    assert failure.retry_at_ms == datetime(2030, 1, 2, 11, tzinfo=UTC).timestamp() * 1000
+    noon = (datetime.now(UTC) + timedelta(days=30)).replace(hour=12, minute=0, second=0, microsecond=0)
+    there = noon.astimezone(timezone(timedelta(hours=1)))
+    failure = failure_of(RetryAt(there, "closed until then"))
+    assert failure.retry_at_ms == noon.timestamp() * 1000
     assert (failure.retry_delay_ms, failure.dead, failure.error.message) == (None, False, "closed until then")
     assert failure_of(RetryAt(datetime(1960, 1, 1, tzinfo=UTC))).retry_at_ms == 0, "the past is now"
     assert failure_of(ValueError()).retry_at_ms is None
     with pytest.raises(ValueError, match="time zone"):
         RetryAt(datetime(2030, 1, 1))
+
+
+@pytest.mark.parametrize("when", [datetime.max.replace(tzinfo=UTC), datetime.now(UTC) + timedelta(days=400)])
+def test_a_moment_that_is_further_away_than_a_year_is_a_year(when: datetime) -> None:
+    failure = failure_of(RetryAt(when, "closed until then"))
+    assert (failure.retry_at_ms, failure.retry_delay_ms) == (None, 365 * 86_400_000)
+    assert failure.error.message == "closed until then"
+
+
+def test_a_moment_that_a_slower_clock_would_refuse_is_told_as_a_delay() -> None:
+    """The server compares with its own clock, which may be a little behind."""
+    left = timedelta(days=365) - timedelta(minutes=1)
+    failure = failure_of(RetryAt(datetime.now(UTC) + left))
+    assert failure.retry_at_ms is None
+    assert failure.retry_delay_ms == pytest.approx(left / timedelta(milliseconds=1), abs=30_000)
 
 
 def test_what_is_not_to_be_tried_again_is_listed_by_the_name_that_is_reported() -> None:

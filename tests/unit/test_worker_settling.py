@@ -41,7 +41,7 @@ class ScriptedCalls:
         self.snoozes: list[tuple[int, list[str]]] = []
         self.refused_snoozes = False
         self.raises: list[Exception] = []
-        self.refused_failures = False
+        self.refused_failures = 0  # so many are
         self.answer: Callable[[Ack], Acked | Rejected] = lambda _: Acked()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -56,6 +56,7 @@ class ScriptedCalls:
     async def fail_many(self, items: list[Failure], *, timeout_s: float) -> list[Failed | Rejected]:
         self.failures.append(items)
         if self.refused_failures:
+            self.refused_failures -= 1
             return [InvalidArgument("too long", reason="OUT_OF_RANGE") for _ in range(len(items))]
         return [Failed(TaskState.DEAD if item.dead else TaskState.RETRY_PENDING) for item in items]
 
@@ -217,14 +218,30 @@ async def test_a_result_that_the_server_will_not_take_makes_a_dead_letter() -> N
         assert answers.by_task["1"] == Failed(TaskState.DEAD)
 
 
-async def test_a_failure_that_the_server_will_not_take_is_reported_once_more_in_plain_words() -> None:
+async def test_a_failure_that_the_server_will_not_take_is_reported_without_its_delay() -> None:
+    """What the handler raised is still what has happened, and may be an error after which no attempt helps."""
     async with settling() as (settler, calls, answers):
-        calls.refused_failures = True
-        settler.put(job(1), AttemptFailed(TaskError("Oops", "x" * 10), retry_delay_ms=5))
+        calls.refused_failures = 1
+        settler.put(job(1), AttemptFailed(TaskError("Oops", "closed", "line 7"), retry_at_ms=5, dead=True))
         await answers.wait_for(1)
-        first, second = calls.failures
-        assert (first[0].error.type, first[0].retry_delay_ms) == ("Oops", 5)
-        assert (second[0].error.type, second[0].retry_delay_ms) == ("holdfast.FailureRefused", None)
+        [first], [second] = calls.failures
+        assert (first.error, first.retry_at_ms) == (TaskError("Oops", "closed", "line 7"), 5)
+        assert (second.error.type, second.error.traceback, second.dead) == ("Oops", "line 7", True)
+        assert (second.retry_at_ms, second.retry_delay_ms) == (None, None)
+        assert second.error.message.startswith("closed (")
+        assert "too long" in second.error.message
+        assert answers.by_task["1"] == Failed(TaskState.DEAD)
+
+
+async def test_a_failure_that_the_server_will_not_take_at_all_is_reported_in_plain_words() -> None:
+    async with settling() as (settler, calls, answers):
+        calls.refused_failures = 10
+        settler.put(job(1), AttemptFailed(TaskError("Oops", "x" * 16 * 1024), retry_delay_ms=5))
+        await answers.wait_for(1)
+        reports = [(failure.error.type, failure.retry_delay_ms) for [failure] in calls.failures]
+        assert reports == [("Oops", 5), ("Oops", None), ("holdfast.FailureRefused", None)]
+        assert all(len(failure.error.message.encode()) <= 16 * 1024 for [failure] in calls.failures)
+        assert "too long" in calls.failures[1][0].error.message
         assert isinstance(answers.by_task["1"], InvalidArgument), "then it is the server's last word"
 
 

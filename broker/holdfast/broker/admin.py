@@ -26,6 +26,7 @@ from holdfast.broker.shard_service import (
     ReplicaView,
     Role,
 )
+from holdfast.broker.successors import answers
 from holdfast.broker.surroundings import Surroundings
 from holdfast.serving.refusals import change_refused, probe_not_found
 
@@ -120,20 +121,11 @@ class Admin:
             ) from None
         if not await self._host.in_round(replica, lambda: replica.raft.hand_over(member)):
             raise self._host.redirect(replica.number)
-        try:
-            async with asyncio.timeout(CHANGE_SECONDS_MAX):
-                while replica.raft.leader != member:
-                    if replica.raft.accepts:
-                        raise TimeoutError  # it serves again
-                    await replica.next_round()
-        except TimeoutError:
-            raise change_refused("NO_HAND_OVER", f"Expected {to} to take over, but it did not in time.") from None
+        await taken_over(replica, member)
 
     @staticmethod
     def _can_lead(raft: ShardRaft, member: str) -> bool:
-        heard_s = raft.peer_heard_s(member)
-        answers = heard_s is not None and time.monotonic() < heard_s + raft.timing.election_s_max
-        return answers and raft.peer_lag(member) <= HAND_OVER_LAG_MAX
+        return answers(raft, member, time.monotonic()) and raft.peer_lag(member) <= HAND_OVER_LAG_MAX
 
     async def change_membership(self, shard: int, expected_version: int, kind: ChangeKind, replica: str) -> int:
         if self._surroundings.cluster_id:
@@ -148,7 +140,12 @@ class Admin:
         raft = here.raft
         if kind is ChangeKind.REMOVE and replica == self._host.me and raft.configuration.version == expected_version:
             # A leader cannot remove itself: another takes over, and the caller is sent there.
-            await self._host.hand_over(here)
+            if not await self._host.hand_over(here):
+                raise change_refused(
+                    "NO_HAND_OVER",
+                    f"Expected another voter to take over shard {shard} from the leader that is to be removed, but "
+                    "none did in time; see `holdfast shard ls`.",
+                )
             raise self._host.redirect(shard)
 
         try:
@@ -178,6 +175,22 @@ class Admin:
         if found is None and probes.has_lost(index, replica.applied_index):
             raise probe_not_found(shard, index)
         return ProbeView(replica.applied_index, found)
+
+
+async def taken_over(replica: Replica, member: str) -> None:
+    """Returns once the member leads, after a hand-over to it has begun."""
+    raft, to = replica.raft, name_of(member)
+    try:
+        async with asyncio.timeout(CHANGE_SECONDS_MAX):
+            while raft.leader != member:
+                if raft.accepts:
+                    raise TimeoutError  # it serves again
+                if raft.leader not in (None, raft.replica):
+                    other = name_of(raft.leader)
+                    raise change_refused("NO_HAND_OVER", f"Expected {to} to take over, but {other} was faster.")
+                await replica.next_round()
+    except TimeoutError:
+        raise change_refused("NO_HAND_OVER", f"Expected {to} to take over, but it did not in time.") from None
 
 
 def _not_there_yet(number: int) -> ReplicaView:

@@ -112,12 +112,23 @@ class Checkpointer:
         if replica.state is not state:
             return  # a snapshot came, or was taken back because it could not be kept: this says nothing of that state
         flushed.index, flushed.at_s = captured, self._monotonic()
-        base_index = captured
+        _log.debug("state_flushed", shard=replica.number, applied_index=captured)
+        self.compact(replica)
+
+    def compact(self, replica: Kept) -> None:
+        """Lets the log of a shard begin as late as it may. What other shards write moves that on as well, so it is done
+        even if there is nothing to flush: an idle shard would otherwise pin the log that it shares with all.
+
+        Nobody is woken for it: an idle replica has a round with every heartbeat.
+        """
+        flushed_index = self._of(replica).index
+        if flushed_index <= replica.durable_base_index:
+            return
+        base_index = flushed_index
         if not replica.is_alone:
-            base_index = min(captured, self._log.index_with_bytes_after(replica.number, self._keep_bytes))
+            base_index = min(flushed_index, self._log.index_with_bytes_after(replica.number, self._keep_bytes))
         if base_index > replica.durable_base_index:
             replica.compact(base_index)
-        _log.debug("state_flushed", shard=replica.number, applied_index=captured, log_begins=base_index + 1)
 
     async def cut(self) -> None:
         """Cuts what no replica needs any more."""
@@ -141,10 +152,16 @@ class Checkpointer:
         """Looks regularly until cancelled."""
         while True:
             await asyncio.sleep(interval_seconds)
-            for replica in list(self._replicas()):
-                if self.is_due(replica) and self._may_flush():
-                    await self.flush(replica)
-            await self.cut()
+            await self.look()
+
+    async def look(self) -> None:
+        """Flushes what is due, and cuts what is needed no more."""
+        for replica in list(self._replicas()):
+            if self.is_due(replica) and self._may_flush():
+                await self.flush(replica)
+            else:
+                self.compact(replica)
+        await self.cut()
 
     async def flush_all(self) -> None:
         """At the end, so that the next start has nothing to replay."""

@@ -143,7 +143,9 @@ class BrokerConfig(ClusterSettings):
     # What may wait inside the node
     claims_per_worker_max: int = Field(1000, ge=1, le=1_000_000, description="most claims one worker holds at once")
     ready_window_tasks: int = Field(4096, ge=16, le=1_000_000, description="ready tasks of a queue kept in memory")
-    proposals_max: int = Field(10_000, ge=1, le=1_000_000, description="most writes waiting for the log")
+    proposals_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="most writes waiting for the log, a majority or the state"
+    )
     proposals_bytes_max: int = Field(64 * _MIB, ge=_KIB, le=16 * _GIB, description="most bytes of such writes")
     waiters_max: int = Field(10_000, ge=1, le=1_000_000, description="most Reserve, and most WaitTasks calls waiting")
     watched_tasks_max: int = Field(100_000, ge=1, le=10_000_000, description="most tasks that WaitTasks calls wait for")

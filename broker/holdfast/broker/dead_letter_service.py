@@ -32,26 +32,30 @@ class DeadLetterService:
         self._answering = answering
 
     async def list_dead_letters(self, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
+        """A list has what was dead at its first page, by shard time, which the tokens carry on: so whoever retries what
+        it lists comes to an end, and no clock but the shard's has a say."""
         queue = self._validator.queue(request.queue)
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
-        after = self._validator.page_token(request.page_token)
+        begun = self._validator.dead_letter_page_token(request.page_token)
         wanted = self._validator.dead_letter_filter(request.filter)
         await self._shard.be_current()
-        until_ms = wanted.died_before_ms or None
-        places, more = views.read_dead(self._shard.kv, queue, after, LOOKED_AT_MAX, wanted.died_from_ms, until_ms)
+        end_ms, after = begun or (self._shard.now_ms() + 1, b"")
+        before_ms = min(wanted.died_before_ms or end_ms, end_ms)
+        places, more = views.read_dead(self._shard.kv, queue, after, LOOKED_AT_MAX, wanted.died_from_ms, before_ms)
         response = pb.ListDeadLettersResponse()
+        now_ms = self._shard.now_ms()
         size = 0
         for at, place in enumerate(places):
             if at % LETTERS_PER_SLICE == LETTERS_PER_SLICE - 1:
                 await asyncio.sleep(0)
-            task = views.read_task(self._shard.kv, place[8:])
+            task = views.read_task(self._shard.kv, place[8:], now_ms)
             if task is not None and _fits(task, wanted):
                 response.tasks.append(task_message(task, with_payload=False))
             if task is not None:
                 size += task.size_bytes  # what was read counts, not only what is sent
             is_last = at == len(places) - 1
             if (is_last and more) or (not is_last and (len(response.tasks) == limit or size > PAGE_BYTES_MAX)):
-                response.next_page_token = place.hex()
+                response.next_page_token = f"{place.hex()}-{end_ms}"
                 break
         return response
 

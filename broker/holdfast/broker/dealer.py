@@ -20,7 +20,6 @@ from holdfast.proto.v1 import couriers_pb2 as pb
 
 LEASE_MS = 10_000
 SHARDS_MAX = 4096  # of one queue; a cluster has at most 1,024
-RATE_LEAST_MILLI = 1000  # what every shard with demand gets of a rate before the rest goes by demand
 
 CONCURRENCY = "concurrency"
 RATE = "rate"
@@ -102,9 +101,9 @@ class Dealer:
             ledger = ledgers[queue, what] = _Ledger(stored, dict(stored))
         if what == CONCURRENCY and shard != self._shard and self.at_home is not None:
             self._note_own_use(self.at_home.in_use(queue), ledger.books, now_ms)
-        least = RATE_LEAST_MILLI if what == RATE else 1
         report = Report(shard, told.number, told.holds, told.uses, told.demand)
-        dealt = deal(0 if self._is_unsettled(now_ms) else total, ledger.books, report, now_ms, LEASE_MS, least=least)
+        # With an equal part for everybody first: who can use little gets it, whatever the others could use.
+        dealt = deal(0 if self._is_unsettled(now_ms) else total, ledger.books, report, now_ms, LEASE_MS, least=total)
         ledger.books.clear()
         ledger.books.update(dealt.books)
         if dealt.grant is None:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.broker import failpoints
 from holdfast.broker.clock import ShardClock, TimeSource, carried_on_ms
@@ -32,8 +32,10 @@ from holdfast.broker.share_keeper import AskDealer
 from holdfast.broker.snapshots.directories import StateDirectories
 from holdfast.broker.snapshots.throttle import Throttle
 from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory
+from holdfast.broker.successors import best_successor
 from holdfast.broker.surroundings import Surroundings
 from holdfast.broker.transfers import SENDING_AT_ONCE_MAX, Transfers
+from holdfast.broker.webhooks import Post, tell_nobody
 from holdfast.machine.machine import Machine
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, not_leader, shard_not_found
@@ -86,7 +88,7 @@ class Host:
         self.on_state_replaced: Callable[[int], None] = lambda _number: None
         self.deliver: Deliver | None = None  # to other shards; a node without a map has nobody to deliver to
         self.ask_dealer: AskDealer | None = None  # of shares of limits; likewise
-        self.post: Callable[[str, dict[str, Any]], None] = lambda _url, _message: None  # to other systems
+        self.post: Post = tell_nobody  # to other systems
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self._is_stopping = False
         self._off_by_ms: dict[int, float] = {}  # by shard: how far this node's clock is off, if too far to lead
@@ -285,7 +287,7 @@ class Host:
         raft = replica.raft
         if not may_lead and raft.may_campaign:
             _log.warning("clock_is_off", shard=replica.number, leads=raft.role == LEADER)
-            self._hand_over(replica)
+            self._hand_over(replica)  # if nobody is there, it leads no more from its next tick on
         is_staying = replica.is_alone or not self._is_stopping
         raft.may_campaign = may_lead and is_staying and not self.problem_of(replica.number)
 
@@ -325,23 +327,26 @@ class Host:
         for replica in grouped:
             if replica not in led:
                 replica.raft.may_campaign = False  # or another that stops might hand over to this one
-        await asyncio.gather(*(self.hand_over(replica) for replica in led))
+        for replica, is_done in zip(led, await asyncio.gather(*map(self.hand_over, led)), strict=True):
+            if not is_done:
+                _log.warning("not_handed_over", shard=replica.number)
 
-    async def hand_over(self, replica: Replica, among: Collection[str] | None = None) -> None:
-        """Makes whoever has the most, of these or of all voters, lead a shard instead of this node, if that can be in
-        time."""
+    async def hand_over(self, replica: Replica, among: Collection[str] | None = None) -> bool:
+        """Makes whoever has the most, of these or of all voters, lead a shard instead of this node. False if this node
+        still leads it: nobody answers, or whoever did has not taken over in time."""
         try:
             async with asyncio.timeout(2 * self.timing.election_s_max):
                 if await self.in_round(replica, partial(self._hand_over, replica, among)):
                     while replica.shard.serves:
                         await replica.next_round()
         except TimeoutError:
-            _log.warning("not_handed_over", shard=replica.number)
+            pass
+        return not replica.shard.serves
 
     def _hand_over(self, replica: Replica, among: Collection[str] | None = None) -> bool:
-        raft = replica.raft
-        others = [voter for voter in raft.configuration.voters if voter != self.me and (not among or voter in among)]
-        return bool(others) and raft.hand_over(max(others, key=raft.match_index))
+        """Begins to; False if there is nobody to hand over to."""
+        successor = best_successor(replica.raft, time.monotonic(), among)
+        return successor is not None and replica.raft.hand_over(successor)
 
     def note_other_group(self, sender: str, number: int) -> None:
         """Two nodes of one list have a shard of the same number from different foundings: one is in the wrong place."""
@@ -439,6 +444,7 @@ class Host:
             owner_of=partial(self._surroundings.owner_of, number),
             deliver=self.deliver,
             home_of=self._surroundings.home_if_spread,
+            part_of=partial(self._surroundings.part_of, number),
             ask_dealer=self.ask_dealer,
             post=self.post,
             is_policy_expected=self._surroundings.has_policy,

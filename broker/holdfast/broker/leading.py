@@ -5,7 +5,7 @@ fills its windows as tasks are asked for, so a fail-over does not get slower wit
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast.broker.alerting import Alerts
 from holdfast.broker.clock import ShardClock
@@ -14,14 +14,18 @@ from holdfast.broker.courier import Courier, Deliver
 from holdfast.broker.dealer import Dealer
 from holdfast.broker.finishing import Finishing
 from holdfast.broker.housekeeping import Housekeeping
+from holdfast.broker.mark_keeper import MarkKeeper
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policies import Policies
 from holdfast.broker.proposals import Proposal
 from holdfast.broker.reserving import Applied, Reserver
 from holdfast.broker.schedule_keeper import ScheduleKeeper
-from holdfast.broker.share_keeper import OWN_LIMITS, Allowance, AskDealer, ShareKeeper
+from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
+from holdfast.broker.share_keeper import AskDealer, ShareKeeper
 from holdfast.broker.stats import Stats
 from holdfast.broker.views import read_executions
+from holdfast.broker.webhooks import Post
+from holdfast.limits.splitting import Part
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry
 from holdfast.machine.kv import OrderedKV
@@ -40,6 +44,15 @@ class _Part(Protocol):
 
 def _own_limits(_queue: bytes) -> Allowance:
     return OWN_LIMITS
+
+
+def _courier(
+    kv: OrderedKV, machine: Machine, deliver: Deliver | None, clock: ShardClock, submit: Submit
+) -> Courier | None:
+    """None if there is no other shard."""
+    if deliver is None:
+        return None
+    return Courier(kv, machine.meta.shard, machine.meta.incarnation, deliver, now_ms=clock.now_ms, submit=submit)
 
 
 class Leadership:
@@ -62,8 +75,9 @@ class Leadership:
         check_written: Callable[[], None],
         deliver: Deliver | None,
         home_of: Callable[[bytes], int | None],
+        part_of: Callable[[bytes], Part],
         ask_dealer: AskDealer | None,
-        post: Callable[[str, dict[str, Any]], None],
+        post: Post,
         is_policy_expected: Callable[[bytes], bool],
     ) -> None:
         self.term = term
@@ -80,9 +94,11 @@ class Leadership:
                 self.policies,
                 self.dealer,
                 home_of=home_of,
+                part_of=part_of,
                 ask_dealer=ask_dealer,
                 on_change=lambda queue: self.reserver.limits_changed(queue),
                 coming=lambda queue: self.reserver.coming(queue),
+                outlook=lambda queue: self.reserver.outlook(queue),
             )
         self.reserver = Reserver(
             kv,
@@ -104,22 +120,19 @@ class Leadership:
         self.housekeeping = Housekeeping(
             kv, machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
         )
+        self.marks = MarkKeeper(kv, machine, clock.now_ms, submit_housekeeping, passed=self.reserver.pass_over)
         self.schedules = ScheduleKeeper(
             kv, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
         )
-        self.alerts = Alerts(machine, self.policies, now_ms=clock.now_ms, post=post)
+        self.alerts = Alerts(kv, machine, self.policies, now_ms=clock.now_ms, post=post)
         self.stats = Stats(kv, machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
-        self.courier: Courier | None = None  # None: there is no other shard
-        if deliver is not None:
-            meta = machine.meta
-            self.courier = Courier(
-                kv, meta.shard, meta.incarnation, deliver, now_ms=clock.now_ms, submit=submit_housekeeping
-            )
+        self.courier = _courier(kv, machine, deliver, clock, submit_housekeeping)
 
     def open(self) -> None:
         self.is_open = True
         for part in self._parts():
             part.start()
+        self.alerts.look()
 
     def follow(self, effects: Effects, applied: Applied) -> None:
         """Takes note of what was applied, and answers."""
@@ -127,10 +140,11 @@ class Leadership:
             self.policies.changed(effects.settings)
         self.reserver.follow(effects, applied)
         self.housekeeping.arm(effects)
+        self.marks.follow(effects)
         self.schedules.arm(effects)
         self.stats.follow(effects)
-        if effects.ready and self.shares is not None:
-            self.shares.follow({task.queue for task in effects.ready})
+        if self.shares is not None and self.shares.has_shares and (effects.ready or effects.freed):
+            self.shares.follow({task.queue for task in effects.ready} | {freed.queue for freed in effects.freed})
         if effects.died or effects.settings:
             self.alerts.follow({*effects.died, *effects.settings})
         self.finishing.follow(effects.finished)
@@ -166,7 +180,7 @@ class Leadership:
 
     def _parts(self) -> Iterator[_Part]:
         """What goes on by itself."""
-        yield from (self.housekeeping, self.schedules, self.stats)
+        yield from (self.housekeeping, self.marks, self.schedules, self.stats)
         if self.courier is not None:
             yield self.courier
         if self.shares is not None:

@@ -14,7 +14,9 @@ from holdfast.cluster.fields import RecordError
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.policy import NO_POLICY
 from holdfast.cluster.store_nodes import WrongClusterError
+from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
+from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import owner_of_task, visible
 from holdfast.serving.logs import get_logger
 
@@ -69,12 +71,25 @@ class MapSurroundings:
         keys = new.request_id.decode(), new.unique_key.decode(), new.limit_key.decode()
         return owner_of_task(self.map.route(new.queue.decode()), *keys, here)
 
+    def home_of(self, queue: bytes) -> int | None:
+        return home_shard(queue.decode(), self.shard_count) if self.map.cluster is not None else None
+
     def home_if_spread(self, queue: bytes) -> int | None:
         name = queue.decode()
         if name not in self.map.queues:
             return None
         route = self.map.route(name)
         return route.home if len(visible(route)) > 1 else None
+
+    def part_of(self, here: int, queue: bytes) -> Part:
+        name = queue.decode()
+        if name not in self.map.queues:
+            return WHOLE
+        shards = sorted(visible(self.map.route(name)))
+        if len(shards) == 1:
+            return WHOLE
+        # One that is not known to have tasks of it, and has some, is one more.
+        return Part(shards.index(here), len(shards)) if here in shards else Part(len(shards), len(shards) + 1)
 
     def has_policy(self, queue: bytes) -> bool:
         record = self.map.queues.get(queue.decode())

@@ -3,8 +3,11 @@
 A node that lost its disk comes back as somebody else with the same name. It is added as a learner; once it has caught
 up, whoever it was before is removed, and it votes.
 
-A node that should be a member and is not is added in the same way. Only when all that should be members vote are those
-removed that should not be: so a group never has fewer replicas than it should because of a change.
+A node that should be a member and is not is added in the same way. Only when all that should be members vote, are there
+and have caught up are those removed that should not be: so a group never has fewer live replicas than it should because
+of a change. If the destination of a move dies right after its promotion, the source stays until it is back, or another
+node is wished for. One that should go and is away itself goes before that, if those who are there are a majority: it
+holds up the others and helps nobody.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -53,7 +56,16 @@ def next_change(
         if name in wanted and identity not in now.members:
             return Change(Step.ADD, identity)
     if wished is not None and wanted <= {name_of(voter) for voter in now.voters}:
+        live = {
+            voter
+            for voter in now.voters
+            if voter == me or (present.get(name_of(voter)) == voter and has_caught_up(voter))
+        }
         unwanted = [voter for voter in now.voters if name_of(voter) not in wanted]
+        if any(voter not in live for voter in now.voters if name_of(voter) in wanted):
+            # Not those who are only slow to answer: a leader that has just begun to lead has heard of few yet.
+            is_majority = 2 * len(live) > len(now.voters)
+            unwanted = [voter for voter in unwanted if voter != me and name_of(voter) not in present and is_majority]
         if unwanted:
-            return Change(Step.REMOVE, min(unwanted, key=lambda voter: (voter == me, voter)))
+            return Change(Step.REMOVE, min(unwanted, key=lambda voter: (voter in live, voter == me, voter)))
     return None

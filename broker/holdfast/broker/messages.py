@@ -156,7 +156,7 @@ def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
         limit_key=task.limit_key.decode(),
         unique_key=task.unique_key.decode(),
         timeout_ms=task.timeout_ms,
-        start_by_ms=task.start_by_ms,
+        start_by_ms=task.start_by_ms if task.state != CLAIMED else 0,
     )
     for attempt in view.attempts if with_payload else ():
         _fill_attempt(message.attempts.add(), attempt)

@@ -17,7 +17,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from holdfast.broker.histograms import BOUNDS_MS
@@ -26,11 +26,15 @@ QUEUES_MAX = 1000
 LATENCIES_MAX = 200  # pairs of queue and type
 
 
+NO_TOTALS: Mapping[str, int] = {}
+
+
 class QueueFigures(NamedTuple):
     """A queue on one shard, as it is now."""
 
     queue: str
     tasks: Mapping[str, int]  # by state: `ready`, `claimed`, ...
+    totals: Mapping[str, int] = NO_TOTALS  # what ever happened to tasks, by event: `enqueued`, `failed`, ...
     oldest_ready_seconds: float | None = 0.0  # None: not looked for
     is_paused: bool = False
     has_dead_alert: bool | None = None  # None: it has no threshold
@@ -122,6 +126,7 @@ class Metrics:
         # How the node is now
         self.proposals_waiting = gauge("proposals_waiting", "Writes waiting for the log")
         self.waiters = gauge("waiters", "Reserve calls waiting for a task")
+        self.workers = gauge("workers", "Workers that this node has heard of lately, as the leader of shards")
         self.watched_tasks = gauge("watched_tasks", "Tasks that WaitTasks calls wait for")
         self.log_bytes = gauge("log_bytes", "Size of the log on disk")
         self.applied_index = gauge("applied_index", "Index of the last applied log entry")
@@ -179,7 +184,7 @@ class Metrics:
 
 
 class _QueueCollector(Collector):
-    """Gauges of queues, read when scraped so that nothing is kept up to date for a queue nobody looks at."""
+    """Numbers of queues, read when scraped so that nothing is kept up to date for a queue nobody looks at."""
 
     def __init__(self) -> None:
         self.source: Callable[[], Iterable[QueueFigures]] = lambda: ()
@@ -197,12 +202,17 @@ class _QueueCollector(Collector):
             taken[figures.queue] = figures if known is None else _together(known, figures)
         self._taken = taken
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         def gauge(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"holdfast_{name}", doc, labels=labels)
 
         tasks = gauge("queue_tasks", "Tasks of a queue by state", "queue", "state")
-        oldest = gauge("queue_oldest_ready_seconds", "How long the oldest ready task has been ready", "queue")
+        events = CounterMetricFamily(
+            "holdfast_queue_events",
+            "What happened to the tasks of a queue since it was first used",
+            labels=("queue", "event"),
+        )
+        oldest = gauge("queue_oldest_ready_seconds", "How long the oldest ready task has been in the line", "queue")
         paused = gauge("queue_paused", "1 while the queue is paused", "queue")
         alerts = gauge(
             "queue_dead_alert",
@@ -212,12 +222,19 @@ class _QueueCollector(Collector):
         for queue, figures in self._taken.items():
             for state, number in figures.tasks.items():
                 tasks.add_metric((queue, state), number)
+            for event, number in figures.totals.items():
+                events.add_metric((queue, event), number)
             if figures.oldest_ready_seconds is not None:
                 oldest.add_metric((queue,), figures.oldest_ready_seconds)
             paused.add_metric((queue,), figures.is_paused)
             if figures.has_dead_alert is not None:
                 alerts.add_metric((queue,), figures.has_dead_alert)
-        yield from (tasks, oldest, paused, alerts)
+        yield from (tasks, events, oldest, paused, alerts)
+        yield GaugeMetricFamily(
+            "holdfast_claims_held",
+            "Claims that workers hold, of the queues that are shown",
+            value=sum(figures.tasks.get("claimed", 0) for figures in self._taken.values()),
+        )
         yield GaugeMetricFamily(
             "holdfast_queues_truncated",
             f"1 if there are more than {QUEUES_MAX} queues and only some are shown",
@@ -229,14 +246,18 @@ def _together(one: QueueFigures, other: QueueFigures) -> QueueFigures:
     """A queue that is on several shards of this node."""
     ages = [each.oldest_ready_seconds for each in (one, other) if each.oldest_ready_seconds is not None]
     alerts = [each.has_dead_alert for each in (one, other) if each.has_dead_alert is not None]
-    states = dict.fromkeys((*one.tasks, *other.tasks))
     return QueueFigures(
         one.queue,
-        {state: one.tasks.get(state, 0) + other.tasks.get(state, 0) for state in states},
+        _added(one.tasks, other.tasks),
+        _added(one.totals, other.totals),
         max(ages, default=None),
         one.is_paused or other.is_paused,
         any(alerts) if alerts else None,
     )
+
+
+def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in dict.fromkeys((*one, *other))}
 
 
 class _LatencyCollector(Collector):

@@ -170,8 +170,9 @@ class Node:
         service = self._services.get(number)
         if service is None or service.shard is not shard:  # a replica may leave, and come back as a new one
             service = self._services[number] = Service(
-                shard, self._config, self.metrics, cluster_id=lambda: self._surroundings.cluster_id
-            )
+                shard, self._config, self.metrics, cluster_id=lambda: self._surroundings.cluster_id,
+                home_of=self._surroundings.home_of,
+            )  # fmt: skip
         return service
 
     def _make_cluster(self) -> StaticCluster | MappedCluster | None:
@@ -415,6 +416,7 @@ class Node:
         clocks = [shard.clock for shard in shards if shard.clock is not None]
         metrics.proposals_waiting.set(sum(shard.proposals_waiting for shard in shards))
         metrics.waiters.set(sum(shard.waiters for shard in shards))
+        metrics.workers.set(len(set[bytes]().union(*(shard.stats.worker_names for shard in shards if shard.serves))))
         metrics.watched_tasks.set(sum(shard.watched_tasks for shard in shards))
         metrics.log_bytes.set(self._node_log.size_bytes)
         metrics.applied_index.set(sum(shard.applied_index for shard in shards))
@@ -465,6 +467,15 @@ class Node:
                     "retrying": queue.retrying,
                     "dead": queue.dead,
                 }
+                totals = {
+                    "enqueued": queue.enqueued_total,
+                    "claimed": queue.claimed_total,
+                    "succeeded": queue.succeeded_total,
+                    "failed": queue.failed_total,
+                    "expired": queue.expired_total,
+                    "cancelled": queue.cancelled_total,
+                    "dead": queue.dead_total,
+                }
                 oldest_s: float | None = 0.0
                 if queue.ready:
                     looks -= 1
@@ -473,6 +484,7 @@ class Node:
                 yield QueueFigures(
                     name.decode(),
                     tasks,
+                    totals,
                     oldest_s,
                     is_paused=policy is not None and policy.paused,
                     has_dead_alert=queue.dead >= alert_at if alert_at else None,

@@ -73,6 +73,12 @@ class Limits:
         return self.rate, self.tenant_rate, self.key_rate
 
     @property
+    def limits_tenants(self) -> bool:
+        """Whether some tenant has a cap or a rate."""
+        each = TenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate)
+        return any(one.concurrency_max or one.rate is not None for one in (each, *self.tenants.values()))
+
+    @property
     def has_any(self) -> bool:
         return bool(
             self.concurrency_max

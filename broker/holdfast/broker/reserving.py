@@ -9,9 +9,10 @@ from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policies import Policies
 from holdfast.broker.proposals import Proposal
-from holdfast.broker.scheduling.gates import Allowance
+from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
 from holdfast.broker.scheduling.scheduler import Scheduler
 from holdfast.broker.scheduling.windows import Picked
+from holdfast.broker.share_use import Outlook
 from holdfast.broker.views import read_executions
 from holdfast.broker.waiters import Waiter, Waiters
 from holdfast.machine.effects import Effects
@@ -70,7 +71,7 @@ class Reserver:
         check_disk: Callable[[Entry], None],
         check_written: Callable[[], None],
         policies: Policies,
-        allowance: Callable[[bytes], Allowance | None] = lambda _queue: None,
+        allowance: Callable[[bytes], Allowance] = lambda _queue: OWN_LIMITS,
     ) -> None:
         """`allowance`: what this shard may use of the limits of a queue that is spread, if it is."""
         self._kv = kv
@@ -360,6 +361,10 @@ class Reserver:
             self._serve_waiters(queue)
         self._awaiting.look_everywhere()
 
+    def pass_over(self, marks: Iterable[Mark]) -> None:
+        """Nothing is ready before these marks, so nothing need be read there."""
+        self._scheduler.marks_were_raised(marks)
+
     def limits_changed(self, queue: bytes) -> None:
         """The allowance of the queue is another one."""
         self._scheduler.limits_changed(queue)
@@ -478,6 +483,12 @@ class Reserver:
         if self._doubtful:
             self._adopt()
         return self._scheduler.coming(queue)
+
+    def outlook(self, queue: bytes) -> Outlook:
+        """What holds up the ready tasks of the queue, if anything does."""
+        if self._doubtful:
+            self._adopt()
+        return self._scheduler.outlook(queue)
 
     @property
     def waiting(self) -> int:

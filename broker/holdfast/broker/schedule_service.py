@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from holdfast.broker import views
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.home_guard import HomeGuard
 from holdfast.broker.schedule_keeper import GRACE_MS
 from holdfast.broker.schedule_specs import CATCH_UPS, TIME_ZONE_DEFAULT, TickTasks, timetable_of
 from holdfast.broker.shard import Shard
@@ -23,7 +25,7 @@ from holdfast.machine.outcomes import Fired, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import NO_TASK, Schedule
 from holdfast.proto.v1 import schedules_pb2 as pb
-from holdfast.proto.v1.tasks_pb2 import UNIQUE_SCOPE_WHILE_WAITING
+from holdfast.proto.v1.tasks_pb2 import UNIQUE_SCOPE_WHILE_WAITING, TaskSpec
 from holdfast.serving.refusals import (
     CHANGE_REFUSED,
     INVALID_FIELD,
@@ -56,9 +58,12 @@ class _Count(NamedTuple):
 class ScheduleService:
     """One method per RPC."""
 
-    def __init__(self, shard: Shard, _config: BrokerConfig, validator: Validator) -> None:
+    def __init__(
+        self, shard: Shard, _config: BrokerConfig, validator: Validator, homes: HomeGuard | None = None
+    ) -> None:
         self._shard = shard
         self._validator = validator
+        self._homes = homes or HomeGuard(shard, lambda _queue: None)
         self._count: _Count | None = None  # how many schedules there are, once it was asked for
 
     # --- changes ----------------------------------------------------------------------------------------------
@@ -68,6 +73,7 @@ class ScheduleService:
         spec, timetable = self._checked(queue, name, request.spec)
         body = spec.SerializeToString(deterministic=True)
         await self._shard.be_current()
+        self._homes.check(queue)  # on two shards it would tick twice
 
         async def put() -> Outcome | None:
             known = self._find(queue, name)
@@ -120,7 +126,16 @@ class ScheduleService:
 
         fired = await self._change(trigger)
         assert isinstance(fired, Fired), "a trigger is answered with its task"
-        return pb.TriggerScheduleResponse(task_id=format_task_id(fired.task_id), duplicate=fired.duplicate)
+        return pb.TriggerScheduleResponse(
+            task_id=format_task_id(fired.task_id),
+            duplicate=fired.duplicate,
+            is_of_another=fired.duplicate and self._is_of_another(fired.task_id, request.request_id),
+        )
+
+    def _is_of_another(self, task_id: bytes, request_id: str) -> bool:
+        """Whether a task has another request id. One that has ended has no unique key: it can only be the same."""
+        (envelope,) = views.read_envelopes(self._shard.kv, [task_id])
+        return envelope is not None and (not request_id or TaskSpec.FromString(envelope).request_id != request_id)
 
     async def _put(
         self, queue: bytes, name: bytes, known: Schedule | None, body: bytes, paused: bool, timetable: Timetable | None

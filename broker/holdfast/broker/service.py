@@ -10,6 +10,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.dead_letter_service import DeadLetterService
 from holdfast.broker.decisions import fail_verdict, merge
 from holdfast.broker.finishing import ENDS
+from holdfast.broker.home_guard import HomeGuard, HomeOf
 from holdfast.broker.messages import (
     brief_error,
     fill_accepted,
@@ -20,7 +21,7 @@ from holdfast.broker.messages import (
     wire_state,
 )
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.policies import Policies, QueuePolicy, default_policy
+from holdfast.broker.policies import Kept, Policies, QueuePolicy, default_policy
 from holdfast.broker.queue_service import QueueService
 from holdfast.broker.schedule_service import ScheduleService
 from holdfast.broker.shard import Shard
@@ -67,6 +68,7 @@ class Service:
         *,
         draw: Callable[[], float] = random.random,
         cluster_id: Callable[[], str] = lambda: "",
+        home_of: HomeOf = lambda _queue: None,
     ) -> None:
         self._shard = shard
         self._config = config
@@ -78,7 +80,8 @@ class Service:
         self._answering = Answering(self._validator, metrics)
         self.dead_letters = DeadLetterService(shard, config, self._validator, self._answering)
         self.queues = QueueService(shard, config, self._validator)
-        self.schedules = ScheduleService(shard, config, self._validator)
+        self._homes = HomeGuard(shard, home_of)
+        self.schedules = ScheduleService(shard, config, self._validator, self._homes)
 
     @property
     def shard(self) -> Shard:
@@ -97,6 +100,7 @@ class Service:
         new_tasks, refused = self._answering.validate(
             request.tasks, "tasks", lambda spec: self._validator.enqueued_task(spec, now_ms, policies)
         )
+        self._homes.check_tasks(new_tasks)
         outcomes = await self._submit(Enqueue(now_ms, new_tasks), new_tasks)
         response = pb.EnqueueResponse()
         duplicates = 0
@@ -152,6 +156,7 @@ class Service:
         wait_ms = self._validator.wait_ms(request.wait_ms)
         found = iter(zip(task_ids, await self._shard.wait_finished(task_ids, wait_ms), strict=True))
         reports = views.ReportReader(self._shard.kv, self._config.batch_bytes_max)
+        now_ms = self._shard.now_ms()
         response = pb.WaitTasksResponse()
         for at in range(len(request.task_ids)):
             answer = response.outcomes.add()
@@ -160,7 +165,8 @@ class Service:
                 self._answering.reject(answer, rejections.task_not_found(), refused.get(at))
                 continue
             report, omitted = reports.read(task_id)
-            answer.task.MergeFrom(task_message(views.make_view(task_id, task, None, report), with_payload=False))
+            view = views.make_view(task_id, task, None, report, now_ms)
+            answer.task.MergeFrom(task_message(view, with_payload=False))
             answer.task.result_omitted = omitted and (task.state in ENDS or task.failures > 0)
         return response
 
@@ -207,6 +213,7 @@ class Service:
                 return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
             return Ack(now_ms, keep_ms, chosen)
 
+        self._heard_of(items[:1])
         outcomes = await self._submit_kept(items, lambda item: item.task_id, make_entry)
         response = pb.AckResponse()
         for at, outcome in in_order(len(request.items), outcomes, refused):
@@ -241,6 +248,7 @@ class Service:
         items, refused = self._answering.validate(
             request.items, "items", lambda item: self._fail_item(item, now_ms, policies)
         )
+        self._heard_of(items[:1])
         outcomes = await self._submit_kept(
             items, lambda item: item.task_id, lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen)
         )
@@ -286,6 +294,7 @@ class Service:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
         items, refused = self._answering.validate(request.items, "items", lambda item: self._extend_item(item, now_ms))
+        self._heard_of(items)
         outcomes = await self._submit(Extend(now_ms, items), items)
         response = pb.ExtendResponse()
         for at, outcome in in_order(len(request.items), outcomes, refused):
@@ -314,6 +323,7 @@ class Service:
         def make_entry(keep_ms: int, _dead_ms: int, chosen: list[ClaimRef]) -> Entry:
             return Release(now_ms, keep_ms, chosen, ready_at_ms)
 
+        self._heard_of(items[:1])
         outcomes = await self._submit_kept(items, lambda item: item.task_id, make_entry)
         response = pb.ReleaseResponse()
         for at, outcome in in_order(len(request.claims), outcomes, refused):
@@ -352,6 +362,19 @@ class Service:
 
     # --- shared -----------------------------------------------------------------------------------------------
 
+    def _heard_of(self, items: Sequence[AckItem | FailItem | ExtendItem | ClaimRef]) -> None:
+        """Whoever says something about its claims is at work. Of what ends claims the first item will do: such calls
+        are many, and mostly of one worker."""
+        tasks = self._shard.executions([item.task_id for item in items])
+        held = {
+            task.worker
+            for task, item in zip(tasks, items, strict=True)
+            if task is not None and task.token == item.token
+        }
+        stats, now_ms = self._shard.stats, self._shard.now_ms()
+        for worker in held:
+            stats.worker_seen(worker, now_ms)
+
     async def _submit(self, entry: Entry, items: Sequence[object]) -> list[Outcome]:
         return await self._shard.submit(entry) if items else []
 
@@ -367,9 +390,12 @@ class Service:
             return []
         policies, default = self._shard.policies, self._default_policy
         if policies is None:
-            keep_ms, dead_ms = default.finished_retention_ms, default.dead_retention_ms
+            groups = [Kept(default.finished_retention_ms, default.dead_retention_ms, [])]
+        else:
+            groups = policies.kept(self._shard.executions([task_id_of(item) for item in items]))
+        if len(groups) == 1:
+            keep_ms, dead_ms, _ = groups[0]
             return await self._shard.submit(make_entry(keep_ms, dead_ms, list(items)))
-        groups = policies.kept(self._shard.executions([task_id_of(item) for item in items]))
         entries = [make_entry(keep_ms, dead_ms, [items[at] for at in places]) for keep_ms, dead_ms, places in groups]
         by_place: dict[int, Outcome] = {}
         for group, outcomes in zip(groups, await self._shard.submit_all(entries), strict=True):

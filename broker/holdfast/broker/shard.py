@@ -8,7 +8,6 @@ Between a commit and the end of its effects nothing else runs, so a reader never
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from holdfast.broker.awaiting import Awaited, AwaitWanted
 from holdfast.broker.clock import ShardClock
@@ -29,12 +28,13 @@ from holdfast.broker.state import StateFullError
 from holdfast.broker.stats import Stats
 from holdfast.broker.views import (
     TaskView,
-    read_executions,
     read_oldest_ready,
     read_outboxes,
     read_settings_version,
     read_task,
 )
+from holdfast.broker.webhooks import Post, tell_nobody
+from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue, decode
 from holdfast.machine.kv import OrderedKV
@@ -73,8 +73,9 @@ class Shard:
         owner_of: Callable[[NewTask], int | None] = lambda _new: None,
         deliver: Deliver | None = None,
         home_of: Callable[[bytes], int | None] = lambda _queue: None,
+        part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
         ask_dealer: AskDealer | None = None,
-        post: Callable[[str, dict[str, Any]], None] = lambda _url, _message: None,
+        post: Post = tell_nobody,
         is_policy_expected: Callable[[bytes], bool] = lambda _queue: False,
     ) -> None:
         self.kv = kv
@@ -93,6 +94,7 @@ class Shard:
         self._owner_of = owner_of  # the shard of a new task; None: this one
         self._deliver = deliver  # brings tasks to other shards; None: there are none
         self._home_of = home_of  # the home shard of a queue that is spread; None if it is on one shard
+        self._part_of = part_of  # which part of the shards of a queue this one is
         self._ask_dealer = ask_dealer  # gets shares of limits from other shards; None: there are none
         self._post = post  # a message to another system
         self._is_policy_expected = is_policy_expected  # whether the map has a policy of a queue
@@ -100,7 +102,6 @@ class Shard:
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
         self._state_lags = False  # something is applied and, for lack of room, not yet written
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
-        self._staged: dict[int, Proposal] = {}  # by index: in the log or on the way there, not yet applied
         self._reads = Reads(config.proposals_max)
         self._leading: Leadership | None = None
         self._lead_not_before_s = 0.0
@@ -154,6 +155,7 @@ class Shard:
             check_written=self._check_written,
             deliver=self._deliver,
             home_of=self._home_of,
+            part_of=self._part_of,
             ask_dealer=self._ask_dealer,
             post=self._post,
             is_policy_expected=self._is_policy_expected,
@@ -172,10 +174,9 @@ class Shard:
     def _stop_leading(self, leading: Leadership) -> None:
         """Of what is in the log nobody here can know whether it will be committed; the rest was not begun."""
         self._leading = None
-        staged, self._staged = list(self._staged.values()), {}
-        for proposal in staged:
+        for proposal in self._proposals.drop_staged():
             proposal.reject(OutcomeUnknownError())
-        for proposal in self._proposals.drop_all():
+        for proposal in self._proposals.drop_waiting():
             proposal.reject(self._redirect())
         leading.end(self._redirect())
         self._reads.end(self._redirect())
@@ -338,7 +339,7 @@ class Shard:
         for proposal in taken:
             index = self.replicator.propose(proposal.payload)
             assert index is not None
-            self._staged[index] = proposal
+            self._proposals.stage(index, proposal)
         return len(taken)
 
     def aborted(self, error: Exception, last_index: int) -> None:
@@ -347,8 +348,7 @@ class Shard:
         Entries that wait were decided as if those before them would be applied (low-water marks), so all after
         `last_index` are refused and the scheduler starts afresh. Those up to it are in the log and will be applied.
         """
-        dropped = [self._staged.pop(index) for index in list(self._staged) if index > last_index]
-        dropped += self._proposals.drop_all()
+        dropped = [*self._proposals.drop_staged(last_index), *self._proposals.drop_waiting()]
         if self._leading is not None:
             self._leading.reserver.reset()
             if not self._leading.is_open:
@@ -360,9 +360,8 @@ class Shard:
 
     def give_up(self) -> None:
         """The node is about to stop: nobody here will learn how the writes on their way ended."""
-        for proposal in [*self._staged.values(), *self._proposals.drop_all()]:
+        for proposal in [*self._proposals.drop_staged(), *self._proposals.drop_waiting()]:
             proposal.reject(OutcomeUnknownError())
-        self._staged.clear()
         self._reads.end(shutting_down())
         self.drain()
 
@@ -390,7 +389,7 @@ class Shard:
         applied: Applied = []
         while at < len(committed):
             record = committed[at]
-            proposal = self._staged.get(record.index)
+            proposal = self._proposals.staged_at(record.index)
             kind = record.command[:1]
             if kind == REGULAR:
                 entry = proposal.entry if proposal is not None else decode(record.command[1:])
@@ -418,8 +417,7 @@ class Shard:
                 await asyncio.sleep(FULL_SECONDS)
 
     def _follow(self, effects: Effects, applied: Applied) -> None:
-        for index in [index for index in self._staged if index <= self._committed_index]:
-            del self._staged[index]
+        self._proposals.applied(self._committed_index)
         if self._leading is not None:
             self._leading.clock.not_before(self.machine.meta.now_ms)
             self._leading.follow(effects, applied)
@@ -439,7 +437,7 @@ class Shard:
     async def current_task(self, task_id: bytes) -> TaskView:
         """Everything that is known of a task at this moment, or a refusal."""
         await self.be_current()
-        task = read_task(self.kv, task_id)
+        task = read_task(self.kv, task_id, self.now_ms())
         if task is None:
             raise RefusedError(*task_not_found(), field="task_id")
         return task
@@ -455,7 +453,8 @@ class Shard:
         return self._leads().stats
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
-        return read_executions(self.kv, task_ids)
+        """For reading only, and at once."""
+        return self.machine.executions(task_ids)
 
     def queue(self, name: bytes) -> Queue | None:
         """A queue's counters; None if nothing was ever enqueued to it."""
@@ -483,10 +482,11 @@ class Shard:
         return 0 if self._leading is None else self._leading.reserver.waiting_for(queue)
 
     def oldest_ready_age_ms(self, name: bytes, queue: Queue) -> int:
-        """How long the oldest ready task has been ready; 0 if there is none."""
+        """How long the oldest ready task has been in its line, claims that came to nothing counted in; 0 if there is
+        none."""
         task_id = read_oldest_ready(self.kv, name, queue) if queue.ready else None
         (task,) = self.executions([task_id]) if task_id is not None else (None,)
-        return max(0, self.now_ms() - task.changed_ms) if task is not None else 0
+        return max(0, self.now_ms() - task.ready_since_ms) if task is not None else 0
 
     @property
     def waiters(self) -> int:
@@ -498,7 +498,7 @@ class Shard:
 
     @property
     def proposals_waiting(self) -> int:
-        return len(self._proposals) + len(self._staged)
+        return self._proposals.waiting + self._proposals.staged
 
     @property
     def reads_wait(self) -> bool:
@@ -507,7 +507,7 @@ class Shard:
     @property
     def has_work(self) -> bool:
         """Whether something waits for a round."""
-        proposes = self._leading is not None and len(self._proposals) > 0 and self.replicator.accepts
+        proposes = self._leading is not None and self._proposals.waiting > 0 and self.replicator.accepts
         return proposes or self._reads.want_a_question
 
     @property

@@ -2,19 +2,22 @@
 
 It asks the leader of each queue's home for a share, tells what it uses and could use, and asks again long before the
 share's lease runs out. Without a share nothing of the queue is handed out here: a limit is kept, also while its dealer
-cannot be reached. A shard that has nothing to hand out holds nothing and asks for nothing.
+cannot be reached. A shard that has nothing to hand out, or only tasks that other limits hold up, holds nothing and asks
+for nothing; what of a share stays unused is not asked for again (see share_use.py).
 """
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from holdfast.broker.dealer import CONCURRENCY, LEASE_MS, RATE, Dealer
 from holdfast.broker.policies import Policies, QueuePolicy
+from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
+from holdfast.broker.share_use import Outlook, Seen, ShareUse
 from holdfast.limits.buckets import Rate, part_of
 from holdfast.limits.dealing import HELD_PERCENT, Grant, Holding
+from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import couriers_pb2 as pb
 from holdfast.serving.logs import get_logger
@@ -24,7 +27,8 @@ PAUSE_SECONDS = 0.02  # between looks, however often it is woken
 ASK_SECONDS = 2.0  # for one answer: by the time it is missed, the share that is held has not run out
 SAID_SECONDS = 5.0  # after which it is said that a home does not answer; a fail-over is over by then
 RETRY_MS = 500  # after a report without an answer
-HUNGRY_MS = 1000  # between reports of a shard that could use more than it was given, or nothing of it
+HUNGRY_MS = 1000  # between reports of a shard that could use more than it was given, or much less
+BLOCKED_MS = 50  # between looks whether something opened in a queue all of whose tasks were blocked
 QUEUES_MAX = 10_000
 REPORTS_MAX = 200  # in one call: the dealer has to write all its answers before it can give them
 QUIET_RATE_MILLI = 1000  # of a rate, for tasks that come one by one
@@ -36,15 +40,8 @@ _log = get_logger(__name__)
 AskDealer = Callable[[int, int, Sequence[pb.ShareReport]], Awaitable[pb.DealSharesResponse]]
 
 
-class Allowance(NamedTuple):
-    """What holds instead of a queue's own limits; None: those hold."""
-
-    concurrency: int | None
-    rate: Rate | None
-
-
-OWN_LIMITS = Allowance(None, None)
 NO_ALLOWANCE = Allowance(0, Rate(0, 0))
+HELD_UP = Outlook(is_open=True, was_short_of_slots=True, was_short_of_rate=True, most_in_use=0)
 
 
 class _Limit:
@@ -74,7 +71,7 @@ class _Limit:
             return True  # the books have more than is needed here: others may wait for it
         if demand > allowed:
             return not self.is_hungry or waited_ms >= HUNGRY_MS
-        return not demand and waited_ms >= HUNGRY_MS
+        return 2 * demand <= allowed and waited_ms >= HUNGRY_MS
 
     @property
     def is_idle(self) -> bool:
@@ -84,13 +81,15 @@ class _Limit:
 class _Shared:
     """One queue."""
 
-    __slots__ = ("claimed_total", "counted_ms", "has_left", "limits")
+    __slots__ = ("claimed_total", "counted_ms", "has_left", "limits", "looked_ms", "use")
 
     def __init__(self, shard: int, term: int) -> None:
         self.limits = {CONCURRENCY: _Limit(shard, term), RATE: _Limit(shard, term)}
         self.has_left = False  # the queue is on one shard now, and the scheduler knows
         self.claimed_total = 0
         self.counted_ms = 0  # when that was counted
+        self.use = ShareUse()
+        self.looked_ms = 0  # when it was last looked whether tasks are blocked
 
     def count(self, claimed_total: int, now_ms: int) -> None:
         self.claimed_total, self.counted_ms = claimed_total, now_ms
@@ -116,9 +115,11 @@ class ShareKeeper:
         dealer: Dealer,
         *,
         home_of: Callable[[bytes], int | None],
+        part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
         ask_dealer: AskDealer,
         on_change: Callable[[bytes], None],
         coming: Callable[[bytes], int] = lambda _queue: 0,
+        outlook: Callable[[bytes], Outlook] = lambda _queue: HELD_UP,
         now_s: Callable[[], float] = _boot_seconds,
     ) -> None:
         self._shard = shard
@@ -128,9 +129,12 @@ class ShareKeeper:
         self._dealer = dealer
         dealer.at_home = self
         self._home_of = home_of  # of a queue that is spread; None if it is on one shard
+        self._part_of = part_of  # which part of its shards this one is
+        self._parts: dict[bytes, Part] = {}  # as the scheduler knows them
         self._ask_dealer = ask_dealer
         self._on_change = on_change
         self._coming = coming  # claims of a queue that are on their way into the log
+        self._outlook = outlook  # of a queue that has ready tasks
         self._now_s = now_s
         self._queues: dict[bytes, _Shared] = {}
         self._has_forgotten = False
@@ -145,22 +149,41 @@ class ShareKeeper:
     def allowance(self, queue: bytes) -> Allowance:
         """What the scheduler is to keep to. It is told of every change."""
         limits = self._policies.of(queue).limits
+        own = OWN_LIMITS
+        if limits.limits_tenants:
+            own = Allowance(None, None, self._watched_part(queue))
         if not limits.concurrency_max and limits.rate is None:
-            return OWN_LIMITS
+            return own
         shared = self._queues.get(queue)
         if self._home_of(queue) is None:
             if shared is not None:
                 shared.has_left = True
-            return OWN_LIMITS
+            return own
         shared = shared or self._take_up(queue)
         if shared is None:
-            return NO_ALLOWANCE
+            return NO_ALLOWANCE._replace(tenants=own.tenants)
         shared.has_left = False
         now_ms = self._now_ms()
         for limit in shared.limits.values():
             limit.shown = limit.holding.allowance(now_ms)
         concurrency = shared.limits[CONCURRENCY].shown if limits.concurrency_max else None
-        return Allowance(concurrency, limits.rate and part_of(limits.rate, shared.limits[RATE].shown))
+        return Allowance(concurrency, limits.rate and part_of(limits.rate, shared.limits[RATE].shown), own.tenants)
+
+    def _watched_part(self, queue: bytes) -> Part:
+        """The shards of a queue may become others at any time, and nobody says so."""
+        part = self._part_of(queue)
+        if queue not in self._parts:
+            if len(self._parts) >= QUEUES_MAX:  # as many as the scheduler has windows, which all asked since
+                del self._parts[next(iter(self._parts))]
+            self._woken.set()
+        self._parts[queue] = part
+        return part
+
+    def _look_at_parts(self) -> None:
+        for queue, part in list(self._parts.items()):
+            if self._part_of(queue) != part:
+                del self._parts[queue]  # until it is asked for again
+                self._on_change(queue)
 
     def takes_part(self, queue: bytes) -> bool:
         """See `AtHome`."""
@@ -177,18 +200,27 @@ class ShareKeeper:
         row = self._machine.queue(queue)
         return 0 if row is None else row.claimed + self._coming(queue)
 
+    @property
+    def has_shares(self) -> bool:
+        """Whether there is anybody to tell by `follow`."""
+        return bool(self._queues)
+
     def follow(self, queues: Iterable[bytes]) -> None:
-        """Something became ready in these queues: a share is asked for at once, not only at the next look."""
+        """Something became ready or ended in these queues: a share is asked for at once, not only at the next look."""
         if not self._queues:
             return
         now_ms = self._now_ms()
         for queue in queues:
             shared = self._queues.get(queue)
             if shared is None:
-                if self._has_forgotten and self.allowance(queue) is not OWN_LIMITS:
-                    self._woken.set()
+                if self._has_forgotten:
+                    self.allowance(queue)  # takes it up, and wakes
                 continue
-            if not self._woken.is_set() and self._due(queue, shared, now_ms):
+            if self._woken.is_set():
+                continue
+            if shared.use.is_blocked and now_ms - shared.looked_ms >= BLOCKED_MS:
+                self._look_for_open(queue, shared, now_ms)
+            if self._due(queue, shared, now_ms):
                 self._woken.set()
 
     def _take_up(self, queue: bytes) -> _Shared | None:
@@ -240,7 +272,7 @@ class ShareKeeper:
             self._woken.clear()
             self.look()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS if self._queues else None):
+                async with asyncio.timeout(LOOK_SECONDS if self._queues or self._parts else None):
                     await self._woken.wait()
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -248,10 +280,13 @@ class ShareKeeper:
 
     def look(self) -> None:
         """Begins to ask for what is due. A home that does not answer holds up nobody but the queues it is home of."""
+        self._look_at_parts()
         by_home: dict[int, list[tuple[bytes, _Shared, list[str]]]] = {}
         now_ms = self._now_ms()
         for queue, shared in list(self._queues.items()):
             self._show(queue, shared, now_ms)
+            if shared.use.is_due(now_ms):
+                self._note_use(queue, shared, now_ms)
             due = self._due(queue, shared, now_ms)
             if not due:
                 continue
@@ -281,35 +316,87 @@ class ShareKeeper:
             shared.has_left = True
             self._on_change(queue)
 
+    def _note_use(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
+        row, policy = self._machine.queue(queue), self._policies.of(queue)
+        if row is None or not row.ready or policy.paused or shared.has_left:
+            shared.use.forget()
+            return
+        shared.looked_ms = now_ms
+        outlook = self._outlook(queue)
+        if outlook.is_open and self._lacks_share(policy, shared, now_ms):
+            shared.use.forget()  # all that is known is how it was without
+        shared.use.note(
+            Seen(
+                now_ms,
+                row.claimed_total,
+                max(self.in_use(queue), outlook.most_in_use),
+                outlook.is_open,
+                slots_hold_up=outlook.is_open and outlook.was_short_of_slots,
+                rate_holds_up=outlook.is_open and outlook.was_short_of_rate,
+            )
+        )
+
+    def _look_for_open(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
+        """What was blocked has given its share back: if it is open now, that is wanted at once."""
+        row = self._machine.queue(queue)
+        if row is None or not row.ready or not self._lacks_share(self._policies.of(queue), shared, now_ms):
+            return
+        shared.looked_ms = now_ms
+        if self._outlook(queue).is_open:
+            shared.use.forget()
+
+    def _lacks_share(self, policy: QueuePolicy, shared: _Shared, now_ms: int) -> bool:
+        """Whether nothing can be handed out for want of a share."""
+        limits = policy.limits
+        if limits.concurrency_max and not shared.limits[CONCURRENCY].holding.allowance(now_ms):
+            return True
+        return limits.rate is not None and not shared.limits[RATE].holding.allowance(now_ms)
+
     def _due(self, queue: bytes, shared: _Shared, now_ms: int) -> list[str]:
+        """What is only a little more than was thought to be enough is not worth a report: nothing is held up."""
         policy = self._policies.of(queue)
         due = []
-        if policy.limits.concurrency_max and shared.limits[CONCURRENCY].is_due(*self._slots(queue, policy), now_ms):
-            due.append(CONCURRENCY)
+        if policy.limits.concurrency_max:
+            limit = shared.limits[CONCURRENCY]
+            uses, demand = self._slots(queue, policy, shared)
+            allowed = limit.holding.allowance(now_ms)
+            if allowed and shared.use.slots() is not None:
+                demand = max(uses, min(demand, allowed))
+            if limit.is_due(uses, demand, now_ms):
+                due.append(CONCURRENCY)
         if policy.limits.rate is not None:
             limit = shared.limits[RATE]
-            if limit.is_due(0, self._rate_demand(queue, policy, shared, now_ms), now_ms):
+            demand = self._rate_demand(queue, policy, shared, now_ms)
+            allowed = limit.holding.allowance(now_ms)
+            if allowed and shared.use.rate_milli(1, 1) is not None:
+                demand = min(demand, allowed)
+            if limit.is_due(0, demand, now_ms):
                 due.append(RATE)
         return due
 
-    def _slots(self, queue: bytes, policy: QueuePolicy) -> tuple[int, int]:
+    def _slots(self, queue: bytes, policy: QueuePolicy, shared: _Shared) -> tuple[int, int]:
         """What is in use, and what could be: while there are any, some more than there are tasks, so that the next one
-        need not wait."""
+        need not wait; but no more than is enough, if that is known."""
         row = self._machine.queue(queue)
         if row is None:
             return 0, 0
         uses = self.in_use(queue)
+        enough = shared.use.slots()
+        if enough is not None:
+            return uses, max(uses, enough)
         wanted = uses + (0 if policy.paused else row.ready)
         return uses, wanted + 1 + wanted // 4 if wanted else 0
 
     def _rate_demand(self, queue: bytes, policy: QueuePolicy, shared: _Shared, now_ms: int) -> int:
-        """All of the rate while tasks wait; what was used of late, and as much again, while they do not."""
+        """All of the rate while tasks wait, or as much as is known to be enough; what was used of late, and as much
+        again, while they do not."""
         row = self._machine.queue(queue)
         if row is None or policy.limits.rate is None or policy.paused:
             return 0
         total = policy.limits.rate.per_second_milli
         if row.ready:
-            return total
+            enough = shared.use.rate_milli(total, QUIET_RATE_MILLI)
+            return total if enough is None else enough
         claimed = row.claimed_total - shared.claimed_total
         if not claimed:
             return 0
@@ -319,7 +406,7 @@ class ShareKeeper:
     def _report(self, queue: bytes, shared: _Shared, what: str) -> pb.ShareReport:
         policy, now_ms, limit = self._policies.of(queue), self._now_ms(), shared.limits[what]
         if what == CONCURRENCY:
-            uses, demand = self._slots(queue, policy)
+            uses, demand = self._slots(queue, policy, shared)
         else:
             uses, demand = 0, self._rate_demand(queue, policy, shared, now_ms)
             row = self._machine.queue(queue)

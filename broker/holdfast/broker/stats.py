@@ -8,6 +8,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice, takewhile
 
 from holdfast.broker.histograms import LatencyHistogram
 from holdfast.machine import keys
@@ -26,7 +27,8 @@ OTHER_TYPES = b"(other)"
 WORKERS_MAX = 10_000
 WORKER_QUEUES_MAX = 64
 TIMED_KEEP_MS = 10 * 60 * 1000  # how long a queue has its place among those that are timed, once all are taken
-WORKER_KEEP_MS = 60 * 60 * 1000  # after which a worker that asks for nothing is forgotten
+WORKER_KEEP_MS = 60 * 60 * 1000  # after which a worker that nothing is heard of and that holds nothing is forgotten
+_IDLE_LOOKED_AT = 32  # workers that are looked at for one that holds nothing, if one must be forgotten
 
 _Pair = tuple[LatencyHistogram, LatencyHistogram]  # from ready to claim, from claim to ack
 _Totals = tuple[int, int, int, int]  # enqueued, claimed, succeeded, failed
@@ -204,16 +206,10 @@ class Stats:
     @contextmanager
     def worker_asks(self, name: bytes, queues: list[bytes], now_ms: int) -> Iterator[None]:
         """A worker wants tasks; it waits for them until this ends."""
-        if not name:
+        worker = self.worker_seen(name, now_ms)
+        if worker is None:
             yield
             return
-        worker = self._workers.get(name)
-        if worker is None:
-            worker = self._workers[name] = _Worker()
-            if len(self._workers) > WORKERS_MAX:
-                self._workers.popitem(last=False)
-        self._workers.move_to_end(name)
-        worker.last_seen_ms = now_ms
         worker.queues = tuple(queues[:WORKER_QUEUES_MAX])
         worker.waiting += 1
         try:
@@ -221,13 +217,35 @@ class Stats:
         finally:
             worker.waiting -= 1
 
+    def worker_seen(self, name: bytes, now_ms: int) -> _Worker | None:
+        """A worker was heard of: it asks for tasks, or says something about those that it has. One without a name is
+        nobody."""
+        if not name:
+            return None
+        worker = self._workers.get(name)
+        if worker is None:
+            if len(self._workers) >= WORKERS_MAX:
+                self._forget_one()
+            worker = self._workers[name] = _Worker()
+        else:
+            self._workers.move_to_end(name)
+        worker.last_seen_ms = now_ms
+        return worker
+
+    def _forget_one(self) -> None:
+        """Of those that nothing was heard of for longest, one that holds nothing, if there is one."""
+        oldest = list(islice(self._workers.items(), _IDLE_LOOKED_AT))
+        name = next((name for name, worker in oldest if self._is_idle(name, worker)), oldest[0][0])
+        del self._workers[name]
+
     def _forget_workers(self) -> None:
         before_ms = self._now_ms() - WORKER_KEEP_MS
-        while self._workers:
-            name, worker = next(iter(self._workers.items()))
-            if worker.last_seen_ms >= before_ms or worker.waiting:
-                return
+        silent = takewhile(lambda item: item[1].last_seen_ms < before_ms, self._workers.items())
+        for name in [name for name, worker in silent if self._is_idle(name, worker)]:
             del self._workers[name]
+
+    def _is_idle(self, name: bytes, worker: _Worker) -> bool:
+        return not worker.waiting and not self._machine.worker_claims(name)
 
     # --- what is told -----------------------------------------------------------------------------------------
 
@@ -261,6 +279,11 @@ class Stats:
         for queue, timed in self._timings.items():
             for name, pair in timed.types.items():
                 yield queue, name, *pair
+
+    @property
+    def worker_names(self) -> Iterable[bytes]:
+        """Of those that were heard of lately."""
+        return self._workers.keys()
 
     def workers_page(self, after: bytes, limit: int) -> queues_pb.ListWorkersResponse:
         """Workers by name: those that were seen, and those that hold claims."""

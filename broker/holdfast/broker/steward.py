@@ -31,7 +31,7 @@ from holdfast.cluster.records import LeaderRecord, Members, RecordError, ShardRe
 from holdfast.cluster.store import MapStore
 from holdfast.routing.groups import incarnation_of
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused
 
 LOOK_SECONDS = 0.25
 EVERYWHERE_LOOKS = 8
@@ -200,7 +200,8 @@ class Steward:
                 return
             if change == Change(Step.REMOVE, self._me):
                 wished = [voter for voter in now.voters if name_of(voter) in record.replicas]
-                await self._host.hand_over(replica, wished)
+                if not await self._host.hand_over(replica, wished):
+                    raise change_refused("NO_HAND_OVER", "Expected one of those who stay to take over, but none did.")
                 return
             failpoints.reached(f"steward:{change.step.value}")
             await self._host.change_members(replica, change, now.version)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.peers.identities import name_of
+from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
 
 
@@ -57,8 +58,16 @@ class Surroundings(Protocol):
         """The shard of a task that was handed in on the shard `here`."""
         ...
 
+    def home_of(self, queue: bytes) -> int | None:
+        """The shard that remembers the request ids of a queue; None if nobody but the caller says which one it is."""
+        ...
+
     def home_if_spread(self, queue: bytes) -> int | None:
         """The home shard of a queue that is on several shards; None if it is on one."""
+        ...
+
+    def part_of(self, here: int, queue: bytes) -> Part:
+        """Which part of the shards of a queue the shard `here` is."""
         ...
 
     def has_policy(self, queue: bytes) -> bool:
@@ -109,9 +118,17 @@ class StaticSurroundings:
         """Without a map nobody but the caller says which shard is meant."""
         return here
 
+    def home_of(self, queue: bytes) -> int | None:
+        """As above."""
+        return None
+
     def home_if_spread(self, queue: bytes) -> int | None:
         """Without a map no queue is spread."""
         return None
+
+    def part_of(self, here: int, queue: bytes) -> Part:
+        """As above."""
+        return WHOLE
 
     def has_policy(self, queue: bytes) -> bool:
         """Without a map the log is the only place where a policy is."""

@@ -63,6 +63,7 @@ _UNIQUE_FLAGS = {
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _QUEUE_NAME_ALLOWED = "1-128 of [A-Za-z0-9._-]"
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{48}")
+_DEAD_LETTER_TOKEN = re.compile(r"([0-9a-f]{48})-([0-9]{1,15})")
 _HEX = re.compile(r"([0-9a-f]{2}){0,256}")
 _PURGE_TOKEN = re.compile(r"(due|ready)-([0-9]{1,15})-((?:[0-9a-f]{2}){0,1024})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -188,6 +189,15 @@ class Validator:
         if text and not _PAGE_TOKEN.fullmatch(text):
             raise _bad_page_token()
         return bytes.fromhex(text)
+
+    def dead_letter_page_token(self, text: str) -> tuple[int, bytes] | None:
+        """Before when a letter must have died to count, and the last place; None for the first page."""
+        if not text:
+            return None
+        found = _DEAD_LETTER_TOKEN.fullmatch(text)
+        if found is None:
+            raise _bad_page_token()
+        return int(found[2]), bytes.fromhex(found[1])
 
     def queue_page_token(self, text: str) -> bytes:
         """The last queue of the page before; empty for the first page."""

@@ -40,7 +40,7 @@ class TaskView:
         return self.execution.size_bytes + len(self.error or b"") + len(self.result or b"")
 
 
-def read_task(kv: OrderedKV, task_id: bytes) -> TaskView | None:
+def read_task(kv: OrderedKV, task_id: bytes, now_ms: int) -> TaskView | None:
     row = kv.get(keys.execution(task_id))
     if row is None:
         return None
@@ -49,7 +49,7 @@ def read_task(kv: OrderedKV, task_id: bytes) -> TaskView | None:
     attempts_row = kv.get(keys.attempts(task_id)) if execution.flags & HAS_ATTEMPTS else None
     attempts = Attempts() if attempts_row is None else Attempts.decode(attempts_row)
     report = Report.decode(report_row) if report_row is not None else None
-    return make_view(task_id, execution, envelope, report, attempts.kept)
+    return make_view(task_id, execution, envelope, report, now_ms, attempts.kept)
 
 
 def make_view(
@@ -57,15 +57,18 @@ def make_view(
     execution: Execution,
     envelope: bytes | None,
     report: Report | None,
+    now_ms: int,
     attempts: tuple[Attempt, ...] = (),
 ) -> TaskView:
+    """A result is shown for its time only, also where the row is still there because its deletion is late."""
     is_error = report is not None and report.kind == REPORT_ERROR
+    is_result = report is not None and not is_error and now_ms < execution.result_end_ms
     return TaskView(
         task_id,
         execution,
         envelope,
         error=report.body if report is not None and is_error else None,
-        result=report.body if report is not None and not is_error else None,
+        result=report.body if report is not None and is_result else None,
         attempts=attempts,
     )
 

@@ -1,4 +1,7 @@
-"""Tells other systems of what happened here, by HTTP. It may be told twice or not at all, and holds up nothing."""
+"""Tells other systems of what happened here, by HTTP. It may be told twice or not at all, and holds up nothing.
+
+Whoever has something told hears whether it was, from the thread that told it.
+"""
 
 import json
 import queue
@@ -19,7 +22,14 @@ PAUSE_SECONDS = 1.0  # before the second attempt, and twice that before the thir
 SHUN_SECONDS = 60.0  # how long a host that failed gets one attempt for each message: others wait behind it
 SHUNNED_MAX = 100
 
+# An address, a message, and who hears, from any thread, whether it was told; not at all if the process ends first.
+Post = Callable[[str, dict[str, Any], Callable[[bool], None]], None]
+
 _log = get_logger(__name__)
+
+
+def tell_nobody(_url: str, _message: dict[str, Any], _on_end: Callable[[bool], None]) -> None:
+    """Where there are no other systems."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -48,12 +58,12 @@ class Webhooks:
     def __init__(self, on_failed: Callable[[], None] = lambda: None, *, pause_s: float = PAUSE_SECONDS) -> None:
         self._on_failed = on_failed  # from any thread: something was not told
         self._pause_s = pause_s
-        self._waiting: queue.Queue[tuple[str, bytes]] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[tuple[str, bytes, Callable[[bool], None]]] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._shunned: dict[str, float] = {}  # by host: until when
 
-    def post(self, url: str, message: dict[str, Any]) -> None:
+    def post(self, url: str, message: dict[str, Any], on_end: Callable[[bool], None] = lambda _is_told: None) -> None:
         """Sends it soon. If too many wait already it is dropped, and said so."""
         if self._closed.is_set():
             return
@@ -61,27 +71,29 @@ class Webhooks:
             self._thread = threading.Thread(target=self._run, name="holdfast-webhooks", daemon=True)
             self._thread.start()
         try:
-            self._waiting.put_nowait((url, json.dumps(message).encode()))
+            self._waiting.put_nowait((url, json.dumps(message).encode(), on_end))
         except queue.Full:
             _log.warning("webhook_dropped", host=_host(url), waiting=WAITING_MAX)
             self._on_failed()
+            on_end(False)
 
     async def close(self) -> None:
         """Sends nothing more. What is under way is left to itself."""
         self._closed.set()
         try:
-            self._waiting.put_nowait(("", b""))  # wakes the thread
+            self._waiting.put_nowait(("", b"", lambda _is_told: None))  # wakes the thread
         except queue.Full:
             pass  # it is awake
 
     def _run(self) -> None:
         while True:
-            url, body = self._waiting.get()
+            url, body, on_end = self._waiting.get()
             if self._closed.is_set():
                 return
-            self._send(url, body)
+            on_end(self._send(url, body))
 
-    def _send(self, url: str, body: bytes) -> None:
+    def _send(self, url: str, body: bytes) -> bool:
+        """Whether it was told."""
         host = _host(url)
         attempts = 1 if self._shunned.get(host, 0.0) > time.monotonic() else ATTEMPTS_MAX
         problem = ""
@@ -92,14 +104,15 @@ class Webhooks:
                 problem = _problem(error)
             else:
                 self._shunned.pop(host, None)
-                return
+                return True
             if attempt < attempts and self._closed.wait(self._pause_s * attempt):
-                return
+                return False
         if len(self._shunned) >= SHUNNED_MAX:
             self._shunned.clear()
         self._shunned[host] = time.monotonic() + SHUN_SECONDS
         _log.warning("webhook_failed", host=host, attempts=attempts, error=problem)
         self._on_failed()
+        return False
 
 
 def _problem(error: Exception) -> str:

@@ -42,11 +42,12 @@ def catch_up(policy: CatchUp, timetable: Timetable, last_ms: int, now_ms: int, l
     """What to do at `now_ms` about the ticks after `last_ms`, up to which all were decided on.
 
     A tick is always a little late, and while leadership changes hands a little more. If none is older than the grace,
-    nothing was missed, and each of them is acted on. If one is, there was an outage, and of all that came since
+    nothing was missed, and each of them is acted on. If one is, there was an outage, and all up to now were missed,
+    also those that are not older: of these
 
-    - `none` takes those that are not older than the grace,
+    - `none` takes none,
     - `one` takes the newest, however old,
-    - `all` takes each of them.
+    - `all` takes each.
 
     Never more than `limit` and 1000: the oldest are dropped. A clock that went back behind `last_ms` repeats nothing.
     """
@@ -57,12 +58,8 @@ def catch_up(policy: CatchUp, timetable: Timetable, last_ms: int, now_ms: int, l
     if policy not in CATCH_UP_POLICIES:
         raise ValueError(f"Expected a catch-up policy of {', '.join(CATCH_UP_POLICIES)}, but got {policy!r}.")
     limit = min(limit, CATCH_UP_TICKS_MAX)
-    after_ms = last_ms
     oldest_ms = timetable.next_after_ms(last_ms)
     if oldest_ms is not None and oldest_ms < now_ms - grace_ms:
-        if policy == "none":
-            after_ms = max(last_ms, now_ms - grace_ms - 1)
-        elif policy == "one":
-            limit = 1
-    fire = missed(timetable, after_ms, now_ms, limit)
+        limit = {"none": 0, "one": 1, "all": limit}[policy]
+    fire = missed(timetable, last_ms, now_ms, limit)
     return Decision(tuple(fire), timetable.next_after_ms(max(last_ms, now_ms)))

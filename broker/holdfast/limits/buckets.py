@@ -97,6 +97,7 @@ class Bucket:
         so a rate that goes to and fro, as one that is dealt to shards does, gives no more than one that stays.
         """
         if rate == self.rate:
+            self.rate = rate  # the same object: who compares those need not ask again
             return
         self._advance(now_ms)
         self.rate = rate

@@ -75,6 +75,17 @@ class Draft:
                 task = self._tasks[task_id] = Execution.decode(row)
         return task
 
+    def peek_executions(self, task_ids: list[bytes]) -> list[Execution | None]:
+        """Executions for reading only, and only until something else is applied."""
+        tasks = self._tasks
+        found = [tasks.get(task_id) for task_id in task_ids]
+        unknown = [at for at, task in enumerate(found) if task is None]
+        if unknown:
+            rows = self._kv.get_many([keys.execution(task_ids[at]) for at in unknown])
+            for at, row in zip(unknown, rows, strict=True):
+                found[at] = None if row is None else Execution.decode(row)
+        return found
+
     def save(self, task_id: bytes, task: Execution) -> None:
         self._tasks[task_id] = task
         self.writes[keys.execution(task_id)] = task.encode()

@@ -398,7 +398,7 @@ class Purge(_TaskIds):
 
 @dataclass(slots=True)
 class Forget:
-    """Rows that were kept only to answer repeated requests are deleted."""
+    """Rows that were kept only for a while are deleted."""
 
     now_ms: int
     items: list[ForgetItem]

@@ -68,7 +68,7 @@ def violations(kv: OrderedKV) -> list[str]:
     found += _unique_violations(kv, tasks)
     found += _schedule_violations(kv)
     found += _attachment_violations(kv, tasks)
-    found += _memory_violations(kv)
+    found += _memory_violations(kv, tasks)
     found += _worker_violations(kv, tasks)
     found += _post_violations(kv)
     found += [
@@ -97,7 +97,7 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
             rows[keys.retention(task.timer_ms, task_id)] = b""
             if task.state == DEAD:
                 rows[keys.dead(task.queue, task.changed_ms, task_id)] = b""
-        if task.start_by_ms:
+        if task.start_by_ms and task.state != CLAIMED:
             rows[keys.start_by(task.start_by_ms, task_id)] = b""
     return rows
 
@@ -133,9 +133,13 @@ def _task_violations(meta: Meta, tasks: dict[bytes, Execution]) -> list[str]:
             found.append(f"{name} has the dead reason {task.dead_reason}")
         if task.changed_ms > meta.now_ms:
             found.append(f"{name} changed in the future")
+        if task.state in (READY, CLAIMED) and not task.enqueued_ms <= task.ready_since_ms <= task.changed_ms:
+            found.append(f"{name} says that it joined its line at {task.ready_since_ms}")
         if task.cancel_requested and task.state in (READY, DELAYED, RETRY_PENDING):
             found.append(f"{name} waits although its cancellation was asked for")
-        if task.start_by_ms and (task.claims or task.state not in (READY, DELAYED, RETRY_PENDING)):
+        # Only claims that were released have ended, and the present one has not.
+        may_lapse = task.state in (READY, DELAYED, CLAIMED) and task.claims == (task.state == CLAIMED)
+        if task.start_by_ms and not may_lapse:
             found.append(f"{name} can still die of waiting")
         if task.state == CLAIMED and task.timeout_ms and task.timer_ms > task.changed_ms + task.timeout_ms:
             found.append(f"{name} is claimed for longer than it may run")
@@ -255,9 +259,12 @@ def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list
         if task_id in tasks and tasks[task_id].size_bytes != size
     ]
     for key, row in _family(kv, keys.REPORT):
-        if key[1:] not in tasks:
+        task, kind = tasks.get(key[1:]), Report.decode(row).kind
+        if task is None:
             found.append(f"report {key[1:].hex()} belongs to no task")
-        if Report.decode(row).kind not in (REPORT_ERROR, REPORT_RESULT):
+        elif kind == REPORT_RESULT and not task.result_end_ms:
+            found.append(f"report {key[1:].hex()} is the result of a task that has none")
+        if kind not in (REPORT_ERROR, REPORT_RESULT):
             found.append(f"report {key[1:].hex()} is of an unknown kind")
     listed = {key[1:]: Attempts.decode(row) for key, row in _family(kv, keys.ATTEMPTS)}
     told = {task_id for task_id, task in tasks.items() if task.flags & HAS_ATTEMPTS}
@@ -306,8 +313,16 @@ def _post_violations(kv: OrderedKV) -> list[str]:
     return found
 
 
-def _memory_violations(kv: OrderedKV) -> list[str]:
-    """Rows that answer repeated requests and the times at which they are forgotten belong together."""
+def _short_results(kv: OrderedKV, tasks: dict[bytes, Execution]) -> Iterator[tuple[bytes, int]]:
+    """The REPORT keys of results that go before their tasks do, and when."""
+    for key, row in _family(kv, keys.REPORT):
+        task = tasks.get(key[1:])
+        if task is not None and Report.decode(row).kind == REPORT_RESULT and task.result_end_ms < task.timer_ms:
+            yield key, task.result_end_ms
+
+
+def _memory_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+    """Rows that are kept only for a while and the times at which they are forgotten belong together."""
     armed: dict[bytes, list[int]] = {}
     for key, _ in _family(kv, keys.FORGET):
         when_ms, target = keys.timed(key)
@@ -318,6 +333,7 @@ def _memory_violations(kv: OrderedKV) -> list[str]:
     kept.update((key, Bucket.decode(row).forget_ms) for key, row in _family(kv, keys.BUCKET))
     kept.update((key, Discard.decode(row).forget_ms) for key, row in _family(kv, keys.DISCARD))
     kept.update((key, None) for key, _ in _family(kv, keys.RECENT))
+    kept.update(_short_results(kv, tasks))
     found = [f"row {key.hex()} is never forgotten" for key in kept.keys() - armed.keys()]
     found += [f"row {key.hex()} is forgotten, but is not there" for key in armed.keys() - kept.keys()]
     found += [f"row {key.hex()} is forgotten more than once" for key, times in armed.items() if len(times) > 1]

@@ -31,7 +31,7 @@ A family number is never reused for something else, also when its family is reti
     BUCKET          queue, scope, name                          rows.Bucket, the level of a rate limit that is not full
     UNIQUE          queue, unique key                           id of the task that has the key
     ATTEMPTS        task id                                     rows.Attempts, those that came to nothing
-    START_BY        when, task id                               - (of tasks that die unless they are started by then)
+    START_BY        when, task id                               - (of waiting tasks that die unless started by then)
     SCHEDULE_DUE    when, queue, name                           -
     DISCARD         when, task id                               rows.Discard, what is left of a discarded dead letter
     SHARE           queue, what, shard                          rows.Share, what a shard may use of a limit dealt here

@@ -58,7 +58,7 @@ from holdfast.machine.operator_entries import (
     UpdateTasks,
 )
 from holdfast.machine.outcomes import Claimed, Outcome
-from holdfast.machine.rows import Meta, Queue
+from holdfast.machine.rows import Execution, Meta, Queue
 
 
 class OutOfOrderError(RuntimeError):
@@ -145,6 +145,10 @@ class Machine:
     def queue(self, name: bytes) -> Queue | None:
         """A queue's counters and marks; None if nothing was ever enqueued to it."""
         return self._draft.peek_queue(name)
+
+    def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
+        """Of tasks, None for those that are not known. Between commits, for reading only and at once."""
+        return self._draft.peek_executions(task_ids)
 
     def worker_claims(self, name: bytes) -> int:
         """How many claims a worker holds."""

@@ -53,7 +53,7 @@ HAD_FOLLOW_UPS = 16  # acked with some: RECENT has that answer, not the executio
 CANCEL_REQUESTED = 32  # a cancel met a running claim
 LOST_UNIQUE_KEY = 64  # when it last began to wait, another task had its unique key
 
-_EXECUTION = struct.Struct(">BBBBQQQQQQQIIIIIIH")
+_EXECUTION = struct.Struct(">BBBBQQQQQQQQIIIIIIH")
 _NAMES = struct.Struct(">BHHHHH")
 
 
@@ -62,15 +62,16 @@ class Execution:
 
     __slots__ = (
         "_names", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures", "flags", "limit_key",
-        "max_attempts", "max_claims", "priority", "queue", "request_id", "result_ttl_ms", "sequence", "size_bytes",
-        "start_by_ms", "state", "tenant", "timeout_ms", "timer_ms", "token", "type", "unique_key", "worker",
+        "max_attempts", "max_claims", "priority", "queue", "ready_since_ms", "request_id", "result_ttl_ms", "sequence",
+        "size_bytes", "start_by_ms", "state", "tenant", "timeout_ms", "timer_ms", "token", "type", "unique_key",
+        "worker",
     )  # fmt: skip
 
     def __init__(
         self, queue: bytes, tenant: bytes, request_id: bytes, type: bytes, limit_key: bytes, unique_key: bytes,
         worker: bytes, state: int, priority: int, flags: int, dead_reason: int, sequence: int, token: int,
-        timer_ms: int, start_by_ms: int, enqueued_ms: int, changed_ms: int, result_ttl_ms: int, claims: int,
-        failures: int, max_attempts: int, max_claims: int, size_bytes: int, timeout_ms: int,
+        timer_ms: int, start_by_ms: int, enqueued_ms: int, changed_ms: int, ready_since_ms: int, result_ttl_ms: int,
+        claims: int, failures: int, max_attempts: int, max_claims: int, size_bytes: int, timeout_ms: int,
     ) -> None:  # fmt: skip
         self.state = state
         self.priority = priority
@@ -81,9 +82,13 @@ class Execution:
         # What the one timer of a task means depends on its state: the lease's expiry while claimed, the due time while
         # delayed or retrying, the purge time once finished or dead, nothing while ready.
         self.timer_ms = timer_ms
-        self.start_by_ms = start_by_ms  # it dies unless it is claimed before; 0: no such time, or it was claimed
+        # It dies unless it is started before; 0: no such time, or it was started. A claim that is released was none.
+        self.start_by_ms = start_by_ms
         self.enqueued_ms = enqueued_ms
         self.changed_ms = changed_ms  # when this state was entered
+        # When it joined the line in which it is, or was last; 0 before the first time. A claim that comes to nothing
+        # gives it back its place, and with it this: who waits for a worker has waited on meanwhile.
+        self.ready_since_ms = ready_since_ms
         self.result_ttl_ms = result_ttl_ms
         self.claims = claims
         self.failures = failures
@@ -106,8 +111,9 @@ class Execution:
         return (
             _EXECUTION.pack(
                 self.state, self.priority, self.flags, self.dead_reason, self.sequence, self.token, self.timer_ms,
-                self.start_by_ms, self.enqueued_ms, self.changed_ms, self.result_ttl_ms, self.claims, self.failures,
-                self.max_attempts, self.max_claims, self.size_bytes, self.timeout_ms, len(self.worker),
+                self.start_by_ms, self.enqueued_ms, self.changed_ms, self.ready_since_ms, self.result_ttl_ms,
+                self.claims, self.failures, self.max_attempts, self.max_claims, self.size_bytes, self.timeout_ms,
+                len(self.worker),
             )
             + self._names
             + self.worker
@@ -130,6 +136,11 @@ class Execution:
     def is_plain(self) -> bool:
         """Whether it waits in the plain lane of its queue and priority: without a tenant and a limit key."""
         return not self.tenant and not self.limit_key
+
+    @property
+    def result_end_ms(self) -> int:
+        """Until when the result of a task that has succeeded is kept, if it has one; 0: it can have none."""
+        return self.changed_ms + self.result_ttl_ms if self.state == SUCCEEDED and self.result_ttl_ms else 0
 
     @property
     def cancel_requested(self) -> bool:

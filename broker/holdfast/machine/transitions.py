@@ -17,6 +17,7 @@ from holdfast.machine.rows import (
     LOST_UNIQUE_KEY,
     NOT_DEAD,
     READY,
+    REPORT_RESULT,
     RETRY_PENDING,
     SUCCEEDED,
     UNIQUE_UNTIL_DONE,
@@ -25,6 +26,7 @@ from holdfast.machine.rows import (
     Attempts,
     Execution,
     Queue,
+    Report,
     aged_row,
     ready_row,
 )
@@ -119,9 +121,20 @@ def _drop_unique_key(draft: Draft, task_id: bytes, task: Execution) -> None:
 
 
 def _end_start_by(draft: Draft, task_id: bytes, task: Execution) -> None:
+    """It has ended, however that was."""
     if task.start_by_ms:
-        draft.delete(keys.start_by(task.start_by_ms, task_id))
+        if task.state != CLAIMED:  # while it is claimed there is no row
+            draft.delete(keys.start_by(task.start_by_ms, task_id))
         task.start_by_ms = 0
+
+
+def _resume_start_by(draft: Draft, task_id: bytes, task: Execution) -> None:
+    """A claim came to nothing. One that was released does not count as a start: the time to live goes on, and if it has
+    passed meanwhile the task lapses. After any other end of a claim the task has been started."""
+    if task.claims:
+        task.start_by_ms = 0
+    else:
+        arm_start_by(draft, task_id, task)
 
 
 def enter_ready_line(draft: Draft, task_id: bytes, task: Execution, priority: int | None = None) -> None:
@@ -138,11 +151,12 @@ def join_ready_line(draft: Draft, task_id: bytes, task: Execution, queue: Queue)
     meta = draft.meta
     task.sequence = meta.next_sequence
     meta.next_sequence += 1
+    task.ready_since_ms = draft.now_ms
     _become_ready(draft, task_id, task, queue)
 
 
 def return_to_ready_line(draft: Draft, task_id: bytes, task: Execution) -> None:
-    """READY in its old place: a claim came to nothing."""
+    """READY in its old place, as if it had never left it: a claim came to nothing."""
     queue = draft.queue(task.queue)
     _leave(draft, task_id, task, queue)
     if task.is_plain:
@@ -160,6 +174,8 @@ def _become_ready(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -
         _join_lane(draft, task_id, task, queue)
     if task.unique_key:
         _take_unique_key(draft, task_id, task)
+    if task.start_by_ms and task.state == CLAIMED:
+        _resume_start_by(draft, task_id, task)
     draft.effects.ready.append(ReadyTask(name, priority, sequence, task_id, size_bytes, tenant, limit_key))
     _enter(draft, task_id, task, READY, 0)
 
@@ -168,10 +184,12 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, worker: bytes, 
     """CLAIMED under a new token, for no longer than the task may run at a time."""
     queue = draft.queue(task.queue)
     now_ms = draft.now_ms
+    # Of a task that came back, the wait since then: how long a worker had it for nothing was no wait for a worker, and
+    # its first wait was counted with its first claim. How old the line is, `ready_since_ms` says.
     draft.effects.timings.append(Timing(task.queue, task.type, READY_TO_CLAIM, now_ms - task.changed_ms))
     _leave(draft, task_id, task, queue)
     if task.start_by_ms:
-        _end_start_by(draft, task_id, task)
+        draft.delete(keys.start_by(task.start_by_ms, task_id))
     if task.flags & UNIQUE_WHILE_WAITING:
         _drop_unique_key(draft, task_id, task)
     if task.timeout_ms:
@@ -212,6 +230,8 @@ def enter_waiting(draft: Draft, task_id: bytes, task: Execution, state: int, due
     _leave(draft, task_id, task, queue)
     if task.unique_key:
         _take_unique_key(draft, task_id, task)
+    if task.start_by_ms and task.state == CLAIMED:
+        _resume_start_by(draft, task_id, task)
     if state == DELAYED:
         queue.delayed += 1
     else:
@@ -294,6 +314,17 @@ def _arm_purge(draft: Draft, task_id: bytes, purge_ms: int) -> None:
         effects.purge_ms = purge_ms
 
 
+def keep_result(draft: Draft, task_id: bytes, task: Execution, result: bytes, keep_ms: int) -> None:
+    """The result of a task that is about to succeed; a task that is kept for longer than its result loses it before.
+
+    Nothing is ever reported of a task that has succeeded, so the row that goes then is this one.
+    """
+    key = keys.report(task_id)
+    draft.put(key, Report(REPORT_RESULT, result).encode())
+    if task.result_ttl_ms < keep_ms:
+        remember_until(draft, draft.now_ms + task.result_ttl_ms, key)
+
+
 def revive(draft: Draft, task_id: bytes, task: Execution) -> None:
     """A dead task becomes ready at the end of the line with fresh budgets."""
     task.failures = 0
@@ -308,12 +339,14 @@ def vanish(draft: Draft, task_id: bytes, task: Execution) -> None:
     draft.drop(task_id)
     draft.delete(keys.envelope(task_id))
     draft.delete(keys.report(task_id))
+    if 0 < task.result_end_ms < task.timer_ms:  # its result had a time of its own, which may be late
+        draft.delete(keys.forget(task.result_end_ms, keys.report(task_id)))
     if task.flags & HAS_ATTEMPTS:
         draft.delete(keys.attempts(task_id))
 
 
 def remember_until(draft: Draft, when_ms: int, key: bytes) -> None:
-    """Arms the deletion of a row that is kept only to answer repeated requests."""
+    """Arms the deletion of a row that is kept only for a while."""
     draft.put(keys.forget(when_ms, key), b"")
     effects = draft.effects
     if not effects.forget_ms or when_ms < effects.forget_ms:

@@ -73,7 +73,7 @@ def queue_stats(address: str, timeout_s: float, queues: Sequence[str]) -> list[Q
     async def question(client: AsyncClient) -> list[QueueStats | Rejected]:
         if queues:
             return [each for batch in batches(queues, _STATS_MAX) for each in await client.queue_stats_many(batch)]
-        listed = await all_queues(client)
+        listed, _ = await all_queues(client)
         if not listed or len(listed) > _STATS_MAX:
             return list(listed)
         answers = await client.queue_stats_many([each.queue for each in listed])
@@ -110,43 +110,48 @@ def purge_queue(
     ask(address, timeout_s, question, retry=True)
 
 
-def list_workers(address: str, timeout_s: float, limit: int) -> tuple[list[WorkerInfo], bool]:
-    """Those who claim tasks, by name, and whether there are more."""
+def list_workers(address: str, timeout_s: float, limit: int) -> tuple[list[WorkerInfo], bool, list[int]]:
+    """Those who claim tasks, by name, whether there are more, and which shards did not answer."""
 
-    async def question(client: AsyncClient) -> tuple[list[WorkerInfo], bool]:
+    async def question(client: AsyncClient) -> tuple[list[WorkerInfo], bool, list[int]]:
         workers: list[WorkerInfo] = []
+        missing: set[int] = set()
         token = ""
         while len(workers) < limit:
-            page = await client.list_workers(page_size=min(_PAGE, limit - len(workers)), page_token=token)
+            page = await client.list_workers(page_size=min(_PAGE, limit - len(workers)), page_token=token, partial=True)
             workers += page.workers
+            missing.update(page.missing_shards)
             token = page.next_page_token
             if not token:
                 break
-        return workers, bool(token)
+        return workers, bool(token), sorted(missing)
 
     return ask(address, timeout_s, question)
 
 
-def list_queues(address: str, timeout_s: float) -> list[QueueStats]:
-    """All queues, by name."""
-    return ask(address, timeout_s, all_queues)
+def list_queues(address: str, timeout_s: float) -> tuple[list[QueueStats], list[int]]:
+    """All queues, by name, and the shards that did not answer: what they have is not in the numbers."""
+    return ask(address, timeout_s, lambda client: all_queues(client, partial=True))
 
 
-async def all_queues(client: AsyncClient) -> list[QueueStats]:
+async def all_queues(client: AsyncClient, *, partial: bool = False) -> tuple[list[QueueStats], list[int]]:
     queues: list[QueueStats] = []
+    missing: set[int] = set()
     token = ""
     while True:
-        page = await client.list_queues(page_size=_PAGE, page_token=token)
+        page = await client.list_queues(page_size=_PAGE, page_token=token, partial=partial)
         queues += page.queues
+        missing.update(page.missing_shards)
         token = page.next_page_token
         if not token:
-            return queues
+            return queues, sorted(missing)
 
 
 def queue_names(address: str, beginning: str) -> list[str]:
     """For completion: quick, and silent about everything that goes wrong."""
     try:
-        return [each.queue for each in list_queues(address, _COMPLETION_TIMEOUT_S) if each.queue.startswith(beginning)]
+        queues, _ = list_queues(address, _COMPLETION_TIMEOUT_S)
+        return [each.queue for each in queues if each.queue.startswith(beginning)]
     except HoldfastError:
         return []
 

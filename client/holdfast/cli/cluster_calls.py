@@ -42,6 +42,7 @@ class Depth:
     delayed: int
     retrying: int
     dead: int
+    missing_shards: tuple[int, ...] = ()  # that did not answer: their tasks are not among these
 
     @property
     def unfinished(self) -> int:
@@ -83,18 +84,18 @@ def overview(address: str, timeout_s: float) -> Overview:
         info = await client.describe_cluster()
         if not info.cluster_id:
             return Overview(info, (), None)
-        stats = await _stats(client)
+        counted = await _stats(client)
         reports = await _reports_of(info, timeout_s)
-        if isinstance(stats, HoldfastError):
-            return Overview(info, tuple(reports), None, None if _is_for_routers(stats) else stats)
-        return Overview(info, tuple(reports), depth_of(stats))
+        if isinstance(counted, HoldfastError):
+            return Overview(info, tuple(reports), None, None if _is_for_routers(counted) else counted)
+        return Overview(info, tuple(reports), depth_of(*counted))
 
     return calls.ask(address, timeout_s, question)
 
 
-async def _stats(client: AsyncClient) -> list[QueueStats] | HoldfastError:
+async def _stats(client: AsyncClient) -> tuple[list[QueueStats], list[int]] | HoldfastError:
     try:
-        return await calls.all_queues(client)
+        return await calls.all_queues(client, partial=True)
     except HoldfastError as error:
         return error
 
@@ -104,7 +105,7 @@ def _is_for_routers(error: HoldfastError) -> bool:
     return isinstance(error, Rejected) and (error.reason, error.field) == ("MISSING_FIELD", _SHARD_FIELD)
 
 
-def depth_of(stats: Sequence[QueueStats]) -> Depth:
+def depth_of(stats: Sequence[QueueStats], missing: Sequence[int] = ()) -> Depth:
     return Depth(
         queues=len(stats),
         ready=sum(each.ready for each in stats),
@@ -112,6 +113,7 @@ def depth_of(stats: Sequence[QueueStats]) -> Depth:
         delayed=sum(each.delayed for each in stats),
         retrying=sum(each.retrying for each in stats),
         dead=sum(each.dead for each in stats),
+        missing_shards=tuple(missing),
     )
 
 

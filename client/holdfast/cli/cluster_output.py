@@ -8,6 +8,7 @@ from holdfast.cli.cluster_calls import Overview
 from holdfast.cli.health import ShardView
 from holdfast.cli.output import Shown
 from holdfast.cli.plans import Show, tally
+from holdfast.cli.problems import named_shards
 from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueueSettings, StepState
 
 STEPS_SHOWN_MAX = 20
@@ -98,10 +99,11 @@ def _depth_line(overview: Overview) -> str:
     depth = overview.depth
     if depth is None:
         return "tasks   " + ("could not be counted" if overview.depth_error else "are counted through a router")
-    return (
+    line = (
         f"tasks   {depth.unfinished:,} unfinished in {depth.queues:,} queues: {depth.ready:,} ready, "
         f"{depth.claimed:,} claimed, {depth.delayed:,} delayed, {depth.retrying:,} retrying; {depth.dead:,} dead"
     )
+    return f"{line} (without {named_shards(depth.missing_shards)})" if depth.missing_shards else line
 
 
 def _plan_line(plan: Plan | None) -> str:

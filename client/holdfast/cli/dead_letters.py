@@ -5,9 +5,6 @@ the queue has, oldest first; only then is the first one touched. So a task that 
 not retried again.
 """
 
-import getpass
-import os
-import socket
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,22 +51,13 @@ class Action:
     """What is to be done with letters, and what is written down about it."""
 
     verb: Verb
-    by: str = ""  # of a discard: who
+    by: str | None = ""  # of a discard: who; None: user@host
     note: str = ""  # and why
 
 
 def count(address: str, timeout_s: float, queue: str) -> int:
     """How many dead letters the queue has; `NotFound` if there is no such queue."""
     return calls.ask(address, timeout_s, lambda client: client.queue_stats(queue)).dead
-
-
-def whoever_this_is() -> str:
-    """user@host, for the record of a discard."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
-        user = f"uid-{os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
 
 
 def act_on(address: str, timeout_s: float, action: Action, task_ids: Sequence[str], report: Report) -> None:

@@ -84,7 +84,8 @@ def print_line_at_once(text: str) -> None:
 
 def print_accepted(accepted: Accepted, task: NewTask) -> None:
     if accepted.duplicate:
-        state = f" ({accepted.state})" if accepted.state is not None else ""
+        # A task is forgotten only once it has ended, and its request id may be remembered for longer.
+        state = f" ({accepted.state})" if accepted.state is not None else " (ended, and known no more)"
         names = [name for name, value in (("request id", task.request_id), ("unique key", task.unique_key)) if value]
         has = " or ".join(names) or "unique key"
         print(f"Already there: task {accepted.task_id}{state} has this {has}. Nothing was added.")

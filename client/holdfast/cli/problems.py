@@ -1,5 +1,6 @@
 """What can go wrong, told to people in a line and what to do, to programs by a reason and an exit code."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -65,6 +66,16 @@ class CommandFailed(Exception):  # noqa: N818 - it carries a problem, and is one
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
         self.problem = problem
+
+
+def shards_missing(shards: Sequence[int]) -> Problem:
+    """Of numbers that were added up over those that answered."""
+    message = f"{named_shards(shards).capitalize()} did not answer: what is there is not in the numbers."
+    return Problem(ExitCode.UNREACHABLE, "SHARDS_MISSING", message, _NO_LEADER_HINT)
+
+
+def named_shards(shards: Sequence[int]) -> str:
+    return f"shard{'s' * (len(shards) > 1)} " + ", ".join(map(str, shards[:10])) + ", …" * (len(shards) > 10)
 
 
 def usage(message: str, hint: str = "") -> CommandFailed:

@@ -9,6 +9,8 @@ from google.protobuf.message import Message
 from holdfast.client.errors import InvalidArgument
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+# With less time left another attempt would only be cut off, and make of a refusal an unknown outcome.
+ATTEMPT_S_MIN = 0.1
 POLL_S_MAX = 30.0  # short enough for whatever sits between client and server and cuts silent connections
 
 
@@ -41,7 +43,7 @@ class OneRequest:
         return self._data, self._deadline_s - now_s
 
     def pause_s(self, wished_s: float) -> float | None:
-        return wished_s if time.monotonic() + wished_s < self._deadline_s else None
+        return wished_s if time.monotonic() + wished_s + ATTEMPT_S_MIN < self._deadline_s else None
 
 
 class OneWait:
@@ -64,7 +66,7 @@ class OneWait:
         return checked(self._make(left_ms).SerializeToString()), self._deadline_s - now_s
 
     def pause_s(self, wished_s: float) -> float | None:
-        return wished_s if time.monotonic() + wished_s < self._deadline_s else None
+        return wished_s if time.monotonic() + wished_s + ATTEMPT_S_MIN < self._deadline_s else None
 
 
 class Poll:

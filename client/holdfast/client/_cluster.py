@@ -3,8 +3,8 @@
 Every router answers them, and every broker of a cluster; what they change is brought about by the shards' leaders.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from holdfast.client import _shards
 from holdfast.client._cluster_wire import (
@@ -15,6 +15,7 @@ from holdfast.client._cluster_wire import (
     queue_settings,
     topology_of,
 )
+from holdfast.client._fitting import build, fit, several
 from holdfast.client._options import call_limit_s
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
 from holdfast.client.cluster_models import (
@@ -33,8 +34,6 @@ from holdfast.client.cluster_models import (
 from holdfast.client.errors import InvalidArgument, UnexpectedAnswer
 from holdfast.proto.v1 import cluster_pb2 as pb
 
-T = TypeVar("T")
-
 _SERVICE = "Cluster"
 GET_TOPOLOGY = method(pb, _SERVICE, "GetTopology", pb.GetTopologyRequest, pb.GetTopologyResponse)
 _DESCRIBE = method(pb, _SERVICE, "DescribeCluster", pb.DescribeClusterRequest, pb.DescribeClusterResponse)
@@ -47,9 +46,6 @@ _MAKE_PLAN = method(pb, _SERVICE, "MakePlan", pb.MakePlanRequest, pb.MakePlanRes
 _START_PLAN = method(pb, _SERVICE, "StartPlan", pb.StartPlanRequest, pb.StartPlanResponse)
 _ADVANCE_PLAN = method(pb, _SERVICE, "AdvancePlan", pb.AdvancePlanRequest, pb.AdvancePlanResponse)
 _CANCEL_PLAN = method(pb, _SERVICE, "CancelPlan", pb.CancelPlanRequest, pb.CancelPlanResponse)
-
-# What protobuf raises for a value that does not fit its field.
-_MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
 
 
 class OperatorCalls:
@@ -70,13 +66,13 @@ class OperatorCalls:
         Raises `Conflict` if there is a cluster already (CLUSTER_EXISTS: nothing was changed) or if fewer nodes are
         there than `replication` (NOT_ENOUGH_NODES).
         """
-        request = _build(lambda: pb.InitClusterRequest(shards=shards, replication=replication), "shards")
+        request = fit(pb.InitClusterRequest, shards=shards, replication=replication)
         # Not repeated after a lost connection: the second answer would be that there is one already.
         return (await self._ask(_INIT, request, timeout_s, repeatable=False)).cluster_id
 
     async def topology(self, queues: Sequence[str] = (), *, timeout_s: float | None = None) -> Topology:
         """The leaders of all shards and the routes of these queues, as the server that was asked knows them."""
-        request = _build(lambda: pb.GetTopologyRequest(queues=_several(queues)), "queues")
+        request = build(lambda: pb.GetTopologyRequest(queues=several(queues)), "queues")
         return topology_of(await self._ask(GET_TOPOLOGY, request, timeout_s))
 
     # ------------------------------------------------------------------------------------------------- queues
@@ -97,10 +93,8 @@ class OperatorCalls:
         timeout_s: float | None = None,
     ) -> QueueSettingsPage:
         """One page of the queues that differ from the default, by name, or of those that are named here."""
-        request = _build(
-            lambda: pb.ListQueueSettingsRequest(queues=_several(queues), page_size=page_size, page_token=page_token),
-            "the request",
-        )
+        named = build(lambda: several(queues), "queues")
+        request = fit(pb.ListQueueSettingsRequest, queues=named, page_size=page_size, page_token=page_token)
         response = await self._ask(_LIST_SETTINGS, request, timeout_s)
         return QueueSettingsPage(tuple(map(queue_settings, response.queues)), response.next_page_token)
 
@@ -127,20 +121,17 @@ class OperatorCalls:
                 "Expected at most one of spread, pin and home, but got several.", reason="INVALID_FIELD", field="spread"
             )
 
-        def build() -> pb.SetQueueRequest:
-            request = pb.SetQueueRequest(queue=queue, clear=_several(clear))
-            if policy is not None:
-                put_policy(request.policy, policy, "policy")
-            if spread is not None:
-                request.spread = spread
-            elif pin is not None:
-                request.pin.SetInParent()
-                request.pin.shards.extend(pin)
-            elif home:
-                request.home = True
-            return request
-
-        response = await self._ask(_SET_QUEUE, _build(build, "the settings"), timeout_s)
+        request = fit(
+            pb.SetQueueRequest,
+            queue=queue,
+            clear=build(lambda: several(clear), "clear"),
+            spread=spread,
+            pin=None if pin is None else build(lambda: pb.ShardList(shards=pin), "pin"),
+            home=home or None,
+        )
+        if policy is not None:
+            build(lambda: put_policy(request.policy, policy, "policy"), "policy")
+        response = await self._ask(_SET_QUEUE, request, timeout_s)
         return queue_settings(response.settings)
 
     async def pause_queue(self, queue: str, *, timeout_s: float | None = None) -> QueueSettings:
@@ -156,13 +147,13 @@ class OperatorCalls:
 
     async def drain_node(self, node: str, *, drain: bool = True, timeout_s: float | None = None) -> None:
         """Marks a node as one that should hold nothing, or takes the mark back. It moves nothing: see `make_plan`."""
-        request = _build(lambda: pb.DrainNodeRequest(node=node, drain=drain), "node")
+        request = fit(pb.DrainNodeRequest, node=node, drain=drain)
         await self._ask(_DRAIN, request, timeout_s)
 
     async def remove_node(self, node: str, *, timeout_s: float | None = None) -> None:
         """Forgets a node that holds nothing; it cannot come back with its present data."""
         # Not repeated after a lost connection: the second answer would be that there is no such node.
-        await self._ask(_REMOVE, _build(lambda: pb.RemoveNodeRequest(node=node), "node"), timeout_s, repeatable=False)
+        await self._ask(_REMOVE, fit(pb.RemoveNodeRequest, node=node), timeout_s, repeatable=False)
 
     async def make_plan(
         self, *, leaders: bool = False, move: MoveWish | None = None, timeout_s: float | None = None
@@ -177,37 +168,32 @@ class OperatorCalls:
                 "Expected at most one of leaders and move, but got both.", reason="INVALID_FIELD", field="move"
             )
 
-        def build() -> pb.MakePlanRequest:
-            if move is not None:
-                wish = pb.MoveWish(shard=move.shard, source=move.source, destination=move.destination)
-                return pb.MakePlanRequest(move=wish)
-            return pb.MakePlanRequest(leaders=True) if leaders else pb.MakePlanRequest(balance=True)
-
-        return plan_of((await self._ask(_MAKE_PLAN, _build(build, "move"), timeout_s)).plan)
+        if move is not None:
+            request = pb.MakePlanRequest(move=fit(pb.MoveWish, "move", **_wish(move)))
+        else:
+            request = pb.MakePlanRequest(leaders=True) if leaders else pb.MakePlanRequest(balance=True)
+        return plan_of((await self._ask(_MAKE_PLAN, request, timeout_s)).plan)
 
     async def start_plan(self, plan: Plan, *, timeout_s: float | None = None) -> Plan:
         """Makes this plan the one that is carried out, if it fits the map still. The same plan again is a success."""
 
-        def build() -> pb.StartPlanRequest:
-            request = pb.StartPlanRequest()
-            put_plan(request.plan, plan)
-            return request
-
-        return plan_of((await self._ask(_START_PLAN, _build(build, "plan"), timeout_s)).plan)
+        request = pb.StartPlanRequest()
+        build(lambda: put_plan(request.plan, plan), "plan")
+        return plan_of((await self._ask(_START_PLAN, request, timeout_s)).plan)
 
     async def advance_plan(self, plan_id: str = "", *, timeout_s: float | None = None) -> PlanProgress:
         """Begins the steps whose turn it is and tells how far all are; without an id, of whatever plan is under way.
 
         Whoever wants a plan to go on calls this again and again; several may at the same time.
         """
-        request = _build(lambda: pb.AdvancePlanRequest(id=plan_id), "plan_id")
+        request = build(lambda: pb.AdvancePlanRequest(id=plan_id), "plan_id")
         response = await self._ask(_ADVANCE_PLAN, request, timeout_s)
         return PlanProgress(plan_of(response.plan), response.is_done)
 
     async def cancel_plan(self, plan_id: str, *, timeout_s: float | None = None) -> None:
         """Begins no more steps. What has begun is brought to its end by the shards themselves."""
         # Not repeated after a lost connection: the second answer would be that there is no such plan.
-        request = _build(lambda: pb.CancelPlanRequest(id=plan_id), "plan_id")
+        request = build(lambda: pb.CancelPlanRequest(id=plan_id), "plan_id")
         await self._ask(_CANCEL_PLAN, request, timeout_s, repeatable=False)
 
     # ---------------------------------------------------------------------------------------- nodes and shards
@@ -245,21 +231,5 @@ class OperatorCalls:
         return await self._connection.ask_any(method, request, timeout_s=timeout_s, repeatable=repeatable)
 
 
-def _build(build: Callable[[], T], where: str) -> T:
-    try:
-        return build()
-    except InvalidArgument:  # a ValueError, too, but one that names the field
-        raise
-    except _MISFITS:
-        raise InvalidArgument(
-            f"Expected {where} to hold values that the call can carry, but one does not fit.",
-            reason="INVALID_FIELD",
-            field=where,
-        ) from None
-
-
-def _several(values: Sequence[str]) -> Sequence[str]:
-    """A lone string is a sequence of strings too, and would be taken letter by letter."""
-    if isinstance(values, str):
-        raise TypeError
-    return values
+def _wish(move: MoveWish) -> dict[str, Any]:
+    return build(lambda: {"shard": move.shard, "source": move.source, "destination": move.destination}, "move")

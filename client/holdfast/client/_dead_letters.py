@@ -1,14 +1,13 @@
 """The calls about dead letters. `AsyncClient` inherits them."""
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 
 from holdfast.client import _queues_wire, _wire
 from holdfast.client._calls import Calls, next_page
-from holdfast.client._fitting import only
+from holdfast.client._fitting import only, whole
 from holdfast.client._rpc import method
-from holdfast.client.errors import InvalidArgument, Rejected
+from holdfast.client._whoever import whoever_this_is
+from holdfast.client.errors import Rejected
 from holdfast.client.models import TaskInfo
 from holdfast.client.queue_models import (
     DeadLetterDone,
@@ -18,6 +17,7 @@ from holdfast.client.queue_models import (
     DiscardPage,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.pages import PAGE_MAX
 
 _SERVICE = "DeadLetters"
 _LIST = method(pb, _SERVICE, "ListDeadLetters", pb.ListDeadLettersRequest, pb.ListDeadLettersResponse)
@@ -112,10 +112,10 @@ class DeadLetterCalls(Calls):
     ) -> DeadLetterProgress:
         """Makes all dead letters of a queue that fit ready again, the oldest first and at most `limit`, in batches.
 
-        Letters that come after the call began (by the clock of this machine) are left alone, so it ends also if tasks
-        die again at once. `progress` is called after each batch. With `dry_run` letters are counted only. `timeout_s`
-        is the time for one request. If a request fails, that is raised: what `progress` last told has been done, and
-        the same call may be made again.
+        Letters that come after the call began (at each shard of the queue: by its own time, when its first page is
+        read) are left alone, so it ends also if tasks die again at once. `progress` is called after each batch. With
+        `dry_run` letters are counted only. `timeout_s` is the time for one request. If a request fails, that is raised:
+        what `progress` last told has been done, and the same call may be made again.
 
         >>> import asyncio
         >>> async def main() -> None:
@@ -135,19 +135,22 @@ class DeadLetterCalls(Calls):
     # ----------------------------------------------------------------------------------------------- discarding
 
     async def discard_dead_letter(
-        self, task_id: str, *, by: str = "", note: str = "", timeout_s: float | None = None
+        self, task_id: str, *, by: str | None = None, note: str = "", timeout_s: float | None = None
     ) -> DeadLetterDone:
-        """Deletes a dead task for good, and leaves a record with who discarded it and why: see `list_discards`."""
+        """Deletes a dead task for good, and leaves a record with who discarded it and why: see `list_discards`.
+
+        `by` is user@host of this process unless it is given; an empty one leaves it out.
+        """
         return only(await self.discard_dead_letters([task_id], by=by, note=note, timeout_s=timeout_s))
 
     async def discard_dead_letters(
-        self, task_ids: Sequence[str], *, by: str = "", note: str = "", timeout_s: float | None = None
+        self, task_ids: Sequence[str], *, by: str | None = None, note: str = "", timeout_s: float | None = None
     ) -> list[DeadLetterDone | Rejected]:
         """Deletes many dead tasks for good."""
         if not task_ids:
             return []
         # Not repeated after a lost connection: the second answer would be that there is no such task.
-        request = _queues_wire.discard_dead_letters_request(task_ids, by, note)
+        request = _queues_wire.discard_dead_letters_request(task_ids, whoever_this_is() if by is None else by, note)
         response = await self._call(_DISCARD, request, timeout_s, repeatable=False)
         return _queues_wire.dead_letter_outcomes(response, len(task_ids))
 
@@ -156,7 +159,7 @@ class DeadLetterCalls(Calls):
         queue: str,
         where: DeadLetterFilter | None = None,
         *,
-        by: str = "",
+        by: str | None = None,
         note: str = "",
         limit: int | None = None,
         dry_run: bool = False,
@@ -202,19 +205,16 @@ class DeadLetterCalls(Calls):
 
 
 class _Pages:
-    """Which letters, from when the call began on."""
+    """Which letters, and how many at once."""
 
     def __init__(
         self, queue: str, where: DeadLetterFilter, limit: int | None, batch_size: int, timeout_s: float | None
     ) -> None:
-        for name, number in (("limit", limit), ("batch_size", batch_size)):
-            if number is not None and number < 1:
-                raise InvalidArgument(
-                    f"Expected {name} to be at least 1, but it is not.", reason="OUT_OF_RANGE", field=name
-                )
-        end_ms = time.time_ns() // 1_000_000 + 1
+        if limit is not None:
+            whole("limit", limit, 1, None)
+        whole("batch_size", batch_size, 1, PAGE_MAX)
         self.queue = queue
-        self.where = replace(where, died_before_ms=min(where.died_before_ms or end_ms, end_ms))
+        self.where = where
         self.limit = limit
         self.batch_size = batch_size
         self.timeout_s = timeout_s

@@ -2,9 +2,11 @@
 have in common."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer, rejected
 from holdfast.client.models import Choice, TaskState
@@ -12,6 +14,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 
 T = TypeVar("T")
 ChoiceT = TypeVar("ChoiceT", bound=Choice)
+MessageT = TypeVar("MessageT", bound=Message)
 
 # What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
 MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
@@ -37,6 +40,30 @@ def build(make: Callable[[], T], where: str) -> T:
         raise
     except MISFITS as found:
         raise misfit(where, found) from None
+
+
+def fit(kind: type[MessageT], where: str = "", /, **values: Any) -> MessageT:
+    """A message of these values; what does not fit is refused by its name, after `where`. A value that is a mapping is
+    a message of its own, and None is nothing for fields that can be left out."""
+    try:
+        return kind(**_without_gaps(kind, values))
+    except MISFITS as found:
+        raise field_misfit(kind, values, where, found) from None
+
+
+def _without_gaps(kind: type[Message], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Protobuf takes None for a zero or an empty text; TypeError where that is something else than nothing."""
+    for name, value in values.items():
+        if value is None and not kind.DESCRIPTOR.fields_by_name[name].has_presence:
+            raise TypeError
+        if isinstance(value, Mapping) and (inner := _message_of(kind, name)) is not None:
+            _without_gaps(inner, value)
+    return values
+
+
+def parts(value: object, *names: str) -> dict[str, Any]:
+    """Those of a value's fields that it has, for `field_misfit`."""
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def several(values: Sequence[str]) -> Sequence[str]:
@@ -65,6 +92,15 @@ def choice_of(choice: ChoiceT, kind: type[ChoiceT]) -> ChoiceT:
 def number_of(choice: ChoiceT, numbers: Mapping[ChoiceT, T], kind: type[ChoiceT]) -> T:
     """What a choice is on the wire."""
     return numbers[choice_of(choice, kind)]
+
+
+def whole(name: str, value: int, low: int, high: int | None) -> None:
+    """Checks a number that is no field of a message, or one of another name. `high`: None if there is no end."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise misfit(name, TypeError(), "a whole number")
+    if value < low or (high is not None and value > high):
+        wanted = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise InvalidArgument(f"Expected {name} to be {wanted}, but it is not.", reason="OUT_OF_RANGE", field=name)
 
 
 def at_most_one_start(run_at_ms: int | None, delay_ms: int | None, where: str) -> None:
@@ -97,10 +133,21 @@ def field_misfit(kind: type[Message], values: Mapping[str, Any], where: str, fou
     """Finds which of the values does not fit a message of this kind, once one does not."""
     for name, value in values.items():
         try:
-            kind(**{name: value})
+            kind(**_without_gaps(kind, {name: value}))
         except MISFITS as of_this_one:
-            return misfit(f"{where}.{name}" if where else name, of_this_one, wanted_by(kind, name))
+            field = f"{where}.{name}" if where else name
+            if isinstance(value, Mapping) and (inner := _message_of(kind, name)) is not None:
+                return field_misfit(inner, value, field, of_this_one)
+            return misfit(field, of_this_one, wanted_by(kind, name))
     return misfit(where or "the request", found)
+
+
+def _message_of(kind: type[Message], name: str) -> type[Message] | None:
+    """What a field of this name holds, if that is a message."""
+    field = kind.DESCRIPTOR.fields_by_name.get(name)
+    if field is None or field.message_type is None or field.message_type.GetOptions().map_entry:
+        return None
+    return GetMessageClass(cast(Descriptor, field.message_type))
 
 
 def wanted_by(kind: type[Message], name: str) -> str:

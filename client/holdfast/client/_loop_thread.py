@@ -23,6 +23,7 @@ from holdfast.client.errors import ClientClosed
 # Neither the end of the program nor a fork waits longer than this for a thread.
 _WAIT_S_MAX = 2.0
 _IDLE_WAIT_S_MAX = 0.25
+_SIGNALS_S = 1.0
 
 
 class Closable(Protocol):
@@ -52,6 +53,9 @@ class LoopThread(Generic[ClientT]):
         """Waits for the result. What interrupts the wait, e.g. Ctrl-C, cancels the call."""
         future = self._submit(call)
         try:
+            # A signal that comes just before the wait begins does not end it, so no wait is long.
+            while not wait((future,), _SIGNALS_S).done:
+                pass
             return future.result()
         finally:
             future.cancel()  # changes nothing if it is done

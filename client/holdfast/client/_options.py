@@ -4,13 +4,13 @@ Pure functions. What is wrong is refused here, by the name of its option, so tha
 """
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from holdfast.client.arguments import JSON_HEADERS
+from holdfast.client.errors import InvalidArgument
 from holdfast.client.models import NewTask, RetryPolicy, RetryShape, UniqueScope
 
 Seconds = float | timedelta  # durations of this API: a number of seconds, or a timedelta
@@ -21,6 +21,7 @@ ChoiceT = TypeVar("ChoiceT", RetryShape, UniqueScope)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S = 24 * 3600
 _YEAR_S = 366 * _DAY_S
+_FOREVER_S = 1e9  # a limit that is longer is this: the clocks that calls are ended by cannot count much further
 _TIMEOUT_S = (1, 30 * _DAY_S)
 _TTL_S = (1, _YEAR_S)
 _PAUSE_S = (0, _YEAR_S)
@@ -269,13 +270,13 @@ def _ms(option: str, value: Seconds | None, limits: tuple[int, int]) -> int | No
 
 
 def limit_s(option: str, value: Seconds) -> float:
-    """How long something may take: infinity is allowed, but what is no number would never be over."""
+    """How long something may take: infinity is allowed and means decades, what is no number would never be over."""
     given_s = value.total_seconds() if isinstance(value, timedelta) else value
     if not isinstance(given_s, int | float) or isinstance(given_s, bool):
         raise TypeError(f"Expected {option} to be a number of seconds, but got {type(value).__name__}.")
     if not given_s >= 0:  # also for NaN
-        raise ValueError(f"Expected {option} of at least 0 seconds, but got {given_s}.")
-    return given_s
+        raise _out_of_range(option, f"Expected {option} of at least 0 seconds, but got {given_s}.")
+    return min(given_s, _FOREVER_S)
 
 
 def call_limit_s(given_s: float | None, default_s: float) -> float:
@@ -286,9 +287,13 @@ def call_limit_s(given_s: float | None, default_s: float) -> float:
 def duration_ms(option: str, value: Seconds) -> int:
     """Of a duration whose upper limit the server knows."""
     given_s = limit_s(option, value)
-    if given_s == math.inf:
-        raise ValueError(f"Expected {option} to be a number of seconds with an end, but got {given_s}.")
+    if given_s == _FOREVER_S:
+        raise _out_of_range(option, f"Expected {option} to be a number of seconds with an end, but got {value}.")
     return round(given_s * 1000)
+
+
+def _out_of_range(option: str, sentence: str) -> InvalidArgument:
+    return InvalidArgument(sentence, reason="OUT_OF_RANGE", field=option)
 
 
 def _optional_ms(option: str, value: Seconds | None) -> int | None:

@@ -46,17 +46,21 @@ class QueueCalls(Calls):
         return _queues_wire.queue_stats_outcomes(response, len(queues))
 
     async def list_queues(
-        self, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None
+        self, *, page_size: int = 100, page_token: str = "", partial: bool = False, timeout_s: float | None = None
     ) -> QueuePage:
-        """One page of all queues that were ever used, by name; pass on `next_page_token` for the next page."""
-        request = _queues_wire.list_queues_request(page_size, page_token)
+        """One page of all queues that were ever used, by name; pass on `next_page_token` for the next page.
+
+        If a shard of the cluster does not answer, neither does this; with `partial` it tells what the others know, and
+        `missing_shards` says which are missing in the numbers."""
+        request = _queues_wire.list_queues_request(page_size, page_token, partial=partial)
         return _queues_wire.queue_page(await self._call(_LIST_QUEUES, request, timeout_s, repeatable=True))
 
     async def list_workers(
-        self, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None
+        self, *, page_size: int = 100, page_token: str = "", partial: bool = False, timeout_s: float | None = None
     ) -> WorkerPage:
-        """One page of those who claim tasks, by name; pass on `next_page_token` for the next page."""
-        request = _queues_wire.list_workers_request(page_size, page_token)
+        """One page of those who claim tasks, by name; pass on `next_page_token` for the next page. `partial` as in
+        `list_queues`."""
+        request = _queues_wire.list_workers_request(page_size, page_token, partial=partial)
         return _queues_wire.worker_page(await self._call(_LIST_WORKERS, request, timeout_s, repeatable=True))
 
     async def purge_queue(

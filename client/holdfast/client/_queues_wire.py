@@ -1,8 +1,10 @@
 """Between the values of `queue_models` and the messages of the wire API."""
 
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
-from holdfast.client._fitting import build, read_each, several
+from holdfast.client._fitting import build, fit, read_each, several
 from holdfast.client._wire import task_info_of
 from holdfast.client.errors import Rejected
 from holdfast.client.queue_models import (
@@ -24,8 +26,8 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 # ---------------------------------------------------------------------------------------------- requests
 
 
-def list_queues_request(page_size: int, page_token: str) -> pb.ListQueuesRequest:
-    return build(lambda: pb.ListQueuesRequest(page_size=page_size, page_token=page_token), "the request")
+def list_queues_request(page_size: int, page_token: str, *, partial: bool) -> pb.ListQueuesRequest:
+    return fit(pb.ListQueuesRequest, page_size=page_size, page_token=page_token, partial=partial)
 
 
 def queue_stats_request(queues: Sequence[str]) -> pb.QueueStatsRequest:
@@ -33,33 +35,25 @@ def queue_stats_request(queues: Sequence[str]) -> pb.QueueStatsRequest:
 
 
 def purge_request(queue: str, *, dry_run: bool) -> queues_pb2.PurgeQueueRequest:
-    return build(lambda: queues_pb2.PurgeQueueRequest(queue=queue, dry_run=dry_run), "queue")
+    return fit(queues_pb2.PurgeQueueRequest, queue=queue, dry_run=dry_run)
 
 
-def list_workers_request(page_size: int, page_token: str) -> queues_pb2.ListWorkersRequest:
-    return build(lambda: queues_pb2.ListWorkersRequest(page_size=page_size, page_token=page_token), "the request")
+def list_workers_request(page_size: int, page_token: str, *, partial: bool) -> queues_pb2.ListWorkersRequest:
+    return fit(queues_pb2.ListWorkersRequest, page_size=page_size, page_token=page_token, partial=partial)
 
 
 def list_dead_letters_request(
     queue: str, where: DeadLetterFilter | None, page_size: int, page_token: str
 ) -> pb.ListDeadLettersRequest:
-    request = build(
-        lambda: pb.ListDeadLettersRequest(queue=queue, page_size=page_size, page_token=page_token), "the request"
-    )
+    request = fit(pb.ListDeadLettersRequest, queue=queue, page_size=page_size, page_token=page_token)
     if where is not None:
-        request.filter.CopyFrom(build(lambda: _filter(where), "where"))
+        request.filter.CopyFrom(fit(pb.DeadLetterFilter, "filter", **build(lambda: _filter_values(where), "where")))
     return request
 
 
-def _filter(where: DeadLetterFilter) -> pb.DeadLetterFilter:
-    return pb.DeadLetterFilter(
-        type=where.type,
-        tenant=where.tenant,
-        error=where.error,
-        died_from_ms=where.died_from_ms or 0,
-        died_before_ms=where.died_before_ms or 0,
-        reason=where.reason,
-    )
+def _filter_values(where: DeadLetterFilter) -> dict[str, Any]:
+    values = {field.name: getattr(where, field.name) for field in fields(DeadLetterFilter)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def get_dead_letter_request(task_id: str) -> pb.GetDeadLetterRequest:
@@ -71,21 +65,19 @@ def retry_dead_letters_request(task_ids: Sequence[str]) -> pb.RetryDeadLettersRe
 
 
 def discard_dead_letters_request(task_ids: Sequence[str], by: str, note: str) -> pb.DiscardDeadLettersRequest:
-    request = build(lambda: pb.DiscardDeadLettersRequest(task_ids=several(task_ids)), "task_ids")
-    request.MergeFrom(build(lambda: pb.DiscardDeadLettersRequest(by=by), "by"))
-    request.MergeFrom(build(lambda: pb.DiscardDeadLettersRequest(note=note), "note"))
-    return request
+    return fit(pb.DiscardDeadLettersRequest, task_ids=build(lambda: several(task_ids), "task_ids"), by=by, note=note)
 
 
 def list_discards_request(queue: str, page_size: int, page_token: str) -> pb.ListDiscardsRequest:
-    return build(lambda: pb.ListDiscardsRequest(queue=queue, page_size=page_size, page_token=page_token), "the request")
+    return fit(pb.ListDiscardsRequest, queue=queue, page_size=page_size, page_token=page_token)
 
 
 # ----------------------------------------------------------------------------------------------- answers
 
 
 def queue_page(response: pb.ListQueuesResponse) -> QueuePage:
-    return QueuePage(tuple(map(_queue_stats, response.queues)), response.next_page_token)
+    queues = tuple(map(_queue_stats, response.queues))
+    return QueuePage(queues, response.next_page_token, tuple(response.missing_shards))
 
 
 def queue_stats_outcomes(response: pb.QueueStatsResponse, asked: int) -> list[QueueStats | Rejected]:
@@ -93,7 +85,8 @@ def queue_stats_outcomes(response: pb.QueueStatsResponse, asked: int) -> list[Qu
 
 
 def worker_page(response: queues_pb2.ListWorkersResponse) -> WorkerPage:
-    return WorkerPage(tuple(map(_worker, response.workers)), response.next_page_token)
+    workers = tuple(map(_worker, response.workers))
+    return WorkerPage(workers, response.next_page_token, tuple(response.missing_shards))
 
 
 def dead_letter_outcomes(

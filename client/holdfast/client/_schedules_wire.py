@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holdfast.client._fitting import build, number_of
+from holdfast.client._fitting import build, fit, number_of
 from holdfast.client._wire import new_task, put_task
 from holdfast.client.errors import UnexpectedAnswer
 from holdfast.client.schedules import CatchUp, Overlap, Schedule, ScheduleInfo, SchedulePage
@@ -23,13 +23,20 @@ _OVERLAPS: dict[int, Overlap] = {number: overlap for overlap, number in _OVERLAP
 
 
 def put_request(schedule: Schedule, *, must_be_new: bool, paused: bool) -> pb.PutScheduleRequest:
-    request = build(
-        lambda: pb.PutScheduleRequest(queue=schedule.queue, name=schedule.name, must_be_new=must_be_new, paused=paused),
-        "name",
+    spec = {"expression": schedule.expression, "time_zone": schedule.time_zone}
+    request = fit(
+        pb.PutScheduleRequest,
+        queue=schedule.queue,
+        name=schedule.name,
+        must_be_new=must_be_new,
+        paused=paused,
+        spec=spec,
     )
+    return _with_rules(request, schedule)
+
+
+def _with_rules(request: pb.PutScheduleRequest, schedule: Schedule) -> pb.PutScheduleRequest:
     spec = request.spec
-    spec.MergeFrom(build(lambda: pb.ScheduleSpec(expression=schedule.expression), "spec.expression"))
-    spec.MergeFrom(build(lambda: pb.ScheduleSpec(time_zone=schedule.time_zone), "spec.time_zone"))
     spec.catch_up = build(lambda: number_of(schedule.catch_up, _CATCH_UP_NUMBERS, CatchUp), "spec.catch_up")
     spec.overlap = build(lambda: number_of(schedule.overlap, _OVERLAP_NUMBERS, Overlap), "spec.overlap")
     put_task(spec.task, schedule.task, "spec.task")
@@ -37,35 +44,36 @@ def put_request(schedule: Schedule, *, must_be_new: bool, paused: bool) -> pb.Pu
 
 
 def get_request(queue: str, name: str) -> pb.GetScheduleRequest:
-    return build(lambda: pb.GetScheduleRequest(queue=queue, name=name), "name")
+    return fit(pb.GetScheduleRequest, queue=queue, name=name)
 
 
 def list_request(queue: str, page_size: int, page_token: str) -> pb.ListSchedulesRequest:
-    return build(
-        lambda: pb.ListSchedulesRequest(queue=queue, page_size=page_size, page_token=page_token), "the request"
-    )
+    return fit(pb.ListSchedulesRequest, queue=queue, page_size=page_size, page_token=page_token)
 
 
 def delete_request(queue: str, name: str) -> pb.DeleteScheduleRequest:
-    return build(lambda: pb.DeleteScheduleRequest(queue=queue, name=name), "name")
+    return fit(pb.DeleteScheduleRequest, queue=queue, name=name)
 
 
 def pause_request(queue: str, name: str, *, paused: bool) -> pb.PauseScheduleRequest:
-    return build(lambda: pb.PauseScheduleRequest(queue=queue, name=name, paused=paused), "name")
+    return fit(pb.PauseScheduleRequest, queue=queue, name=name, paused=paused)
 
 
 def trigger_request(queue: str, name: str, request_id: str) -> pb.TriggerScheduleRequest:
-    return build(lambda: pb.TriggerScheduleRequest(queue=queue, name=name, request_id=request_id), "request_id")
+    return fit(pb.TriggerScheduleRequest, queue=queue, name=name, request_id=request_id)
 
 
 def preview_request(
     expression: str, time_zone: str, queue: str, name: str, count: int, after_ms: int | None
 ) -> pb.PreviewScheduleRequest:
-    return build(
-        lambda: pb.PreviewScheduleRequest(
-            expression=expression, time_zone=time_zone, queue=queue, name=name, count=count, after_ms=after_ms or 0
-        ),
-        "the request",
+    return fit(
+        pb.PreviewScheduleRequest,
+        expression=expression,
+        time_zone=time_zone,
+        queue=queue,
+        name=name,
+        count=count,
+        after_ms=0 if after_ms is None else after_ms,
     )
 
 

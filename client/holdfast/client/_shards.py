@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from holdfast.client._fitting import fit
 from holdfast.client._rpc import Connection, method
 from holdfast.client.cluster_models import (
     Membership,
@@ -17,7 +18,7 @@ from holdfast.client.cluster_models import (
     ShardHash,
     Transferred,
 )
-from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument, NotFound, UnexpectedAnswer
+from holdfast.client.errors import ClientClosed, HoldfastError, NotFound, UnexpectedAnswer
 from holdfast.proto.v1 import shards_pb2 as pb
 
 NODES_MAX = 1_000  # more than that is not a cluster but a fault
@@ -106,11 +107,7 @@ def _with_true_lags(reports: Sequence[NodeReport]) -> list[NodeReport]:
 
 
 async def transfer(connection: Connection, shard: int, to: str, timeout_s: float) -> Transferred:
-    request = pb.TransferLeadershipRequest()
-    try:
-        request.shard, request.to = shard, to
-    except (TypeError, ValueError):
-        raise _misfit(shard) from None
+    request = fit(pb.TransferLeadershipRequest, shard=shard, to=to)
     # Repeating it does no harm: a node that leads already is the answer.
     reply = await connection.call(_TRANSFER, request, timeout_s=timeout_s, repeatable=True, shard=shard)
     return Transferred(reply.message.leader, reply.message.epoch)
@@ -119,11 +116,7 @@ async def transfer(connection: Connection, shard: int, to: str, timeout_s: float
 async def hash_shard(connection: Connection, shard: int, timeout_s: float) -> ShardHash:
     """A probe at the leader, and then every replica's hash at its index."""
     ends_s = time.monotonic() + timeout_s
-    request = pb.ProbeShardRequest()
-    try:
-        request.shard = shard
-    except (TypeError, ValueError):
-        raise _misfit(shard) from None
+    request = fit(pb.ProbeShardRequest, shard=shard)
     # A second probe does no harm, so it may be repeated.
     reply = await connection.call(_PROBE, request, timeout_s=timeout_s, repeatable=True, shard=shard)
     index = reply.message.index
@@ -171,14 +164,6 @@ async def _read_hash(
 
 def _missing(sentence: str) -> NotFound:
     return NotFound(sentence, reason="SHARD_NOT_FOUND")
-
-
-def _misfit(shard: object) -> InvalidArgument:
-    return InvalidArgument(
-        f"Expected the number of a shard and the name of a node, but got shard {shard!r}.",
-        reason="INVALID_FIELD",
-        field="shard",
-    )
 
 
 def _node_info(message: pb.DescribeNodeResponse) -> NodeInfo:

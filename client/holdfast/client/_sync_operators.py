@@ -51,16 +51,28 @@ class BlockingCalls:
         """The same for many queues."""
         return self._thread.run(lambda calls: calls.queue_stats_many(queues, timeout_s=timeout_s))
 
-    def list_queues(self, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None) -> QueuePage:
-        """One page of all queues that were ever used, by name; pass on `next_page_token` for the next page."""
+    def list_queues(
+        self, *, page_size: int = 100, page_token: str = "", partial: bool = False, timeout_s: float | None = None
+    ) -> QueuePage:
+        """One page of all queues that were ever used, by name; pass on `next_page_token` for the next page.
+
+        If a shard of the cluster does not answer, neither does this; with `partial` it tells what the others know, and
+        `missing_shards` says which are missing in the numbers."""
         return self._thread.run(
-            lambda calls: calls.list_queues(page_size=page_size, page_token=page_token, timeout_s=timeout_s)
+            lambda calls: calls.list_queues(
+                page_size=page_size, page_token=page_token, partial=partial, timeout_s=timeout_s
+            )
         )
 
-    def list_workers(self, *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None) -> WorkerPage:
-        """One page of those who claim tasks, by name; pass on `next_page_token` for the next page."""
+    def list_workers(
+        self, *, page_size: int = 100, page_token: str = "", partial: bool = False, timeout_s: float | None = None
+    ) -> WorkerPage:
+        """One page of those who claim tasks, by name; pass on `next_page_token` for the next page. `partial` as in
+        `list_queues`."""
         return self._thread.run(
-            lambda calls: calls.list_workers(page_size=page_size, page_token=page_token, timeout_s=timeout_s)
+            lambda calls: calls.list_workers(
+                page_size=page_size, page_token=page_token, partial=partial, timeout_s=timeout_s
+            )
         )
 
     def purge_queue(
@@ -153,13 +165,13 @@ class BlockingCalls:
         )
 
     def discard_dead_letter(
-        self, task_id: str, *, by: str = "", note: str = "", timeout_s: float | None = None
+        self, task_id: str, *, by: str | None = None, note: str = "", timeout_s: float | None = None
     ) -> DeadLetterDone:
         """Deletes a dead task for good, and leaves a record with who discarded it and why: see `list_discards`."""
         return self._thread.run(lambda calls: calls.discard_dead_letter(task_id, by=by, note=note, timeout_s=timeout_s))
 
     def discard_dead_letters(
-        self, task_ids: Sequence[str], *, by: str = "", note: str = "", timeout_s: float | None = None
+        self, task_ids: Sequence[str], *, by: str | None = None, note: str = "", timeout_s: float | None = None
     ) -> list[DeadLetterDone | Rejected]:
         """Deletes many dead tasks for good."""
         return self._thread.run(
@@ -171,7 +183,7 @@ class BlockingCalls:
         queue: str,
         where: DeadLetterFilter | None = None,
         *,
-        by: str = "",
+        by: str | None = None,
         note: str = "",
         limit: int | None = None,
         dry_run: bool = False,

@@ -8,7 +8,6 @@ at optional ones only where they are present.
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
 
 from holdfast.client._fitting import (
     MISFITS,
@@ -16,8 +15,10 @@ from holdfast.client._fitting import (
     both_given,
     build,
     field_misfit,
+    fit,
     misfit,
     number_of,
+    parts,
     read_each,
     several,
     state_of,
@@ -60,6 +61,8 @@ _SCOPE_NUMBERS = {
     UniqueScope.WHILE_WAITING: pb.UNIQUE_SCOPE_WHILE_WAITING,
 }
 _SCOPES: dict[int, UniqueScope] = {number: scope for scope, number in _SCOPE_NUMBERS.items()}
+
+_CLAIM = ("task_id", "token")  # what names one
 
 # All numbers of a task, a made-up request id, and what the encoding adds.
 _TASK_BYTES = 300
@@ -116,19 +119,16 @@ def reserve_request(
     worker: str,
 ) -> pb.ReserveRequest:
     limits = build(lambda: _queue_limits(queues, max_tasks_by_queue or {}), "max_tasks_by_queue")
-    values: dict[str, Any] = {
-        "queues": build(lambda: several(queues), "queues"),
-        "max_tasks": max_tasks,
-        "lease_ms": lease_ms,
-        "wait_ms": wait_ms,
-        "claim_request_id": claim_request_id,
-        "worker": worker,
-        "queue_tasks_max": limits,
-    }
-    try:
-        return pb.ReserveRequest(**values)
-    except MISFITS as found:
-        raise field_misfit(pb.ReserveRequest, values, "", found) from None
+    return fit(
+        pb.ReserveRequest,
+        queues=build(lambda: several(queues), "queues"),
+        max_tasks=max_tasks,
+        lease_ms=lease_ms,
+        wait_ms=wait_ms,
+        claim_request_id=claim_request_id,
+        worker=worker,
+        queue_tasks_max=limits,
+    )
 
 
 def _queue_limits(queues: Sequence[str], limits: Mapping[str, int]) -> list[int]:
@@ -143,7 +143,9 @@ def _queue_limits(queues: Sequence[str], limits: Mapping[str, int]) -> list[int]
     if problem:
         field = "max_tasks_by_queue"
         raise InvalidArgument(f"Expected {field} {problem}.", reason="INVALID_FIELD", field=field)
-    return [limits.get(queue, 0) for queue in queues]
+    found = [limits.get(queue, 0) for queue in queues]
+    pb.ReserveRequest(queue_tasks_max=found)  # they may not fit, and have another name there
+    return found
 
 
 def ack_request(items: Sequence[Claim | Ack]) -> pb.AckRequest:
@@ -159,7 +161,9 @@ def ack_request(items: Sequence[Claim | Ack]) -> pb.AckRequest:
             else:
                 _put_claim(message.claim, item)
         except MISFITS as found:
-            raise misfit(f"items[{index}]", found) from None
+            claim, result = (item.claim, item.result) if isinstance(item, Ack) else (item, None)
+            values = {"claim": parts(claim, *_CLAIM), "result": result}
+            raise field_misfit(pb.AckItem, values, f"items[{index}]", found) from None
         if isinstance(item, Ack) and item.follow_ups:
             _put_specs(message.follow_ups.add, item.follow_ups, f"items[{index}].follow_ups")
     return request
@@ -180,7 +184,10 @@ def fail_request(items: Sequence[Failure]) -> pb.FailRequest:
                 message.retry_at_ms = item.retry_at_ms
             message.dead = item.dead
         except MISFITS as found:
-            raise misfit(f"items[{index}]", found) from None
+            values = parts(item, "retry_delay_ms", "retry_at_ms", "dead")
+            values["claim"] = parts(getattr(item, "claim", None), *_CLAIM)
+            values["error"] = parts(getattr(item, "error", None), "type", "message", "traceback")
+            raise field_misfit(pb.FailItem, values, f"items[{index}]", found) from None
         if item.retry_at_ms is not None and item.retry_delay_ms is not None:
             raise both_given("retry_at_ms", "retry_delay_ms", f"items[{index}]")
     return request
@@ -194,17 +201,18 @@ def extend_request(items: Sequence[Extension]) -> pb.ExtendRequest:
             _put_claim(message.claim, item.claim)
             message.lease_ms = item.lease_ms
         except MISFITS as found:
-            raise misfit(f"items[{index}]", found) from None
+            values = {"claim": parts(getattr(item, "claim", None), *_CLAIM)} | parts(item, "lease_ms")
+            raise field_misfit(pb.ExtendItem, values, f"items[{index}]", found) from None
     return request
 
 
 def release_request(claims: Sequence[Claim], delay_ms: int) -> pb.ReleaseRequest:
-    request = build(lambda: pb.ReleaseRequest(delay_ms=delay_ms), "delay_ms")
+    request = fit(pb.ReleaseRequest, delay_ms=delay_ms)
     for index, claim in enumerate(claims):
         try:
             _put_claim(request.claims.add(), claim)
         except MISFITS as found:
-            raise misfit(f"claims[{index}]", found) from None
+            raise field_misfit(pb.ClaimRef, parts(claim, *_CLAIM), f"claims[{index}]", found) from None
     return request
 
 
@@ -225,7 +233,7 @@ def update_request(items: Sequence[TaskUpdate]) -> pb.UpdateTasksRequest:
             if item.delay_ms is not None:
                 message.delay_ms = item.delay_ms
         except MISFITS as found:
-            values = {name: getattr(item, name, None) for name in ("task_id", "priority", "run_at_ms", "delay_ms")}
+            values = parts(item, "task_id", "priority", "run_at_ms", "delay_ms")
             raise field_misfit(pb.UpdateItem, values, f"items[{index}]", found) from None
         at_most_one_start(item.run_at_ms, item.delay_ms, f"items[{index}]")
     return request

@@ -16,7 +16,7 @@ HoldfastError
     ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND SHARD_NOT_FOUND PROBE_NOT_FOUND NODE_NOT_FOUND PLAN_NOT_FOUND
     │                    SCHEDULE_NOT_FOUND
     ├── Conflict         CHANGE_REFUSED NO_CLUSTER CLUSTER_EXISTS NOT_ENOUGH_NODES PLAN_REFUSED PLAN_UNDER_WAY CONFLICT
-    │   │                SCHEDULE_EXISTS
+    │   │                SCHEDULE_EXISTS VERSION_TOO_OLD BAD_RECORD
     │   ├── StaleToken       STALE_TOKEN
     │   ├── TaskFinished     TASK_FINISHED
     │   ├── NotWaiting       TASK_NOT_WAITING
@@ -24,7 +24,7 @@ HoldfastError
     │   └── RequestIdConflict  REQUEST_ID_CONFLICT
     ├── Overloaded       OVERLOADED OUTBOX_FULL
     ├── WorkerAtLimit    WORKER_AT_LIMIT
-    ├── Unavailable      DISK_LOW SHUTTING_DOWN NOT_LEADER STALE_MAP ETCD_UNAVAILABLE
+    ├── Unavailable      DISK_LOW SHUTTING_DOWN NOT_LEADER STALE_MAP WRONG_SHARD ETCD_UNAVAILABLE
     ├── OutcomeUnknown   OUTCOME_UNKNOWN
     └── ServerError      INTERNAL
 
@@ -325,6 +325,8 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "SCHEDULE_NOT_FOUND": NotFound,
     "CHANGE_REFUSED": Conflict,
     "NO_CLUSTER": Conflict,
+    "VERSION_TOO_OLD": Conflict,
+    "BAD_RECORD": Conflict,
     "CLUSTER_EXISTS": Conflict,
     "NOT_ENOUGH_NODES": Conflict,
     "PLAN_REFUSED": Conflict,
@@ -343,6 +345,7 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "SHUTTING_DOWN": Unavailable,
     "NOT_LEADER": Unavailable,
     STALE_MAP: Unavailable,
+    "WRONG_SHARD": Unavailable,
     "ETCD_UNAVAILABLE": Unavailable,
     "OUTCOME_UNKNOWN": OutcomeUnknown,
     "INTERNAL": ServerError,

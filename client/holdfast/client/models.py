@@ -138,7 +138,7 @@ class Accepted:
     # The request_id was seen before, or the unique_key is taken: task_id is that task. With a unique_key and no
     # request_id it may be the task of this very call, if the connection was lost and the client has repeated it.
     duplicate: bool = False
-    state: TaskState | None = None  # of a duplicate: what that task is now; None if the server knows it no more
+    state: TaskState | None = None  # of a duplicate: what that task is now; None if it has ended and is known no more
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ class QueuePage:
 
     queues: tuple[QueueStats, ...]
     next_page_token: str = ""  # empty on the last page
+    missing_shards: tuple[int, ...] = ()  # only with `partial`: what is there is not in these numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,9 @@ class WorkerPage:
 
     workers: tuple[WorkerInfo, ...]
     next_page_token: str = ""  # empty on the last page
+    missing_shards: tuple[
+        int, ...
+    ] = ()  # only with `partial`: workers and claims that are known there alone are not here
 
 
 # --------------------------------------------------------------------------------------------- dead letters

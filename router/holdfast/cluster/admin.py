@@ -30,7 +30,7 @@ from holdfast.cluster.messages import (
     topology_leaders,
 )
 from holdfast.cluster.queues import check_page, check_queue_name, check_queue_names
-from holdfast.cluster.records import ClusterRecord, QueueRecord, name_of
+from holdfast.cluster.records import ClusterRecord, QueueRecord, RecordError, name_of, unreadable
 from holdfast.cluster.steps import view_steps
 from holdfast.cluster.store import MapStore
 from holdfast.proto.v1 import cluster_pb2 as pb
@@ -39,7 +39,6 @@ from holdfast.serving.refusals import (
     MISSING_FIELD,
     RefusedError,
     etcd_unavailable,
-    no_cluster,
     node_not_found,
 )
 
@@ -77,8 +76,10 @@ class ClusterAdmin:
         return response
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
-        """Also before the cluster is initialised: then it has nodes only."""
+        """Also before the cluster is initialised: then it has nodes only. But one that cannot be read is no such."""
         found = self._follower.map
+        if found.cluster is None and self._store.keys.cluster in found.problems:
+            raise found.refusal_without_cluster()
         response = pb.DescribeClusterResponse(
             name=found.cluster_name, revision=found.revision, etcd_answers=self._follower.is_current
         )
@@ -173,7 +174,7 @@ class ClusterAdmin:
     def _initialised(self) -> tuple[PartitionMap, ClusterRecord]:
         found = self._follower.map
         if found.cluster is None:
-            raise no_cluster()
+            raise found.refusal_without_cluster()
         return found, found.cluster
 
     async def _check_known(self, name: str) -> None:
@@ -190,6 +191,8 @@ async def _etcd_errors() -> AsyncIterator[None]:
         yield
     except EtcdError as error:
         raise etcd_unavailable(str(error)) from error
+    except RecordError as error:
+        raise unreadable(error) from error
 
 
 def _known_nodes(found: PartitionMap) -> set[str]:

@@ -37,7 +37,6 @@ from holdfast.serving.refusals import (
     RefusedError,
     change_refused,
     etcd_unavailable,
-    no_cluster,
     plan_not_found,
 )
 
@@ -207,7 +206,7 @@ class PlanAdmin:
 
     def _map(self) -> PartitionMap:
         if self._follower.map.cluster is None:
-            raise no_cluster()
+            raise self._follower.map.refusal_without_cluster()
         return self._follower.map
 
 

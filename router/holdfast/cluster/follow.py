@@ -2,8 +2,9 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 from holdfast.cluster.etcd.api import CompactedError, Etcd, EtcdError
 from holdfast.cluster.keys import keys_of
@@ -28,6 +29,9 @@ class MapFollower:
 
     Listeners in `on_change` are called on the loop, once for each batch of changes, with the new map. A map is never
     replaced by one of another cluster: whoever emptied etcd must not make a running cluster forget where all is.
+
+    After every lost connection all is read anew, although a watch goes on without a gap: etcd may have been restored
+    from a backup meanwhile, and be further than it was, and then the watch goes on in another history.
     """
 
     def __init__(
@@ -66,11 +70,17 @@ class MapFollower:
     async def run(self) -> None:
         """Until cancelled."""
         pulse = asyncio.create_task(self._pulse())
+        hold_s = 0.0
         try:
             while True:
+                began_s = time.monotonic()
                 try:
                     await self._load()
                     await self._watch()
+                    # Connections that are lost again and again must not have everything read again and again.
+                    is_steady = time.monotonic() - began_s > self._retry_s_max
+                    hold_s = 0.0 if is_steady else min(max(2 * hold_s, self._retry_s_min), self._retry_s_max)
+                    await asyncio.sleep(hold_s * random.uniform(0.5, 1.0))
                 except CompactedError as error:
                     _log.info("map_history_compacted", revision=error.revision)
                 except (EtcdError, _OtherClusterError) as error:
@@ -106,8 +116,12 @@ class MapFollower:
         )  # fmt: skip
 
     async def _watch(self) -> None:
-        async for changes in self._etcd.watch(self._keys.prefix, self.map.revision):
-            self._adopt(self.map.apply(changes))
+        """Until the connection was lost and is there again."""
+        async with aclosing(self._etcd.watch(self._keys.prefix, self.map.revision)) as stream:
+            async for changes in stream:
+                if changes.is_resumed:
+                    return
+                self._adopt(self.map.apply(changes))
 
     def _adopt(self, new: PartitionMap) -> None:
         before = self.map

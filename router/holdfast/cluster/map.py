@@ -21,9 +21,11 @@ from holdfast.cluster.records import (
     QueueRecord,
     RemovedRecord,
     ShardRecord,
+    unreadable,
 )
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute
+from holdfast.serving.refusals import RefusedError, no_cluster
 
 COPY_FORMAT = 1
 
@@ -67,10 +69,15 @@ class PartitionMap:
         """Why there is no cluster to take part in, in a sentence; empty if there is one."""
         if self.cluster is not None:
             return ""
-        unreadable = self.problems.get(keys_of(self.cluster_name).cluster)
-        if unreadable is not None:
-            return str(unreadable)
+        problem = self.problems.get(keys_of(self.cluster_name).cluster)
+        if problem is not None:
+            return str(problem)
         return "the cluster is not initialised: run `holdfast cluster init` once all nodes are there"
+
+    def refusal_without_cluster(self) -> RefusedError:
+        """The same for callers. A cluster whose record cannot be read is there: nobody is to make another one."""
+        problem = self.problems.get(keys_of(self.cluster_name).cluster)
+        return no_cluster() if problem is None else unreadable(problem)
 
     # What is asked of it
 
@@ -114,7 +121,12 @@ class PartitionMap:
         return self.mod_revisions.get(keys_of(self.cluster_name).queue(queue), 0)
 
     def same_records(self, other: "PartitionMap") -> bool:
-        return self.mod_revisions == other.mod_revisions and self.problems.keys() == other.problems.keys()
+        """Not by their revisions alone: in an etcd that was set back, the same number may be of another change."""
+        return (
+            self.mod_revisions == other.mod_revisions
+            and self.problems.keys() == other.problems.keys()
+            and all(getattr(self, each) == getattr(other, each) for each in (*_SECTIONS.values(), "cluster", "plan"))
+        )
 
     # How it is made
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from holdfast.cluster.fields import Fields, RecordError, encode
 from holdfast.cluster.policy import NO_POLICY, QueuePolicy
 from holdfast.routing.groups import incarnation_of
+from holdfast.serving.refusals import RefusedError, bad_record, version_too_old
 
 __all__ = [
     "ClusterRecord",
@@ -70,6 +71,11 @@ class NewerFormatError(RecordError):
             f"Expected a map of format {FORMAT} or older, but the one in etcd has format {found}: this version of "
             "Holdfast is too old for the cluster; upgrade it.",
         )
+
+
+def unreadable(error: RecordError) -> RefusedError:
+    """What a caller hears of a record that cannot be read."""
+    return version_too_old(str(error)) if isinstance(error, NewerFormatError) else bad_record(str(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from holdfast.cluster.store_shards import shard_of
 from holdfast.cluster.transactions import Decision
 from holdfast.serving.refusals import (
     conflict,
+    no_cluster,
     no_such_shard,
     node_not_found,
     plan_not_found,
@@ -47,6 +48,19 @@ class MapStore(NodeStore):
             queue, lambda record: change_queue(queue, record, change, shard_count)
         )
         return found or QueueRecord(), version
+
+    async def read_queue(self, queue: str, cluster_id: str) -> tuple[QueueRecord, int]:
+        """The queue's record as etcd has it at this moment, and its version, 0 if it has none.
+
+        Refused if this is not the etcd of that cluster: then it says nothing about its queues.
+        """
+        row = await self.etcd.get(self.keys.queue(queue))
+        cluster = await self.etcd.get(self.keys.cluster)  # after the queue: an etcd that lost both must not pass
+        if cluster is None or ClusterRecord.decode(cluster.key.decode(), cluster.value).cluster_id != cluster_id:
+            raise no_cluster()
+        return (
+            (QueueRecord(), 0) if row is None else (QueueRecord.decode(row.key.decode(), row.value), row.mod_revision)
+        )
 
     async def note_drained(self, queue: str, shard: int) -> None:
         """The shard, which new tasks no longer go to, has none of the queue's any more."""

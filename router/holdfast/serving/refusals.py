@@ -24,8 +24,11 @@ WORKER_AT_LIMIT = "WORKER_AT_LIMIT"
 NOT_LEADER = "NOT_LEADER"
 SHUTTING_DOWN = "SHUTTING_DOWN"
 STALE_MAP = "STALE_MAP"
+WRONG_SHARD = "WRONG_SHARD"
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 NO_CLUSTER = "NO_CLUSTER"
+VERSION_TOO_OLD = "VERSION_TOO_OLD"
+BAD_RECORD = "BAD_RECORD"
 CLUSTER_EXISTS = "CLUSTER_EXISTS"
 NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
 NODE_NOT_FOUND = "NODE_NOT_FOUND"
@@ -148,6 +151,16 @@ def stale_map(queue: str, generation: int, newest: int) -> RefusedError:
     )
 
 
+def wrong_shard(queue: str, here: int, home: int) -> RefusedError:
+    """Nothing was done. Asking again does not help before the caller has asked where the shards are."""
+    return RefusedError(
+        WRONG_SHARD,
+        f"Expected tasks of queue {queue} with a request_id or a unique_key of their own, and its schedules, on its "
+        f"home, shard {home}, but this is shard {here}; ask for the topology again, or leave the shard to a router.",
+        metadata={"queue": queue, "shard": str(here), "home": str(home)},
+    )
+
+
 def outcome_unknown() -> RefusedError:
     return RefusedError(
         OUTCOME_UNKNOWN,
@@ -162,6 +175,18 @@ def no_cluster() -> RefusedError:
         NO_CLUSTER,
         "Expected a cluster, but none was initialised yet, or this server belongs to none; once enough brokers run, "
         "`holdfast cluster init` makes one.",
+    )
+
+
+def version_too_old(sentence: str) -> RefusedError:
+    """There is a cluster, but this server cannot read what the newer ones have written."""
+    return RefusedError(VERSION_TOO_OLD, sentence)
+
+
+def bad_record(sentence: str) -> RefusedError:
+    return RefusedError(
+        BAD_RECORD,
+        f"{sentence.rstrip('.')}; nothing was changed. Restore etcd from a backup, or put the record right.",
     )
 
 

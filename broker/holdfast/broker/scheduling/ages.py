@@ -59,6 +59,10 @@ class Ages:
         """The task was picked or withdrawn."""
         self._live.discard(sequence)
 
+    def pass_over(self, sequence: int) -> None:
+        """Nothing before this place is ready."""
+        self._cursor = max(self._cursor, sequence)
+
     def head(self, claiming: set[int]) -> Elder | None:
         """The oldest that is ready and not on its way to a claim."""
         while True:

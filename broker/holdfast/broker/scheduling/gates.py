@@ -6,11 +6,13 @@ a limit key have no limits of that kind.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from holdfast.broker.policies import Limits, QueuePolicy, TenantPolicy
 from holdfast.broker.scheduling.lines import Spot
 from holdfast.limits.buckets import NEVER_MS, Bucket, Level, Rate
+from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
 from holdfast.machine import keys
 from holdfast.machine.entries import BucketLevel
 from holdfast.machine.kv import OrderedKV
@@ -23,8 +25,18 @@ PLENTY = 1 << 62
 
 UNTIL_FREED = 0  # closed until a claim ends; other closed times are in shard time
 
-Allowance = tuple[int | None, Rate | None]  # of claims at the same time, and of claims per second; None: as the policy
 Name = tuple[int, bytes]  # keys.SCOPE_*, and which one of that scope
+
+
+class Allowance(NamedTuple):
+    """What of the limits of a spread queue this shard may use."""
+
+    concurrency: int | None  # instead of the queue's own cap; None: that holds
+    rate: Rate | None  # the same
+    tenants: Part = WHOLE  # of the limits of each tenant
+
+
+OWN_LIMITS = Allowance(None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,7 @@ class Rules:
     oldest_share_percent: int
     concurrency_max: int | None  # of the queue; None: no cap
     rate: Rate | None
+    is_dealt: bool  # the rate is this shard's share of one
     limits: Limits  # of tenants and limit keys
     limited: bool  # there is something to look at before a claim
     weighted: bool
@@ -44,19 +57,18 @@ class Rules:
     rates_since_ms: int  # levels of buckets from before say nothing any more
 
     @staticmethod
-    def of(policy: QueuePolicy, allowance: Allowance | None) -> "Rules":
-        limits = policy.limits
+    def of(policy: QueuePolicy, allowance: Allowance) -> "Rules":
+        limits = _parts_of_tenants(policy.limits, allowance.tenants)
         concurrency_max, rate = limits.concurrency_max or None, limits.rate
-        if allowance is not None:
-            dealt_max, dealt_rate = allowance
-            concurrency_max = concurrency_max if dealt_max is None else dealt_max
-            rate = rate if dealt_rate is None else dealt_rate
+        concurrency_max = concurrency_max if allowance.concurrency is None else allowance.concurrency
+        rate = rate if allowance.rate is None else allowance.rate
         tenant = TenantPolicy(1, limits.tenant_concurrency_max, limits.tenant_rate)
         return Rules(
             policy.paused,
             policy.oldest_share_percent,
             concurrency_max,
             rate,
+            allowance.rate is not None,
             limits,
             limited=policy.paused or limits.has_any or concurrency_max is not None or rate is not None,
             weighted=bool(limits.tenants),
@@ -77,10 +89,27 @@ class Rules:
         return self.limits.key_rate if scope == keys.SCOPE_KEY else self.limits.tenants.get(name, self.tenant).rate
 
 
-class Gates:
-    """The gates of one queue. `rules` may be replaced at any time."""
+def _parts_of_tenants(limits: Limits, part: Part) -> Limits:
+    if part.of == 1:
+        return limits
+    return replace(
+        limits,
+        tenant_concurrency_max=cap_part(limits.tenant_concurrency_max, part),
+        tenant_rate=rate_part(limits.tenant_rate, part),
+        tenants={
+            name: TenantPolicy(tenant.weight, cap_part(tenant.concurrency_max, part), rate_part(tenant.rate, part))
+            for name, tenant in limits.tenants.items()
+        },
+    )
 
-    __slots__ = ("_buckets", "_coming", "_kv", "_machine", "_now_ms", "_queue", "rules")
+
+class Gates:
+    """The gates of one queue."""
+
+    __slots__ = (
+        "_buckets", "_coming", "_in_use", "_kv", "_machine", "_most_in_use", "_now_ms", "_queue", "_short_of_rate",
+        "_short_of_slots", "rules",
+    )  # fmt: skip
 
     def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
         self._kv = kv
@@ -90,24 +119,47 @@ class Gates:
         self.rules = rules
         self._coming: dict[Name, int] = {}  # claims on their way
         self._buckets: dict[Name, Bucket] = {}
+        self._short_of_slots = False  # somebody wanted more
+        self._short_of_rate = False
+        self._in_use = 0  # of the cap, when there was last looked for room
+        self._most_in_use = 0
+
+    def change_rules(self, rules: Rules) -> None:
+        """From now on: until now the queue's bucket gained by the former rate, also if nobody has asked for long."""
+        bucket = self._buckets.get((keys.SCOPE_QUEUE, b""))
+        if bucket is not None and rules.rate is not None:
+            bucket.change_rate(rules.rate, self._now_ms())
+        self.rules = rules
 
     # --- looks ------------------------------------------------------------------------------------------------
 
-    def room(self, coming: int, now_ms: int) -> tuple[int, int]:
+    def room(self, coming: int, now_ms: int, wanted: int = 1) -> tuple[int, int]:
         """How many tasks of the queue may be claimed, with so many on their way; and, if none, when to look again."""
         rules = self.rules
         if rules.paused:
             return 0, UNTIL_FREED
-        room = PLENTY
+        slots = tokens = PLENTY
+        wake_ms = UNTIL_FREED
         if rules.concurrency_max is not None:
             row = self._machine.queue(self._queue)
-            room = max(0, rules.concurrency_max - coming - (0 if row is None else row.claimed))
-        if room and rules.rate is not None:
+            self._in_use = coming + (0 if row is None else row.claimed)
+            slots = max(0, rules.concurrency_max - self._in_use)
+        if rules.rate is not None:
             bucket = self._bucket((keys.SCOPE_QUEUE, b""), rules.rate, now_ms)
-            room = min(room, bucket.available(now_ms))
-            if not room:
-                return 0, bucket.ready_at_ms(now_ms)
-        return room, UNTIL_FREED
+            tokens = bucket.available(now_ms)
+            if slots and not tokens:
+                wake_ms = bucket.ready_at_ms(now_ms)
+        self._short_of_slots |= slots < min(wanted, tokens)
+        self._short_of_rate |= tokens < min(wanted, max(1, slots))
+        return min(slots, tokens), wake_ms
+
+    def use(self) -> tuple[bool, bool, int]:
+        """Whether the queue's cap or its rate had less than was asked for, and how much of the cap was in use at most,
+        since this was called before."""
+        use = self._short_of_slots, self._short_of_rate, self._most_in_use
+        self._short_of_slots = self._short_of_rate = False
+        self._most_in_use = 0
+        return use
 
     def closed(self, scope: int, name: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
         """None if a task of the tenant or the limit key may be claimed; otherwise when to look again.
@@ -158,7 +210,8 @@ class Gates:
                 self._bucket(name, rate, now_ms).take(1, now_ms)
 
     def take_of_queue(self, count: int, now_ms: int) -> None:
-        """So many more are on their way, no more than there was room for."""
+        """So many more are on their way, no more than there was room for just now."""
+        self._most_in_use = max(self._most_in_use, self._in_use + count)
         if self.rules.rate is not None:
             self._bucket((keys.SCOPE_QUEUE, b""), self.rules.rate, now_ms).take(count, now_ms)
 
@@ -208,13 +261,13 @@ class Gates:
                 found.append(BucketLevel(self._queue, *name, level.level_micro, level.at_ms, _forget_ms(bucket)))
         return found
 
-    def shrink(self, has_claims: bool) -> None:
-        """Forgets buckets whose level is in the state."""
+    def shrink(self) -> None:
+        """Forgets buckets whose level is in the state; but not the queue's, which is one."""
         if len(self._buckets) > BUCKETS_HELD_MAX:
             self._buckets = {
                 name: bucket
                 for name, bucket in self._buckets.items()
-                if self._coming.get(name) or (has_claims and name[0] == keys.SCOPE_QUEUE)
+                if name[0] == keys.SCOPE_QUEUE or self._coming.get(name)
             }
 
     def _settle(self, name: Name) -> None:
@@ -226,8 +279,12 @@ class Gates:
         bucket = self._buckets.get(name)
         if bucket is None:
             if len(self._buckets) >= 2 * BUCKETS_HELD_MAX:
-                self.shrink(has_claims=True)
-            bucket = self._buckets[name] = Bucket(rate, self._stored_level(name))
+                self.shrink()
+            level = self._stored_level(name)
+            if name[0] == keys.SCOPE_QUEUE and self.rules.is_dealt:
+                # Others may have had the share until now. So it is not full, nor has it gained anything meanwhile.
+                level = Level(0 if level is None else level.level_micro, now_ms)
+            bucket = self._buckets[name] = Bucket(rate, level)
         elif bucket.rate is not rate:
             bucket.change_rate(rate, now_ms)
         return bucket

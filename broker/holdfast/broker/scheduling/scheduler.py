@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.broker.policies import QueuePolicy
 from holdfast.broker.scheduling.ages import Ages
-from holdfast.broker.scheduling.gates import UNTIL_FREED, Allowance, Gates, Name, Rules
+from holdfast.broker.scheduling.gates import OWN_LIMITS, UNTIL_FREED, Allowance, Gates, Name, Rules
 from holdfast.broker.scheduling.lanes import Band, Ring, Shelf
 from holdfast.broker.scheduling.lines import Line, Lines, Spot
 from holdfast.broker.scheduling.windows import (
@@ -27,6 +27,7 @@ from holdfast.broker.scheduling.windows import (
     Picked,
     Window,
 )
+from holdfast.broker.share_use import Outlook
 from holdfast.limits.buckets import NEVER_MS
 from holdfast.machine import keys
 from holdfast.machine.effects import Freed, ReadyTask
@@ -46,7 +47,7 @@ _Touched = dict[tuple[int, bytes, bytes], Line]
 class Scheduler:
     """The picks of one shard.
 
-    `allowance` says how much of the limits of a spread queue this shard may use; None of it where the policy holds.
+    `allowance` says how much of the limits of a spread queue this shard may use.
     `wake_at` is told of the shard time at which a rate lets something through again: call `open_due` then.
     """
 
@@ -58,7 +59,7 @@ class Scheduler:
         policy_of: Callable[[bytes], QueuePolicy],
         now_ms: Callable[[], int],
         window_tasks_max: int,
-        allowance: Callable[[bytes], Allowance | None] = lambda _queue: None,
+        allowance: Callable[[bytes], Allowance] = lambda _queue: OWN_LIMITS,
         wake_at: Callable[[int], None] = lambda _when_ms: None,
     ) -> None:
         self._kv = kv
@@ -88,6 +89,13 @@ class Scheduler:
             if window is not None:
                 window.was_withdrawn(task)
 
+    def marks_were_raised(self, marks: Iterable[Mark]) -> None:
+        """Nothing is ready before these marks, which were not raised by claims."""
+        for mark in marks:
+            window = self._windows.get(mark.queue)
+            if window is not None:
+                window.pass_over(mark)
+
     def was_freed(self, freed: Iterable[Freed]) -> list[bytes]:
         """Takes note of claims that have ended; returns the queues in which a cap may have room again."""
         opened: dict[bytes, None] = {}
@@ -106,7 +114,7 @@ class Scheduler:
         """The policy or the allowance of the queue is another one."""
         window = self._windows.get(queue)
         if window is not None:
-            window.gates.rules = self._rules(queue)
+            window.gates.change_rules(self._rules(queue))
             window.open_all()
 
     def open_due(self) -> list[bytes]:
@@ -164,7 +172,7 @@ class Scheduler:
     def _pick_by_turns(self, window: Window, tasks_max: int, bytes_max: int) -> Picked | None:
         now_ms = self._now_ms()
         gates, lines = window.gates, window.lines
-        allowed, wake_ms = gates.room(len(lines.claiming), now_ms)
+        allowed, wake_ms = gates.room(len(lines.claiming), now_ms, tasks_max)
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
             window.hope = 0
@@ -285,6 +293,26 @@ class Scheduler:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
         return min(ready, allowed) if window.hope is None else min(ready, allowed, window.hope)
 
+    def outlook(self, queue: bytes) -> Outlook:
+        """Whether anything is open but for the queue's own cap and rate. Where so much is blocked that it was not all
+        looked at, something may be; the next look goes on."""
+        window = self._windows.get(queue) or self._open_window(queue)
+        if window is None:
+            return Outlook(is_open=False, was_short_of_slots=False, was_short_of_rate=False, most_in_use=0)
+        now_ms = self._now_ms()
+        rules = window.gates.rules
+        row = self._machine.queue(queue)
+        lines = window.lines
+        is_open = row is not None and row.ready > len(lines.claiming) - len(lines.withdrawn) and not rules.paused
+        if is_open and (rules.tenants_limited or rules.keys_limited):
+            window.shelf.looks.left = LOOKS
+            window.unfinished = False
+            blocked: dict[Name, int] = {}
+            is_open = self._top(window, 0, now_ms, blocked)[1] is not None or window.unfinished
+            for name, until_ms in blocked.items():
+                self._note_wake(window, name, until_ms)
+        return Outlook(is_open, *window.gates.use())
+
     def coming(self, queue: bytes) -> int:
         """How many tasks are on their way to a claim."""
         window = self._windows.get(queue)
@@ -320,7 +348,7 @@ class Scheduler:
             if tenant or limit_key:
                 window.gates.settle(tenant, limit_key)
         if window.gates.rules.limited:
-            window.gates.shrink(bool(lines.claiming))
+            window.gates.shrink()
             if refused:
                 self._reopen(picked)
 

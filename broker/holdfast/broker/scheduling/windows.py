@@ -8,7 +8,7 @@ from holdfast.broker.scheduling.lanes import Band, Lane, Ring, Shelf, Tenant
 from holdfast.broker.scheduling.lines import Line, Lines, Place, Spot
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
-from holdfast.machine.entries import BucketLevel, Mark
+from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
 from holdfast.machine.rows import BANDS
 
 LOOKS = 512  # lanes that a pick may look at in vain, and a few more for each task that it finds
@@ -96,11 +96,18 @@ class Window:
         if task.tenant or task.limit_key:
             self.ages.went(task.sequence)
 
-    def _line(self, task: ReadyTask) -> Line | None:
-        band = self.band(task.priority)
-        if not task.tenant and not task.limit_key:
+    def pass_over(self, mark: Mark) -> None:
+        """Nothing is ready before the mark: the index need not be read there, where it may have many tombstones."""
+        if mark.priority == AGE_MARK:
+            self.ages.pass_over(mark.sequence)
+        elif (line := self._line(mark)) is not None:
+            line.cursor = max(line.cursor, mark.sequence)
+
+    def _line(self, place: ReadyTask | Mark) -> Line | None:
+        band = self.band(place.priority)
+        if not place.tenant and not place.limit_key:
             return band.line
-        lane = None if band.ring is None else band.ring.lane(task.tenant, task.limit_key)
+        lane = None if band.ring is None else band.ring.lane(place.tenant, place.limit_key)
         return None if lane is None else lane.line
 
     # --- what is blocked --------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def _make_task(draft: Draft, new: NewTask) -> bytes:
     task_id = make_task_id(now_ms, meta.shard, meta.next_sequence)
     task = Execution(
         new.queue, new.tenant, new.request_id, new.type, new.limit_key, new.unique_key, b"", _NEW, new.priority,
-        new.flags, NOT_DEAD, meta.next_sequence, 0, 0, new.start_by_ms, now_ms, now_ms, new.result_ttl_ms, 0, 0,
+        new.flags, NOT_DEAD, meta.next_sequence, 0, 0, new.start_by_ms, now_ms, now_ms, 0, new.result_ttl_ms, 0, 0,
         new.max_attempts, new.max_claims, len(new.envelope), new.timeout_ms,
     )  # fmt: skip
     draft.put(keys.envelope(task_id), new.envelope)

@@ -54,7 +54,7 @@ def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
         return task_not_found()
     if task.state != READY:
         return not_ready(task.state_name)
-    if task.start_by_ms and task.start_by_ms <= draft.now_ms:
+    if task.start_by_ms and task.start_by_ms <= draft.now_ms:  # nobody has started it before
         draft.queue(task.queue).mark_version += 1  # it stays in its line until it lapses, so no mark may pass it
         return start_too_late()
     enter_claimed(draft, task_id, task, entry.worker, entry.expiry_ms)

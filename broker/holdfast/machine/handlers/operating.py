@@ -86,10 +86,10 @@ def _set_priority(draft: Draft, task_id: bytes, task: Execution, priority: int) 
 
 def _move_to_line(draft: Draft, task_id: bytes, task: Execution, priority: int) -> None:
     """A ready task leaves its line and joins the end of another; how long it has been ready is not forgotten."""
-    ready_since_ms = task.changed_ms
+    changed_ms, ready_since_ms = task.changed_ms, task.ready_since_ms
     withdraw(draft, task_id, task)
     enter_ready_line(draft, task_id, task, priority)
-    task.changed_ms = ready_since_ms
+    task.changed_ms, task.ready_since_ms = changed_ms, ready_since_ms
     draft.save(task_id, task)
 
 

@@ -23,7 +23,6 @@ from holdfast.machine.rows import (
     DELAYED,
     HAD_FOLLOW_UPS,
     REPORT_ERROR,
-    REPORT_RESULT,
     RETRY_PENDING,
     SUCCEEDED,
     Execution,
@@ -34,6 +33,7 @@ from holdfast.machine.transitions import (
     enter_dead,
     enter_finished,
     enter_waiting,
+    keep_result,
     note_attempt,
     remember_until,
     return_to_ready_line,
@@ -75,7 +75,7 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
             return refusal
     keep_ms = entry.keep_ms
     if item.result is not None and task.result_ttl_ms:
-        draft.put(keys.report(item.task_id), Report(REPORT_RESULT, item.result).encode())
+        keep_result(draft, item.task_id, task, item.result, keep_ms)
         keep_ms = max(keep_ms, task.result_ttl_ms)
     draft.effects.timings.append(Timing(task.queue, task.type, CLAIM_TO_ACK, draft.now_ms - task.changed_ms))
     has_follow_ups = bool(item.follow_ups or item.parcels)

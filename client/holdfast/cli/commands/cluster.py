@@ -12,7 +12,7 @@ from holdfast.cli.cluster_calls import Overview
 from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problem, print_problems
 from holdfast.cli.commands.shared import time_limit_s as _time
 from holdfast.cli.local_clusters import LocalFailed, Report
-from holdfast.cli.problems import ExitCode, Problem, problem_of
+from holdfast.cli.problems import ExitCode, Problem, problem_of, shards_missing
 from holdfast.client import HoldfastError
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 from holdfast.client.app import ADDRESS_VARIABLE
@@ -129,6 +129,8 @@ def _problems(overview: Overview) -> list[Problem]:
         message = f"Shard{'s' * (len(bad) > 1)} {shards}: {bad[0].problem}."
         hint = "`holdfast shard ls` shows every replica as its own node sees it."
         found.append(Problem(ExitCode.REFUSED, "SHARD_UNHEALTHY", message, hint))
+    if overview.depth is not None and overview.depth.missing_shards:
+        found.append(shards_missing(overview.depth.missing_shards))
     if overview.depth_error is not None:
         found.append(problem_of(overview.depth_error, subject="Tasks could not be counted"))
     return found

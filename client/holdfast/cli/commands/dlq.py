@@ -211,8 +211,7 @@ def dlq_discard(
     for option, text in (("--by", given_text("--by", by)), ("--note", note)):
         if len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:
             raise usage(f"{option}: Expected at most {_TEXT_BYTES_MAX} bytes, but it is longer.")
-    name = dead_letters.whoever_this_is()[:_TEXT_BYTES_MAX] if by is None else by
-    return _act(Action(Verb.DISCARD, name, note), which, run)
+    return _act(Action(Verb.DISCARD, by, note), which, run)
 
 
 @dlq_app.command("discarded", epilog=epilog("holdfast dlq discarded mail", "holdfast dlq discarded --json"))

@@ -22,7 +22,7 @@ from holdfast.cli.commands.shared import (
     print_problem,
     print_refusals,
 )
-from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of, shards_missing
 from holdfast.client import HoldfastError, QueueStats, Rejected
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
@@ -36,14 +36,16 @@ _NO_QUEUES = "There are no queues yet: a queue exists from its first task on."
 @queue_app.command("ls", epilog=epilog("holdfast queue ls", "holdfast queue ls --json | jq '.queues[].queue'"))
 def queue_ls(address: Address = DEFAULT_ADDRESS, timeout_s: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False) -> None:
     """List all queues and how many of their tasks are in which state."""
-    queues = calls.list_queues(address, timeout_s)
+    queues, missing = calls.list_queues(address, timeout_s)
     if as_json:
-        records.print_json(records.stats_json(queues))
+        records.print_json(records.stats_json(queues) | {"missing_shards": missing})
     elif queues:
         queue_output.print_queues(queues)
     else:
         output.print_line(_NO_QUEUES)
         output.print_line('Make one:  holdfast enqueue default greet \'{"name": "world"}\'')
+    if missing:
+        raise CommandFailed(shards_missing(missing))
 
 
 @queue_app.command(

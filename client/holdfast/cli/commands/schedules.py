@@ -227,7 +227,8 @@ def schedule_trigger(
     if as_json:
         records.print_json({"queue": queue, "name": name, "task_id": accepted.task_id, "duplicate": accepted.duplicate})
     elif accepted.duplicate:
-        output.print_line(f"Already there: task {accepted.task_id} has this request id. Nothing was added.")
+        has = "the same unique key" if request_id is None else "this request id or the same unique key"
+        output.print_line(f"Already there: task {accepted.task_id} has {has}. Nothing was added.")
     else:
         output.print_line(f"Accepted task {accepted.task_id} into queue {queue}.")
 

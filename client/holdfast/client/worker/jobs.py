@@ -1,8 +1,9 @@
 """One claimed task on its way through the worker, and how its handler ended."""
 
+import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
@@ -17,6 +18,7 @@ TIMEOUT_TYPE = "TaskTimeout"  # what the server calls it, too
 _TYPE_BYTES_MAX = 256
 _TEXT_BYTES_MAX = 16 * 1024
 _DELAY_S_MAX = 365 * 24 * 3600
+_CLOCKS_S = 3600  # by how much the server's clock may be behind ours without refusing a moment within the limit
 _CUT = " … "
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -112,6 +114,11 @@ def outcome_of(error: BaseException) -> AttemptFailed | Snoozed:
         return AttemptFailed(describe(error)) if delay_ms is None else Snoozed(delay_ms)
     delay_ms = _delay_ms(getattr(error, "delay_s", None)) if isinstance(error, RetryAfter) else None
     at_ms = _instant_ms(getattr(error, "when", None)) if isinstance(error, RetryAt) else None
+    if at_ms is not None:
+        left_s = at_ms / 1000 - time.time()
+        if left_s > _DELAY_S_MAX - _CLOCKS_S:
+            # Too far away, or nearly so: a delay is counted by the server's clock alone, and can be cut.
+            at_ms, delay_ms = None, _delay_ms(left_s)
     return AttemptFailed(describe(error), delay_ms, dead=isinstance(error, GiveUp), retry_at_ms=at_ms)
 
 
@@ -149,6 +156,12 @@ def describe(error: BaseException) -> TaskError:
         message=_cut(message, _TEXT_BYTES_MAX),
         traceback=_cut("".join(lines), _TEXT_BYTES_MAX),
     )
+
+
+def with_note(error: TaskError, note: str) -> TaskError:
+    """The same error, and more to read behind its message; what is too long is cut out of the message."""
+    note = _cut(f" ({note})", _TEXT_BYTES_MAX // 2)
+    return replace(error, message=_cut(error.message, _TEXT_BYTES_MAX - len(note.encode())) + note)
 
 
 def _cut(text: str, bytes_max: int) -> str:

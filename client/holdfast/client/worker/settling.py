@@ -14,7 +14,7 @@ from holdfast.client._batches import take_batch
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument, Rejected
 from holdfast.client.models import Ack, Acked, Failed, Failure, Released, TaskError
-from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded
+from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded, with_note
 from holdfast.client.worker.outages import PASSING_REFUSALS, Outage
 
 log = logging.getLogger("holdfast.worker")
@@ -23,6 +23,7 @@ _BATCH_MAX = 500
 _BATCH_BYTES_MAX = 1024 * 1024
 _ITEM_BYTES = 100  # what an item costs beside its result or its error
 _CALL_S_MAX = 10.0
+_REFUSED_MAX = 2  # reports of one failure; then there is nothing left to be left out
 
 ReportT = TypeVar("ReportT", bound=Outcome)
 AnswerT = TypeVar("AnswerT")
@@ -34,7 +35,7 @@ class Settler:
 
     def __init__(self, client: AsyncClient, answered: Answered) -> None:
         self._answered = answered
-        self._plain: set[Job] = set()  # whose failure is reported once more, without what the server did not take
+        self._refused: dict[Job, int] = {}  # how often the report of a failure was not taken; another is on its way
 
         async def ack(jobs: Sequence[Job], reports: Sequence[Succeeded]) -> list[Acked | Rejected]:
             items = [Ack(job.claim, report.result) for job, report in zip(jobs, reports, strict=True)]
@@ -68,7 +69,7 @@ class Settler:
 
         self._acks = _Lane("report successes", ack, self._ack_answered)
         self._failures = _Lane("report failures", fail, self._failure_answered)
-        self._releases = _Lane("give tasks back", release, answered)
+        self._releases = _Lane("give tasks back", release, self._release_answered)
         self._snoozes = _Lane("snooze tasks", snooze, self._snooze_answered)
 
     def put(self, job: Job, outcome: Outcome) -> None:
@@ -85,7 +86,7 @@ class Settler:
         """What has to run until it is cancelled: one for each kind of report, so that none waits for another."""
         return [self._acks.run(), self._failures.run(), self._releases.run(), self._snoozes.run()]
 
-    def _ack_answered(self, job: Job, answer: Acked | Rejected) -> None:
+    def _ack_answered(self, job: Job, _report: Succeeded, answer: Acked | Rejected) -> None:
         if isinstance(answer, InvalidArgument):
             # The result is what the server will not take, e.g. because it is too large: no attempt can change that.
             error = TaskError("holdfast.ResultRefused", f"The handler returned, but its result was refused: {answer}")
@@ -93,17 +94,24 @@ class Settler:
         else:
             self._answered(job, answer)
 
-    def _failure_answered(self, job: Job, answer: Failed | Rejected) -> None:
-        if isinstance(answer, InvalidArgument) and job not in self._plain:
-            # Its delay, its moment or its text is what the server will not take. That it failed must be known anyway.
-            self._plain.add(job)
-            error = TaskError("holdfast.FailureRefused", f"The handler failed, but the report was refused: {answer}")
-            self.put(job, AttemptFailed(error))
-        else:
-            self._plain.discard(job)
+    def _failure_answered(self, job: Job, report: AttemptFailed, answer: Failed | Rejected) -> None:
+        """That it failed must be known. If the server does not take the report it is the delay or the moment that is
+        left out, and if that was not it, the error."""
+        times = self._refused.pop(job, 0)
+        if not isinstance(answer, InvalidArgument) or times == _REFUSED_MAX:
             self._answered(job, answer)
+            return
+        if not times:
+            error = with_note(report.error, f"When to try again is not as the handler said; this was refused: {answer}")
+        else:
+            error = TaskError("holdfast.FailureRefused", f"The handler failed, but the report was refused: {answer}")
+        self._refused[job] = times + 1
+        self.put(job, AttemptFailed(error, dead=report.dead))
 
-    def _snooze_answered(self, job: Job, answer: Released | Rejected) -> None:
+    def _release_answered(self, job: Job, _report: Interrupted, answer: Released | Rejected) -> None:
+        self._answered(job, answer)
+
+    def _snooze_answered(self, job: Job, _report: Snoozed, answer: Released | Rejected) -> None:
         if isinstance(answer, InvalidArgument):
             # Given back at once it would come again at once, and for ever: a mistake has to cost an attempt.
             error = TaskError("holdfast.SnoozeRefused", f"The handler snoozed, but the server refused: {answer}")
@@ -119,7 +127,7 @@ class _Lane(Generic[ReportT, AnswerT]):
         self,
         what: str,
         send: Callable[[Sequence[Job], Sequence[ReportT]], Awaitable[list[AnswerT | Rejected]]],
-        answered: Callable[[Job, AnswerT | Rejected], None],
+        answered: Callable[[Job, ReportT, AnswerT | Rejected], None],
     ) -> None:
         self._send = send
         self._answered = answered
@@ -148,7 +156,7 @@ class _Lane(Generic[ReportT, AnswerT]):
                     alone = len(batch)
                     self._waiting.extendleft(reversed(batch))
                 else:
-                    self._answered(jobs[0], error)
+                    self._answered(jobs[0], reports[0], error)
                 continue
             except HoldfastError as error:
                 self._waiting.extendleft(reversed(batch))
@@ -164,6 +172,6 @@ class _Lane(Generic[ReportT, AnswerT]):
                 last_refusal = answer
                 self._waiting.append(item)
             else:
-                self._answered(item[0], answer)
+                self._answered(item[0], item[1], answer)
         if last_refusal is not None:
             await self._outage.pause(last_refusal)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/queues.proto\x12\x11holdfast.proto.v1\"G\n\x11PurgeQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"=\n\x12PurgeQueueResponse\x12\x0e\n\x06purged\x18\x01 \x01(\x03\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"f\n\nWorkerInfo\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06\x63laims\x18\x02 \x01(\x03\x12\x14\n\x0clast_seen_ms\x18\x03 \x01(\x03\x12\x0e\n\x06queues\x18\x04 \x03(\t\x12\x12\n\nis_waiting\x18\x05 \x01(\x08\";\n\x12ListWorkersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x03\x12\x12\n\npage_token\x18\x02 \x01(\t\"^\n\x13ListWorkersResponse\x12.\n\x07workers\x18\x01 \x03(\x0b\x32\x1d.holdfast.proto.v1.WorkerInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xc1\x01\n\x06Queues\x12Y\n\nPurgeQueue\x12$.holdfast.proto.v1.PurgeQueueRequest\x1a%.holdfast.proto.v1.PurgeQueueResponse\x12\\\n\x0bListWorkers\x12%.holdfast.proto.v1.ListWorkersRequest\x1a&.holdfast.proto.v1.ListWorkersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/queues.proto\x12\x11holdfast.proto.v1\"G\n\x11PurgeQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"=\n\x12PurgeQueueResponse\x12\x0e\n\x06purged\x18\x01 \x01(\x03\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"f\n\nWorkerInfo\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06\x63laims\x18\x02 \x01(\x03\x12\x14\n\x0clast_seen_ms\x18\x03 \x01(\x03\x12\x0e\n\x06queues\x18\x04 \x03(\t\x12\x12\n\nis_waiting\x18\x05 \x01(\x08\"L\n\x12ListWorkersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x03\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07partial\x18\x03 \x01(\x08\"v\n\x13ListWorkersResponse\x12.\n\x07workers\x18\x01 \x03(\x0b\x32\x1d.holdfast.proto.v1.WorkerInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0emissing_shards\x18\x03 \x03(\x05\x32\xc1\x01\n\x06Queues\x12Y\n\nPurgeQueue\x12$.holdfast.proto.v1.PurgeQueueRequest\x1a%.holdfast.proto.v1.PurgeQueueResponse\x12\\\n\x0bListWorkers\x12%.holdfast.proto.v1.ListWorkersRequest\x1a&.holdfast.proto.v1.ListWorkersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,9 +38,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERINFO']._serialized_start=189
   _globals['_WORKERINFO']._serialized_end=291
   _globals['_LISTWORKERSREQUEST']._serialized_start=293
-  _globals['_LISTWORKERSREQUEST']._serialized_end=352
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=354
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=448
-  _globals['_QUEUES']._serialized_start=451
-  _globals['_QUEUES']._serialized_end=644
+  _globals['_LISTWORKERSREQUEST']._serialized_end=369
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=371
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=489
+  _globals['_QUEUES']._serialized_start=492
+  _globals['_QUEUES']._serialized_end=685
 # @@protoc_insertion_point(module_scope)

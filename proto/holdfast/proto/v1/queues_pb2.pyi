@@ -39,17 +39,21 @@ class WorkerInfo(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., claims: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., is_waiting: bool = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
-    __slots__ = ("page_size", "page_token")
+    __slots__ = ("page_size", "page_token", "partial")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    partial: bool
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., partial: bool = ...) -> None: ...
 
 class ListWorkersResponse(_message.Message):
-    __slots__ = ("workers", "next_page_token")
+    __slots__ = ("workers", "next_page_token", "missing_shards")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MISSING_SHARDS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     next_page_token: str
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    missing_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., missing_shards: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -159,12 +159,14 @@ class TriggerScheduleRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class TriggerScheduleResponse(_message.Message):
-    __slots__ = ("task_id", "duplicate")
+    __slots__ = ("task_id", "duplicate", "is_of_another")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    IS_OF_ANOTHER_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     duplicate: bool
-    def __init__(self, task_id: _Optional[str] = ..., duplicate: bool = ...) -> None: ...
+    is_of_another: bool
+    def __init__(self, task_id: _Optional[str] = ..., duplicate: bool = ..., is_of_another: bool = ...) -> None: ...
 
 class PreviewScheduleRequest(_message.Message):
     __slots__ = ("expression", "time_zone", "count", "after_ms", "queue", "name")

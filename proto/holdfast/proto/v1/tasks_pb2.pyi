@@ -641,20 +641,24 @@ class QueueStatsResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[QueueStatsOutcome, _Mapping]]] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
-    __slots__ = ("page_size", "page_token")
+    __slots__ = ("page_size", "page_token", "partial")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    partial: bool
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., partial: bool = ...) -> None: ...
 
 class ListQueuesResponse(_message.Message):
-    __slots__ = ("queues", "next_page_token")
+    __slots__ = ("queues", "next_page_token", "missing_shards")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MISSING_SHARDS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueueCounts]
     next_page_token: str
-    def __init__(self, queues: _Optional[_Iterable[_Union[QueueCounts, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    missing_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueCounts, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., missing_shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DeadLetterFilter(_message.Message):
     __slots__ = ("type", "tenant", "error", "died_from_ms", "died_before_ms", "reason")

@@ -4,7 +4,7 @@
 rules. Every change in etcd has a revision, which grows by one with each commit that changes something.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +70,9 @@ class Changes:
 
     revision: int  # all changes up to and with this revision have been told
     changes: list[Change]
+    # The connection is another one, and it had no changes to tell yet. If etcd was set back to a backup meanwhile, and
+    # has passed this revision again, then what was told before it is not what etcd has: numbers alone do not show it.
+    is_resumed: bool = False
 
 
 class EtcdError(Exception):
@@ -137,8 +140,9 @@ class Etcd(Protocol):
         """End a lease and delete its keys; one that is gone already is no error."""
         ...
 
-    def watch(self, prefix: bytes, after_revision: int) -> AsyncIterator[Changes]:
-        """All changes after the revision, in order, each once, for ever. Outages are waited out.
+    def watch(self, prefix: bytes, after_revision: int) -> AsyncGenerator[Changes, None]:
+        """All changes after the revision, in order, each once, for ever. Outages are waited out, and what comes first
+        after one says so (`is_resumed`): there is no gap as long as it is the same etcd, with the same data.
 
         CompactedError if they are not known any more, EtcdRefusedError if they may not be seen.
         """

@@ -11,7 +11,7 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,13 +290,14 @@ class EtcdClient:
 
     # --- watches ----------------------------------------------------------------------------------------------
 
-    async def watch(self, prefix: bytes, after_revision: int) -> AsyncIterator[Changes]:
+    async def watch(self, prefix: bytes, after_revision: int) -> AsyncGenerator[Changes, None]:
         reader = WatchReader(prefix, after_revision)
         outage = _Outage()
+        is_resumed = False
         while True:
             endpoint, token, began_s = self._endpoints[self._current], self._token, time.monotonic()
             try:
-                async with aclosing(self._watch_once(endpoint, reader)) as stream:
+                async with aclosing(self._watch_once(endpoint, reader, is_resumed)) as stream:
                     async for changes in stream:
                         outage.end()
                         yield changes
@@ -306,6 +307,7 @@ class EtcdClient:
                 if self._is_closed:
                     raise
                 problem = Problem(Kind.NOT_DONE, f"cannot be asked: {error}")
+            is_resumed = True
             if time.monotonic() - began_s > _STEADY_S:
                 outage.end()
             # Some releases of etcd call a token that they have forgotten a lack of permission.
@@ -318,7 +320,9 @@ class EtcdClient:
                 outage.tell(endpoint.address, problem.why)
             await asyncio.sleep(outage.pauses.next_s())
 
-    async def _watch_once(self, endpoint: _Endpoint, reader: WatchReader) -> AsyncGenerator[Changes, None]:
+    async def _watch_once(
+        self, endpoint: _Endpoint, reader: WatchReader, is_resumed: bool
+    ) -> AsyncGenerator[Changes, None]:
         """Over one connection, until it fails with _ProblemError."""
         metadata = await self._metadata(time.monotonic() + self._timeout_s)
         self._check_open()
@@ -336,6 +340,9 @@ class EtcdClient:
                     raise CompactedError(answer.compact_revision)
                 if answer.canceled:
                     raise _ProblemError(judge("", answer.cancel_reason))
+                if is_resumed:
+                    is_resumed = False
+                    yield Changes(reader.told_revision, [], is_resumed=True)
                 changes = None if answer.created else reader.take(answer)
                 if changes is not None:
                     yield changes
@@ -345,7 +352,10 @@ class EtcdClient:
             call.cancel()
 
     async def _check_history(self, reader: WatchReader) -> None:
-        """A member that knows less than we were told is behind, unless all of etcd was set back, by a restore say."""
+        """A member that knows less than we were told is behind, unless all of etcd was set back, by a restore say.
+
+        One that was set back and has gone beyond that again is not noticed here: see `Changes.is_resumed`.
+        """
         answer = await self._ask(_RANGE, pb.RangeRequest(key=range_of(reader.prefix)[0]))
         if answer.header.revision < reader.told_revision:
             raise CompactedError(answer.header.revision)

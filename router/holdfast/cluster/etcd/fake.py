@@ -6,7 +6,7 @@ their own. What it does not have: users, a database that fills up, and members t
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.cluster.etcd.api import (
@@ -103,17 +103,24 @@ class FakeEtcd:
         await self._arrive()
         self._end_lease(lease)
 
-    async def watch(self, prefix: bytes, after_revision: int) -> AsyncIterator[Changes]:
+    async def watch(self, prefix: bytes, after_revision: int) -> AsyncGenerator[Changes, None]:
         told = after_revision
         connection: int | None = None
+        is_resumed = False
         progress_reports = self._progress_reports
         while True:
             if not self._is_up:
+                is_resumed = True
                 await self._sleep()
                 continue
             if connection != self._outages:
+                is_resumed = is_resumed or connection is not None
                 connection = self._outages
                 self._check_history(told)
+            if is_resumed:
+                is_resumed = False
+                yield Changes(told, [], is_resumed=True)
+                continue
             if told < self.revision:
                 told += 1
                 changes = [change for change in self._history.get(told, ()) if change.row.key.startswith(prefix)]
@@ -158,6 +165,16 @@ class FakeEtcd:
     def compact(self, revision: int | None = None) -> None:
         """Forget the history before a revision, or all of it; watches that are under way do not notice."""
         self._compacted = self.revision if revision is None else revision
+
+    def save(self) -> tuple[int, dict[bytes, Row], dict[int, list[Change]]]:
+        """A backup."""
+        return self.revision, dict(self._rows), dict(self._history)
+
+    def restore(self, backup: tuple[int, dict[bytes, Row], dict[int, list[Change]]]) -> None:
+        """All is as it was then, revisions too. Connections are lost; leases live on."""
+        self.revision, rows, history = backup
+        self._rows, self._history = dict(rows), dict(history)
+        self.break_watches()
 
     def tell_progress(self) -> None:
         """Tell watches that have no news how far etcd has come."""

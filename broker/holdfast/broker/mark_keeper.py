@@ -1,0 +1,164 @@
+"""Raises low-water marks behind ready tasks that left their lines without a claim: purged, cancelled, lapsed, put off.
+
+Each of them leaves a tombstone in the index, and only claims raise marks on their way. A queue that is purged, or whose
+tasks outlive their time while no worker comes, would have whoever looks for its first task walk over all of them, at
+every look. So once enough have left, the leader looks for the first task itself and has the marks raised to it by an
+entry. One look walks over what has left since the last one, so it stays short.
+
+A mark that is decided here on the applied state holds for as long as no task returns to a place that it had: whatever
+else becomes ready is behind all that was. That is what the version of the marks guards (see rows.Queue).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from holdfast.machine import keys
+from holdfast.machine.effects import Effects
+from holdfast.machine.entries import AGE_MARK, Claim, Entry, Mark
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.outcomes import Outcome
+from holdfast.machine.rows import Lane, Queue
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
+
+RAISE_AT = 500  # tasks of a queue that have left
+LANE_RAISE_AT = 50  # of them, of a lane that is not plain
+LANES_MAX = 1000  # of a queue, that are counted apart
+MARKS_MAX = 100  # in one entry
+QUEUES_MAX = 10_000
+RETRY_SECONDS = 1.0
+
+_Lane = tuple[int, bytes, bytes]  # priority, tenant, limit key
+
+
+class _Left:
+    """What has left a queue without a claim."""
+
+    __slots__ = ("lanes", "total")
+
+    def __init__(self) -> None:
+        self.total = 0  # since marks were raised
+        self.lanes: Counter[_Lane] = Counter()  # since that of the lane was
+
+    def forget(self, total: int, lanes: Counter[_Lane]) -> None:
+        """Marks were raised behind so many."""
+        self.total -= total
+        self.lanes -= lanes
+        if len(self.lanes) >= LANES_MAX:  # of few each: others must be counted, too
+            self.lanes = Counter({lane: count for lane, count in self.lanes.items() if _is_plain(lane)})
+
+
+def _is_plain(lane: _Lane) -> bool:
+    return lane[1:] == (b"", b"")
+
+
+class MarkKeeper:
+    """The marks of one shard. `submit` writes an entry behind client traffic, `passed` is told where marks are then."""
+
+    def __init__(
+        self,
+        kv: OrderedKV,
+        machine: Machine,
+        now_ms: Callable[[], int],
+        submit: Callable[[Entry], Awaitable[list[Outcome]]],
+        *,
+        passed: Callable[[list[Mark]], None],
+    ) -> None:
+        self._kv = kv
+        self._machine = machine
+        self._now_ms = now_ms
+        self._submit = submit
+        self._passed = passed
+        self._left: dict[bytes, _Left] = {}
+        self._due: dict[bytes, None] = {}
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def failed(self) -> BaseException | None:
+        """The error that ended it, if one did: a bug that must stop the node."""
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            return None
+        return self._task.exception()
+
+    def follow(self, effects: Effects) -> None:
+        """Takes note of what left its line."""
+        for task in effects.withdrawn:
+            left = self._left.get(task.queue)
+            if left is None:
+                if len(self._left) >= QUEUES_MAX:
+                    self._left = {queue: self._left[queue] for queue in self._due}
+                left = self._left[task.queue] = _Left()
+            left.total += 1
+            lane = task.priority, task.tenant, task.limit_key
+            if len(left.lanes) < LANES_MAX or lane in left.lanes or _is_plain(lane):
+                left.lanes[lane] += 1
+            if left.total >= RAISE_AT and task.queue not in self._due:
+                self._due[task.queue] = None
+                self._woken.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._woken.wait()
+            if not self._due:
+                self._woken.clear()
+            elif not await self._raise(queue := next(iter(self._due))):
+                self._due[queue] = self._due.pop(queue)  # others first
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _raise(self, queue: bytes) -> bool:
+        """False if it came to nothing and is to be tried again."""
+        left, counters = self._left[queue], self._machine.queue(queue)
+        assert counters is not None, "tasks have left it"
+        seen, version = left.total, counters.mark_version
+        many = [(lane, n) for lane, n in left.lanes.items() if n >= LANE_RAISE_AT or _is_plain(lane)][:MARKS_MAX]
+        marks = self._lane_marks(queue, counters, [lane for lane, _ in many])
+        if any(not _is_plain(lane) for lane in left.lanes):
+            first = self._first(keys.ready_age_queue(queue), counters.age_mark, is_empty=not any(counters.lanes))
+            marks.append(Mark(queue, version, AGE_MARK, first))
+        now_ms = self._now_ms()
+        try:
+            # A claim of no task, which is how all marks are raised.
+            await self._submit(Claim(now_ms, now_ms, b"", b"", now_ms, [], marks))
+        except (RefusedError, OutcomeUnknownError):
+            return False
+        counters = self._machine.queue(queue)
+        if counters is None or counters.mark_version != version:  # something returned meanwhile: they do not count
+            return False
+        left.forget(seen, Counter(dict(many)))
+        if left.total < RAISE_AT:
+            del self._due[queue]
+        self._passed(marks)
+        return True
+
+    def _lane_marks(self, queue: bytes, counters: Queue, lanes: list[_Lane]) -> list[Mark]:
+        """Up to where nothing is ready."""
+        marks = []
+        for priority, tenant, limit_key in lanes:
+            known = counters.marks[priority]
+            if tenant or limit_key:
+                row = self._kv.get(keys.lane(queue, priority, tenant, limit_key))
+                if row is None:
+                    continue  # it is empty, and its next task begins it anew
+                known = Lane.decode(row).mark
+            prefix = keys.ready_lane(queue, priority, tenant, limit_key)
+            first = self._first(prefix, known, is_empty=not counters.ready)
+            marks.append(Mark(queue, counters.mark_version, priority, first, tenant, limit_key))
+        return marks
+
+    def _first(self, prefix: bytes, mark: int, *, is_empty: bool) -> int:
+        """The place of the first task from a mark on; that of the next one that comes if there is none."""
+        found = [] if is_empty else self._kv.scan(keys.ready_at(prefix, mark), keys.after_prefix(prefix), 1)
+        return keys.ready_sequence(found[0][0]) if found else self._machine.meta.next_sequence

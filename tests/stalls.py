@@ -1,0 +1,36 @@
+"""How long this process was kept from running: a busy machine must not count against what a test measures."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+_LOOK_EVERY_S = 0.02
+_NORMAL_S = 0.1  # late by so much is nobody, unless the machine is busy
+
+
+@dataclass
+class Stalled:
+    seconds: float = 0.0
+
+
+@contextmanager
+def stalls() -> Iterator[Stalled]:
+    """Adds up, while it is open, by how much a thread that only sleeps wakes up too late."""
+    found, ends = Stalled(), threading.Event()
+
+    def look() -> None:
+        looked_s = time.monotonic()
+        while not ends.wait(_LOOK_EVERY_S):
+            before_s, looked_s = looked_s, time.monotonic()
+            late_s = looked_s - before_s - _LOOK_EVERY_S
+            found.seconds += late_s if late_s > _NORMAL_S else 0.0
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ends.set()
+        thread.join()

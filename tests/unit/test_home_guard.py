@@ -1,0 +1,81 @@
+"""What is remembered on the home of a queue is taken nowhere else."""
+
+import pytest
+
+from holdfast.broker.home_guard import HomeGuard
+from holdfast.broker.map_surroundings import MapSurroundings
+from holdfast.broker.service import Service
+from holdfast.cluster.etcd.fake import FakeEtcd
+from holdfast.cluster.map import PartitionMap
+from holdfast.proto.v1 import schedules_pb2, tasks_pb2
+from holdfast.routing.homes import home_shard
+from holdfast.serving.refusals import WRONG_SHARD, RefusedError
+from tests.unit.cluster_stage import NAME, add_nodes, make_store, node, read_map
+from tests.unit.small_shard import SmallShard
+
+SHARDS = 4
+HOME = home_shard("mail", SHARDS)
+ELSEWHERE = (HOME + 1) % SHARDS
+
+
+async def map_of(shards: int) -> PartitionMap:
+    etcd = FakeEtcd()
+    await add_nodes(etcd, "a", "b", "c")
+    await make_store(etcd).init_cluster(shards, 3)
+    return await read_map(etcd)
+
+
+async def serve(number: int, known: PartitionMap) -> tuple[SmallShard, Service]:
+    small = SmallShard()
+    small.machine.meta.shard = number
+    home_of = MapSurroundings(node("a").identity, known).home_of
+    return small, Service(small.shard, small.shard._config, small.shard._metrics, home_of=home_of)
+
+
+@pytest.fixture
+async def elsewhere() -> Service:
+    return (await serve(ELSEWHERE, await map_of(SHARDS)))[1]
+
+
+def task(request_id: str = "", unique_key: str = "", limit_key: str = "") -> tasks_pb2.TaskSpec:
+    return tasks_pb2.TaskSpec(
+        queue="mail", type="t", request_id=request_id, unique_key=unique_key, limit_key=limit_key
+    )  # fmt: skip
+
+
+OWN = [task("order-17"), task("~odd"), task(unique_key="u"), task("~1.key.0", unique_key="u"), task("o", "", "l")]
+OTHERS = [task(), task("~0.key.0"), task("~1.key.1", limit_key="l"), task(limit_key="l")]
+
+
+@pytest.mark.parametrize("own", OWN, ids=str)
+async def test_a_call_with_an_own_id_or_a_unique_key_is_refused_as_a_whole(
+    elsewhere: Service, own: tasks_pb2.TaskSpec
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await elsewhere.enqueue(tasks_pb2.EnqueueRequest(tasks=[*OTHERS, own]))
+    assert refused.value.reason == WRONG_SHARD
+    assert refused.value.metadata == {"queue": "mail", "shard": str(ELSEWHERE), "home": str(HOME)}
+    assert elsewhere.shard.queue(b"mail") is None, "nothing was done"
+
+
+@pytest.mark.parametrize(
+    ("number", "shards", "tasks"),
+    [(HOME, SHARDS, OWN + OTHERS), (ELSEWHERE, SHARDS, OTHERS), (0, 1, OWN + OTHERS), (3, 0, OWN + OTHERS)],
+    ids=["at home", "without own ids", "the only shard", "without a map"],
+)
+async def test_everything_else_is_taken(number: int, shards: int, tasks: list[tasks_pb2.TaskSpec]) -> None:
+    known = await map_of(shards) if shards else PartitionMap(cluster_name=NAME)
+    small, service = await serve(number, known)
+    validator = service.validator
+    guard = HomeGuard(small.shard, MapSurroundings(node("a").identity, known).home_of)
+    for _ in range(2):  # the second time from memory
+        guard.check_tasks([validator.enqueued_task(each, 0) for each in tasks])
+
+
+async def test_a_schedule_is_put_on_the_home_alone(elsewhere: Service) -> None:
+    spec = schedules_pb2.ScheduleSpec(expression="* * * * *", task=tasks_pb2.TaskSpec(type="t"))
+    with pytest.raises(RefusedError) as refused:
+        await elsewhere.schedules.put_schedule(
+            schedules_pb2.PutScheduleRequest(queue="mail", name="n", spec=spec)
+        )  # fmt: skip
+    assert refused.value.reason == WRONG_SHARD

@@ -1,0 +1,80 @@
+"""To whom a leader hands over: to nobody who would leave the shard without a leader for nothing."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from holdfast.broker import hosting
+from holdfast.broker.hosting import Host
+from holdfast.broker.raft.engine import ShardRaft
+from holdfast.broker.raft.library import LEADER
+from holdfast.broker.successors import answers, best_successor
+from tests.unit.raft_stage import TIMING, Stage
+
+
+def stage_without(*dead: str, replicas: str = "abc") -> tuple[Stage, ShardRaft]:
+    """The last of them leads, and has not heard these for longer than an election takes."""
+    stage = Stage(replicas=replicas)
+    leader = stage.serve(replicas[-1])
+    live = "".join(name for name in replicas if name not in dead)
+    ends_s = stage.now_s + 2 * TIMING.election_s_max
+    while stage.now_s < ends_s:
+        stage.settle(leader.replica, live)
+    return stage, leader
+
+
+def test_the_dead_do_not_take_over() -> None:
+    """Nothing was written since, so the dead one has as much as the other."""
+    stage, leader = stage_without("a")
+    assert leader.match_index("a") == leader.match_index("b")
+    assert not answers(leader, "a", stage.now_s)
+    assert best_successor(leader, stage.now_s) == "b"
+
+
+def test_who_has_the_most_takes_over() -> None:
+    stage, leader = stage_without(replicas="abcd")
+    leader.propose(b"not everybody gets this")
+    stage.settle("d", among="bd")
+    assert answers(leader, "a", stage.now_s)
+    assert best_successor(leader, stage.now_s) == "b"
+
+
+def test_of_those_who_have_as_much_the_last_that_was_heard_takes_over() -> None:
+    """The other one may have died a moment ago."""
+    stage, leader = stage_without()
+    stage.settle("c", among="bc")
+    assert answers(leader, "a", stage.now_s)
+    assert best_successor(leader, stage.now_s) == "b"
+
+
+def test_who_is_not_wanted_does_not_take_over() -> None:
+    stage, leader = stage_without("a")
+    assert best_successor(leader, stage.now_s, among=["a"]) is None
+    assert best_successor(leader, stage.now_s, among=["a", "b"]) == "b"
+    assert best_successor(leader, stage.now_s, among=["c"]) is None, "it leads already"
+    assert best_successor(leader, stage.now_s, among=[]) == "b", "nobody is preferred"
+
+
+def test_who_has_not_answered_this_leader_yet_does_not_take_over() -> None:
+    stage = Stage()
+    a = stage.elect("a", among="ab")
+    assert best_successor(a, stage.now_s) == "b"
+    assert best_successor(a, stage.now_s, among=["c"]) is None
+
+
+@pytest.mark.parametrize(("dead", "successor"), [("a", "b"), ("ab", None)])
+def test_a_host_hands_over_to_who_is_there_or_goes_on(
+    monkeypatch: pytest.MonkeyPatch, dead: str, successor: str | None
+) -> None:
+    stage, leader = stage_without("a")
+    if "b" in dead:
+        stage.now_s += TIMING.election_s_max
+    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: stage.now_s))
+    replica = SimpleNamespace(raft=leader)
+    begun = Host._hand_over(cast(Any, SimpleNamespace(me="c")), cast(Any, replica))
+    assert begun == (successor is not None)
+    assert leader.accepts == (successor is None), "nothing is stopped for nobody"
+    if successor is not None:
+        stage.deliver("bc")
+        assert stage[successor].role == LEADER
