@@ -193,7 +193,8 @@ def test_status_is_one_screen(server: ScriptedServer, cli: Cli) -> None:
     assert value["healthy"] is True
     assert value["cluster"]["cluster_id"] == "c" * 32
     assert value["tasks"] == {
-        "queues": 1, "ready": 7, "claimed": 0, "delayed": 0, "retrying": 0, "dead": 2, "unfinished": 7
+        "queues": 1, "ready": 7, "claimed": 0, "delayed": 0, "retrying": 0, "dead": 2, "unfinished": 7,
+        "missing_shards": [],
     }  # fmt: skip
     assert [(each["shard"], each["leader"], each["problem"]) for each in value["shards"]] == [
         (0, "n1", None), (1, "n2", None)

@@ -13,6 +13,7 @@ import pytest
 from holdfast.proto.v1 import cluster_pb2, queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli_runner import Cli
+from tests.unit.scripted_map import cluster, shard
 from tests.unit.scripted_server import Refusal, ScriptedServer
 
 
@@ -63,6 +64,23 @@ def test_a_list_names_the_shards_that_are_missing(cli: Cli) -> None:
         assert cli.json_out()["missing_shards"] == named
         assert cli.run(*command) == 4
         assert f"Shard{'s' * (len(named) > 1)} {', '.join(map(str, named))} did not answer" in cli.err
+
+
+def test_tasks_of_a_shard_that_does_not_answer_are_missing_in_the_numbers(cli: Cli) -> None:
+    cli.server.on("DescribeCluster", cluster(shard(), shard(1), shard(2)))
+    cli.server.on(
+        "ListQueues",
+        pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="a", ready=2)], next_page_token="a", missing_shards=[2]),
+        pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="b", dead=1)], missing_shards=[1, 2]),
+    )
+    assert cli.run("cluster", "status") == 4
+    assert "2 unfinished in 2 queues" in cli.out
+    assert "1 dead (without shards 1, 2)" in cli.out
+    assert "Shards 1, 2 did not answer: what is there is not in the numbers." in cli.err
+    assert all(request.partial for request in cli.server.requests["ListQueues"])
+    assert cli.run("cluster", "status", "--json") == 4
+    assert cli.json_out()["tasks"]["missing_shards"] == [1, 2]
+    assert cli.json_out()["healthy"] is False
 
 
 def test_stats_where_there_is_no_queue(cli: Cli) -> None:

@@ -1,12 +1,9 @@
 """When a call that failed is tried again, and when there is no time left for that."""
 
-import grpc
 import pytest
 
-from holdfast.client import AsyncClient, Rejected
 from holdfast.client._attempts import ATTEMPT_S_MIN, OneRequest, OneWait
 from holdfast.proto.v1 import tasks_pb2 as pb
-from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
 
 
 @pytest.mark.parametrize("left_s", [ATTEMPT_S_MIN / 2, 60.0])
@@ -18,14 +15,3 @@ def test_an_attempt_that_would_only_be_cut_off_is_not_made(left_s: float) -> Non
     ):
         for pause_s in (0.0, 0.01):
             assert attempts.pause_s(pause_s) == (pause_s if left_s > 1 else None)
-
-
-async def test_a_refusal_stays_a_refusal_when_the_time_is_up() -> None:
-    """Nothing was claimed: an attempt in the last moment, which hangs, would leave that open."""
-    with ScriptedServer() as server:
-        nobody = Refusal(grpc.StatusCode.UNAVAILABLE, "NOT_LEADER", retry_after_ms=950)
-        server.on("Reserve", nobody, Hang())
-        async with AsyncClient(server.address, timeout_s=1.0) as client:
-            with pytest.raises(Rejected) as refused:
-                await client.reserve(["q"], claim_request_id="mine")
-    assert refused.value.reason == "NOT_LEADER"

@@ -173,7 +173,7 @@ async def test_a_part_without_an_answer_does_not_take_the_others_with_it(stage: 
     for broker in stage.brokers:
         broker.on["FindLeader"] = Refusal(grpc.StatusCode.UNAVAILABLE)
     tasks = [task("q0", 0), task("q1", 1)]
-    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks), timeout_s=1.0)
+    response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks), timeout_s=2.5)
     assert ids(response) == ["0:0", "OUTCOME_UNKNOWN"]
 
 

@@ -1,13 +1,15 @@
 """Numbers and pages of queues that are on several shards."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
 
+from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import QueueRoute
-from tests.unit.router_stage import Call, Refusal, Stage, random_bytes
+from tests.unit.router_stage import Call, Refusal, Stage, never, not_leader, random_bytes
 from tests.unit.test_router_passing import refusal_of
 
 
@@ -109,6 +111,60 @@ async def test_a_list_with_a_part_missing_is_refused(stage: Stage) -> None:
     assert reason == "OVERLOADED"
     _, reason, _ = await refusal_of(stage.call("ListQueues", pb.ListQueuesRequest(page_size=1001)))
     assert reason == "OUT_OF_RANGE"
+
+
+@pytest.mark.parametrize("how", ["leaderless", "silent", "overloaded"])
+async def test_who_wants_that_hears_what_the_other_shards_know(
+    stage: Stage, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And which are missing, on every page. Before its time is up: the shard has all of it for itself otherwise."""
+    monkeypatch.setattr("holdfast.router.listing._PARTIAL_S_MAX", 0.5)
+    refusals = {
+        "leaderless": not_leader(None, 0),
+        "silent": never,
+        "overloaded": Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+    }
+    workers = {0: ["v", "w"], 1: ["w"]}
+    for broker, names in zip(stage.brokers, [["a", "d"], ["b", "d"], ["c"]], strict=True):
+        broker.on |= {
+            "ListQueues": _but_of(2, refusals[how], answer_queues(names)),
+            "ListWorkers": _but_of(2, refusals[how], lambda call: answer_workers(workers[call.shard])(call)),
+            "FindLeader": not_leader(None, 0),
+        }
+    request = pb.ListQueuesRequest(page_size=2, partial=True)
+    first = await stage.call("ListQueues", request, timeout_s=60)
+    assert [(queue.queue, queue.ready) for queue in first.queues] == [("a", 1), ("b", 1)]
+    request.page_token = first.next_page_token
+    second = await stage.call("ListQueues", request, timeout_s=60)
+    assert [(queue.queue, queue.ready) for queue in second.queues] == [("d", 2)]
+    assert [list(page.missing_shards) for page in (first, second)] == [[2], [2]]
+    page = await stage.call("ListWorkers", queues_pb2.ListWorkersRequest(partial=True), timeout_s=60)
+    assert [(worker.worker, worker.claims) for worker in page.workers] == [("v", 1), ("w", 2)]
+    assert list(page.missing_shards) == [2]
+    # Nobody knows anything, or the request is wrong: that is told as ever.
+    for broker in stage.brokers:
+        broker.on["ListQueues"] = refusals["overloaded"]
+    _, reason, _ = await refusal_of(stage.call("ListQueues", request))
+    assert reason == "OVERLOADED"
+    stage.brokers[0].on["ListQueues"] = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", "Bad token.")
+    _, reason, _ = await refusal_of(stage.call("ListQueues", request))
+    assert reason == "INVALID_FIELD"
+
+
+def _but_of(shard: int, refusal: Any, answer: Any) -> Any:
+    def either(call: Call) -> Any:
+        if call.shard != shard:
+            return answer(call)
+        return refusal(call) if callable(refusal) else refusal
+
+    return either
+
+
+def answer_workers(names: list[str]) -> Any:
+    def answer(_call: Call) -> queues_pb2.ListWorkersResponse:
+        return queues_pb2.ListWorkersResponse(workers=[queues_pb2.WorkerInfo(worker=name, claims=1) for name in names])
+
+    return answer
 
 
 def answer_dead(names: list[str]) -> object:

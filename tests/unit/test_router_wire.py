@@ -138,7 +138,7 @@ async def test_nobody_listens(channels: BrokerChannels) -> None:
     began_s = time.monotonic()
     failure = await failure_of(channels.call("127.0.0.1:1", ENQUEUE, b"", 0, 30.0).answer())
     assert (failure.code, failure.never_sent) == ("UNAVAILABLE", True)
-    assert elapsed_since(began_s) < 5
+    assert elapsed_since(began_s) < 15
 
 
 async def test_a_call_leaves_a_leader_that_it_gets_no_connection_to(mute: Any) -> None:
@@ -151,5 +151,5 @@ async def test_a_call_leaves_a_leader_that_it_gets_no_connection_to(mute: Any) -
         began_s = time.monotonic()
         answer = await stage.call("Enqueue", enqueue(request_id=""))
         assert answer.outcomes[0].accepted.task_id == "0:p"
-        assert elapsed_since(began_s) < 4
+        assert elapsed_since(began_s) < 8
         assert len(stage.brokers[2].requests("Enqueue")) == 1

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from holdfast.client._rpc import Method, Reply, RequestT, ResponseT
-from holdfast.client.errors import ClientClosed, HoldfastError, Rejected
+from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument, Rejected
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.pages import PAGE_DEFAULT, PageTokenError, Walk, merge_by_name, order_of, worker_token
 from holdfast.routing.sets import QueueRoute, visible
@@ -91,13 +91,20 @@ async def _by_name(method: Method[RequestT, ResponseT], request: RequestT, shard
     sent_s = time.monotonic()
     items, name, add, token_of = _BY_NAME[method.name]
     pages: list[tuple[Sequence[Any], bool]] = []
-    for reply in (await all_of({shard: send(request, shard) for shard in range(shards)})).values():
-        if isinstance(reply, HoldfastError):
+    missing: dict[int, HoldfastError] = {}
+    for shard, reply in (await all_of({shard: send(request, shard) for shard in range(shards)})).items():
+        if not isinstance(reply, HoldfastError):
+            pages.append((getattr(reply.message, items), bool(reply.message.next_page_token)))
+        elif isinstance(reply, InvalidArgument) or not cast(Any, request).partial:
             raise reply
-        pages.append((getattr(reply.message, items), bool(reply.message.next_page_token)))
+        else:
+            missing[shard] = reply
+    if missing and not pages:
+        raise next(iter(missing.values()))
     limit = cast(Any, request).page_size or PAGE_DEFAULT
     told, last = merge_by_name(pages, lambda item: str(getattr(item, name)), add, limit)
-    return Reply(method.response(**{items: told, "next_page_token": token_of(last)}), sent_s)
+    answer = {items: told, "next_page_token": token_of(last), "missing_shards": list(missing)}
+    return Reply(method.response(**answer), sent_s)
 
 
 async def queue_stats(

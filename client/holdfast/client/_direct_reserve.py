@@ -18,6 +18,7 @@ from holdfast.client._rpc import Connection, Reply, method
 from holdfast.client._topology import TopologyCache
 from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.patience import DOUBT_S, GRACE_S, TRY_S_MAX, SickShards
 from holdfast.routing.sets import visible
 
 RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
@@ -25,13 +26,7 @@ _AWAIT = method(pb, "Tasks", "AwaitTasks", pb.AwaitTasksRequest, pb.AwaitTasksRe
 
 # After this the queues' routes are looked at again: they may be on more shards by now.
 _LOOK_S = 5.0
-_TRY_S_MAX = 2.0  # for the shard that is tried first, so that one without a leader does not hold up the others
-_GRACE_S = 1.0  # for the answers of the last shards when the others have said that there is nothing
-_DOUBT_S = (
-    3.0  # the same for a shard that may have claimed for this call: about as long as it may take to elect a leader
-)
 _ANSWER_S_MIN = 0.1
-_SICK_S = 5.0  # how long a shard that failed is not the one that is tried first
 # After a look that was in vain: somebody else was faster, or the queue is at a limit. Ever longer, but a look that had
 # to wait begins anew: that was a new task.
 _PAUSE_FIRST_S = 0.01
@@ -97,7 +92,7 @@ class ReserveOverShards:
         self._connection = connection
         self._topology = topology
         self._turns = itertools.count(random.randrange(1 << 16))
-        self._sick_until_s: dict[int, float] = {}  # by shard
+        self._sick = SickShards()
 
     async def reserve(self, request: pb.ReserveRequest, timeout_s: float, attempt: int) -> Reply[pb.ReserveResponse]:
         """`attempt`: from the second on, an earlier one may have claimed, at any shard."""
@@ -145,9 +140,9 @@ class ReserveOverShards:
         self, call: _Call, queues: dict[int, list[int]], *, is_first: bool
     ) -> Reply[pb.ReserveResponse]:
         first = self._in_turn(call, queues)[0]
-        if is_first and self._sick_until_s.get(first, 0.0) <= time.monotonic():
+        if is_first and not self._sick.has(first, time.monotonic()):
             # Where there is work at all there is mostly some at the first.
-            reply = await self._claim(call, first, queues[first], min(_TRY_S_MAX, call.answer_s()))
+            reply = await self._claim(call, first, queues[first], min(TRY_S_MAX, call.answer_s()))
             if reply is not None and reply.message.claims:
                 return reply
             if call.is_in_doubt:
@@ -224,7 +219,7 @@ class ReserveOverShards:
             while waiting and not held and (waits_for_all or not ready):
                 grace_s = None
                 if is_answered:
-                    grace_s = _DOUBT_S if any(asked[task] in call.doubts for task in waiting) else _GRACE_S
+                    grace_s = DOUBT_S if any(asked[task] in call.doubts for task in waiting) else GRACE_S
                 done, waiting = await asyncio.wait(waiting, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break  # those that do not answer must not hold up the next look at the others
@@ -267,9 +262,7 @@ class ReserveOverShards:
 
     def _failed(self, call: _Call, shard: int, error: HoldfastError) -> None:
         call.errors.append(error)
-        now_s = time.monotonic()
-        self._sick_until_s = {each: until_s for each, until_s in self._sick_until_s.items() if until_s > now_s}
-        self._sick_until_s[shard] = now_s + _SICK_S
+        self._sick.failed(shard, time.monotonic())
         self._topology.doubt_after(error)
 
 

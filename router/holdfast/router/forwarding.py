@@ -22,6 +22,9 @@ from holdfast.router.silence import Flight, SilenceWatch
 
 # With less time left an attempt would only be cut off, and make of a refusal an unknown outcome.
 _ATTEMPT_S_MIN = 0.05
+# For the same reason the refusal must have arrived before the caller hangs up: this part of its time is kept for that.
+_ANSWER_SHARE = 0.1
+_ANSWER_S_MAX = 0.25
 
 _FIND_LEADER = SHARDS["FindLeader"]
 
@@ -50,9 +53,11 @@ class Channels(Protocol):
 class Sending:
     """A handle on a call, for whoever started it and has lost interest: what arrives all the same is not lost."""
 
-    __slots__ = ("_call", "is_abandoned")
+    __slots__ = ("_call", "is_abandoned", "repeats_until_s")
 
-    def __init__(self) -> None:
+    def __init__(self, repeats_until_s: float = float("inf")) -> None:
+        """No attempt begins later than that; the last one has time until the deadline, so that it is not cut off."""
+        self.repeats_until_s = repeats_until_s
         self._call: Outgoing | None = None
         self.is_abandoned = False
 
@@ -106,17 +111,24 @@ class Forwarder:
                 return answer
             except CallFailedError as error:
                 failure = error
+            if sending is not None and sending.is_abandoned:  # that says nothing about the leader
+                is_unknown = failure.is_unknown or (course is not None and course.is_unknown)
+                raise told(failure, shard, is_unknown=is_unknown) from None
             now_s = time.monotonic()
             if course is None:
                 course = Course(leaders, shard, address)
                 wished_ms = method.wait_ms(data)
             pause_s = course.after(failure, partial(method.may_repeat, data), now_s)
-            has_time = pause_s is not None and now_s + pause_s + _ATTEMPT_S_MIN < deadline_s
-            if pause_s is None or not has_time or (sending is not None and sending.is_abandoned):
+            last_s = deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (deadline_s - began_s))
+            if sending is not None:
+                last_s = min(last_s, sending.repeats_until_s)
+            if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= last_s:
                 raise told(failure, shard, is_unknown=course.is_unknown) from None
             if pause_s:
                 await asyncio.sleep(pause_s)
                 now_s = time.monotonic()
+                if sending is not None and sending.is_abandoned:
+                    raise told(failure, shard, is_unknown=course.is_unknown) from None
             if method.waits:
                 data = method.with_wait(data, max(0, wished_ms - int((now_s - began_s) * 1000)))
             address = course.address

@@ -74,7 +74,9 @@ class Gateway:
         self._admission = admission
         self._check_map = check_map
         self._own = own
-        self._reserving = Reserving(forwarder, releases, wait_ms_max=wait_ms_max)
+        self._reserving = Reserving(
+            forwarder, releases, wait_ms_max=wait_ms_max, find_places=self._places, leader_of=table.leader_hint
+        )
         self._wait_s_max = wait_ms_max / 1000
         self._call_s_default = call_s_default
         self._message_bytes_max = message_bytes_max
@@ -113,6 +115,10 @@ class Gateway:
         self._stopping = True
         for waiting in self._waiting:
             waiting.cancel()
+
+    def routes_changed(self, queues: Sequence[str]) -> None:
+        """The map has them on other shards than before."""
+        self._reserving.routes_changed(queues)
 
     async def handle(self, method: Method, data: bytes, caller: Caller) -> bytes:
         if self._stopping:
@@ -227,17 +233,17 @@ class Gateway:
 
     async def _reserve(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
-        places = self._places(request.queues)
-        if len(places) <= 1 or len(request.queues) > QUEUES_PER_RESERVE_MAX:
-            return await self._reserving.claim(next(iter(places), 0), data, caller, deadline_s)
-        return await self._reserving.claim_anywhere(request, places, caller, deadline_s)
+        if len(request.queues) > QUEUES_PER_RESERVE_MAX:  # a broker says what is wrong with it
+            shard = self._table.route(request.queues[0]).home
+            return await self._reserving.claim(shard, data, caller, deadline_s)
+        return await self._reserving.reserve(request, data, caller, deadline_s)
 
     async def _await_tasks(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
-        places = self._places(request.queues)
-        if len(places) <= 1 or len(request.queues) > QUEUES_PER_RESERVE_MAX:
-            return await self._forwarder.send(method, next(iter(places), 0), data, deadline_s)
-        return (await self._reserving.wait_anywhere(request, places, deadline_s)).SerializeToString()
+        if len(request.queues) > QUEUES_PER_RESERVE_MAX:
+            shard = self._table.route(request.queues[0]).home
+            return await self._forwarder.send(method, shard, data, deadline_s)
+        return await self._reserving.await_tasks(request, data, deadline_s)
 
     async def _queue_stats(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
@@ -249,15 +255,17 @@ class Gateway:
     async def _list_queues(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         if self._table.shard_count == 1:
             return await self._forwarder.send(method, 0, data, deadline_s)
-        send = self._sender(deadline_s)
-        page = await listing.list_queues(method, method.parse(data), self._table.shard_count, send)
+        request = method.parse(data)
+        send = self._sender(listing.answers_by_s(request, deadline_s))
+        page = await listing.list_queues(method, request, self._table.shard_count, send)
         return page.SerializeToString()
 
     async def _list_workers(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         if self._table.shard_count == 1:
             return await self._forwarder.send(method, 0, data, deadline_s)
-        send = self._sender(deadline_s)
-        page = await listing.list_workers(method, method.parse(data), self._table.shard_count, send)
+        request = method.parse(data)
+        send = self._sender(listing.answers_by_s(request, deadline_s))
+        page = await listing.list_workers(method, request, self._table.shard_count, send)
         return page.SerializeToString()
 
     async def _list_dead_letters(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:

@@ -2,12 +2,13 @@
 of them."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.router.failures import FAILURES, Failure, rejection_of, same_status
+from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read, rejection_of, same_status
 from holdfast.router.methods import TASKS, Method
 from holdfast.router.reserving import Places
 from holdfast.routing.pages import PAGE_DEFAULT, PAGE_MAX, PageTokenError, Walk, merge_by_name, worker_token
@@ -15,6 +16,8 @@ from holdfast.routing.sums import add_counts, add_worker
 from holdfast.serving.refusals import INVALID_FIELD, OUT_OF_RANGE, QUEUE_NOT_FOUND, RefusedError
 
 SHARDS_AT_ONCE = 16
+_PARTIAL_S_MAX = 4.0
+_PARTIAL_SHARE = 0.8  # of the time that the caller has
 
 _STATS = TASKS["QueueStats"]
 
@@ -70,32 +73,53 @@ async def list_queues(
     method: Method, request: pb.ListQueuesRequest, shard_count: int, send: Send
 ) -> pb.ListQueuesResponse:
     """One page in the order of names. The token is the last name: every shard goes on after it."""
-    limit, pages = await _same_page_of_all(method, request, shard_count, send)
+    limit, pages, missing = await _same_page_of_all(method, request, shard_count, send)
     told = [(page.queues, bool(page.next_page_token)) for page in pages]
     queues, last = merge_by_name(told, lambda counts: counts.queue, add_counts, limit)
-    return pb.ListQueuesResponse(queues=queues, next_page_token=last)
+    return pb.ListQueuesResponse(queues=queues, next_page_token=last, missing_shards=missing)
 
 
 async def list_workers(
     method: Method, request: queues_pb2.ListWorkersRequest, shard_count: int, send: Send
 ) -> queues_pb2.ListWorkersResponse:
     """The same. A worker may have claims at several shards."""
-    limit, pages = await _same_page_of_all(method, request, shard_count, send)
+    limit, pages, missing = await _same_page_of_all(method, request, shard_count, send)
     told = [(page.workers, bool(page.next_page_token)) for page in pages]
     workers, last = merge_by_name(told, lambda worker: worker.worker, add_worker, limit)
-    return queues_pb2.ListWorkersResponse(workers=workers, next_page_token=worker_token(last))
+    return queues_pb2.ListWorkersResponse(
+        workers=workers, next_page_token=worker_token(last), missing_shards=missing
+    )  # fmt: skip
 
 
-async def _same_page_of_all(method: Method, request: Any, shard_count: int, send: Send) -> tuple[int, list[Any]]:
-    """How many items a page has, and the pages of all shards."""
+async def _same_page_of_all(
+    method: Method, request: Any, shard_count: int, send: Send
+) -> tuple[int, list[Any], list[int]]:
+    """How many items a page has, the pages of all shards, and which of these did not answer. That is a failure unless
+    the caller wants to know what the others know; if nobody answers, it is one all the same."""
     request.page_size = limit = _page_size(request.page_size)
     asked = request.SerializeToString()
-    pages = []
-    for answer in await _at_all(method, [(shard, asked) for shard in range(shard_count)], send):
-        if isinstance(answer, FAILURES):
+    pages, missing = [], []
+    failure: Failure | None = None
+    for shard, answer in enumerate(await _at_all(method, [(shard, asked) for shard in range(shard_count)], send)):
+        if not isinstance(answer, FAILURES):
+            pages.append(method.response.FromString(answer))
+        elif request.partial and (is_passing(answer) or may_pass_if_read(answer)):
+            missing.append(shard)
+            failure = failure or answer
+        else:
             raise answer
-        pages.append(method.response.FromString(answer))
-    return limit, pages
+    if failure is not None and not pages:
+        raise failure
+    return limit, pages, missing
+
+
+def answers_by_s(request: Any, deadline_s: float) -> float:
+    """Until when a shard must have answered. Where some may be missing, those without a leader do not use up the time
+    of the caller, who has to hear of the others."""
+    if not request.partial:
+        return deadline_s
+    now_s = time.monotonic()
+    return now_s + min(_PARTIAL_S_MAX, max(0.0, deadline_s - now_s) * _PARTIAL_SHARE)
 
 
 # By method: the field of its response that has the items.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.records import name_of
-from holdfast.routing.sets import QueueRoute
+from holdfast.routing.sets import QueueRoute, visible
 
 
 class Routes:
@@ -40,3 +40,13 @@ class Routes:
     def nodes(self) -> list[tuple[str, str]]:
         """Name and address of every broker, by name."""
         return [(name, node.address) for name, node in sorted(self._find_map().last_nodes.items())]
+
+
+def moved_queues(before: PartitionMap, after: PartitionMap) -> list[str]:
+    """The queues whose tasks are on other shards than they were."""
+    if before.queues is after.queues or before.cluster is None or after.cluster is None:
+        return []
+    changed = [
+        name for name in before.queues.keys() | after.queues.keys() if before.queues.get(name) != after.queues.get(name)
+    ]
+    return [name for name in changed if set(visible(before.route(name))) != set(visible(after.route(name)))]

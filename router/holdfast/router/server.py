@@ -11,6 +11,7 @@ from holdfast.cluster.admin import ClusterAdmin
 from holdfast.cluster.connect import connect
 from holdfast.cluster.etcd.api import Etcd
 from holdfast.cluster.follow import MapFollower
+from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.node_answers import NodeAnswers
 from holdfast.cluster.node_calls import NodeCalls
 from holdfast.cluster.store import MapStore
@@ -22,11 +23,11 @@ from holdfast.router.leaders import Leaders
 from holdfast.router.metrics import Metrics
 from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
-from holdfast.router.routes import Routes
+from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import BrokerChannels, RouterServer
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
-from holdfast.serving.refusals import etcd_unavailable, no_cluster
+from holdfast.serving.refusals import etcd_unavailable
 
 GC_THRESHOLDS = (50_000, 20, 50)  # as in brokers: many short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
@@ -107,6 +108,8 @@ class Router:
             call_s_default=config.call_seconds_default,
             message_bytes_max=config.message_bytes_max,
         )
+        self._routed_by = follower.map
+        follower.on_change.append(self._map_changed)
         # Only a last bound: within it, what is too much gets a typed refusal.
         self._rpc = RouterServer(
             self._gateway.handle,
@@ -165,13 +168,18 @@ class Router:
         if self._etcd is not None:
             await self._etcd.close()
 
+    def _map_changed(self, table: PartitionMap) -> None:
+        """Workers that wait for tasks of a queue that was spread or pinned wait at its new shards from now on."""
+        before, self._routed_by = self._routed_by, table
+        self._gateway.routes_changed(moved_queues(before, table))
+
     def _check_map(self) -> None:
         table = self._follower.map
         if table.cluster is not None:
             return
         if not table.revision:
             raise etcd_unavailable("this router has not been able to read the partition map yet")
-        raise no_cluster()
+        raise table.refusal_without_cluster()
 
     def readiness(self) -> tuple[bool, str]:
         if not self._started or self._stopping:

@@ -1,0 +1,30 @@
+"""How long a call that may be served by several shards waits for each of them. Pure: routers and clients do it alike.
+
+A shard that has lost its majority, or whose leader is silent, must not keep tasks of the others from their workers.
+"""
+
+from collections.abc import Hashable
+
+TRY_S_MAX = 2.0  # for one shard, so that one without a leader does not hold up the others
+GRACE_S = 1.0  # for the answers of the last shards when the others have said that there is nothing
+DOUBT_S = 3.0  # the same for a shard that may have claimed for this call: about as long as to elect a leader may take
+SICK_S = 5.0  # how long a shard that did not answer is not the one that is tried first
+
+
+class SickShards:
+    """Shards that did not answer: not for long, and not any more when another leader is known."""
+
+    def __init__(self) -> None:
+        self._until: dict[int, tuple[float, Hashable]] = {}
+
+    def failed(self, shard: int, now_s: float, leader: Hashable = None) -> None:
+        """`leader`: who is known to lead it, in any form that can be compared."""
+        self._until = {each: known for each, known in self._until.items() if known[0] > now_s}
+        self._until[shard] = (now_s + SICK_S, leader)
+
+    def answered(self, shard: int) -> None:
+        self._until.pop(shard, None)
+
+    def has(self, shard: int, now_s: float, leader: Hashable = None) -> bool:
+        until_s, led_by = self._until.get(shard, (0.0, leader))
+        return until_s > now_s and led_by == leader

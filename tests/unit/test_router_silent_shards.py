@@ -1,0 +1,287 @@
+"""Reserve over several shards of which one does not answer: it does not keep the tasks of the others."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from hashlib import blake2b
+from typing import Any
+
+import grpc
+import pytest
+
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing import patience
+from holdfast.routing.patience import SickShards
+from tests.unit.router_stage import Call, FakeBroker, Refusal, never, not_leader, task_id
+from tests.unit.test_router_passing import refusal_of
+from tests.unit.test_router_reserving import Shop
+
+LOST = 0  # the shard that does not answer
+LONG_S = 90.0  # the caller has time, and no test has as much
+
+
+pytestmark = pytest.mark.timeout(40)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TRY_S_MAX", 0.8), ("GRACE_S", 0.8), ("DOUBT_S", 1.2)):
+        monkeypatch.setattr(f"holdfast.router.reserving.{name}", value)
+
+
+@pytest.fixture
+async def shop(short: None) -> AsyncIterator[Shop]:
+    async with Shop() as built:
+        yield built
+
+
+def first_is(shard: int, shards: int = 3) -> str:
+    """A request id with which this shard is the first to be asked."""
+    return next(
+        name
+        for name in map(str, range(100))
+        if int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big") % shards == shard
+    )
+
+
+def lose(shop: Shop, how: str, *methods: str) -> None:
+    """The shard has lost its majority, so that everybody says that nobody leads; or its leader is silent, and the
+    others do not know of another one."""
+    for broker in shop.brokers:
+        for name in methods or ("Reserve", "AwaitTasks"):
+            broker.on[name] = _Lost(shop, how, broker, name)
+        broker.on["FindLeader"] = not_leader(None, 0)
+
+
+class _Lost:
+    def __init__(self, shop: Shop, how: str, broker: FakeBroker, name: str) -> None:
+        self._shop, self._how, self._broker, self._name = shop, how, broker, name
+
+    def __call__(self, call: Call) -> Any:
+        if call.shard != LOST:
+            shelf = self._shop.shelves[call.shard]
+            return shelf.reserve(call) if self._name == "Reserve" else shelf.await_tasks(call)
+        if self._how == "silent" and self._broker is self._shop.brokers[LOST]:
+            return never(call)
+        return not_leader(None, 0)
+
+
+HOW = pytest.mark.parametrize("how", ["leaderless", "silent"])
+
+
+@HOW
+@pytest.mark.parametrize(
+    ("request_id", "attempt", "wait_ms"),
+    [
+        ("", 1, 0),
+        (first_is(LOST), 1, 0),
+        (first_is(LOST), 1, 60_000),
+        (first_is(LOST), 2, 0),
+        (first_is(LOST), 2, 60_000),
+    ],
+)
+async def test_a_shard_that_does_not_answer_does_not_hold_up_the_others(
+    shop: Shop, how: str, request_id: str, attempt: int, wait_ms: int
+) -> None:
+    lose(shop, how)
+    for name in ("a", "b", "c")[: 1 if request_id else 3]:  # without an id, each begins at another shard
+        shop.shelves[1].put(name)
+        assert await shop.reserve(wait_ms, request_id, attempt=attempt, timeout_s=LONG_S) == [name]
+        shop.shelves[1].held.clear()
+
+
+@HOW
+async def test_nor_the_answer_that_there_is_nothing(shop: Shop, how: str) -> None:
+    lose(shop, how, "AwaitTasks")
+    shop.brokers[LOST].on["Reserve"] = pb.ReserveResponse()
+    assert await shop.reserve(200, first_is(1), timeout_s=LONG_S) == []
+    answer = await shop.call("AwaitTasks", pb.AwaitTasksRequest(queues=["q"], wait_ms=200), timeout_s=LONG_S)
+    assert not answer.ready
+
+
+@HOW
+async def test_a_task_that_comes_while_the_others_wait_is_claimed_at_once(shop: Shop, how: str) -> None:
+    lose(shop, how)
+    call = asyncio.create_task(shop.reserve(60_000, first_is(LOST), timeout_s=LONG_S))
+    await shop.brokers[2].wait_for("AwaitTasks")
+    shop.shelves[2].put("late")
+    assert await call == ["late"]
+
+
+@HOW
+async def test_it_is_not_tried_first_for_a_while(shop: Shop, how: str) -> None:
+    """Neither by a repeat nor by another call: it is only looked at, together with the others."""
+    lose(shop, how)
+    shop.shelves[1].put(*map(str, range(20)))
+    await shop.reserve(0, first_is(LOST), max_tasks=1, timeout_s=LONG_S)
+
+    def tried() -> int:
+        return sum(call.method == "Reserve" and call.shard == LOST for broker in shop.brokers for call in broker.calls)
+
+    before = tried()
+    for at in range(2):
+        shop.shelves[1].held.clear()
+        assert await shop.reserve(0, first_is(LOST), max_tasks=1, attempt=1 + at % 2, timeout_s=LONG_S)
+        assert await shop.reserve(0, max_tasks=1, timeout_s=LONG_S)
+        shop.shelves[1].held.clear()
+    assert tried() == before
+
+
+async def test_a_new_leader_in_the_map_ends_that(shop: Shop) -> None:
+    lose(shop, "leaderless")
+    shop.shelves[1].put("a")
+    assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == ["a"]
+    for broker in shop.brokers:
+        broker.on |= {
+            "Reserve": lambda call: shop.shelves[call.shard].reserve(call),
+            "AwaitTasks": lambda call: shop.shelves[call.shard].await_tasks(call),
+        }
+    shop.table.leaders[LOST] = (shop.brokers[2].address, 7)
+    for shelf in shop.shelves:
+        shelf.held.clear()
+        shelf.put(f"of {shelf.shard}")
+    assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == [f"of {LOST}"]
+
+
+async def test_so_does_an_answer(shop: Shop) -> None:
+    """While it counts as lost it is looked at all the same, so that its tasks are found when it is back."""
+    lose(shop, "leaderless")
+    shop.shelves[1].put("a")
+    assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == ["a"]
+    for broker in shop.brokers:
+        broker.on |= {
+            "Reserve": lambda call: shop.shelves[call.shard].reserve(call),
+            "AwaitTasks": lambda call: shop.shelves[call.shard].await_tasks(call),
+        }
+    shop.shelves[LOST].put("back")
+    shop.shelves[1].held.clear()
+    assert await shop.reserve(10_000, first_is(LOST), timeout_s=LONG_S) == ["back"]
+
+
+async def test_claims_that_came_too_late_are_given_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No id would find them again. The caller has its answer from another shard meanwhile."""
+    deliver, released = asyncio.Event(), asyncio.Event()
+
+    async def claim_late(_call: Call) -> pb.ReserveResponse:
+        await asyncio.shield(asyncio.ensure_future(deliver.wait()))
+        return pb.ReserveResponse(claims=[pb.Claim(task_id=task_id(LOST, 5), token=77)])
+
+    def release(call: Call) -> pb.ReleaseResponse:
+        released.set()
+        return shop.shelves[LOST].release(call)
+
+    lose(shop, "silent", "AwaitTasks")
+    shop.brokers[LOST].on |= {"Reserve": claim_late, "Release": release}
+    # It is on its way already when the call is cancelled.
+    monkeypatch.setattr("holdfast.router.wire._Call.cancel", lambda _call: False)
+    for _ in range(3):  # one of them begins at the lost shard
+        shop.shelves[1].put("mine")
+        assert await shop.reserve(timeout_s=LONG_S) == ["mine"]
+    deliver.set()
+    await asyncio.wait_for(released.wait(), 10)
+    assert shop.shelves[LOST].released == [task_id(LOST, 5)]
+
+
+async def test_claims_whose_answer_was_given_up_are_found_again(shop: Shop) -> None:
+    """By the same call, before it claims anything elsewhere: it says which request they belong to."""
+
+    async def claim_and_be_silent(call: Call) -> Any:
+        shop.shelves[LOST].held[call.request.claim_request_id] = ["claimed"]
+        shop.brokers[LOST].on["Reserve"] = shop.shelves[LOST].reserve
+        return await never(call)
+
+    shop.brokers[LOST].on |= {"Reserve": claim_and_be_silent, "FindLeader": not_leader(None, 0)}
+    for broker in shop.brokers[1:]:
+        broker.on["FindLeader"] = not_leader(None, 0)
+    shop.shelves[1].put("another")
+    assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == ["claimed"]
+    assert shop.shelves[1].waiting == ["another"]
+
+
+async def test_a_slow_shard_that_holds_claims_of_the_request_is_given_all_the_time(shop: Shop) -> None:
+    async def slowly(call: Call) -> pb.ReserveResponse:
+        await asyncio.sleep(1.5)  # more than one is given that may have nothing
+        return shop.shelves[LOST].reserve(call)
+
+    shop.shelves[LOST].held["mine"] = ["claimed before"]
+    shop.brokers[LOST].on["Reserve"] = slowly
+    for broker in shop.brokers:
+        broker.on["FindLeader"] = not_leader(None, 0)
+    shop.shelves[1].put("another")
+    began_s = time.monotonic()
+    assert await shop.reserve(0, "mine", attempt=2, timeout_s=LONG_S) == ["claimed before"]
+    assert time.monotonic() - began_s >= 1.5
+    assert shop.shelves[1].waiting == ["another"]
+
+
+async def test_claims_that_a_shard_holds_but_does_not_give_are_not_replaced_by_others(shop: Shop) -> None:
+    shop.shelves[LOST].held["mine"] = ["claimed before"]
+    answers = [Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", "Later.")] * 2
+
+    def busy(call: Call) -> Any:
+        return answers.pop() if answers else shop.shelves[LOST].reserve(call)
+
+    shop.brokers[LOST].on["Reserve"] = busy
+    shop.shelves[1].put("another")
+    assert await shop.reserve(10_000, "mine", attempt=2, timeout_s=LONG_S) == ["claimed before"]
+    assert shop.shelves[1].waiting == ["another"]
+
+
+async def test_nothing_is_not_the_answer_while_a_shard_may_hold_claims(shop: Shop) -> None:
+    lose(shop, "silent")
+    _, reason, _ = await refusal_of(shop.reserve(0, first_is(LOST), timeout_s=LONG_S))
+    assert reason == "OUTCOME_UNKNOWN"
+
+
+@HOW
+async def test_if_nobody_answers_that_is_what_is_told(shop: Shop, how: str) -> None:
+    answer = never if how == "silent" else not_leader(None, 0)
+    for broker in shop.brokers:
+        broker.on |= {"Reserve": answer, "AwaitTasks": answer, "FindLeader": not_leader(None, 0)}
+    _, reason, _ = await refusal_of(shop.reserve(500, "", timeout_s=LONG_S))
+    assert reason in ("NOT_LEADER", "OUTCOME_UNKNOWN")
+
+
+def test_a_sick_shard_is_forgotten_in_time_and_with_its_leader() -> None:
+    sick = SickShards()
+    sick.failed(3, 100.0, ("a", 1))
+    assert sick.has(3, 100.0, ("a", 1))
+    assert not sick.has(4, 100.0, ("a", 1))
+    assert not sick.has(3, 100.0, ("b", 2))
+    assert not sick.has(3, 100.0 + patience.SICK_S, ("a", 1))
+    sick.failed(4, 200.0)
+    assert list(sick._until) == [4], "what is over takes no room"
+    sick.answered(4)
+    assert not sick.has(4, 200.0)
+
+
+async def test_a_caller_that_hangs_up_says_nothing_about_the_leader(shop: Shop) -> None:
+    """Otherwise each worker that ends its wait would send the calls of all others round the replicas."""
+    shop.table.at_home("single", 1)
+    shop.brokers[1].on["Reserve"] = never
+    request = pb.ReserveRequest(
+        queues=["single"], max_tasks=1, lease_ms=5000, wait_ms=30_000, claim_request_id="mine"
+    )  # fmt: skip
+    waiting = asyncio.create_task(shop.call("Reserve", request))
+    await shop.brokers[1].wait_for("Reserve")
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await shop.brokers[1].wait_for_hang_up("Reserve")
+    while shop.admission.calls or shop.releases._forgotten:
+        await asyncio.sleep(0.01)
+    assert shop.leaders.named(1) == shop.brokers[1].address
+
+
+async def test_a_refusal_is_told_while_the_caller_still_listens(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes when it has just hung up leaves it in doubt whether something was claimed."""
+    for name in ("_PAUSE_FIRST_S", "_PAUSE_MAX_S"):  # so that there is an attempt at the last possible moment
+        monkeypatch.setattr(f"holdfast.router.leaders.{name}", 0.02)
+    shop.table.at_home("single", LOST)
+    lose(shop, "leaderless")
+    request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, claim_request_id="mine")
+    began_s = time.monotonic()
+    _, reason, _ = await refusal_of(shop.call("Reserve", request, timeout_s=2.0))
+    last_s = min(call.timeout_s or 0.0 for broker in shop.brokers for call in broker.calls if call.method == "Reserve")
+    assert reason == "NOT_LEADER"
+    assert time.monotonic() - began_s < 2.0
+    assert last_s > 0.17, "the last attempt began with so much time left"
