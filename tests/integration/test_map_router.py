@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
 def another_router(cluster: MapCluster, name: str, endpoints: str, **settings: object) -> Iterator[RouterProcess]:
     home = cluster.directory / name
     home.mkdir()
-    router = RouterProcess(home, free_ports(1)[0], endpoints, **settings)
+    router = RouterProcess(home, free_ports(1)[0], endpoints, **settings)  # type: ignore[arg-type]  # passed through
     try:
         router.launch()
         router.wait_serving()
