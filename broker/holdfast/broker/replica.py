@@ -18,7 +18,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.serving.refusals import RefusedError, shard_not_found
 
-LOOK_SECONDS = 0.25  # between looks at what changes slowly: clocks, members, who needs a snapshot
+LOOK_SECONDS = 0.5  # between looks at what changes slowly: clocks, members, who needs a snapshot
 
 
 @dataclass(frozen=True, slots=True)
