@@ -299,12 +299,12 @@ async def test_a_watch_over_restarts_has_no_gap(own_server: EtcdProcess, prefix:
     client, other = EtcdClient([own_server.endpoint], timeout_s=WAIT_S), EtcdClient([own_server.endpoint])
     async with watching(other, prefix, 0) as watcher:
         async with writing(client, prefix) as writer:
-            await writer.until_more(100)
-            await asyncio.to_thread(own_server.kill)
-            await asyncio.to_thread(own_server.start)
-            await writer.until_more(100)
-            await asyncio.to_thread(own_server.stop)
-            await asyncio.to_thread(own_server.start)
+            # Not killed: etcd 3.5.0 to 3.5.2, of which the package has one, may come back with other revisions of the
+            # same writes if it is killed while it is busy. The loss of a member is the next test.
+            for _ in range(2):
+                await writer.until_more(100)
+                await asyncio.to_thread(own_server.stop)
+                await asyncio.to_thread(own_server.start)
             await writer.until_more(100)
         await _check_history(client, writer.acknowledged, prefix, watcher)
     assert len(writer.unknown) <= 2, "more than what was under way"
