@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.server import ServerProcess
+from tests.integration.server import ServerProcess, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +26,11 @@ def holdfast(server: ServerProcess, *arguments: str) -> subprocess.CompletedProc
 
 
 def test_the_banner_says_where_things_are_and_how_to_go_on(server: ServerProcess) -> None:
+    first_task = f'holdfast enqueue default greet \'{{"name": "world"}}\' --address {server.address}'
+    wait_until(lambda: first_task in server.log_text, "the whole banner, which comes after the server serves")
     banner = server.log_text
-    assert server.address in banner
     assert f"http://127.0.0.1:{server.ops_port}/metrics" in banner
     assert str(server.data_dir) in banner
-    assert f'holdfast enqueue default greet \'{{"name": "world"}}\' --address {server.address}' in banner
 
 
 def test_enqueue_look_and_get(server: ServerProcess) -> None:
