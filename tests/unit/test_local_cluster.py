@@ -297,6 +297,26 @@ def test_up_starts_again_what_has_died_and_adds_nodes(stage: Stage) -> None:
     assert not stage.directory.exists()
 
 
+def test_a_port_that_somebody_holds_for_a_moment_is_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {server.name: server for server in stage.up().servers}
+    died = before["n2"].pid
+    assert died is not None
+    kill(died)
+    is_free, held = local_processes.port_is_free, {int(before["n2"].address.rpartition(":")[2])}
+
+    def look(host: str, port: int) -> bool:
+        if port in held:
+            held.remove(port)
+            return False
+        return is_free(host, port)
+
+    monkeypatch.setattr(local_processes, "port_is_free", look)
+    after = {server.name: server.address for server in stage.up().servers}
+    assert not held
+    assert after["n2"] == before["n2"].address
+    stage.down(purge=True)
+
+
 def test_one_node_can_be_stopped_or_taken_out(stage: Stage) -> None:
     before = pids(stage.up())
     (stage.directory / "n2").mkdir()

@@ -325,7 +325,7 @@ class _Start:
         is_new = not local_servers.data_path(self._directory, member.name).exists()
         ports = dict(member.ports)
         for purpose, port in member.ports.items():
-            if local_processes.port_is_free(HOST, port):
+            if local_processes.port_becomes_free(HOST, port):
                 continue
             if not is_new or (member.name, purpose) == (ROUTER, "port"):
                 raise _port_taken(member.name, port)

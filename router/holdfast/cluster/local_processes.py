@@ -19,6 +19,8 @@ _LOOK_EVERY_S = 0.05
 _TAIL_BYTES = 16_384
 # Below the ports that systems hand out for outgoing connections, so that none of those takes one in between.
 _PORTS = range(20_000, 32_000)
+_PORT_LOOKS = 10
+_PORT_LOOK_EVERY_S = 0.05
 _PORT_ATTEMPTS = 200
 
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # of this process: whoever has died is taken off the kernel's list
@@ -158,6 +160,15 @@ def port_is_free(host: str, port: int) -> bool:
                 return False
             raise
     return True
+
+
+def port_becomes_free(host: str, port: int) -> bool:
+    """Whether it is free at once or in a moment: whoever looks for free ports holds each of them that long."""
+    for _ in range(_PORT_LOOKS):
+        if port_is_free(host, port):
+            return True
+        time.sleep(_PORT_LOOK_EVERY_S)
+    return False
 
 
 def free_port(host: str, taken: set[int]) -> int:
