@@ -1,6 +1,7 @@
 """Numbers that make no sense are refused by the name of their field: by the client if they cannot be sent at all, by
 the server otherwise."""
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -174,5 +175,7 @@ async def test_a_number_that_makes_no_sense_is_refused_by_the_name_of_its_field(
 
 
 async def test_a_limit_without_an_end_is_as_good_as_any(client: AsyncClient) -> None:
+    """Such calls used to hang for ever: here that is a failure of this test, not of the whole run."""
     for timeout_s in (math.inf, 2**70, 10**400, 1e12):
-        await client.list_queues(timeout_s=timeout_s)
+        async with asyncio.timeout(30):
+            assert await client.list_queues(timeout_s=timeout_s) is not None
