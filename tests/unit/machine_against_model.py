@@ -159,7 +159,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
             assert self.machine.worker_claims(worker) == picture["workers"][worker]
         for queue in QUEUES:
             for scope, name in ((keys.SCOPE_TENANT, b"blue"), (keys.SCOPE_KEY, b"disk")):
-                assert self.machine.running(queue, scope, name) == picture["running"][queue, scope, name]
+                assert self.machine.running(keys.running(queue, scope, name)) == picture["running"][queue, scope, name]
 
     def check_budgets(self) -> None:
         """Dead if and only if a budget is spent or the worker gave up: what waits still has a claim and an attempt."""

@@ -198,7 +198,7 @@ def test_a_leader_is_told_whose_claims_ended_in_order_and_once(shard: Shard) -> 
 
 def running(shard: Shard) -> list[int]:
     pairs = ((keys.SCOPE_TENANT, b"blue"), (keys.SCOPE_KEY, b"disk"), (keys.SCOPE_TENANT, b"disk"))
-    return [shard.machine.running(QUEUE, *pair) for pair in pairs]
+    return [shard.machine.running(keys.running(QUEUE, *pair)) for pair in pairs]
 
 
 @pytest.mark.parametrize("end", ["ack", "fail", "dead", "release", "snooze", "expire", "cancelled"])

@@ -130,6 +130,34 @@ def test_a_cap_that_is_raised_opens() -> None:
     assert len(bench.take(5)) == 2
 
 
+@pytest.mark.parametrize("limit", ["tenant_concurrency_max", "key_concurrency_max"])
+def test_what_was_on_its_way_when_a_cap_was_set_counts(limit: str) -> None:
+    bench = Bench()
+    bench.enqueue(5, b"a", b"x")
+    picked = bench.pick(2)
+    assert picked is not None
+    bench.set_limits(**{limit: 3})
+    assert len(bench.take(5)) == 1
+    bench.apply(picked)
+    assert bench.pick() is None
+    bench.finish(*picked.task_ids)
+    assert len(bench.take(5)) == 2
+
+
+def test_the_oldest_is_taken_though_its_lane_was_never_read() -> None:
+    """Its place is in the index by age: the lane itself need not be read for it."""
+    bench = Bench(oldest_share_percent=50)
+    low = bench.enqueue(3, b"a", priority=1)
+    bench.enqueue(9, b"b", priority=9)
+    bench.start()
+    first = bench.take(6)
+    assert first[1::2] == low
+    ring = bench.scheduler._windows[QUEUE].band(1).ring
+    assert ring is not None
+    assert b"a" not in ring.known
+    assert sorted([*first, *bench.take_all(2)]) == sorted(bench.enqueued)
+
+
 def test_the_oldest_that_is_blocked_is_passed_over() -> None:
     bench = Bench(tenant_concurrency_max=1, oldest_share_percent=100)
     bench.enqueue(3, b"a")
@@ -318,15 +346,15 @@ def test_picks_that_are_dropped_spent_nothing() -> None:
     assert len(bench.take(5)) == 2
 
 
-def test_buckets_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "BUCKETS_HELD_MAX", 10)
+def test_gates_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "GATES_HELD_MAX", 10)
     bench = Bench(tenant_rate=Rate(1, 1))
     for _ in range(2):
         bench.enqueue_all([(b"t%03d" % number, b"") for number in range(100)])
     assert len(bench.take_all(3)) == 100
     bench.enqueue(1)
     bench.take()
-    assert len(bench.scheduler._windows[QUEUE].gates._buckets) <= 10
+    assert len(bench.scheduler._windows[QUEUE].gates._tenants) <= 10
     bench.scheduler.limits_changed(QUEUE)
     assert bench.take_all(3) == [], "what is forgotten is in the state"
 

@@ -279,7 +279,8 @@ class SchedulerTraffic(RuleBasedStateMachine):
         window = self.scheduler._windows.get(QUEUE)
         if window is not None:
             assert self.look(1) is None
-            assert not window.gates._coming
+            gates = window.gates
+            assert not any(gate.coming for gate in (*gates._tenants.values(), *gates._keys.values()))
             assert not window.lines.claiming
             if not self.limits.has_any:
                 assert (window.rings, window.shelf.lanes, window.lines.size) == (0, 0, 0)
@@ -301,11 +302,15 @@ class SchedulerTrafficWithCaps(SchedulerTrafficOfLanes):
     caps = (0, 1, 2)
 
 
-@pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that short lines and a few lanes need several."""
+@pytest.fixture(params=["little is held", "all is held"], autouse=True)
+def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that short lines and a few lanes need several pages, with room to hold all lanes at once or without."""
     monkeypatch.setattr(lines, "REFILL_TASKS", 3)
     monkeypatch.setattr(lines, "LANE_REFILL_TASKS", 1)
+    monkeypatch.setattr(lines, "MARKED_EACH", 2)
+    monkeypatch.setattr(scheduler_module, "SPARES_MAX", 3)
+    if request.param == "all is held":
+        return
     monkeypatch.setattr(ages, "AGES_PAGE", 2)
     monkeypatch.setattr(ages, "_HELD_MAX", 4)
     monkeypatch.setattr(lanes, "LANES_PAGE", 2)

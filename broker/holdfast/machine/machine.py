@@ -46,7 +46,7 @@ from holdfast.machine.handlers.scheduling import apply_drop_schedule, apply_fire
 from holdfast.machine.handlers.settling import apply_ack, apply_fail, apply_release
 from holdfast.machine.handlers.sharing import apply_deal_shares
 from holdfast.machine.handlers.timing import apply_expire, apply_lapse, apply_promote
-from holdfast.machine.keys import running, worker
+from holdfast.machine.keys import worker
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.operator_entries import (
     DealShares,
@@ -154,9 +154,9 @@ class Machine:
         """How many claims a worker holds."""
         return self._draft.count(worker(name))
 
-    def running(self, queue: bytes, scope: int, name: bytes) -> int:
-        """How many claims a tenant (keys.SCOPE_TENANT) or a limit key (keys.SCOPE_KEY) of a queue has."""
-        return self._draft.count(running(queue, scope, name))
+    def running(self, key: bytes) -> int:
+        """How many claims a tenant or a limit key of a queue has, of a RUNNING key."""
+        return self._draft.count(key)
 
     def claims_of_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
         """The claims that a reserve call was given before and that still hold."""

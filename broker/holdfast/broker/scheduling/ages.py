@@ -2,22 +2,24 @@
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from holdfast.broker.scheduling.lines import Place
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.rows import Aged
 
 AGES_PAGE = 64
-_HELD_MAX = 4 * AGES_PAGE
+AGES_PAGE_FIRST = 4  # who is behind the oldest has often gone, also from the index, when it comes to him
+_HELD_MAX = AGES_PAGE
 
 
 class Elder(NamedTuple):
     """A ready task, and where it waits."""
 
-    sequence: int
+    place: Place
     priority: int
     tenant: bytes
     limit_key: bytes
@@ -40,18 +42,19 @@ class Ages:
         self._returned: list[Elder] = []  # a heap
         self._live: set[int] = set()
 
-    def came(self, elder: Elder) -> None:
+    def came(self, place: Place, priority: int, tenant: bytes, limit_key: bytes) -> None:
         """A task became ready, or is ready again."""
-        if elder.sequence < self._cursor:
+        sequence = place[0]
+        if sequence < self._cursor:
             if len(self._returned) >= _HELD_MAX:
-                self._rewind(elder.sequence)
+                self._rewind(sequence)
                 return
-            heapq.heappush(self._returned, elder)
-            self._live.add(elder.sequence)
+            heapq.heappush(self._returned, Elder(place, priority, tenant, limit_key))
+            self._live.add(sequence)
         elif self._complete and len(self._line) < _HELD_MAX:
-            self._line.append(elder)
-            self._live.add(elder.sequence)
-            self._cursor = elder.sequence + 1
+            self._line.append(Elder(place, priority, tenant, limit_key))
+            self._live.add(sequence)
+            self._cursor = sequence + 1
         else:
             self._complete = False
 
@@ -63,53 +66,63 @@ class Ages:
         """Nothing before this place is ready."""
         self._cursor = max(self._cursor, sequence)
 
-    def head(self, claiming: set[int]) -> Elder | None:
+    def head(self, claiming: Container[int]) -> Elder | None:
         """The oldest that is ready and not on its way to a claim."""
-        while True:
-            head = self._first()
-            if head is not None:
-                return head
-            if self._complete:
-                return None
-            self._refill(claiming)
+        page_rows = min(AGES_PAGE_FIRST, AGES_PAGE)
+        while (head := self._first()) is None and not self._complete:
+            self._refill(claiming, page_rows)
+            page_rows = min(AGES_PAGE, page_rows * 4)
+        return head
 
-    def elders(self, claiming: set[int], count_max: int) -> Iterator[Elder]:
-        """The oldest ones in order, as far as they are held; nothing may change meanwhile."""
+    def elders(self, claiming: Container[int], count_max: int) -> Iterator[Elder]:
+        """The oldest ones in order; nothing may change meanwhile."""
         if self.head(claiming) is None:
             return
-        held = heapq.merge(self._line, sorted(self._returned)) if self._returned else self._line
-        yield from islice((elder for elder in held if elder.sequence in self._live), count_max)
+        held: Iterable[Elder] = heapq.merge(self._line, sorted(self._returned)) if self._returned else self._line
+        while True:
+            for elder in held:
+                if elder.place[0] in self._live:
+                    yield elder
+                    count_max -= 1
+                    if not count_max:
+                        return
+            if self._complete:
+                return
+            known = len(self._line)
+            self._refill(claiming, AGES_PAGE)
+            held = islice(self._line, known, None)
 
-    def mark(self, claiming: set[int]) -> int:
+    def mark(self, claiming: Container[int]) -> int:
         """No such task has a smaller sequence."""
         head = self.head(claiming)
-        return self._cursor if head is None else min(head.sequence, self._cursor)
+        return self._cursor if head is None else min(head.place[0], self._cursor)
 
     def _first(self) -> Elder | None:
         line, returned, live = self._line, self._returned, self._live
-        while line and line[0].sequence not in live:
+        while line and line[0].place[0] not in live:
             line.popleft()
-        while returned and returned[0].sequence not in live:
+        while returned and returned[0].place[0] not in live:
             heapq.heappop(returned)
         if returned and (not line or returned[0] < line[0]):
             return returned[0]
         return line[0] if line else None
 
-    def _refill(self, claiming: set[int]) -> None:
+    def _refill(self, claiming: Container[int], page_rows: int) -> None:
         start = self._prefix + self._cursor.to_bytes(8, "big")
-        rows = self._kv.scan(start, keys.after_prefix(self._prefix), AGES_PAGE)
+        rows = self._kv.scan(start, keys.after_prefix(self._prefix), page_rows)
         for key, row in rows:
             sequence = keys.ready_sequence(key)
             self._cursor = sequence + 1
             if sequence not in claiming:
                 aged = Aged.decode(row)
-                self._line.append(Elder(sequence, aged.priority, aged.tenant, aged.limit_key))
+                place = sequence, aged.task_id, aged.size_bytes
+                self._line.append(Elder(place, aged.priority, aged.tenant, aged.limit_key))
                 self._live.add(sequence)
-        self._complete = len(rows) < AGES_PAGE
+        self._complete = len(rows) < page_rows
 
     def _rewind(self, sequence: int) -> None:
         first = self._first()
-        self._cursor = min(sequence, self._cursor if first is None else first.sequence)
+        self._cursor = min(sequence, self._cursor if first is None else first.place[0])
         self._line.clear()
         self._returned.clear()
         self._live.clear()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from holdfast.broker.policies import Limits, QueuePolicy, TenantPolicy
-from holdfast.broker.scheduling.lines import Spot
+from holdfast.broker.scheduling.lines import Names, Spot
 from holdfast.limits.buckets import NEVER_MS, Bucket, Level, Rate
 from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
 from holdfast.machine import keys
@@ -19,7 +19,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.rows import Bucket as BucketRow
 
-BUCKETS_HELD_MAX = 4096
+GATES_HELD_MAX = 4096  # of tenants, and of limit keys
 FORGET_STEP_MS = 60_000
 PLENTY = 1 << 62
 
@@ -52,6 +52,7 @@ class Rules:
     limited: bool  # there is something to look at before a claim
     weighted: bool
     tenants_limited: bool  # some tenant may be closed
+    tenants_rated: bool  # some tenant has a rate
     keys_limited: bool
     tenant: TenantPolicy  # of those that have none of their own
     rates_since_ms: int  # levels of buckets from before say nothing any more
@@ -63,6 +64,7 @@ class Rules:
         concurrency_max = concurrency_max if allowance.concurrency is None else allowance.concurrency
         rate = rate if allowance.rate is None else allowance.rate
         tenant = TenantPolicy(1, limits.tenant_concurrency_max, limits.tenant_rate)
+        tenants = (tenant, *limits.tenants.values())
         return Rules(
             policy.paused,
             policy.oldest_share_percent,
@@ -72,9 +74,8 @@ class Rules:
             limits,
             limited=policy.paused or limits.has_any or concurrency_max is not None or rate is not None,
             weighted=bool(limits.tenants),
-            tenants_limited=any(
-                each.concurrency_max or each.rate is not None for each in (tenant, *limits.tenants.values())
-            ),
+            tenants_limited=any(each.concurrency_max or each.rate is not None for each in tenants),
+            tenants_rated=any(each.rate is not None for each in tenants),
             keys_limited=bool(limits.key_concurrency_max or limits.key_rate is not None),
             tenant=tenant,
             rates_since_ms=policy.rates_since_ms,
@@ -83,10 +84,12 @@ class Rules:
     def weight(self, tenant: bytes) -> int:
         return self.limits.tenants.get(tenant, self.tenant).weight if self.weighted else 1
 
-    def rate_of(self, scope: int, name: bytes) -> Rate | None:
-        if scope == keys.SCOPE_QUEUE:
-            return self.rate
-        return self.limits.key_rate if scope == keys.SCOPE_KEY else self.limits.tenants.get(name, self.tenant).rate
+    def limits_of(self, scope: int, name: bytes) -> tuple[int, Rate | None]:
+        """The cap, 0 if there is none, and the rate of a tenant or a limit key."""
+        if scope == keys.SCOPE_KEY:
+            return self.limits.key_concurrency_max, self.limits.key_rate
+        tenant = self.limits.tenants.get(name, self.tenant)
+        return tenant.concurrency_max, tenant.rate
 
 
 def _parts_of_tenants(limits: Limits, part: Part) -> Limits:
@@ -103,12 +106,27 @@ def _parts_of_tenants(limits: Limits, part: Part) -> Limits:
     )
 
 
+class Gate:
+    """Of one tenant or limit key that has limits, or of the queue itself."""
+
+    __slots__ = ("bucket", "cap", "coming", "name", "rate", "running_key", "scope")
+
+    def __init__(self, queue: bytes, scope: int, name: bytes) -> None:
+        self.scope = scope
+        self.name = name
+        self.running_key = keys.running(queue, scope, name)
+        self.cap = 0  # on claims at the same time; 0: none
+        self.rate: Rate | None = None
+        self.bucket: Bucket | None = None  # once the rate was asked for
+        self.coming = 0  # claims on their way
+
+
 class Gates:
     """The gates of one queue."""
 
     __slots__ = (
-        "_buckets", "_coming", "_in_use", "_kv", "_machine", "_most_in_use", "_now_ms", "_queue", "_short_of_rate",
-        "_short_of_slots", "rules",
+        "_in_use", "_keys", "_kv", "_machine", "_most_in_use", "_now_ms", "_of_queue", "_queue", "_short_of_rate",
+        "_short_of_slots", "_tenants", "rules",
     )  # fmt: skip
 
     def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
@@ -117,19 +135,30 @@ class Gates:
         self._queue = queue
         self._now_ms = now_ms
         self.rules = rules
-        self._coming: dict[Name, int] = {}  # claims on their way
-        self._buckets: dict[Name, Bucket] = {}
+        self._of_queue = Gate(queue, keys.SCOPE_QUEUE, b"")
+        self._of_queue.rate = rules.rate
+        self._tenants: dict[bytes, Gate] = {}
+        self._keys: dict[bytes, Gate] = {}
         self._short_of_slots = False  # somebody wanted more
         self._short_of_rate = False
         self._in_use = 0  # of the cap, when there was last looked for room
         self._most_in_use = 0
 
-    def change_rules(self, rules: Rules) -> None:
-        """From now on: until now the queue's bucket gained by the former rate, also if nobody has asked for long."""
-        bucket = self._buckets.get((keys.SCOPE_QUEUE, b""))
-        if bucket is not None and rules.rate is not None:
-            bucket.change_rate(rules.rate, self._now_ms())
+    def change_rules(self, rules: Rules, claiming: Iterable[Names]) -> None:
+        """From now on: until now the queue's bucket gained by the former rate, also if nobody has asked for long.
+
+        What is on its way to a claim is counted anew: where nothing had limits, it was not.
+        """
+        of_queue = self._of_queue
+        if of_queue.bucket is not None and rules.rate is not None:
+            of_queue.bucket.change_rate(rules.rate, self._now_ms())
+        of_queue.rate = rules.rate
         self.rules = rules
+        for gate in (*self._tenants.values(), *self._keys.values()):
+            gate.coming = 0
+            gate.cap, gate.rate = rules.limits_of(gate.scope, gate.name)
+        for tenant, limit_key in claiming:
+            self.adopt(tenant, limit_key)
 
     # --- looks ------------------------------------------------------------------------------------------------
 
@@ -145,7 +174,7 @@ class Gates:
             self._in_use = coming + (0 if row is None else row.claimed)
             slots = max(0, rules.concurrency_max - self._in_use)
         if rules.rate is not None:
-            bucket = self._bucket((keys.SCOPE_QUEUE, b""), rules.rate, now_ms)
+            bucket = self._bucket(self._of_queue, rules.rate, now_ms)
             tokens = bucket.available(now_ms)
             if slots and not tokens:
                 wake_ms = bucket.ready_at_ms(now_ms)
@@ -161,32 +190,31 @@ class Gates:
         self._most_in_use = 0
         return use
 
-    def closed(self, scope: int, name: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
-        """None if a task of the tenant or the limit key may be claimed; otherwise when to look again.
+    def tenant_closed(self, tenant: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
+        """None if a task of the tenant may be claimed; otherwise when to look again.
 
         Into `blocked` goes what a rate holds up, and until when.
         """
-        rules = self.rules
-        if scope == keys.SCOPE_KEY:
-            if not name or not rules.keys_limited:
-                return None
-            cap, rate = rules.limits.key_concurrency_max, rules.limits.key_rate
-        else:
-            if not name or not rules.tenants_limited:
-                return None
-            _, cap, rate = rules.limits.tenants.get(name, rules.tenant)
-        if cap:
-            running = self._machine.running(self._queue, scope, name) + self._coming.get((scope, name), 0)
-            if running >= cap:
-                return UNTIL_FREED
+        if not tenant or not self.rules.tenants_limited:
+            return None
+        return self._closed(self._tenants.get(tenant) or self._tenant(tenant), now_ms, blocked)
+
+    def key_closed(self, limit_key: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
+        """The same of a limit key."""
+        if not limit_key or not self.rules.keys_limited:
+            return None
+        return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
+
+    def _closed(self, gate: Gate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
+        if gate.cap and self._machine.running(gate.running_key) + gate.coming >= gate.cap:
+            return UNTIL_FREED
+        rate = gate.rate
         if rate is not None:
-            bucket = self._buckets.get((scope, name))
-            if bucket is None or bucket.rate is not rate:
-                bucket = self._bucket((scope, name), rate, now_ms)
+            bucket = self._bucket(gate, rate, now_ms)
             if not bucket.available(now_ms):
                 until_ms = bucket.ready_at_ms(now_ms)
                 if blocked is not None:
-                    blocked[scope, name] = until_ms
+                    blocked[gate.scope, gate.name] = until_ms
                 return until_ms
         return None
 
@@ -194,105 +222,119 @@ class Gates:
 
     def take(self, tenant: bytes, limit_key: bytes, now_ms: int) -> None:
         """One more is on its way to a claim, after its gates were found open; `take_of_queue` comes for all of them."""
-        rules, coming = self.rules, self._coming
-        if tenant:
-            name = keys.SCOPE_TENANT, tenant
-            coming[name] = coming.get(name, 0) + 1
-            if rules.tenants_limited:
-                rate = rules.limits.tenants.get(tenant, rules.tenant).rate
-                if rate is not None:
-                    self._bucket(name, rate, now_ms).take(1, now_ms)
-        if limit_key:
-            name = keys.SCOPE_KEY, limit_key
-            coming[name] = coming.get(name, 0) + 1
-            rate = rules.limits.key_rate
-            if rate is not None:
-                self._bucket(name, rate, now_ms).take(1, now_ms)
+        rules = self.rules
+        if tenant and rules.tenants_limited:
+            self._take(self._tenants.get(tenant) or self._tenant(tenant), now_ms)
+        if limit_key and rules.keys_limited:
+            self._take(self._keys.get(limit_key) or self._key(limit_key), now_ms)
+
+    def _take(self, gate: Gate, now_ms: int) -> None:
+        gate.coming += 1
+        if gate.rate is not None:
+            self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
 
     def take_of_queue(self, count: int, now_ms: int) -> None:
         """So many more are on their way, no more than there was room for just now."""
         self._most_in_use = max(self._most_in_use, self._in_use + count)
         if self.rules.rate is not None:
-            self._bucket((keys.SCOPE_QUEUE, b""), self.rules.rate, now_ms).take(count, now_ms)
+            self._bucket(self._of_queue, self.rules.rate, now_ms).take(count, now_ms)
 
     def settle(self, tenant: bytes, limit_key: bytes) -> None:
         """One is on its way no more."""
-        if tenant:
-            self._settle((keys.SCOPE_TENANT, tenant))
-        if limit_key:
-            self._settle((keys.SCOPE_KEY, limit_key))
+        rules = self.rules
+        if tenant and rules.tenants_limited:
+            self._tenants[tenant].coming -= 1
+        if limit_key and rules.keys_limited:
+            self._keys[limit_key].coming -= 1
 
     def give_back(self, tenant: bytes, limit_key: bytes, taken_ms: int) -> None:
         """One is on its way no more and was not claimed: its tokens come back."""
         self.settle(tenant, limit_key)
         now_ms = self._now_ms()
-        for name in (keys.SCOPE_QUEUE, b""), (keys.SCOPE_TENANT, tenant), (keys.SCOPE_KEY, limit_key):
-            bucket = self._buckets.get(name)
-            if bucket is not None:
-                bucket.give_back(1, taken_ms, now_ms)
+        for gate in (self._of_queue, self._tenants.get(tenant), self._keys.get(limit_key)):
+            if gate is not None and gate.bucket is not None:
+                gate.bucket.give_back(1, taken_ms, now_ms)
 
     def adopt(self, tenant: bytes, limit_key: bytes) -> None:
         """One is on its way since before a fresh start."""
-        for name in (keys.SCOPE_TENANT, tenant), (keys.SCOPE_KEY, limit_key):
-            if name[1]:
-                self._coming[name] = self._coming.get(name, 0) + 1
+        if tenant and self.rules.tenants_limited:
+            self._tenant(tenant).coming += 1
+        if limit_key and self.rules.keys_limited:
+            self._key(limit_key).coming += 1
 
     def adopt_levels(self, levels: list[BucketLevel]) -> None:
         """What is left after claims that the state does not have yet."""
         for level in levels:
-            name = level.scope, level.name
-            rate = self.rules.rate_of(*name)
-            if rate is not None:
-                self._buckets[name] = Bucket(rate, Level(level.level_micro, level.at_ms))
+            gate = self._of_queue
+            if level.scope == keys.SCOPE_TENANT:
+                gate = self._tenant(level.name)
+            elif level.scope == keys.SCOPE_KEY:
+                gate = self._key(level.name)
+            if gate.rate is not None:
+                gate.bucket = Bucket(gate.rate, Level(level.level_micro, level.at_ms))
 
     def levels(self, spots: Iterable[Spot], now_ms: int) -> list[BucketLevel]:
         """What is left in the buckets of which these took tokens, for the log."""
         rules = self.rules
-        names: list[Name] = [] if rules.rate is None else [(keys.SCOPE_QUEUE, b"")]
-        if rules.tenants_limited:
-            names += [(keys.SCOPE_TENANT, tenant) for tenant in {spot[2] for spot in spots}]
+        gates = [] if rules.rate is None else [self._of_queue]
+        if rules.tenants_rated:
+            gates += [self._tenants[tenant] for tenant in {spot[2] for spot in spots} if tenant]
         if rules.limits.key_rate is not None:
-            names += [(keys.SCOPE_KEY, limit_key) for limit_key in {spot[3] for spot in spots}]
+            gates += [self._keys[limit_key] for limit_key in {spot[3] for spot in spots} if limit_key]
         found = []
-        for name in names:
-            bucket = self._buckets.get(name)
-            if bucket is not None:
-                level = bucket.level(now_ms)
-                found.append(BucketLevel(self._queue, *name, level.level_micro, level.at_ms, _forget_ms(bucket)))
+        for gate in gates:
+            if gate.bucket is not None:
+                level = gate.bucket.level(now_ms)
+                forget_ms = _forget_ms(gate.bucket)
+                found.append(BucketLevel(self._queue, gate.scope, gate.name, level.level_micro, level.at_ms, forget_ms))
         return found
 
+    # --- the gates that are held ------------------------------------------------------------------------------
+
     def shrink(self) -> None:
-        """Forgets buckets whose level is in the state; but not the queue's, which is one."""
-        if len(self._buckets) > BUCKETS_HELD_MAX:
-            self._buckets = {
-                name: bucket
-                for name, bucket in self._buckets.items()
-                if name[0] == keys.SCOPE_QUEUE or self._coming.get(name)
-            }
+        """Forgets gates of which nothing is on its way: the levels of their buckets are in the state."""
+        if len(self._tenants) > GATES_HELD_MAX:
+            self._tenants = {name: gate for name, gate in self._tenants.items() if gate.coming}
+        if len(self._keys) > GATES_HELD_MAX:
+            self._keys = {name: gate for name, gate in self._keys.items() if gate.coming}
 
-    def _settle(self, name: Name) -> None:
-        coming = self._coming.pop(name, 0) - 1
-        if coming > 0:
-            self._coming[name] = coming
+    def _tenant(self, name: bytes) -> Gate:
+        gate = self._tenants.get(name)
+        if gate is None:
+            gate = self._made(keys.SCOPE_TENANT, name)
+            self._tenants[name] = gate
+        return gate
 
-    def _bucket(self, name: Name, rate: Rate, now_ms: int) -> Bucket:
-        bucket = self._buckets.get(name)
+    def _key(self, name: bytes) -> Gate:
+        gate = self._keys.get(name)
+        if gate is None:
+            gate = self._made(keys.SCOPE_KEY, name)
+            self._keys[name] = gate
+        return gate
+
+    def _made(self, scope: int, name: bytes) -> Gate:
+        if len(self._tenants) + len(self._keys) >= 4 * GATES_HELD_MAX:
+            self.shrink()
+        gate = Gate(self._queue, scope, name)
+        gate.cap, gate.rate = self.rules.limits_of(scope, name)
+        return gate
+
+    def _bucket(self, gate: Gate, rate: Rate, now_ms: int) -> Bucket:
+        bucket = gate.bucket
         if bucket is None:
-            if len(self._buckets) >= 2 * BUCKETS_HELD_MAX:
-                self.shrink()
-            level = self._stored_level(name)
-            if name[0] == keys.SCOPE_QUEUE and self.rules.is_dealt:
+            level = self._stored_level(gate)
+            if gate is self._of_queue and self.rules.is_dealt:
                 # Others may have had the share until now. So it is not full, nor has it gained anything meanwhile.
                 level = Level(0 if level is None else level.level_micro, now_ms)
-            bucket = self._buckets[name] = Bucket(rate, level)
+            bucket = gate.bucket = Bucket(rate, level)
         elif bucket.rate is not rate:
             bucket.change_rate(rate, now_ms)
         return bucket
 
-    def _stored_level(self, name: Name) -> Level | None:
+    def _stored_level(self, gate: Gate) -> Level | None:
         """None: full. What was stored before the rates changed was counted, or forgotten, by another rate; then the
         bucket is taken to have been empty when they did."""
-        row = self._kv.get(keys.bucket(self._queue, *name))
+        row = self._kv.get(keys.bucket(self._queue, gate.scope, gate.name))
         level = None if row is None else Level(*BucketRow.decode(row)[:2])
         since_ms = self.rules.rates_since_ms
         if since_ms and (level is None or level.at_ms < since_ms):

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from holdfast.broker.scheduling.lines import Line, Lines
-from holdfast.broker.scheduling.turns import Looks, Page, Turns
+from holdfast.broker.scheduling.turns import Looks, Page, Spares, Turns
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.rows import Lane as LaneRow
@@ -66,24 +66,46 @@ class _Seeds(NamedTuple):
 class Band:
     """The ready tasks of one priority of a queue. Without `ring` there are only those of the plain lane."""
 
-    __slots__ = ("line", "priority", "ring")
+    __slots__ = ("_left", "line", "priority", "ring")
 
     def __init__(self, priority: int, line: Line) -> None:
         self.priority = priority
         self.line = line
         self.ring: Ring | None = None
+        self._left: Ring | None = None  # the last one, for its spares
+
+    def open_ring(self, shelf: "Shelf") -> "Ring":
+        """A task of another lane came."""
+        if self._left is None:
+            self.ring = Ring(shelf, self, walks=False)
+        else:
+            self.ring, self._left = self._left, None
+            self.ring.begin_again()
+        return self.ring
+
+    def leave_ring(self) -> None:
+        """There is only the plain lane left, if at all."""
+        self.ring, self._left = None, self.ring
+
+    def forget_spares(self) -> None:
+        for ring in (self.ring, self._left):
+            if ring is not None:
+                ring.forget_spares()
 
 
 class Shelf:
     """What the rings of a queue share."""
 
-    __slots__ = ("kv", "lanes", "lines", "looks", "lost_keys", "next_sequence", "queue")
+    __slots__ = ("kv", "lanes", "lines", "looks", "lost_keys", "next_sequence", "queue", "spares")
 
-    def __init__(self, kv: OrderedKV, queue: bytes, lines: Lines, next_sequence: Callable[[], int]) -> None:
+    def __init__(
+        self, kv: OrderedKV, queue: bytes, lines: Lines, next_sequence: Callable[[], int], spares: Spares
+    ) -> None:
         self.kv = kv
         self.queue = queue
         self.lines = lines
         self.next_sequence = next_sequence
+        self.spares = spares
         self.looks = Looks()
         self.lanes = 0  # that are held
         self.lost_keys = False  # a lane was forgotten that is blocked by its limit key
@@ -101,7 +123,9 @@ class Keys(Turns[Lane]):
         names = seeds.limit_keys if seeds is not None and seeds.is_all else None
         walk_from = None if names is not None else b"" if resume is None else resume + b"\0"
         stays = None if tenant.name else b""
-        super().__init__(walk_from, held_max=KEYS_HELD_MAX, aside_max=KEYS_HELD_MAX, stays=stays, few=True)
+        super().__init__(
+            walk_from, held_max=KEYS_HELD_MAX, aside_max=KEYS_HELD_MAX, stays=stays, spares=ring.shelf.spares, few=True
+        )
         if stays is not None:
             self._meet([b""])
         if names is not None:
@@ -133,6 +157,18 @@ class Keys(Turns[Lane]):
         if item.line is not None:
             shelf.lines.forget(item.line)
 
+    def _returned(self, item: Lane) -> None:
+        self._ring.shelf.lanes += 1
+
+    def came(self, name: bytes) -> Lane | None:
+        """A lane that is not held has a task. None if the walk will meet it."""
+        return self.bring_back(name) or self.add(name)
+
+    def begin_again(self) -> None:
+        """The tenant is back."""
+        self._gone.clear()
+        self.barren = 0
+
     def _lose_one(self) -> bool:
         lost = super()._lose_one()
         self._ring.shelf.lost_keys |= lost
@@ -152,7 +188,21 @@ class Ring(Turns[Tenant]):
         self._seeds: dict[bytes, _Seeds] = {}
         self._resumes: dict[bytes, bytes] = {}  # of tenants that were forgotten: the limit key that had its turn last
         walk_from = b"" if walks else None
-        super().__init__(walk_from, held_max=TENANTS_HELD_MAX, aside_max=ASIDE_MAX, stays=b"")
+        super().__init__(
+            walk_from, held_max=TENANTS_HELD_MAX, aside_max=ASIDE_MAX, stays=b"", spares=shelf.spares
+        )  # fmt: skip
+        self._take_plain(walks=walks)
+
+    def begin_again(self) -> None:
+        """It was left because there was nothing but the plain lane."""
+        for held in (self.known, self.due, self.served, self.aside):
+            held.clear()
+        self._gone.clear()
+        self.barren = 0
+        self._take_plain(walks=False)
+
+    def _take_plain(self, *, walks: bool) -> None:
+        band = self.band
         if band.line.head() is not None or not band.line.complete:
             if not walks:
                 self._seeds[b""] = _Seeds([], is_all=True)
@@ -176,10 +226,10 @@ class Ring(Turns[Tenant]):
 
     def came(self, tenant: bytes, limit_key: bytes) -> Lane | None:
         """A lane that is not held has a task. Returns the lane if it is held now and has no other one."""
-        held = self.known.get(tenant)
+        held = self.known.get(tenant) or self.bring_back(tenant)
         if held is not None:
             is_all = held.keys.rests and not held.keys.lost
-            lane = held.keys.add(limit_key)
+            lane = held.keys.came(limit_key)
             self.open(tenant)
             return lane if is_all else None
         is_all = self.rests and not self.lost
@@ -282,3 +332,12 @@ class Ring(Turns[Tenant]):
         self.shelf.lost_keys |= bool(held.aside or held.lost)
         for lane in held.known.values():
             held._forgotten(lane)
+
+    def _returned(self, item: Tenant) -> None:
+        item.debt = 0  # it is forgotten with the last task
+        item.keys.begin_again()
+
+    def forget_spares(self) -> None:
+        for tenant in (*self._spare.values(), *self.known.values()):
+            tenant.keys.forget_spares()
+        super().forget_spares()

@@ -9,8 +9,10 @@ from holdfast.machine.rows import split_ready_row
 
 REFILL_TASKS = 256
 LANE_REFILL_TASKS = 4  # of a lane that has just been met: most give one task in their turn; each refill is larger
+MARKED_EACH = 16  # so many tombstones of a lane may be walked over: a mark for each task would cost more than they do
 
 Place = tuple[int, bytes, int]  # sequence, task id, size of the envelope
+Names = tuple[bytes, bytes]  # tenant and limit key
 Spot = tuple[int, Place, bytes, bytes]  # priority, place, tenant, limit key
 
 
@@ -21,7 +23,9 @@ class Line:
     above it are only in the index. `complete` says that the index holds none there.
     """
 
-    __slots__ = ("complete", "cursor", "is_plain", "line", "prefix", "refill_tasks", "returned", "withdrawn")
+    __slots__ = (
+        "complete", "cursor", "is_plain", "line", "prefix", "refill_tasks", "returned", "unmarked", "withdrawn",
+    )  # fmt: skip
 
     def __init__(self, prefix: bytes, cursor: int, *, complete: bool, is_plain: bool) -> None:
         self.prefix = prefix
@@ -29,6 +33,9 @@ class Line:
         self.complete = complete
         self.is_plain = is_plain
         self.refill_tasks = REFILL_TASKS if is_plain else LANE_REFILL_TASKS
+        # Tasks taken since the state was told a mark. One that is read from the index tells with its first: it may be
+        # forgotten at once, and is read from the mark again.
+        self.unmarked = 0 if complete else MARKED_EACH
         self.line: deque[Place] = deque()
         self.returned: list[Place] = []  # a heap of tasks that came back behind the cursor
         self.withdrawn: set[int] = set()  # sequences that are held and no longer ready
@@ -40,6 +47,12 @@ class Line:
     def is_spent(self) -> bool:
         """Whether there is nothing left, also in the index."""
         return self.complete and not self.line and not self.returned
+
+    @property
+    def wants_mark(self) -> bool:
+        """Whether the state should be told the mark. A lane that has given its last needs none: it begins anew with the
+        next task."""
+        return self.is_plain or (self.unmarked >= MARKED_EACH and not self.is_spent)
 
     def head(self) -> Place | None:
         if self.returned and (not self.line or self.returned[0] < self.line[0]):
@@ -79,7 +92,7 @@ class Lines:
         self._kv = kv
         self._tasks_max = tasks_max
         self.size = 0  # tasks held in the lines
-        self.claiming: set[int] = set()  # sequences on their way to a claim
+        self.claiming: dict[int, Names] = {}  # sequences on their way to a claim, and whose they are
         self.withdrawn: set[int] = set()  # those among them that are no longer ready
         # Lines with tasks, but the plain ones; the one that was longest not used is the first to forget its tasks.
         self._held: OrderedDict[Line, None] = OrderedDict()
@@ -102,11 +115,12 @@ class Lines:
             else:
                 return head
 
-    def pop(self, line: Line) -> Place:
+    def pop(self, line: Line, names: Names) -> Place:
         """Takes the head for a claim."""
         place = line.pop()
+        line.unmarked += 1
         self.size -= 1
-        self.claiming.add(place[0])
+        self.claiming[place[0]] = names
         return place
 
     def begin(self, line: Line, row: bytes, *, is_all: bool) -> None:

@@ -17,7 +17,8 @@ from holdfast.broker.policies import QueuePolicy
 from holdfast.broker.scheduling.ages import Ages
 from holdfast.broker.scheduling.gates import OWN_LIMITS, UNTIL_FREED, Allowance, Gates, Name, Rules
 from holdfast.broker.scheduling.lanes import Band, Ring, Shelf
-from holdfast.broker.scheduling.lines import Line, Lines, Spot
+from holdfast.broker.scheduling.lines import Line, Lines, Names, Spot
+from holdfast.broker.scheduling.turns import Spares
 from holdfast.broker.scheduling.windows import (
     EVERYTHING,
     LOOKS,
@@ -39,7 +40,10 @@ from holdfast.machine.rows import BANDS
 __all__ = ["Picked", "Scheduler"]
 
 WINDOWS_MAX = 10_000
+SPARES_MAX = 20_000
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
+
+PLAIN: Names = (b"", b"")
 
 _Touched = dict[tuple[int, bytes, bytes], Line]
 
@@ -70,6 +74,7 @@ class Scheduler:
         self._allowance = allowance
         self._wake_at = wake_at
         self._windows: dict[bytes, Window] = {}
+        self._spares = Spares(SPARES_MAX)
         self._wakes: list[tuple[int, bytes, Name]] = []  # a heap: when, queue and what a rate lets through then
         self.unfinished: set[bytes] = set()  # queues whose last pick stopped looking before it had seen all
 
@@ -114,7 +119,7 @@ class Scheduler:
         """The policy or the allowance of the queue is another one."""
         window = self._windows.get(queue)
         if window is not None:
-            window.gates.change_rules(self._rules(queue))
+            window.gates.change_rules(self._rules(queue), window.lines.claiming.values())
             window.open_all()
 
     def open_due(self) -> list[bytes]:
@@ -161,7 +166,7 @@ class Scheduler:
             band = top
             if window.picks * share_percent % 100 < share_percent:
                 band = _oldest_plain(window)
-            place = lines.pop(band.line)
+            place = lines.pop(band.line, PLAIN)
             touched[band.priority, b"", b""] = band.line
             places.append((band.priority, place, b"", b""))
             room -= place[2]
@@ -193,8 +198,13 @@ class Scheduler:
                 first, found = self._top(window, first, now_ms, blocked)
                 if found is None:
                     break
-            band, tenant, limit_key, line, lane = found
-            place = lines.pop(line)
+            band, tenant, limit_key, source, lane = found
+            if isinstance(source, Line):
+                touched[band.priority, tenant, limit_key] = source
+                place = lines.pop(source, (tenant, limit_key))
+            else:
+                place = source
+                lines.claiming[place[0]] = tenant, limit_key
             if lane is not None:
                 window.finish_turn(band, lane)
             else:
@@ -204,8 +214,6 @@ class Scheduler:
             if tenant or limit_key:
                 window.ages.went(place[0])
             gates.take(tenant, limit_key, now_ms)
-            window.forget_passing()
-            touched[band.priority, tenant, limit_key] = line
             places.append((band.priority, place, tenant, limit_key))
             room -= place[2]
         gates.take_of_queue(len(places), now_ms)
@@ -215,6 +223,12 @@ class Scheduler:
         if not places:
             return None
         return self._picked(window, places, touched, bytes_max - room, now_ms)
+
+    def _forget_spares(self) -> None:
+        """Those that are not used any more would take the place of others for ever."""
+        for window in self._windows.values():
+            window.forget_spares()
+        self._spares.left = SPARES_MAX
 
     def _top(self, window: Window, first: int, now_ms: int, blocked: dict[Name, int]) -> tuple[int, Found | None]:
         """The next task by priority and turns, from the band in place `first` on, and in which place it was found."""
@@ -246,16 +260,18 @@ class Scheduler:
 
     def _picked(self, window: Window, places: list[Spot], touched: _Touched, size_bytes: int, now_ms: int) -> Picked:
         marks = self._marks(window, touched)
-        if any(tenant or limit_key for _, tenant, limit_key in touched):
+        if any(tenant or limit_key for _, _, tenant, limit_key in places):
             marks.append(Mark(window.queue, self._version(window), AGE_MARK, window.ages.mark(window.lines.claiming)))
         return Picked(window, places, marks, size_bytes, window.gates.levels(places, now_ms), now_ms)
 
     def _marks(self, window: Window, touched: _Touched) -> list[Mark]:
         version = self._version(window)
-        return [
-            Mark(window.queue, version, priority, line.mark(), tenant, limit_key)
-            for (priority, tenant, limit_key), line in touched.items()
-        ]
+        marks = []
+        for (priority, tenant, limit_key), line in touched.items():
+            if line.wants_mark:
+                line.unmarked = 0
+                marks.append(Mark(window.queue, version, priority, line.mark(), tenant, limit_key))
+        return marks
 
     def _version(self, window: Window) -> int:
         row = self._machine.queue(window.queue)
@@ -328,7 +344,7 @@ class Scheduler:
         lines = window.lines
         for spot in picked.places:
             _, place, tenant, limit_key = spot
-            lines.claiming.discard(place[0])
+            lines.claiming.pop(place[0], None)
             window.gates.give_back(tenant, limit_key, picked.taken_ms)
             if place[0] in lines.withdrawn:
                 lines.withdrawn.discard(place[0])
@@ -343,7 +359,7 @@ class Scheduler:
             return
         lines = window.lines
         for _, place, tenant, limit_key in picked.places:
-            lines.claiming.discard(place[0])
+            lines.claiming.pop(place[0], None)
             lines.withdrawn.discard(place[0])
             if tenant or limit_key:
                 window.gates.settle(tenant, limit_key)
@@ -351,6 +367,8 @@ class Scheduler:
             window.gates.shrink()
             if refused:
                 self._reopen(picked)
+        if self._spares.left <= 0:
+            self._forget_spares()
 
     def _reopen(self, picked: Picked) -> None:
         """Something that was on its way was not claimed: there may be room."""
@@ -373,7 +391,7 @@ class Scheduler:
             return
         picked.window = window
         for priority, place, tenant, limit_key in picked.places:
-            window.lines.claiming.add(place[0])
+            window.lines.claiming[place[0]] = tenant, limit_key
             window.gates.adopt(tenant, limit_key)
             if self._kv.get(keys.ready(picked.queue, priority, place[0], tenant, limit_key)) is None:
                 window.lines.withdrawn.add(place[0])
@@ -392,7 +410,7 @@ class Scheduler:
         if len(self._windows) >= WINDOWS_MAX:
             self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
         lines = Lines(self._kv, self._window_tasks_max)
-        shelf = Shelf(self._kv, queue, lines, lambda: self._machine.meta.next_sequence)
+        shelf = Shelf(self._kv, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
         bands = []
         for priority in range(BANDS - 1, -1, -1):
             cursor = row.marks[priority] if row.ready else shelf.next_sequence()

@@ -7,7 +7,8 @@ when it was forgotten, and a new cycle begins with those who were served. So a f
 hundred thousand cost a page for every page of turns.
 
 What is new while the walk goes on is met by it, in this cycle or the next one; while it rests it is added by `add`. Who
-gave its last is not held, but remembered until the cycle ends: what it has by then waits for the next one.
+gave its last is not held, but remembered until the cycle ends: what it has by then waits for the next one. It is put by
+for its return, as long as there is room: most come back soon, and it costs less than to make them anew.
 """
 
 from collections import OrderedDict
@@ -22,6 +23,15 @@ class Looks:
 
     def __init__(self) -> None:
         self.left = 0
+
+
+class Spares:
+    """How many more may be put by, at least, in all queues together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
 
 
 class Named(Protocol):
@@ -44,12 +54,19 @@ class Turns(Generic[T]):
     """Subclasses read the index and make what is in it."""
 
     __slots__ = (
-        "_after", "_aside_max", "_forgot", "_gone", "_held_max", "_stays", "aside", "barren", "due", "known", "lost",
-        "served",
+        "_after", "_aside_max", "_forgot", "_gone", "_held_max", "_spare", "_spares", "_stays", "aside", "barren",
+        "due", "known", "lost", "served",
     )  # fmt: skip
 
     def __init__(
-        self, walk_from: bytes | None, *, held_max: int, aside_max: int, stays: bytes | None, few: bool = False
+        self,
+        walk_from: bytes | None,
+        *,
+        held_max: int,
+        aside_max: int,
+        stays: bytes | None,
+        spares: Spares,
+        few: bool = False,
     ) -> None:
         # The first of a plain dict is behind all that were taken out of it: that is quicker only where there are few.
         order: Callable[[], dict[bytes, T]] = dict if few else OrderedDict
@@ -60,6 +77,8 @@ class Turns(Generic[T]):
         self.due: dict[bytes, T] = order()
         self.served: dict[bytes, T] = order()
         self.aside: dict[bytes, T] = order()
+        self._spare: dict[bytes, T] = {}  # put by: while the walk rests and nothing is lost, these have nothing
+        self._spares = spares
         self._gone: set[bytes] = set()  # who had its turn in this cycle and nothing more to give
         self._after = walk_from  # where the walk goes on; None: it rests
         self._forgot = bool(walk_from)  # something was forgotten that only another walk finds
@@ -80,6 +99,9 @@ class Turns(Generic[T]):
 
     def _forgotten(self, item: T) -> None:
         """The item is not held any more."""
+
+    def _returned(self, item: T) -> None:
+        """The item, which was put by, is held again."""
 
     # Turns.
 
@@ -124,9 +146,13 @@ class Turns(Generic[T]):
 
     def drop(self, item: T) -> None:
         """Whose turn it was has nothing more."""
-        del self.due[item.name]
-        del self.known[item.name]
+        name = item.name
+        del self.due[name]
+        del self.known[name]
         self._forgotten(item)
+        if self._spares.left > 0 and self.may_end(item) and name not in self._spare:
+            self._spares.left -= 1
+            self._spare[name] = item
 
     def set_aside(self, item: T) -> None:
         """Whose turn it was is blocked."""
@@ -162,12 +188,29 @@ class Turns(Generic[T]):
         if name != self._stays and not self._may_hold():
             self._forgot = True
             return None
-        item = self.known[name] = self._make(name)
+        return self._hold(name, self._make(name))
+
+    def bring_back(self, name: bytes) -> T | None:
+        """Something new has that name, which is not held. Who was put by and has nothing else is held again."""
+        if self._after is not None or self.lost or len(self.known) >= self._held_max:
+            return None
+        item = self._spare.pop(name, None)
+        if item is None:
+            return None
+        self._spares.left += 1
+        self._returned(item)
+        return self._hold(name, item)
+
+    def _hold(self, name: bytes, item: T) -> T:
+        self.known[name] = item
         if name in self._gone:
             self.served[name] = item
         else:
             self.due[name] = item
         return item
+
+    def forget_spares(self) -> None:
+        self._spare.clear()
 
     def _may_hold(self) -> bool:
         if self._after is None and len(self.known) >= self._held_max:

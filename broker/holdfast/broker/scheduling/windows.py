@@ -20,15 +20,16 @@ KEYS_BLOCKED_MAX = 16_384
 
 EVERYTHING: Name = (0, b"")  # opens all that is blocked
 
-Found = tuple[Band, bytes, bytes, Line, Lane | None]  # tenant, limit key, their line; the lane whose turn it is, if so
+# Tenant, limit key and their line, or the task itself if it is in none that was read; the lane whose turn it is, if any
+Found = tuple[Band, bytes, bytes, Line | Place, Lane | None]
 
 
 class Window:
     """One queue. What it holds is a part of the index and of the state, as of the newest batch that was applied."""
 
     __slots__ = (
-        "_bands_tried", "_key_blocked", "_tenants_blocked", "ages", "bands", "gates", "hope", "lines", "passing",
-        "picks", "queue", "rings", "shelf", "unfinished", "wakes",
+        "_bands_tried", "_key_blocked", "_tenants_blocked", "ages", "bands", "gates", "hope", "lines", "picks",
+        "queue", "rings", "shelf", "unfinished", "wakes",
     )  # fmt: skip
 
     def __init__(self, queue: bytes, bands: list[Band], lines: Lines, shelf: Shelf, ages: Ages, gates: Gates) -> None:
@@ -40,7 +41,6 @@ class Window:
         self.gates = gates
         self.picks = 0
         self.rings = sum(band.ring is not None for band in bands)  # priorities with other lanes than the plain one
-        self.passing: Line | None = None  # of a lane that is not held
         self.unfinished = False  # the last pick stopped looking before it had seen all
         # After a pick that found all blocked: how many tasks may be open since, at least one if any is. None: unknown.
         self.hope: int | None = None
@@ -65,13 +65,14 @@ class Window:
     def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
         band = self.band(priority)
         if tenant or limit_key:
-            self.ages.came(Elder(place[0], priority, tenant, limit_key))
-            if band.ring is None:
-                band.ring = Ring(self.shelf, band, walks=False)
+            self.ages.came(place, priority, tenant, limit_key)
+            ring = band.ring
+            if ring is None:
+                ring = band.open_ring(self.shelf)
                 self.rings += 1
-            lane = band.ring.lane(tenant, limit_key)
+            lane = ring.lane(tenant, limit_key)
             if lane is None:
-                self._enter_new_lane(band.ring, place, tenant, limit_key)
+                self._enter_new_lane(ring, place, tenant, limit_key)
             elif lane.line is not None:
                 self.lines.append(lane.line, place)
         else:
@@ -81,9 +82,12 @@ class Window:
 
     def _enter_new_lane(self, ring: Ring, place: Place, tenant: bytes, limit_key: bytes) -> None:
         lane = ring.came(tenant, limit_key)
-        if lane is not None and self.lines.has_room_for(1):  # with only this task in it, nothing need be read
+        if lane is None:
+            return
+        if lane.line is None and self.lines.has_room_for(1):  # with only this task in it, nothing need be read
             prefix = keys.ready_lane(self.queue, ring.band.priority, tenant, limit_key)
             lane.line = Line(prefix, place[0], complete=True, is_plain=False)
+        if lane.line is not None:
             self.lines.append(lane.line, place)
 
     def was_withdrawn(self, task: ReadyTask) -> None:
@@ -148,6 +152,11 @@ class Window:
         if self.shelf.lost_keys:
             self.open_all()
 
+    def forget_spares(self) -> None:
+        """Nobody is kept for his return any more."""
+        for band in self.bands:
+            band.forget_spares()
+
     def open_all(self) -> None:
         """Nothing that was found blocked need be so any more."""
         self.hope = None
@@ -168,7 +177,7 @@ class Window:
         assert ring is not None
         while (tenant := ring.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
             is_empty = tenant.keys.is_empty  # it gave its last before its turn was over
-            until_ms = None if is_empty else gates.closed(keys.SCOPE_TENANT, tenant.name, now_ms, blocked)
+            until_ms = None if is_empty else gates.tenant_closed(tenant.name, now_ms, blocked)
             if until_ms is None:
                 lane = self._open_lane(ring, tenant, now_ms, blocked)
                 if lane is not None:
@@ -198,7 +207,7 @@ class Window:
         while (lane := tenant.keys.current(looks)) is not None:
             if self.lines.head(ring.line(lane) if lane.line is None else lane.line) is None:
                 tenant.keys.drop(lane)
-            elif lane.name and self.gates.closed(keys.SCOPE_KEY, lane.name, now_ms, blocked) is not None:
+            elif lane.name and self.gates.key_closed(lane.name, now_ms, blocked) is not None:
                 tenant.keys.set_aside(lane)
                 self._note_blocked(lane.name, ring.band.priority, tenant.name)
             else:
@@ -210,7 +219,7 @@ class Window:
         """There is only the plain lane left, if at all."""
         if band.ring is not None:
             self.shelf.lanes -= sum(len(tenant.keys.known) for tenant in band.ring.known.values())
-        band.ring = None
+        band.leave_ring()
         self.rings -= 1
 
     def _note_blocked(self, limit_key: bytes, priority: int, tenant: bytes) -> None:
@@ -243,13 +252,13 @@ class Window:
         """Where the oldest ready task is that is not blocked; None if there is none among the first."""
         heads = [(head[0], band) for band in self.bands if (head := self.lines.head(band.line)) is not None]
         plain = min(heads, key=lambda head: head[0]) if heads else None
-        closed = self.gates.closed
+        gates = self.gates
         for elder in self.ages.elders(self.lines.claiming, ELDERS_MAX) if self.rings else ():
-            if plain is not None and plain[0] < elder.sequence:
+            if plain is not None and plain[0] < elder.place[0]:
                 break
-            if closed(keys.SCOPE_TENANT, elder.tenant, now_ms) is not None:
+            if gates.tenant_closed(elder.tenant, now_ms) is not None:
                 continue
-            if closed(keys.SCOPE_KEY, elder.limit_key, now_ms) is None:
+            if gates.key_closed(elder.limit_key, now_ms) is None:
                 return self._elder_line(elder)
         return None if plain is None else (plain[1], b"", b"", plain[1].line, None)
 
@@ -264,24 +273,15 @@ class Window:
             held.owe()
 
     def _elder_line(self, elder: Elder) -> Found | None:
+        """Of a lane that is not held, or was not read yet, nothing is read for this one task."""
         band = self.band(elder.priority)
-        if band.ring is None:
+        lane = None if band.ring is None else band.ring.lane(elder.tenant, elder.limit_key)
+        if lane is None or lane.line is None:
+            return band, elder.tenant, elder.limit_key, elder.place, None
+        if self.lines.head(lane.line) is None:
+            self.ages.went(elder.place[0])
             return None
-        lane = band.ring.lane(elder.tenant, elder.limit_key)
-        if lane is None:  # its line is read for this one task only
-            line = self.passing = band.ring.open_lines([(elder.tenant, elder.limit_key)])[0]
-        else:
-            line = band.ring.line(lane)
-        if self.lines.head(line) is None:
-            self.ages.went(elder.sequence)
-            self.forget_passing()
-            return None
-        return band, elder.tenant, elder.limit_key, line, None
-
-    def forget_passing(self) -> None:
-        if self.passing is not None:
-            self.lines.forget(self.passing)
-            self.passing = None
+        return band, elder.tenant, elder.limit_key, lane.line, None
 
 
 @dataclass(slots=True)
