@@ -19,6 +19,7 @@ from holdfast.client import (
     NotFound,
     NotJson,
     QueueStats,
+    ResultExpired,
     ResultTimeout,
     TaskCancelled,
     TaskFailed,
@@ -26,7 +27,7 @@ from holdfast.client import (
 )
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
-from tests.integration.server import ServerProcess
+from tests.integration.server import ServerProcess, wait_until
 
 TIMEOUT_S = 20.0  # generous; nothing takes that long unless it is broken
 NEVER_MADE = "018f3a1c-0000-8000-8000-00000000ffff"
@@ -122,6 +123,22 @@ def test_results_that_are_not_there(app: Holdfast, queue: str) -> None:
     assert (failed.value.dead_reason, failed.value.error_message) == ("WORKER_GAVE_UP", "no such address")
     assert failed.value.error_type.endswith("GiveUp")
     assert dead.status() is TaskState.DEAD
+
+
+def test_a_result_whose_time_is_over(app: Holdfast) -> None:
+    """It is told from a result that never was, or was not to be kept; the task itself is known for longer."""
+    echo = app.tasks["echo"]
+    short, none, kept_not = (
+        echo.options(result_ttl=ttl_s).enqueue(value) for ttl_s, value in ((0.001, 42), (0.001, None), (0, 42))
+    )
+    app.run(lambda client: client.wait_tasks([short.id, none.id, kept_not.id], timeout_s=TIMEOUT_S))
+    expired_at_ms = wait_until(lambda: short.info().result_expired_at_ms, "the result to expire")
+    assert expired_at_ms == short.info().changed_at_ms + 1
+    with pytest.raises(ResultExpired, match=short.id) as expired:
+        short.result(timeout=TIMEOUT_S)
+    assert expired.value.expired_at_ms == expired_at_ms
+    assert short.status() is TaskState.SUCCEEDED
+    assert (none.result(timeout=TIMEOUT_S), kept_not.result(timeout=TIMEOUT_S)) == (None, None)
 
 
 # --- arguments and results --------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from holdfast.client import AsyncClient, NewTask
+from holdfast.client import AsyncClient, NewTask, TaskInfo
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.keys import keys_of
@@ -23,6 +23,7 @@ from holdfast.router.server import Router
 from holdfast.routing.groups import mapped_group
 from holdfast.routing.homes import home_shard
 from tests.integration.cluster import Cluster
+from tests.integration.server import DEADLINE_S
 
 SHARDS = 3
 NAME = "chaos"
@@ -200,6 +201,28 @@ async def test_without_a_map_everything_is_refused_with_the_reason() -> None:
                 await client.enqueue(NewTask("q", "t", b""))
     finally:
         await router.stop()
+
+
+async def test_a_result_that_is_gone_is_told_from_none_also_by_the_next_leader(
+    client: AsyncClient, cluster: Cluster
+) -> None:
+    [queue, *_] = queues_of_all_shards("expired")
+    ids = [(await client.enqueue(NewTask(queue, "t", result_ttl_ms=1))).task_id for _ in range(2)]
+    claims = {claim.task_id: claim for claim in await client.reserve([queue], max_tasks=2, worker="w")}
+    for task_id, result in zip(ids, (b"42", None), strict=True):
+        await client.ack(claims[task_id], result=result)
+    async with asyncio.timeout(DEADLINE_S):
+        while (await client.get_task(ids[0])).result_expired_at_ms is None:
+            await asyncio.sleep(0.01)  # a millisecond of the shard's time
+    before = await client.wait_tasks(ids)
+    assert all(isinstance(info, TaskInfo) and info.result is None for info in before)
+    victim = await asyncio.to_thread(cluster.wait_for_leader, 0)
+    cluster.kill(victim)
+    assert await client.wait_tasks(ids) == before
+    shown = [(info.changed_at_ms, info.result_expired_at_ms) for info in [await client.get_task(one) for one in ids]]
+    assert [expired_at_ms for _, expired_at_ms in shown] == [shown[0][0] + 1, None]
+    await asyncio.to_thread(cluster.start_node, victim)
+    await asyncio.to_thread(cluster.wait_whole)
 
 
 async def test_the_client_works_through_a_router_while_leaders_die(

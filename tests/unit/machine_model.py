@@ -43,6 +43,7 @@ class Task:
     dead_reason: int = 0
     report: tuple[int, bytes] | None = None
     had_follow_ups: bool = False
+    had_result: bool = False
     lost_key: bool = False
     attempts: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
 
@@ -60,7 +61,9 @@ class Task:
     def fields(self) -> dict[str, Any]:
         """Named as in rows.Execution."""
         new = self.new
-        flags = {8: bool(self.attempts), 16: self.had_follow_ups, 32: self.cancel, 64: self.lost_key}
+        flags = {
+            8: bool(self.attempts), 16: self.had_follow_ups, 32: self.cancel, 64: self.lost_key, 128: self.had_result,
+        }  # fmt: skip
         return {
             "queue": new.queue, "tenant": new.tenant, "request_id": new.request_id, "worker": self.worker,
             "type": new.type, "limit_key": new.limit_key, "unique_key": new.unique_key,
@@ -353,7 +356,7 @@ class Model:
                     return "OUTBOX_FULL"
         keep_ms = entry.keep_ms
         if item.result is not None and task.new.result_ttl_ms:
-            task.report = rows.REPORT_RESULT, item.result
+            task.report, task.had_result = (rows.REPORT_RESULT, item.result), True
             if task.new.result_ttl_ms < keep_ms:
                 self.memory["result", task.id] = None, self.now_ms + task.new.result_ttl_ms
             keep_ms = max(keep_ms, task.new.result_ttl_ms)

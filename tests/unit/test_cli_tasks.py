@@ -47,6 +47,19 @@ def test_wait_shows_the_result(cli: Cli) -> None:
     assert (cli.json_out()["state"], cli.json_out()["result_json"]) == ("SUCCEEDED", {"sent": 3})
 
 
+@pytest.mark.parametrize("command", ["wait", "get"])
+@pytest.mark.parametrize("expired_at_ms", [1_893_553_445_678, None])
+def test_a_result_that_is_gone_is_told_from_none(cli: Cli, command: str, expired_at_ms: int | None) -> None:
+    info = task(pb.TASK_STATE_SUCCEEDED, result_expired_at_ms=expired_at_ms)
+    cli.server.on("GetTask", pb.GetTaskResponse(task=info))
+    cli.server.on("WaitTasks", pb.WaitTasksResponse(outcomes=[pb.WaitOutcome(task=info)]))
+    assert cli.run("task", command, TASK_ID) == 0, "it has succeeded all the same"
+    shown = "(expired at 2030-01-02 03:04:05.678 UTC; --result-ttl keeps results for longer)"
+    assert (shown in cli.out) == ("expired" in cli.out) == (expired_at_ms is not None)
+    assert cli.run("task", command, TASK_ID, "--json") == 0
+    assert (cli.json_out()["result_json"], cli.json_out()["result_expired_at_ms"]) == (None, expired_at_ms)
+
+
 def test_wait_for_a_task_that_dies(cli: Cli) -> None:
     error = pb.TaskError(type="ValueError", message="no\nsecond line \x1b[2J")
     dead = task(pb.TASK_STATE_DEAD, dead_reason="ATTEMPTS_SPENT", last_error=error)

@@ -24,6 +24,7 @@ from holdfast.client import (
     Overloaded,
     Rejected,
     RequestIdConflict,
+    ResultExpired,
     ServerError,
     StaleToken,
     TaskFinished,
@@ -255,6 +256,7 @@ def test_addresses_that_are_fine(address: str) -> None:
         InvalidAddress("nope"),
         InvalidAddress("h1:7401,nope", "nope"),
         ClientClosed(),
+        ResultExpired("id-1", 1_893_553_445_678),
     ],
 )
 def test_errors_survive_the_way_to_another_process(error: HoldfastError) -> None:
@@ -262,6 +264,16 @@ def test_errors_survive_the_way_to_another_process(error: HoldfastError) -> None
     assert type(copy) is type(error)
     assert vars(copy) == vars(error)
     assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("expired_at_ms", "shown"),
+    [(1_893_553_445_678, "at 2030-01-02 03:04:05 UTC"), (2**63 - 1, "9223372036854775807 ms after the epoch")],
+)
+def test_an_expired_result_says_when_it_went_and_what_to_do(expired_at_ms: int, shown: str) -> None:
+    message = str(ResultExpired("id-1", expired_at_ms))
+    assert f"id-1 has succeeded, but its result expired {shown}" in message
+    assert "`result_ttl`" in message
 
 
 def test_a_bad_request_is_a_value_error_too() -> None:

@@ -57,6 +57,7 @@ ERRORS = [
     "Overloaded",
     "Rejected",
     "RequestIdConflict",
+    "ResultExpired",
     "ResultTimeout",
     "RetryAfter",
     "RetryAt",

@@ -13,12 +13,15 @@ from holdfast.client import (
     AsyncClient,
     ClaimRef,
     ConnectionFailed,
+    Holdfast,
     InvalidArgument,
     NewTask,
     NotFound,
     Rejected,
+    ResultExpired,
     ResultTimeout,
     ServerError,
+    TaskCancelled,
     TaskInfo,
     TaskState,
     Unavailable,
@@ -64,6 +67,24 @@ async def test_a_wait_ends_when_the_task_has_finished(server: ScriptedServer, st
     assert [list(request.task_ids) for request in server.requests["WaitTasks"]] == [["id-1"]] * 2
     assert [request.wait_ms for request in server.requests["WaitTasks"]] == [30_000] * 2
     assert all(30 < (remaining_s or 0) <= 51 for remaining_s in server.deadlines_s["WaitTasks"])
+
+
+@pytest.mark.parametrize("state", ["SUCCEEDED", "CANCELLED"])
+async def test_a_result_that_is_gone_is_told_from_none(server: ScriptedServer, state: str) -> None:
+    gone = outcome("id-1", result_expired_at_ms=1_893_553_445_678)
+    server.on("WaitTasks", answer(gone), answer(gone), answer(outcome("id-1", getattr(pb, f"TASK_STATE_{state}"))))
+    async with AsyncClient(server.address) as client:
+        info = await client.wait_task("id-1")
+    assert (info.result, info.result_expired_at_ms) == (None, 1_893_553_445_678)
+    with Holdfast(server.address) as app:
+        with pytest.raises(ResultExpired) as expired:
+            await app.handle_async("id-1").result()
+        assert (expired.value.task_id, expired.value.expired_at_ms) == ("id-1", 1_893_553_445_678)
+        if state == "SUCCEEDED":
+            assert app.handle("id-1").result() is None
+        else:
+            with pytest.raises(TaskCancelled):
+                app.handle("id-1").result()
 
 
 @pytest.mark.parametrize(

@@ -354,8 +354,8 @@ def test_stored_numbers_of_states_and_reasons() -> None:
 def test_stored_numbers_of_flags() -> None:
     assert [
         rows.HAS_RETRY, rows.UNIQUE_UNTIL_DONE, rows.UNIQUE_WHILE_WAITING, rows.HAS_ATTEMPTS, rows.HAD_FOLLOW_UPS,
-        rows.CANCEL_REQUESTED, rows.LOST_UNIQUE_KEY,
-    ] == [1, 2, 4, 8, 16, 32, 64]  # fmt: skip
+        rows.CANCEL_REQUESTED, rows.LOST_UNIQUE_KEY, rows.HAD_RESULT,
+    ] == [1, 2, 4, 8, 16, 32, 64, 128]  # fmt: skip
 
 
 def test_only_the_newest_attempts_are_kept() -> None:

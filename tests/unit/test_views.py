@@ -1,5 +1,7 @@
 """Looks at a shard's state that are bounded before they are read."""
 
+import pytest
+
 from holdfast.broker.views import ReportReader, read_queues, read_task
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
@@ -44,6 +46,18 @@ def test_a_result_is_shown_for_its_time_only() -> None:
         shard.ack(task_id, shard.claim(task_id), b"42")
         shown = [read_task(shard.kv, task_id, START_MS + ttl_ms - left_ms) for left_ms in (1, 0)]
         assert [view and view.result for view in shown] == [b"42", None]
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_a_result_that_is_gone_is_told_from_none(*, is_swept: bool) -> None:
+    shard = Shard()
+    for ttl_ms, result, expired_ms in ((50, b"42", START_MS + 50), (50, None, 0), (0, b"42", 0)):
+        task_id = shard.enqueue(result_ttl_ms=ttl_ms)
+        shard.ack(task_id, shard.claim(task_id), result)
+        if is_swept:
+            shard.kv.write({keys.report(task_id): None})
+        shown = [read_task(shard.kv, task_id, START_MS + now_ms) for now_ms in (49, 50)]
+        assert [view and view.result_expired_ms for view in shown] == [0, expired_ms]
 
 
 def test_an_error_is_shown_for_as_long_as_its_task() -> None:

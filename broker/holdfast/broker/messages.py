@@ -172,6 +172,7 @@ def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
         message.last_error.ParseFromString(view.error)
     if view.result is not None:
         message.result = view.result
+    message.result_expired_at_ms = view.result_expired_ms
     if not with_payload:
         if message.HasField("task"):
             message.task.ClearField("payload")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.rows import (
+    HAD_RESULT,
     HAS_ATTEMPTS,
     REPORT_ERROR,
     Aged,
@@ -32,6 +33,7 @@ class TaskView:
     envelope: bytes | None  # gone once the task has finished
     error: bytes | None  # the last one
     result: bytes | None
+    result_expired_ms: int = 0  # when the result went; 0: it is there, or there was none
     attempts: tuple[Attempt, ...] = ()  # the newest that came to nothing
 
     @property
@@ -62,13 +64,15 @@ def make_view(
 ) -> TaskView:
     """A result is shown for its time only, also where the row is still there because its deletion is late."""
     is_error = report is not None and report.kind == REPORT_ERROR
-    is_result = report is not None and not is_error and now_ms < execution.result_end_ms
+    is_in_time = now_ms < execution.result_end_ms
+    is_result = report is not None and not is_error and is_in_time
     return TaskView(
         task_id,
         execution,
         envelope,
         error=report.body if report is not None and is_error else None,
         result=report.body if report is not None and is_result else None,
+        result_expired_ms=execution.result_end_ms if execution.flags & HAD_RESULT and not is_in_time else 0,
         attempts=attempts,
     )
 

@@ -52,6 +52,7 @@ HAS_ATTEMPTS = 8  # there is an ATTEMPTS row
 HAD_FOLLOW_UPS = 16  # acked with some: RECENT has that answer, not the execution
 CANCEL_REQUESTED = 32  # a cancel met a running claim
 LOST_UNIQUE_KEY = 64  # when it last began to wait, another task had its unique key
+HAD_RESULT = 128  # acked with one that was kept: known also when the row of the result is gone
 
 _EXECUTION = struct.Struct(">BBBBQQQQQQQQIIIIIIH")
 _NAMES = struct.Struct(">BHHHHH")

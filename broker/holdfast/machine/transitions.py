@@ -13,6 +13,7 @@ from holdfast.machine.rows import (
     CLAIMED,
     DEAD,
     DELAYED,
+    HAD_RESULT,
     HAS_ATTEMPTS,
     LOST_UNIQUE_KEY,
     NOT_DEAD,
@@ -320,6 +321,7 @@ def keep_result(draft: Draft, task_id: bytes, task: Execution, result: bytes, ke
     Nothing is ever reported of a task that has succeeded, so the row that goes then is this one.
     """
     key = keys.report(task_id)
+    task.flags |= HAD_RESULT
     draft.put(key, Report(REPORT_RESULT, result).encode())
     if task.result_ttl_ms < keep_ms:
         remember_until(draft, draft.now_ms + task.result_ttl_ms, key)

@@ -118,7 +118,7 @@ def print_waited(info: TaskInfo) -> None:
     """How a task ended, without its payload."""
     rows = [("task", info.task_id), ("state", str(info.state))]
     if info.state is TaskState.SUCCEEDED:
-        rows.append(("result", "(none)" if info.result is None else shown_bytes(info.result)))
+        rows.append(("result", _shown_result(info) or "(none)"))
     _print_grid(rows, _STATE_STYLES.get(info.state, ""))
 
 
@@ -263,9 +263,15 @@ def _task_rows(info: TaskInfo) -> list[tuple[str, str]]:
         ("last error", f"{info.last_error.type}: {info.last_error.message}" if info.last_error else ""),
         ("traceback", info.last_error.traceback if info.last_error else ""),
         ("payload", shown_bytes(task.payload) if task else ""),
-        ("result", "" if info.result is None else shown_bytes(info.result)),
+        ("result", _shown_result(info)),
     ]
     return rows + [(label, value) for label, value in optional if value]
+
+
+def _shown_result(info: TaskInfo) -> str:
+    if info.result_expired_at_ms is not None:
+        return f"(expired at {shown_instant(info.result_expired_at_ms)}; --result-ttl keeps results for longer)"
+    return "" if info.result is None else shown_bytes(info.result)
 
 
 def _unique(info: TaskInfo) -> str:

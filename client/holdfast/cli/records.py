@@ -115,7 +115,7 @@ def task_json(info: TaskInfo) -> dict[str, object]:
         "retry": retry_json(task.retry) if task and task.retry else None,
     }
     values |= bytes_json("payload", task.payload if task else None)
-    values |= bytes_json("result", info.result)
+    values |= bytes_json("result", info.result) | {"result_expired_at_ms": info.result_expired_at_ms}
     return values
 
 

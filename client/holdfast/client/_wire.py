@@ -548,6 +548,7 @@ def task_info_of(info: pb.TaskInfo) -> TaskInfo:
         cancel_requested=info.cancel_requested,
         last_error=TaskError(error.type, error.message, error.traceback) if has("last_error") else None,
         result=info.result if has("result") else None,
+        result_expired_at_ms=info.result_expired_at_ms or None,
         purge_at_ms=info.purge_at_ms or None,
         dead_reason=info.dead_reason,
         attempts=tuple(map(_attempt, info.attempts)),

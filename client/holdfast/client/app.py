@@ -26,7 +26,7 @@ from holdfast.client._options import Key, Options, Retry, Seconds, checked, dura
 from holdfast.client._wire import approximate_bytes
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.arguments import decode_json, encode_call, signature_of
-from holdfast.client.errors import Rejected, TaskCancelled, TaskFailed
+from holdfast.client.errors import Rejected, ResultExpired, TaskCancelled, TaskFailed
 from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, TaskState, UniqueScope
 
 DEFAULT_QUEUE = "default"
@@ -187,8 +187,9 @@ class Handle(Generic[R]):
         """Waits for the task to finish and returns what its function returned.
 
         Raises `TaskFailed` if the task is dead, `TaskCancelled` if it was cancelled, `ResultTimeout` (a `TimeoutError`)
-        if it does not finish in `timeout` seconds, and `NotFound` if it is forgotten: a result is kept for a day by
-        default, the bare fact that a task without one has finished for ten minutes.
+        if it does not finish in `timeout` seconds, `ResultExpired` if the time of the result is over, and `NotFound` if
+        the task is forgotten: a result is kept for a day by default, the bare fact that a task without one has finished
+        for ten minutes. With a `result_ttl` of 0 nothing is kept, and None is returned.
         """
         timeout_s = None if timeout is None else limit_s("timeout", timeout)
         return cast(R, _result(self._app.run(lambda client: client.wait_task(self.id, timeout_s=timeout_s))))
@@ -460,4 +461,6 @@ def _result(info: TaskInfo) -> Any:
         error = info.last_error
         kind, message = (error.type, error.message) if error is not None else ("", "")
         raise TaskFailed(info.task_id, info.dead_reason, kind, message)
+    if info.result_expired_at_ms is not None:
+        raise ResultExpired(info.task_id, info.result_expired_at_ms)
     return None if info.result is None else decode_json(info.result, f"the result of task {info.task_id}")

@@ -9,6 +9,7 @@ HoldfastError
 ├── UnexpectedAnswer     whatever answered does not speak this API
 ├── NotJson              arguments or a result that JSON cannot hold
 ├── ResultTimeout        the task did not finish in the time given
+├── ResultExpired        the result of a task that has succeeded was not kept for so long
 ├── TaskFailed           the result of a task that is dead
 ├── TaskCancelled        the result of a task that was cancelled
 └── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
@@ -41,7 +42,7 @@ with its `request_id`, a reserve with its `claim_request_id`. No message ever ho
 
 import math
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 NO_LEADER = "no leader: a majority must run; see `holdfast shard ls`"  # said of a cluster of which some nodes answer
@@ -49,6 +50,13 @@ NO_LEADER = "no leader: a majority must run; see `holdfast shard ls`"  # said of
 STALE_MAP = "STALE_MAP"
 
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
+
+
+def _instant(instant_ms: int) -> str:
+    try:
+        return f"at {datetime.fromtimestamp(instant_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):  # whatever a server says, an error can be shown
+        return f"{instant_ms} ms after the epoch"
 
 
 class HoldfastError(Exception):
@@ -162,6 +170,21 @@ class ResultTimeout(HoldfastError, TimeoutError):
     def __str__(self) -> str:
         return (
             f"Task {self.task_id} did not finish within {self.timeout_s:g} s: it goes on, and can be waited for again."
+        )
+
+
+class ResultExpired(HoldfastError):
+    """The task has succeeded, but what it returned is gone: its time to live is over."""
+
+    def __init__(self, task_id: str, expired_at_ms: int) -> None:
+        super().__init__(task_id, expired_at_ms)
+        self.task_id = task_id
+        self.expired_at_ms = expired_at_ms
+
+    def __str__(self) -> str:
+        return (
+            f"Task {self.task_id} has succeeded, but its result expired {_instant(self.expired_at_ms)}: "
+            "get results sooner, or have them kept for longer with `result_ttl`."
         )
 
 

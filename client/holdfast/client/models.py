@@ -302,7 +302,8 @@ class TaskInfo:
     worker: str = ""  # the last one that claimed it
     cancel_requested: bool = False
     last_error: TaskError | None = None
-    result: bytes | None = field(default=None, repr=False)
+    result: bytes | None = field(default=None, repr=False)  # None: there was none, none was to be kept, or it expired
+    result_expired_at_ms: int | None = None  # when the result went; None: it has not gone, or there was none
     purge_at_ms: int | None = None  # when a finished task is forgotten
     # Why a dead task died: ATTEMPTS_SPENT, CLAIMS_SPENT, WORKER_GAVE_UP, NON_RETRYABLE or TTL_PASSED.
     dead_reason: str = ""

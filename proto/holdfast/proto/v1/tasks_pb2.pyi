@@ -467,7 +467,7 @@ class Attempt(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., claimed_at_ms: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., how: _Optional[str] = ..., error_type: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class TaskInfo(_message.Message):
-    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason", "result_omitted", "attempts", "type", "tenant", "limit_key", "unique_key", "timeout_ms", "start_by_ms")
+    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason", "result_omitted", "attempts", "type", "tenant", "limit_key", "unique_key", "timeout_ms", "start_by_ms", "result_expired_at_ms")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -495,6 +495,7 @@ class TaskInfo(_message.Message):
     UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     START_BY_MS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_EXPIRED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: TaskState
     queue: str
@@ -522,7 +523,8 @@ class TaskInfo(_message.Message):
     unique_key: str
     timeout_ms: int
     start_by_ms: int
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ..., result_omitted: bool = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., type: _Optional[str] = ..., tenant: _Optional[str] = ..., limit_key: _Optional[str] = ..., unique_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., start_by_ms: _Optional[int] = ...) -> None: ...
+    result_expired_at_ms: int
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ..., result_omitted: bool = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., type: _Optional[str] = ..., tenant: _Optional[str] = ..., limit_key: _Optional[str] = ..., unique_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., start_by_ms: _Optional[int] = ..., result_expired_at_ms: _Optional[int] = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
     __slots__ = ("task_id",)
