@@ -1,14 +1,20 @@
 """What the leader of a shard counts: rates, latencies, and who works."""
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 import pytest
 
 from holdfast.broker import stats as stats_module
 from holdfast.broker.histograms import BOUNDS_MS
+from holdfast.broker.service import Service
 from holdfast.broker.stats import OTHER_TYPES, SAMPLES_MAX, TYPES_MAX, WORKER_KEEP_MS, Stats
 from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, Timing
+from holdfast.machine.ids import format_task_id
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine_shard import QUEUE, Shard, new_task
+from tests.unit.small_shard import SmallShard
 
 
 class Counted:
@@ -343,3 +349,28 @@ async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.
         await sampler._sampler
     assert isinstance(sampler.failed(), ValueError)
     await sampler.stop()
+
+
+@pytest.mark.parametrize("kind", ["ack", "fail", "extend", "release"])
+async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None:
+    small = SmallShard()
+    service = Service(small.shard, small.shard._config, small.shard._metrics)
+    await small.enqueue(4)
+    refs = []
+    for worker in (b"ann", b"bob", b"eve", b"old"):
+        [claim] = await small.claim(worker=worker)
+        small.shard.stats.worker_seen(worker, small.time.now_ms)
+        refs.append(pb.ClaimRef(task_id=format_task_id(claim.task_id), token=claim.token + (worker == b"old")))
+    small.time.now_ms += 1000
+    calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "ack": lambda: service.ack(pb.AckRequest(items=[pb.AckItem(claim=ref) for ref in refs])),
+        "fail": lambda: service.fail(pb.FailRequest(items=[pb.FailItem(claim=ref) for ref in refs])),
+        "extend": lambda: service.extend(
+            pb.ExtendRequest(items=[pb.ExtendItem(claim=ref, lease_ms=5000) for ref in refs])
+        ),
+        "release": lambda: service.release(pb.ReleaseRequest(claims=refs)),
+    }
+    await small.rounds_until(calls[kind]())
+    seen = {each.worker: each.last_seen_ms for each in small.shard.stats.workers_page(b"", 9).workers}
+    now_ms = small.time.now_ms
+    assert seen == {"ann": now_ms, "bob": now_ms, "eve": now_ms, "old": now_ms - 1000}, "a wrong token is nobody's"

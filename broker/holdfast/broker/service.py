@@ -213,7 +213,7 @@ class Service:
                 return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
             return Ack(now_ms, keep_ms, chosen)
 
-        self._heard_of(items[:1])
+        self._heard_of(items)
         outcomes = await self._submit_kept(items, lambda item: item.task_id, make_entry)
         response = pb.AckResponse()
         for at, outcome in in_order(len(request.items), outcomes, refused):
@@ -248,7 +248,7 @@ class Service:
         items, refused = self._answering.validate(
             request.items, "items", lambda item: self._fail_item(item, now_ms, policies)
         )
-        self._heard_of(items[:1])
+        self._heard_of(items)
         outcomes = await self._submit_kept(
             items, lambda item: item.task_id, lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen)
         )
@@ -323,7 +323,7 @@ class Service:
         def make_entry(keep_ms: int, _dead_ms: int, chosen: list[ClaimRef]) -> Entry:
             return Release(now_ms, keep_ms, chosen, ready_at_ms)
 
-        self._heard_of(items[:1])
+        self._heard_of(items)
         outcomes = await self._submit_kept(items, lambda item: item.task_id, make_entry)
         response = pb.ReleaseResponse()
         for at, outcome in in_order(len(request.claims), outcomes, refused):
@@ -363,8 +363,8 @@ class Service:
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _heard_of(self, items: Sequence[AckItem | FailItem | ExtendItem | ClaimRef]) -> None:
-        """Whoever says something about its claims is at work. Of what ends claims the first item will do: such calls
-        are many, and mostly of one worker."""
+        """Whoever says something about its claims is at work. A call may have claims of several workers, so each item
+        is looked at; the executions of claimed tasks are mostly in memory."""
         tasks = self._shard.executions([item.task_id for item in items])
         held = {
             task.worker
