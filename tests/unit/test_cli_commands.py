@@ -117,6 +117,8 @@ def test_enqueue_says_when_the_task_that_was_there_is_forgotten(cli: Cli) -> Non
     cli.server.on("Enqueue", pb.EnqueueResponse(outcomes=[forgotten]))
     assert cli.run("enqueue", "mail", "welcome", "--request-id", "r-1") == 0
     assert cli.out.startswith(f"Already there: task {TASK_ID} (ended, and known no more) has this request id.")
+    assert cli.run("enqueue", "mail", "welcome", "--request-id", "r-1", "--json") == 0
+    assert (cli.json_out()["duplicate"], cli.json_out()["state"]) == (True, None)
 
 
 def test_the_same_request_id_for_another_task_is_a_conflict(cli: Cli) -> None:
@@ -332,6 +334,7 @@ def test_task_get_for_programs(cli: Cli) -> None:
         "payload_json": {"to": "ada"},
         "result_base64": None,
         "result_json": None,
+        "result_expired_at_ms": None,
     }
 
 

@@ -64,6 +64,8 @@ def test_a_list_names_the_shards_that_are_missing(cli: Cli) -> None:
         assert cli.json_out()["missing_shards"] == named
         assert cli.run(*command) == 4
         assert f"Shard{'s' * (len(named) > 1)} {', '.join(map(str, named))} did not answer" in cli.err
+    for method in ("ListQueues", "ListWorkers"):
+        assert all(request.partial for request in cli.server.requests[method]), "or the whole list would be refused"
 
 
 def test_tasks_of_a_shard_that_does_not_answer_are_missing_in_the_numbers(cli: Cli) -> None:

@@ -31,6 +31,7 @@ from holdfast.client import (
     _direct,
     _topology,
 )
+from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import Hang, Refusal, ScriptedServer, not_leader
 from tests.unit.scripted_shards import SHARDS, Cluster, MetadataServer, accept, queue_at, spread, task_id, two_shards
@@ -277,19 +278,35 @@ async def test_all_queues_are_listed_by_name_in_whole_pages(cluster: Cluster, cl
     assert found == [("a", 1), ("b", 1), ("c", 2), ("d", 1), ("e", 1), ("f", 1)]
 
 
-async def test_a_list_with_a_shard_missing_is_an_error_unless_that_is_wanted(cluster: Cluster) -> None:
+ONE_WORKER = queues_pb2.ListWorkersResponse(workers=[queues_pb2.WorkerInfo(worker="a", claims=1)])
+ONE_QUEUE = pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="a", ready=1)])
+
+
+async def pages_of(client: AsyncClient, method: str, *, partial: bool) -> tuple[list[tuple[str, int]], tuple[int, ...]]:
+    """What is told, and which shards are missing in it."""
+    if method == "ListQueues":
+        queues = await client.list_queues(partial=partial)
+        return [(each.queue, each.ready) for each in queues.queues], queues.missing_shards
+    workers = await client.list_workers(partial=partial)
+    return [(each.worker, each.claims) for each in workers.workers], workers.missing_shards
+
+
+@pytest.mark.parametrize(("method", "told"), [("ListQueues", ONE_QUEUE), ("ListWorkers", ONE_WORKER)])
+async def test_a_list_with_a_shard_missing_is_an_error_unless_that_is_wanted(
+    cluster: Cluster, method: str, told: Any
+) -> None:
     busy = Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED")
-    cluster.leaders[0].on("ListQueues", pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="a", ready=1)]))
-    cluster.leaders[1].on("ListQueues", busy)
+    bad = Refusal(Code.INVALID_ARGUMENT, "INVALID_FIELD", metadata={"field": "page_token"})
+    cluster.leaders[0].on(method, told, told, told, busy)
+    cluster.leaders[1].on(method, busy, busy, bad, busy)
     async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
         with pytest.raises(Overloaded):
-            await client.list_queues()
-        page = await client.list_queues(partial=True)
-        assert ([(each.queue, each.ready) for each in page.queues], page.missing_shards) == ([("a", 1)], (1,))
-        cluster.leaders[0]._script["ListQueues"].clear()
-        cluster.leaders[0].on("ListQueues", busy)
-        with pytest.raises(Overloaded):
-            await client.list_queues(partial=True)
+            await pages_of(client, method, partial=False)
+        assert await pages_of(client, method, partial=True) == ([("a", 1)], (1,))
+        with pytest.raises(InvalidArgument):  # the question is wrong, and no shard is missing
+            await pages_of(client, method, partial=True)
+        with pytest.raises(Overloaded):  # nobody has told anything
+            await pages_of(client, method, partial=True)
 
 
 # ------------------------------------------------------------------------------------------------- parts that fail

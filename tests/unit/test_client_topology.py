@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from holdfast.client import Accepted, AsyncClient, ClientClosed, NewTask, _topology
+from holdfast.client import Accepted, AsyncClient, ClientClosed, NewTask, Unavailable, _topology
 from holdfast.proto.v1 import cluster_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.homes import home_shard
 from tests.unit.scripted_server import Answer, Hang, Refusal
-from tests.unit.scripted_shards import Cluster, accept, queue_at, spread, two_shards
+from tests.unit.scripted_shards import SHARDS, Cluster, accept, queue_at, spread, two_shards
 
 AT_0, AT_1 = queue_at(0), queue_at(1)
+OTHER_AT_0 = next(name for name in (f"o{number}" for number in range(100)) if home_shard(name, SHARDS) == 0)
 
 
 @pytest.fixture
@@ -98,6 +100,39 @@ async def test_a_newer_generation_makes_the_client_ask(cluster: Cluster, monkeyp
         await client.enqueue(NewTask(AT_0, "t"))
         cluster.routes[AT_0] = spread(AT_0, 2, [1])
         await until(lambda: len(cluster.router.requests["GetTopology"]) == 2)
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+async def test_a_shard_that_is_the_wrong_one_makes_the_client_ask(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, is_split: bool
+) -> None:
+    """Its map was of another number of shards, say: the same ids would be refused for ever."""
+    monkeypatch.setattr(_topology, "_REFRESH_S_MIN", 0.0)
+    monkeypatch.setattr(_topology, "REFRESH_S", 3600.0)  # it asks for no other reason
+    cluster.routes[AT_0] = cluster_pb2.QueueRoute(queue=AT_0, home=1)
+
+    def refuse(_request: pb.EnqueueRequest) -> Refusal:
+        del cluster.routes[AT_0]
+        cluster.revision += 1
+        return Refusal(grpc.StatusCode.UNAVAILABLE, "WRONG_SHARD")
+
+    cluster.leaders[1]._script["Enqueue"].appendleft(refuse)
+    tasks = [NewTask(AT_0, "own", request_id="own"), NewTask(OTHER_AT_0, "t")]
+    async with AsyncClient(cluster.router.address, direct=True) as client:
+        if is_split:
+            refused, taken = await client.enqueue_many(tasks)
+            assert taken == Accepted("0:t")
+        else:
+            with pytest.raises(Unavailable) as raised:
+                await client.enqueue(tasks[0])
+            refused = raised.value
+        assert isinstance(refused, Unavailable)
+        assert refused.reason == "WRONG_SHARD"
+        refresh = client._direct._topology._refresh  # type: ignore[union-attr]
+        assert refresh is not None
+        await refresh
+        assert await client.enqueue(tasks[0]) == Accepted("0:own")
+    assert cluster.sent("GetTopology") == [2, 0, 0]
 
 
 async def test_an_older_map_of_another_server_changes_nothing(cluster: Cluster) -> None:

@@ -72,10 +72,17 @@ async def test_everything_else_is_taken(number: int, shards: int, tasks: list[ta
         guard.check_tasks([validator.enqueued_task(each, 0) for each in tasks])
 
 
-async def test_a_schedule_is_put_on_the_home_alone(elsewhere: Service) -> None:
+async def test_a_schedule_is_put_on_the_home_alone() -> None:
+    known = await map_of(SHARDS)
     spec = schedules_pb2.ScheduleSpec(expression="* * * * *", task=tasks_pb2.TaskSpec(type="t"))
+    request = schedules_pb2.PutScheduleRequest(queue="mail", name="n", spec=spec)
+    small, service = await serve(ELSEWHERE, known)
     with pytest.raises(RefusedError) as refused:
-        await elsewhere.schedules.put_schedule(
-            schedules_pb2.PutScheduleRequest(queue="mail", name="n", spec=spec)
-        )  # fmt: skip
+        await small.rounds_until(service.schedules.put_schedule(request))
     assert refused.value.reason == WRONG_SHARD
+    assert refused.value.metadata == {"queue": "mail", "shard": str(ELSEWHERE), "home": str(HOME)}
+    listed = await small.rounds_until(service.schedules.list_schedules(schedules_pb2.ListSchedulesRequest()))
+    assert not listed.schedules, "nothing was done"
+    small, service = await serve(HOME, known)
+    put = await small.rounds_until(service.schedules.put_schedule(request))
+    assert put.schedule.name == "n"

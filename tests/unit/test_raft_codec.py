@@ -125,6 +125,8 @@ def test_a_term_that_nobody_could_count_on_from_is_refused(term: int) -> None:
 
 
 def test_a_time_that_no_clock_shows_is_refused() -> None:
+    last = Append(1, 1, 1, (), 1, 1, TIME_MS_MAX)
+    assert decode(encode(last)) == last
     with pytest.raises(FrameError, match="no clock"):
         decode(encode(Append(1, 1, 1, (), 1, 1, TIME_MS_MAX + 1)))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from holdfast.broker import validation
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.validation import Validator
-from holdfast.machine.ids import format_task_id, make_task_id
+from holdfast.machine.ids import TIME_MS_MAX, format_task_id, make_task_id
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
@@ -285,6 +285,18 @@ def test_retry_delays(validator: Validator) -> None:
         item = pb.FailItem(retry_delay_ms=bad)
         assert refusal(partial(validator.retry_delay_ms, item)) == (
             OUT_OF_RANGE, "retry_delay_ms", "0..4000000",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["died_from_ms", "died_before_ms"])
+def test_times_of_dead_letters(validator: Validator, field: str) -> None:
+    for fine in (0, TIME_MS_MAX):
+        wanted = pb.DeadLetterFilter(**{field: fine})  # type: ignore[arg-type]  # a time, whichever of them
+        assert validator.dead_letter_filter(wanted) == wanted
+    for bad in (-1, TIME_MS_MAX + 1):
+        wanted = pb.DeadLetterFilter(**{field: bad})  # type: ignore[arg-type]
+        assert refusal(partial(validator.dead_letter_filter, wanted)) == (
+            OUT_OF_RANGE, f"filter.{field}", f"0..{TIME_MS_MAX}",
         )  # fmt: skip
 
 
