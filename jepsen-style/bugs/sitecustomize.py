@@ -6,6 +6,7 @@ Python imports a module of this name when it starts. Nothing of this is in the p
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -119,12 +120,81 @@ def _failures_not_counted() -> None:
     settling._fail_one = fail_and_forget
 
 
-def _cap_doubled() -> None:
+def _cap_doubled(which: str) -> None:
     """Twice as many may be claimed at the same time as was said."""
     from holdfast.broker.policies import _Reader
 
     cap = _Reader.cap
-    _Reader.cap = lambda self, name, plain=0: 2 * cap(self, name, plain)  # type: ignore[method-assign]
+    _Reader.cap = lambda self, name, plain=0: (1 + (name == which)) * cap(self, name, plain)  # type: ignore[method-assign]
+
+
+def _tick_lost() -> None:
+    """One tick of three is dealt with and makes no task."""
+    from holdfast.machine.outcomes import Fired
+
+    scheduling = _handlers("scheduling")
+
+    fire_one = scheduling._fire_one
+
+    def forget(draft: Any, entry: Any, known: Any, tick_ms: int, new: Any) -> Any:
+        made = fire_one(draft, entry, known, tick_ms, new) if tick_ms // 1000 % 3 else None
+        return made or Fired(b"", False)
+
+    scheduling._fire_one = forget
+
+
+def _tick_twice() -> None:
+    scheduling = _handlers("scheduling")
+
+    fire_one = scheduling._fire_one
+
+    def fire_again(draft: Any, *tick: Any) -> Any:
+        fire_one(draft, *tick)
+        return fire_one(draft, *tick)
+
+    scheduling._fire_one = fire_again
+
+
+def _unique_keys_ignored() -> None:
+    _change_new_tasks(lambda new: new._replace(unique_key=b""))
+
+
+def _ttl_ignored() -> None:
+    _change_new_tasks(lambda new: new._replace(start_by_ms=0))
+
+
+def _timeout_ignored() -> None:
+    _change_new_tasks(lambda new: new._replace(timeout_ms=0))
+
+
+def _results_mixed_up() -> None:
+    """Each gets the result of the one before."""
+    settling = _handlers("settling")
+
+    keep, results = settling.keep_result, [b""]
+
+    def mix_up(draft: Any, task_id: bytes, task: Any, result: bytes, keep_ms: int) -> None:
+        results.append(result)
+        keep(draft, task_id, task, results.pop(0), keep_ms)
+
+    settling.keep_result = mix_up
+
+
+def _cancel_forgotten() -> None:
+    """It says yes and does nothing."""
+    from holdfast.machine.outcomes import Moved
+    from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, SUCCEEDED
+
+    operating = _handlers("operating")
+
+    cancel_one = operating.cancel_one
+
+    def forget(draft: Any, task_id: bytes, *rest: Any) -> Any:
+        task = draft.execution(task_id)
+        waits = task is not None and task.state not in (CANCELLED, CLAIMED, DEAD, SUCCEEDED)
+        return Moved(CANCELLED) if waits else cancel_one(draft, task_id, *rest)
+
+    operating.cancel_one = forget
 
 
 # What a checker must say of each.
@@ -132,12 +202,21 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "token-check-off": (_token_check_off, "stale"),
     "dedup-off": (_dedup_off, "duplicate"),
     "delay-ignored": (_delay_ignored, "early"),
-    "cap-doubled": (_cap_doubled, "cap"),
+    "cap-doubled": (partial(_cap_doubled, "concurrency_max"), "cap"),
+    "key-cap-doubled": (partial(_cap_doubled, "key_concurrency_max"), "cap"),
+    "tenant-cap-doubled": (partial(_cap_doubled, "tenant_concurrency_max"), "cap"),
     "ack-forgotten": (_ack_forgotten, "after-ack"),
     "task-dropped": (_task_dropped, "lost"),
     "token-reused": (_token_reused, "token"),
     "lease-too-short": (_lease_too_short, "overlap"),
     "failures-not-counted": (_failures_not_counted, "attempt"),
+    "tick-lost": (_tick_lost, "tick"),
+    "tick-twice": (_tick_twice, "duplicate"),
+    "unique-keys-ignored": (_unique_keys_ignored, "unique"),
+    "ttl-ignored": (_ttl_ignored, "ttl"),
+    "timeout-ignored": (_timeout_ignored, "timeout"),
+    "results-mixed-up": (_results_mixed_up, "result"),
+    "cancel-forgotten": (_cancel_forgotten, "cancel"),
     "replicas-differ": (_replicas_differ, "hash"),  # takes more than one replica
 }
 

@@ -6,7 +6,19 @@ from dataclasses import replace
 from typing import TypeVar
 
 from chaos.history import CLAIM, FAIL, INFO, INVOKE, OK, Event, History
-from holdfast.client import AsyncClient, ClaimedTask, HoldfastError, InvalidAddress, InvalidArgument, Rejected
+from chaos.verdicts import tick_value
+from holdfast.client import (
+    Accepted,
+    AsyncClient,
+    Cancelled,
+    ClaimedTask,
+    Extended,
+    HoldfastError,
+    InvalidAddress,
+    InvalidArgument,
+    Rejected,
+    TaskInfo,
+)
 
 # The refusals that say that nothing was done. Whatever is not in this list may have happened.
 NOTHING_DONE = frozenset({
@@ -86,8 +98,9 @@ class Caller:
         self._failed = 0
         for claim in claims:
             self._write(
-                item, OK, queue=claim.queue, task=claim.task_id, token=claim.token, value=value_in(claim.payload),
-                lease_ms=claim.lease_ms, attempt=claim.attempt,
+                item, OK, queue=claim.queue, task=claim.task_id, token=claim.token, value=value_of(claim),
+                lease_ms=claim.lease_ms, attempt=claim.attempt, nth=claim.claims, made_ms=claim.enqueued_at_ms,
+                limit_key=claim.limit_key, tenant=claim.tenant,
             )  # fmt: skip
         if not claims:
             self._write(item, OK)
@@ -98,7 +111,7 @@ class Caller:
             kind = outcome_of(outcome)
             self._write(item, kind, err=error_text(outcome))
             return kind
-        self._write(item, OK, task=getattr(outcome, "task_id", item.task))
+        self._write(item, OK, **_told(outcome))
         return OK
 
     def _write(self, item: Event, kind: str, **changes: object) -> None:
@@ -140,6 +153,27 @@ class Caller:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             self._client = None
+
+
+def _told(outcome: object) -> dict[str, object]:
+    """What an answer says beyond yes."""
+    match outcome:
+        case Accepted():
+            return {"task": outcome.task_id, "duplicate": outcome.duplicate}
+        case Extended():
+            return {"lease_ms": outcome.lease_ms}
+        case Cancelled():
+            return {"state": outcome.state.value}
+        case TaskInfo():
+            return {"state": outcome.state.value, "result": (outcome.result or b"").decode()}
+        case _:
+            return {}
+
+
+def value_of(claim: ClaimedTask) -> str:
+    """What names a task that was handed out, whoever made it."""
+    schedule = claim.headers.get("holdfast-schedule")
+    return tick_value(schedule, claim.headers["holdfast-tick-ms"]) if schedule else value_in(claim.payload)
 
 
 def value_in(payload: bytes) -> str:

@@ -10,9 +10,16 @@ any time after its invoke or never, and a checker complains only if neither can 
     stale       a token that had ended was accepted
     after-ack   a task was handed out after its ack had returned, or under a larger token than the acked one
     overlap     a task was handed out while the lease of an earlier claim still ran
-    cap         more tasks of a queue were held at one moment than its cap allows
+    cap         more tasks of a queue, a limit key or a tenant were held at one moment than its cap allows
     early       a delayed or failed task was handed out before its time
     attempt     failures are miscounted: a claim with a wrong attempt, dead too early, or not dead though spent
+    tick        a tick of a schedule made no task, one too early, or was none of its ticks (two tasks are a `duplicate`)
+    unique      a task was added although another had its unique key, or the answer named one that had not
+    ttl         a task was started after its time to live, or died of it although it was started or had none
+    timeout     a lease was longer than the time that an attempt may take
+    result      a result is not that of the accepted ack, or is gone
+    cancel      a task was handed out after its cancellation had returned, or ended in another way
+    read        a task was read in another state than the one it had ended in
     hash        the replicas' states differ, or they did not come to the same index
     leader      a term with two leaders
     drain       the queue did not become empty
@@ -22,45 +29,24 @@ any time after its invoke or never, and a checker complains only if neither can 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
-from chaos.history import ACK, EXTEND, FAIL, FAIL_TASK, INFO, OK, SETTLING, Call, Claim, Story
-
-SUCCEEDED, DEAD = "SUCCEEDED", "DEAD"
-MS = 1_000_000
-# A duration of the shard may be this much of ours: its clock runs up to 10 % faster while it is drawn towards the wall
-# clock, and a little more is allowed for.
-_SHARE = 0.85
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One broken promise."""
-
-    kind: str
-    sentence: str
-    tasks: tuple[str, ...] = ()  # whose lines in the history to look at
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.sentence}"
-
-
-@dataclass(frozen=True)
-class Final:
-    """What is there once all faults are over and the queue was drained."""
-
-    drained: bool = True
-    live: bool = True  # a write was acknowledged in time after the last healing
-    # By task id; one that the servers do not know is absent. None: they did not answer, and then nothing follows.
-    states: Mapping[str, str] | None = field(default_factory=dict)
-    enqueued_total: int | None = None  # as the servers count; None if they were not asked
-    hashes: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by node: applied index, hash of the state
-    replicas: int = 0  # how many must have told their hash
-    leaders: Sequence[tuple[int, int, str]] = ()  # every (shard, term, node) in which a node said that it leads
-    unnoticed: Sequence[str] = ()  # damage that a broker did not notice, a sentence each
-    broken: Sequence[str] = ()  # what a broker did not do, a sentence each
-    caps: Mapping[str, int] = field(default_factory=dict)  # by queue: how many claims it allows at the same time
+from chaos.history import ACK, CANCEL, FAIL, FAIL_TASK, INFO, OK, SETTLING, Call, Claim, Story
+from chaos.option_checkers import OPTION_CHECKERS
+from chaos.verdicts import (
+    CANCELLED,
+    CLAIMED,
+    DEAD,
+    MS,
+    SHARE,
+    SUCCEEDED,
+    TTL_PASSED,
+    Checker,
+    Final,
+    Violation,
+    claims_by_task,
+    holds,
+)
 
 
 def check(story: Story, final: Final) -> list[Violation]:
@@ -76,12 +62,15 @@ def lost(story: Story, final: Final) -> Iterator[Violation]:
         return
     may_be_acked = {call.task for call in story.with_token(ACK) if call.outcome != FAIL}
     acked = {call.task for call in story.with_token(ACK) if call.outcome == OK}
+    may_be_cancelled = {call.task for call in story.calls if call.f == CANCEL and call.outcome != FAIL}
     for task in sorted(story.known_tasks()):
         state = final.states.get(task)
         if state is None:
             yield Violation("lost", f"{task} was accepted, but no server knows it", (task,))
         elif state == DEAD and task not in acked:
-            continue  # `attempts` says whether it may be
+            continue  # `attempts` and `ttl` say whether it may be
+        elif state == CANCELLED and task in may_be_cancelled - acked:
+            continue
         elif state != SUCCEEDED and (final.drained or task in acked):
             ended = "its ack had returned" if task in acked else "the queue was drained"
             yield Violation("lost", f"{task} is {state} although {ended}", (task,))
@@ -94,9 +83,12 @@ def unexpected(story: Story, final: Final) -> Iterator[Violation]:
     value_of: dict[str, str] = {}  # by task id, as the producer was told
     for send in story.sends():
         sends[send.value].append(send)
-        if send.outcome == OK:
-            value_of[send.task] = send.value
+    for send in story.made():
+        value_of[send.task] = send.value
+    ticks = {value for schedule, ticks in final.ticks.items() for value in ticks.values(schedule)}
     for claim in story.claims:
+        if claim.value in ticks:
+            continue
         mine = sends.get(claim.value, [])
         said = value_of.get(claim.task, claim.value)
         if not mine:
@@ -107,9 +99,17 @@ def unexpected(story: Story, final: Final) -> Iterator[Violation]:
             yield Violation("unexpected", f"{claim.task} came with payload {claim.value}, not {said}", (claim.task,))
         elif all(send.queue != claim.queue for send in mine):
             yield Violation("unexpected", f"{claim.task} was handed out from queue {claim.queue}", (claim.task,))
+    yield from _miscounted(story, final)
+
+
+def _miscounted(story: Story, final: Final) -> Iterator[Violation]:
+    """A task that nobody was told of is handed out in the end, unless it dies of its time to live before."""
     known = len(story.known_tasks())
-    if final.drained and final.enqueued_total not in (None, known):
-        yield Violation("unexpected", f"the servers count {final.enqueued_total} tasks, callers know of {known}")
+    seen = {send.value for send in story.made()} | {claim.value for claim in story.claims}
+    may_be = {send.value for send in story.sends() if send.outcome == INFO and send.ttl_ms} - seen
+    total = final.enqueued_total
+    if final.drained and total is not None and not known <= total <= known + len(may_be):
+        yield Violation("unexpected", f"the servers count {total} tasks, callers know of {known}")
 
 
 def duplicate(story: Story, _: Final) -> Iterator[Violation]:
@@ -119,8 +119,8 @@ def duplicate(story: Story, _: Final) -> Iterator[Violation]:
     for send in story.sends():
         key = (send.queue, send.value)
         names[key] = f"request id {send.req_id}" if send.req_id else f"the one send of {send.value}"
-        if send.outcome == OK:
-            made[key].add(send.task)
+    for send in story.made():
+        made[send.queue, send.value].add(send.task)
     for claim in story.claims:
         made[claim.queue, claim.value].add(claim.task)
     for key, tasks in made.items():
@@ -155,7 +155,7 @@ def token(story: Story, _: Final) -> Iterator[Violation]:
 
 
 def stale(story: Story, _: Final) -> Iterator[Violation]:
-    claims = _claims_by_task(story)
+    claims = claims_by_task(story)
     calls: dict[str, list[Call]] = defaultdict(list)
     for call in story.with_token():
         calls[call.task].append(call)
@@ -191,7 +191,7 @@ def _why_stale(call: Call, calls: Iterable[Call], claims: Iterable[Claim]) -> st
 
 def after_ack(story: Story, _: Final) -> Iterator[Violation]:
     """An ack ends a task's life: nothing follows it, neither in time nor in the order of tokens."""
-    claims = _claims_by_task(story)
+    claims = claims_by_task(story)
     for ack in story.with_token(ACK):
         if ack.outcome != OK:
             continue
@@ -203,8 +203,8 @@ def after_ack(story: Story, _: Final) -> Iterator[Violation]:
 
 def overlap(story: Story, _: Final) -> Iterator[Violation]:
     """A holder may count on its lease, from when it asked, unless it gave the task back itself."""
-    surely_held_until_ns = _holds(story)
-    for task, claims in _claims_by_task(story).items():
+    surely_held_until_ns = holds(story)
+    for task, claims in claims_by_task(story).items():
         for claim in claims:
             ends_ns = surely_held_until_ns(claim)
             for other in claims:
@@ -215,11 +215,11 @@ def overlap(story: Story, _: Final) -> Iterator[Violation]:
 
 def cap(story: Story, final: Final) -> Iterator[Violation]:
     """A claim counts from when its holder was told of it until it may have ended. At the first moment with too many."""
-    surely_held_until_ns = _holds(story)
-    for queue, most in final.caps.items():
+    surely_held_until_ns = holds(story)
+    for (whose, most), by_token in _capped(story, final).items():
         # By time, and what ends comes before what begins then. A claim that was asked for again is one claim.
         changes: list[tuple[float, int, int]] = []
-        for number, mine in _claims_by_token(story, queue).items():
+        for number, mine in by_token.items():
             begins_ns = min(claim.ended_ns for claim in mine)
             ends_ns = max(map(surely_held_until_ns, mine))
             if begins_ns < ends_ns:
@@ -231,44 +231,37 @@ def cap(story: Story, final: Final) -> Iterator[Violation]:
                 continue
             held.add(number)
             if len(held) > most:
-                tasks = {claim.task for claim in story.claims if claim.token in held}
-                sentence = f"{len(held)} tasks of {queue} were held at {at_ns / MS:.0f} ms, where {most} may be"
+                tasks = {by_token[number][0].task for number in held}
+                sentence = f"{len(held)} tasks of {whose} were held at {at_ns / MS:.0f} ms, where {most} may be"
                 yield Violation("cap", sentence, tuple(sorted(tasks)))
                 break
 
 
-def _holds(story: Story) -> Callable[[Claim], float]:
-    """Until when the holder of a claim may count on it, in nanoseconds."""
-    extended: dict[tuple[str, int], list[Call]] = defaultdict(list)
-    given_back_ns: dict[tuple[str, int], int] = {}  # the earliest moment at which the claim may have been ended
-    for call in story.with_token():
-        key = (call.task, call.token)
-        if call.f == EXTEND and call.outcome == OK:
-            extended[key].append(call)
-        elif call.f in SETTLING and call.outcome != FAIL:
-            given_back_ns[key] = min(call.invoked_ns, given_back_ns.get(key, call.invoked_ns))
-
-    def until_ns(claim: Claim) -> float:
-        key = (claim.task, claim.token)
-        holds: list[Claim | Call] = [claim, *extended[key]]
-        ends_ns = max(_lease_start(one) + one.lease_ms * MS * _SHARE for one in holds)
-        return min(ends_ns, given_back_ns.get(key, ends_ns))
-
-    return until_ns
+def _capped(story: Story, final: Final) -> dict[tuple[str, int], dict[int, list[Claim]]]:
+    """By whose cap it is and how many it allows: the claims that it counts, by token."""
+    found: dict[tuple[str, int], dict[int, list[Claim]]] = defaultdict(lambda: defaultdict(list))
+    for claim in story.claims:
+        caps = [(claim.queue, final.caps)]
+        caps += [(f"{claim.queue} with limit key {claim.limit_key}", final.key_caps)] * bool(claim.limit_key)
+        caps += [(f"{claim.queue} of tenant {claim.tenant}", final.tenant_caps)] * bool(claim.tenant)
+        for whose, by_queue in caps:
+            if claim.queue in by_queue:
+                found[whose, by_queue[claim.queue]][claim.token].append(claim)
+    return found
 
 
 def early(story: Story, _: Final) -> Iterator[Violation]:
     """A delay counts from when it was accepted, which is not before it was sent for the first time."""
     due_ns: dict[str, float] = {}  # by value
     for send in story.sends():
-        may_be_due_ns = send.invoked_ns + send.delay_ms * MS * _SHARE
+        may_be_due_ns = send.invoked_ns + send.delay_ms * MS * SHARE
         due_ns[send.value] = min(may_be_due_ns, due_ns.get(send.value, may_be_due_ns))
     retry_ns: dict[str, dict[int, float]] = defaultdict(dict)  # by task and token
     failed = story.with_token(FAIL_TASK)
     known = {(call.task, call.token) for call in failed if call.outcome == OK}
     for call in failed:
         if (call.task, call.token) in known:
-            may_be_due_ns = call.invoked_ns + call.delay_ms * MS * _SHARE
+            may_be_due_ns = call.invoked_ns + call.delay_ms * MS * SHARE
             mine = retry_ns[call.task]
             mine[call.token] = min(may_be_due_ns, mine.get(call.token, may_be_due_ns))
     for claim in story.claims:
@@ -280,48 +273,52 @@ def early(story: Story, _: Final) -> Iterator[Violation]:
 
 
 def attempts(story: Story, final: Final) -> Iterator[Violation]:
-    """An accepted fail counts once, nothing else does. One without an answer may count."""
-    counted: dict[str, set[int]] = defaultdict(set)  # by task: tokens under which a fail was accepted
-    possible: dict[str, set[int]] = defaultdict(set)  # and under which one may have been
-    for call in story.with_token(FAIL_TASK):
-        if call.outcome != FAIL:
-            possible[call.task].add(call.token)
-        if call.outcome == OK:
-            counted[call.task].add(call.token)
+    """An accepted fail counts once, nothing else does, but for attempts that took too long. What was not answered may
+    count."""
+    timed = {send.value for send in story.sends() if send.timeout_ms}
+    counted, possible = _failures(story, timed)
     for claim in story.claims:
         least = sum(number < claim.token for number in counted[claim.task])
         most = sum(number < claim.token for number in possible[claim.task])
+        if claim.value in timed:  # any that was not given back may have taken too long, also if nobody heard of it
+            most = max(most, claim.nth - 1)
         if claim.attempt and not least <= claim.attempt - 1 <= most:
             sentence = f"{claim.task} was handed out as attempt {claim.attempt} after {least} to {most} failures"
             yield Violation("attempt", sentence, (claim.task,))
-    budget_of_value = {send.value: send.budget for send in story.sends()}
-    budgets = {send.task: send.budget for send in story.sends() if send.outcome == OK}
-    budgets |= {claim.task: budget_of_value.get(claim.value, 0) for claim in story.claims}
+    made_by = story.made_by()
     for task, state in (final.states or {}).items():
-        budget = budgets.get(task, 0)
-        if state == DEAD and (not budget or len(possible[task]) < budget):
-            yield Violation("attempt", f"{task} is dead after at most {len(possible[task])} failures", (task,))
-        elif state != DEAD and budget and len(counted[task]) >= budget:
+        send = made_by.get(task)
+        budget = send.budget if send is not None else 0
+        most = len(possible[task]) + (len(story.lost_claims_ns) if send is not None and send.timeout_ms else 0)
+        if state == DEAD and final.reasons.get(task) != TTL_PASSED and (not budget or most < budget):
+            yield Violation("attempt", f"{task} is dead after at most {most} failures", (task,))
+        elif state not in (DEAD, CANCELLED, CLAIMED) and budget and len(counted[task]) >= budget:
             yield Violation("attempt", f"{task} is {state} after {len(counted[task])} failures", (task,))
 
 
-def _lease_start(hold: Claim | Call) -> int:
-    return hold.sent_ns if isinstance(hold, Claim) else hold.invoked_ns
-
-
-def _claims_by_task(story: Story) -> dict[str, list[Claim]]:
-    found: dict[str, list[Claim]] = defaultdict(list)
+def _failures(story: Story, timed: set[str]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+    """By task: the tokens under which an attempt has failed, and under which one may have."""
+    counted: dict[str, set[int]] = defaultdict(set)
+    possible: dict[str, set[int]] = defaultdict(set)
+    ended: set[tuple[str, int]] = set()
+    may_be_ended: set[tuple[str, int]] = set()
+    for call in story.with_token(*SETTLING):
+        if call.outcome != FAIL:
+            may_be_ended.add((call.task, call.token))
+        if call.outcome == OK:
+            ended.add((call.task, call.token))
+        if call.f == FAIL_TASK and call.outcome != FAIL:
+            possible[call.task].add(call.token)
+        if call.f == FAIL_TASK and call.outcome == OK:
+            counted[call.task].add(call.token)
     for claim in story.claims:
-        found[claim.task].append(claim)
-    return found
-
-
-def _claims_by_token(story: Story, queue: str) -> dict[int, list[Claim]]:
-    found: dict[int, list[Claim]] = defaultdict(list)
-    for claim in story.claims:
-        if claim.queue == queue:
-            found[claim.token].append(claim)
-    return found
+        if claim.value not in timed:
+            continue
+        if (claim.task, claim.token) not in ended:
+            possible[claim.task].add(claim.token)
+        if (claim.task, claim.token) not in may_be_ended:  # then only its time can have ended it, or it runs
+            counted[claim.task].add(claim.token)
+    return counted, possible
 
 
 # --- the servers ----------------------------------------------------------------------------------------------
@@ -366,8 +363,7 @@ def condition(_: Story, final: Final) -> Iterator[Violation]:
         yield Violation("broker", sentence)
 
 
-Checker = Callable[[Story, Final], Iterator[Violation]]
 CHECKERS: tuple[Checker, ...] = (
     lost, unexpected, duplicate, token, stale, after_ack, overlap, cap, early, attempts,
-    hashes, leaders, progress, condition,
+    *OPTION_CHECKERS, hashes, leaders, progress, condition,
 )  # fmt: skip

@@ -1,13 +1,16 @@
 """What callers saw, as JSON lines, and how lines become calls that a checker can reason about.
 
-One line is one event: {t_ns, proc, type, f, queue, task, token, req_id, value, err} and a few numbers (see `Event`).
+One line is one event: {t_ns, proc, type, f, queue, task, token, req_id, value, err} and more (see `Event`); what says
+nothing is left out.
 
     type    invoke   the call was sent
             ok       it happened, and the answer says so
             fail     it did not happen, and the answer says so
             info     nobody knows: no answer, a lost connection, OUTCOME_UNKNOWN. Both are allowed, for ever.
-    f       enqueue, claim, extend, ack, fail, release; `fault` and `heal` for what the harness did to the servers
-    value   what the payload says: each task to be made has its own, so it names the task before it has an id
+    f       enqueue, claim, extend, ack, fail, release, cancel, read; `fault` and `heal` for what the harness did to the
+            servers
+    value   what the payload says: each task to be made has its own, so it names the task before it has an id. Of a task
+            that a schedule made, its name and its tick
     req_id  of an enqueue the request id, of a claim the claim request id
 
 A process id has one call under way at a time and is never used again after an info: its call may still take effect,
@@ -18,13 +21,14 @@ A claim has one invoke line and one ok line per task it got, or a single one wit
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TextIO
 
 INVOKE, OK, FAIL, INFO = "invoke", "ok", "fail", "info"
 ENQUEUE, CLAIM, EXTEND = "enqueue", "claim", "extend"
 ACK, FAIL_TASK, RELEASE = "ack", "fail", "release"
+CANCEL, READ = "cancel", "read"
 FAULT, HEAL = "fault", "heal"
 
 SETTLING = (ACK, FAIL_TASK, RELEASE)  # what ends a claim
@@ -46,18 +50,30 @@ class Event:
     req_id: str = ""
     value: str = ""
     err: str = ""
-    lease_ms: int = 0  # of a claim or an extension: how long it holds, counted from the invoke
+    lease_ms: int = 0  # of a claim or an extension: how long it holds, counted from the invoke, as told
     delay_ms: int = 0  # of an enqueue or a fail: how long the task is not to be handed out
     budget: int = 0  # of an enqueue: failures after which the task is dead; 0 is more than will ever be
     attempt: int = 0  # of a claim: as the worker was told, 1 for the first
+    nth: int = 0  # of a claim: how often the task was handed out and not given back, this time included, as told
+    made_ms: int = 0  # of a claim: when the task was accepted, in the shard's time, as told
+    unique: str = ""  # of an enqueue: the unique key
+    scope: str = ""  # of an enqueue with one: how long it keeps others out
+    duplicate: bool = False  # of an enqueue: the answer is a task that was there
+    limit_key: str = ""  # of a claim
+    tenant: str = ""  # of a claim
+    ttl_ms: int = 0  # of an enqueue
+    timeout_ms: int = 0  # of an enqueue: of one attempt
+    result: str = ""  # of an ack, and of a read
+    state: str = ""  # of the task, as a cancel or a read was told
 
     def to_line(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+        said = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+        return json.dumps(said, separators=(",", ":")) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An enqueue, or a call with a token: from its invoke to its answer."""
+    """Anything but a claim: from its invoke to its answer."""
 
     f: str
     outcome: str  # ok, fail or info
@@ -73,6 +89,13 @@ class Call:
     lease_ms: int = 0
     delay_ms: int = 0
     budget: int = 0
+    unique: str = ""
+    scope: str = ""
+    duplicate: bool = False
+    ttl_ms: int = 0
+    timeout_ms: int = 0
+    result: str = ""
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +112,10 @@ class Claim:
     req_id: str = ""
     lease_ms: int = 0
     attempt: int = 0  # 0 if it was not recorded
+    nth: int = 0  # 0 if it was not recorded
+    made_ms: int = 0
+    limit_key: str = ""
+    tenant: str = ""
     proc: int = 0
 
 
@@ -98,10 +125,22 @@ class Story:
 
     calls: list[Call] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    # From when to when somebody waited for a claim in vain: each may have claimed anything.
+    lost_claims_ns: list[tuple[int, int]] = field(default_factory=list)
     faults: list[Event] = field(default_factory=list)  # in order of time, healings among them
 
     def sends(self) -> list[Call]:
         return [call for call in self.calls if call.f == ENQUEUE]
+
+    def made(self) -> list[Call]:
+        """Those that were answered with their own task, and not with another one that has their unique key."""
+        return [call for call in self.sends() if call.outcome == OK and not (call.unique and call.duplicate)]
+
+    def made_by(self) -> dict[str, Call]:
+        """By task: a send that it came from. None of a schedule is among them."""
+        of_value = {send.value: send for send in self.sends()}
+        found = {claim.task: of_value[claim.value] for claim in self.claims if claim.value in of_value}
+        return found | {send.task: send for send in self.made()}
 
     def with_token(self, *kinds: str) -> list[Call]:
         return [call for call in self.calls if call.f in (kinds or NEEDS_TOKEN)]
@@ -199,6 +238,8 @@ class _Pairing:
         if invoke is None or invoke.req_id != event.req_id:
             raise MalformedHistoryError(f"an answer without a call: {event}")
         self._open[event.proc] = []
+        if event.type == INFO:
+            self._story.lost_claims_ns.append((invoke.t_ns, event.t_ns))
         if event.type != OK or not event.task:
             return
         assert event.token is not None
@@ -207,7 +248,7 @@ class _Pairing:
                 task=event.task, token=event.token, value=event.value, queue=event.queue,
                 asked_ns=self._first_asked_ns.get(event.req_id, invoke.t_ns), sent_ns=invoke.t_ns,
                 ended_ns=event.t_ns, req_id=event.req_id, lease_ms=event.lease_ms, attempt=event.attempt,
-                proc=event.proc,
+                nth=event.nth, made_ms=event.made_ms, limit_key=event.limit_key, tenant=event.tenant, proc=event.proc,
             )
         )  # fmt: skip
 
@@ -240,7 +281,9 @@ def _call(invoke: Event, answer: Event) -> Call:
     return Call(
         f=invoke.f, outcome=answer.type, invoked_ns=invoke.t_ns, ended_ns=answer.t_ns, proc=invoke.proc,
         queue=invoke.queue, task=answer.task, token=invoke.token or 0, req_id=invoke.req_id, value=invoke.value,
-        err=answer.err, lease_ms=invoke.lease_ms, delay_ms=invoke.delay_ms, budget=invoke.budget,
+        err=answer.err, lease_ms=answer.lease_ms, delay_ms=invoke.delay_ms, budget=invoke.budget,
+        unique=invoke.unique, scope=invoke.scope, duplicate=answer.duplicate, ttl_ms=invoke.ttl_ms,
+        timeout_ms=invoke.timeout_ms, result=answer.result, state=answer.state,
     )  # fmt: skip
 
 

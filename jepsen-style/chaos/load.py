@@ -2,31 +2,53 @@
 
 Producers send with and without request ids, in batches and one at a time, and send again: what was not answered, and
 some that was. Workers claim, extend, ack, fail, release, repeat themselves, or do nothing until the lease has run out.
-Holders keep tokens until they are stale and then try everything with them. Who is wrong is for the checkers to say.
+Holders keep tokens until they are stale and then try everything with them; they cancel tasks and read what became of
+some. Who is wrong is for the checkers to say.
 """
 
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from chaos.calling import Caller, Outcomes, value_in
-from chaos.history import ACK, CLAIM, ENQUEUE, EXTEND, FAIL_TASK, INFO, INVOKE, NEEDS_TOKEN, RELEASE, Event, History
-from holdfast.client import AsyncClient, ClaimedTask, Extension, Failure, NewTask
+from chaos.history import (
+    ACK,
+    CANCEL,
+    CLAIM,
+    ENQUEUE,
+    EXTEND,
+    FAIL_TASK,
+    INFO,
+    INVOKE,
+    NEEDS_TOKEN,
+    READ,
+    RELEASE,
+    Event,
+    History,
+)
+from chaos.options import BRIEF, BRIEF_EVERY_S, IDLE_SHARE, OPTION_QUEUES, TIMED, TIMED_BUDGET, option_task
+from holdfast.client import Accepted, Ack, AsyncClient, ClaimedTask, Extension, Failure, NewTask
 
-QUEUES = ("work", "more")
+PLAIN_QUEUES = ("work", "more")
+QUEUES = (*PLAIN_QUEUES, *OPTION_QUEUES)
 # Low enough to be reached: claims that nobody ends hold on to it until their lease has run out.
 CAPS = {"more": 8}
-LEASE_MS = 1000
+LEASE_MS = 1200
 RETRY_MS = (20, 20, 400)
 DELAYS_MS = (None, None, None, None, 20, 700)
 POISON = "poison"  # the type of tasks that no attempt helps: they end dead
 POISON_SHARE = 0.05
 POISON_BUDGET = 2
+BUDGETS = {POISON: POISON_BUDGET, TIMED: TIMED_BUDGET}  # by type
+OPTION_SHARE = 0.3  # of tasks that ask for more than to be done
 AGAIN_SHARE = 0.1  # of what was answered and is sent again nevertheless
 NO_ID_SHARE = 0.25
 HELD_MAX = 200
+RECENT_MAX = 30  # tasks that may be cancelled, and that may be read
+CANCEL_SHARE, READ_SHARE = 0.5, 0.5  # of the rounds of a holder
 PROBE_EVERY_S = 0.03
 
 # How a worker ends its claims. `late` acks after the lease has run out, `stale` waits until somebody else has the task.
@@ -57,7 +79,10 @@ class Load:
     working: bool = True
     newest: dict[str, int] = field(default_factory=dict)  # by task: the largest token that anybody here was given
     held: list[tuple[str, ClaimedTask]] = field(default_factory=list)  # claims for the holders, each with its fate
+    accepted: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))  # tasks that may be cancelled
+    ended: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))  # tasks to be read
     _sent: int = 0
+    _begun_s: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -102,9 +127,11 @@ class Load:
         self._sent += 1
         value = f"{name}-{self._sent}"
         padding = b" " + draw.randbytes(draw.choice((16, 16, 200, 3000)))
+        if not has_id and draw.random() < OPTION_SHARE:
+            return option_task(draw, value, value.encode() + padding)
         is_poison = draw.random() < POISON_SHARE
         return NewTask(
-            draw.choice(QUEUES), POISON if is_poison else "t", value.encode() + padding,
+            draw.choice(PLAIN_QUEUES), POISON if is_poison else "t", value.encode() + padding,
             request_id=value if has_id or draw.random() >= NO_ID_SHARE else "", priority=draw.randint(0, 9),
             delay_ms=draw.choice(DELAYS_MS), max_attempts=POISON_BUDGET if is_poison else 1000, max_claims=10_000,
         )  # fmt: skip
@@ -117,13 +144,21 @@ class Load:
                 req_id=task.request_id or "",
                 value=value_in(task.payload),
                 delay_ms=task.delay_ms or 0,
-                budget=POISON_BUDGET if task.type == POISON else 0,
+                budget=BUDGETS.get(task.type, 0),
+                unique=task.unique_key,
+                scope=task.unique_scope.value if task.unique_key else "",
+                ttl_ms=task.ttl_ms or 0,
+                timeout_ms=task.timeout_ms or 0,
             )
             for task in batch
         ]
 
         async def send(client: AsyncClient) -> Outcomes:
-            return await client.enqueue_many(batch)
+            outcomes = await client.enqueue_many(batch)
+            for task, outcome in zip(batch, outcomes, strict=True):
+                if task.queue in OPTION_QUEUES and isinstance(outcome, Accepted):
+                    self.accepted.append(outcome.task_id)
+            return outcomes
 
         return await caller.send(lines, send)
 
@@ -143,6 +178,8 @@ class Load:
 
     async def _claim(self, caller: Caller, draw: random.Random, name: str, request_id: str) -> list[ClaimedTask] | None:
         queues = draw.sample(QUEUES, len(QUEUES))
+        if self.producing and (time.monotonic() - self._begun_s) % BRIEF_EVERY_S >= 1:
+            queues.remove(BRIEF)
 
         async def send(client: AsyncClient) -> list[ClaimedTask]:
             return await client.reserve(
@@ -159,6 +196,8 @@ class Load:
         fates = draw.choices(FATES, weights=WEIGHTS, k=len(claims)) if self.producing else ["ack"] * len(claims)
         by_fate: dict[str, list[ClaimedTask]] = {fate: [] for fate in FATES}
         for fate, claim in zip(fates, claims, strict=True):
+            if self.producing and draw.random() < IDLE_SHARE.get(claim.type, 0):
+                continue
             by_fate["fail" if fate == "ack" and claim.type == POISON else fate].append(claim)
             if fate in ("late", "stale") and len(self.held) < HELD_MAX:
                 self.held.append((fate, claim))
@@ -173,10 +212,16 @@ class Load:
         """One call with the tokens of these claims."""
         if not claims:
             return
+        self._sent += 1
+        # Another one each time it is sent: the first that counted stays.
+        results = [f"{claim.token}-{self._sent}" if kind == ACK else "" for claim in claims]
 
         async def send(client: AsyncClient) -> Outcomes:
             if kind == ACK:
-                return await client.ack_many(claims)
+                self.ended += [claim.task_id for claim in claims]
+                return await client.ack_many(
+                    [Ack(claim, result.encode()) for claim, result in zip(claims, results, strict=True)]
+                )
             if kind == FAIL_TASK:
                 return await client.fail_many([Failure(claim, retry_delay_ms=_retry_ms(claim)) for claim in claims])
             if kind == RELEASE:
@@ -185,8 +230,9 @@ class Load:
 
         lines = [
             _line(kind, queue=claim.queue, task=claim.task_id, token=claim.token,
-                  lease_ms=LEASE_MS if kind == EXTEND else 0, delay_ms=_retry_ms(claim) if kind == FAIL_TASK else 0)
-            for claim in claims
+                  lease_ms=LEASE_MS if kind == EXTEND else 0, delay_ms=_retry_ms(claim) if kind == FAIL_TASK else 0,
+                  result=result)
+            for claim, result in zip(claims, results, strict=True)
         ]  # fmt: skip
         await caller.send(lines, send)
 
@@ -200,7 +246,21 @@ class Load:
                 kinds = [ACK] if fate == "late" else draw.sample(NEEDS_TOKEN, 2)
                 for kind in kinds:
                     await self.use(caller, kind, [claim])
+            if self.accepted and self.producing and draw.random() < CANCEL_SHARE:
+                await self._cancel(caller, self.accepted.pop())  # the newest still waits, perhaps
+            if self.ended and draw.random() < READ_SHARE:
+                await self._read(caller, draw.choice(self.ended))
             await asyncio.sleep(0.05)
+
+    async def _cancel(self, caller: Caller, task_id: str) -> None:
+        self.ended.append(task_id)
+        await caller.send([_line(CANCEL, task=task_id)], lambda client: client.cancel_many([task_id]))
+
+    async def _read(self, caller: Caller, task_id: str) -> None:
+        async def send(client: AsyncClient) -> Outcomes:
+            return [await client.get_task(task_id)]
+
+        await caller.send([_line(READ, task=task_id)], send)
 
     def _is_due(self, fate: str, claim: ClaimedTask) -> bool:
         if fate == "late":

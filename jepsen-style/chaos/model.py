@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chaos.checkers import DEAD, SUCCEEDED, Final
 from chaos.history import (
     ACK,
     CLAIM,
@@ -23,6 +22,7 @@ from chaos.history import (
     SETTLING,
     Event,
 )
+from chaos.verdicts import DEAD, SUCCEEDED, Final
 
 MS = 1_000_000
 LEASE_MS = 200

@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from chaos.checkers import Final, Violation, check
+from chaos.checkers import check
 from chaos.faults import Fault, Nemesis
-from chaos.history import ENQUEUE, OK, Event, History, Story, next_writes_s, put_together
+from chaos.history import CANCEL, ENQUEUE, OK, Event, History, Story, next_writes_s, put_together
 from chaos.load import CAPS, QUEUES, Load, Size
-from holdfast.client import AsyncClient, HoldfastError, QueuePolicy, TaskInfo
+from chaos.options import KEY_CAPS, POLICIES, SCHEDULES, TENANT_CAPS, TICK_EVERY_MS, TICKS, schedules
+from chaos.verdicts import Final, Ticks, Violation
+from holdfast.client import AsyncClient, HoldfastError, QueuePolicy, TaskInfo, TaskState
 from tests.integration.cluster import Cluster
 
 LIVE_S_MAX = 30.0  # from the last healing to an acknowledged write
@@ -71,16 +73,19 @@ class Run:
         self.history = History(directory / "history.jsonl")
         self.load = Load(self.history, cluster.addresses, plan.seed, plan.size)
         self.nemesis = Nemesis(cluster, self.history, random.Random(plan.seed))
+        self.first_ticks_ms: dict[str, int] = {}  # by schedule
+        self.ticks: dict[str, Ticks] = {}
 
     async def play(self) -> Report:
         try:
-            await self._set_caps()
+            await self._prepare()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.load.run())
                 try:
                     live = await self._acknowledged(WARM_UP_WRITES) and await self._strike()
                     await self.nemesis.heal()
                     live = live and await self._acknowledged()
+                    await self._end_schedules()
                     self.load.producing = False
                     drained = live and await self._drain()
                 finally:
@@ -90,10 +95,15 @@ class Run:
             self.history.close()
         return self._judge(final)
 
-    async def _set_caps(self) -> None:
+    async def _prepare(self) -> None:
+        """Limits and schedules."""
+        policies = {queue: QueuePolicy(concurrency_max=most) for queue, most in CAPS.items()} | POLICIES
         async with AsyncClient(self.cluster.address, timeout_s=LIVE_S_MAX) as client:
-            for queue, most in CAPS.items():
-                await client.set_queue(queue, policy=QueuePolicy(concurrency_max=most))
+            for queue, policy in policies.items():
+                await client.set_queue(queue, policy=policy)
+            for schedule in schedules():
+                info = await client.put_schedule(schedule)
+                self.first_ticks_ms[schedule.name] = info.last_at_ms or info.next_at_ms or 0
 
     # --- phases -----------------------------------------------------------------------------------------------
 
@@ -126,6 +136,26 @@ class Run:
             await asyncio.sleep(LOOK_EVERY_S)
         return False
 
+    async def _end_schedules(self) -> None:
+        """Lets each schedule come up to this moment, and pauses it."""
+        give_up_s = time.monotonic() + LIVE_S_MAX
+        try:
+            async with AsyncClient(self.cluster.address, timeout_s=5) as client:
+                wanted_ms = {name: (await client.get_schedule(TICKS, name)).next_at_ms for name in SCHEDULES}
+                for name, at_ms in wanted_ms.items():
+                    while ((await client.get_schedule(TICKS, name)).last_at_ms or 0) < (at_ms or 0):
+                        if time.monotonic() > give_up_s:
+                            self.nemesis.broken.append(f"schedule {name} did not come to its next tick in time")
+                            break
+                        await asyncio.sleep(LOOK_EVERY_S)
+                    info = await client.pause_schedule(TICKS, name)
+                    self.ticks[name] = Ticks(
+                        first_ms=self.first_ticks_ms[name], every_ms=TICK_EVERY_MS, last_ms=info.last_at_ms or 0,
+                        fired_total=info.fired_total,
+                    )  # fmt: skip
+        except HoldfastError as error:
+            self.nemesis.broken.append(f"the schedules could not be looked at: {error}")
+
     async def _drain(self) -> bool:
         """Workers go on until nothing is left."""
         give_up_s = time.monotonic() + DRAIN_S_MAX
@@ -142,29 +172,35 @@ class Run:
 
     async def _look(self, *, live: bool, drained: bool) -> Final:
         """What is there now. Servers that do not answer have not become live again."""
-        states: dict[str, str] | None = None
+        tasks: list[TaskInfo] | None = None
         total: int | None = None
         hashes: dict[str, tuple[int, str]] = {}
         try:
-            states, total = await self._ask_for_tasks() if live else (None, None)
+            tasks, total = await self._ask_for_tasks() if live else (None, None)
             hashes = await asyncio.to_thread(self.cluster.hashes) if live else {}
         except HoldfastError as error:
             self.nemesis.broken.append(f"the brokers did not answer in the end: {error}")
             live = False
         return Final(
-            drained=drained, live=live, states=states, enqueued_total=total, hashes=hashes,
+            drained=drained, live=live, enqueued_total=total, hashes=hashes, caps=CAPS, key_caps=KEY_CAPS,
+            tenant_caps=TENANT_CAPS, ticks=self.ticks,
+            states=None if tasks is None else {task.task_id: task.state.value for task in tasks},
+            reasons={task.task_id: task.dead_reason for task in tasks or () if task.dead_reason},
+            results={
+                task.task_id: (task.result or b"").decode() for task in tasks or () if task.state == TaskState.SUCCEEDED
+            },
             replicas=len(self.cluster.names) if live and len(self.cluster.names) > 1 else 0,
             leaders=self.cluster.leaderships(), unnoticed=tuple(self.nemesis.unnoticed),
-            broken=tuple(self.nemesis.broken), caps=CAPS,
+            broken=tuple(self.nemesis.broken),
         )  # fmt: skip
 
-    async def _ask_for_tasks(self) -> tuple[dict[str, str], int]:
-        """The state of every task that callers know of, and how many there ever were."""
+    async def _ask_for_tasks(self) -> tuple[list[TaskInfo], int]:
+        """Every task that callers know of, and how many there ever were."""
         tasks = sorted(put_together(self.history.events).known_tasks())
         async with AsyncClient(self.cluster.address, timeout_s=LIVE_S_MAX) as client:
             found = await client.wait_tasks(tasks, timeout_s=10.0)
             total = sum([(await client.queue_stats(queue)).enqueued_total for queue in QUEUES])
-        return {task.task_id: task.state.value for task in found if isinstance(task, TaskInfo)}, total
+        return [task for task in found if isinstance(task, TaskInfo)], total
 
     # --- the verdict ------------------------------------------------------------------------------------------
 
@@ -172,13 +208,17 @@ class Run:
         story = put_together(self.history.events)
         write_final(self.directory / "final.json", final)
         waits_s = [(fault.value, waited_s) for fault, waited_s in next_writes_s(story) if waited_s is not None]
-        counts = counts_of(story) | {"snapshots_installed": self.cluster.count_in_logs("snapshot_installed")}
+        counts = counts_of(story, final) | {"snapshots_installed": self.cluster.count_in_logs("snapshot_installed")}
         return Report(story, final, check(story, final), waits_s, counts)
 
 
-def counts_of(story: Story) -> dict[str, int]:
+def counts_of(story: Story, final: Final) -> dict[str, int]:
     """How much happened: a run in which little did proves little."""
     found = Counter(f"{call.f}_{call.outcome}" for call in story.calls)
+    found.update(f"dead_{reason.lower()}" for reason in final.reasons.values())
+    found["cancelled"] = sum(call.f == CANCEL and call.state == TaskState.CANCELLED for call in story.calls)
+    found["unique_taken"] = sum(call.f == ENQUEUE and bool(call.unique) and call.duplicate for call in story.calls)
+    found["ticks"] = sum(ticks.fired_total for ticks in final.ticks.values())
     found["claims"] = len(story.claims)
     found["claims_sent_again"] = sum(claim.asked_ns < claim.sent_ns for claim in story.claims)
     found["tasks"] = len(story.known_tasks())
@@ -194,6 +234,7 @@ def read_final(path: Path) -> Final:
     """As it was written."""
     told = json.loads(path.read_text(encoding="utf-8"))
     told["hashes"] = {node: (index, digest) for node, (index, digest) in told["hashes"].items()}
+    told["ticks"] = {schedule: Ticks(**ticks) for schedule, ticks in told.get("ticks", {}).items()}
     told["leaders"] = tuple(tuple(each) for each in told["leaders"])
     return Final(**told | {name: tuple(told[name]) for name in ("unnoticed", "broken")})
 

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest  # PowerDisk skips where it is not possible
 
 from bugs.sitecustomize import BUGS
-from chaos.checkers import Violation, check
+from chaos.checkers import check
 from chaos.faults import FAULTS, MIX, NONE, faults_of
 from chaos.history import put_together, read_history
 from chaos.phases import Plan, Report, Run, read_final
+from chaos.verdicts import Violation
 from tests.integration.cluster import Cluster
 
 EXIT_OK = 0

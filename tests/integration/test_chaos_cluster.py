@@ -33,7 +33,8 @@ async def test_leaders_that_are_killed_or_stopped(tmp_path: Path) -> None:
     assert report.counts["tasks"] > 100
     assert report.counts["enqueue_info"] > 0, "no fault hit an enqueue"
     assert report.counts["ack_fail"] + report.counts["extend_fail"] > 0, "no stale token was tried"
-    assert "DEAD" in (report.final.states or {}).values(), "no task spent its budget"
+    happened = ("ticks", "unique_taken", "cancelled", "read_ok", "dead_attempts_spent", "dead_ttl_passed")
+    assert [what for what in happened if not report.counts.get(what)] == []
 
 
 async def test_a_follower_that_is_killed_is_not_noticed(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from functools import cache
 
 import pytest
 
-from chaos.checkers import Final, check
+from chaos.checkers import check
 from chaos.history import (
     ACK,
     CLAIM,
-    ENQUEUE,
     EXTEND,
     FAIL,
     FAIL_TASK,
@@ -29,37 +28,15 @@ from chaos.history import (
     put_together,
 )
 from chaos.model import play
+from chaos.verdicts import Final
+from tests.unit.chaos_parts import S, claimed, sent, story, used
 
-S = 1_000_000_000
 SEEDS = 60
 STEPS = 100
 
 
-def sent(value: str = "v1", task: str = "t1", *, outcome: str = OK, at: float = 0, req_id: str = "r1") -> Call:
-    return Call(
-        f=ENQUEUE, outcome=outcome, invoked_ns=int(at * S), ended_ns=int((at + 0.5) * S), queue="q",
-        task=task if outcome == OK else "", req_id=req_id, value=value,
-    )  # fmt: skip
-
-
-def claimed(token: int = 10, at: float = 1, *, task: str = "t1", value: str = "v1", queue: str = "q", req: str = "",
-            asked: float | None = None, took: float = 0.5, lease_s: float = 0, attempt: int = 0) -> Claim:  # fmt: skip
-    return Claim(
-        task=task, token=token, value=value, queue=queue, asked_ns=int((at if asked is None else asked) * S),
-        sent_ns=int(at * S), ended_ns=int((at + took) * S), req_id=req, lease_ms=int(lease_s * 1000),
-        attempt=attempt,
-    )  # fmt: skip
-
-
 def second_claimed(at: float) -> Claim:
     return claimed(11, at, task="t2", value="v2", lease_s=60)
-
-
-def used(f: str, token: int = 10, at: float = 2, *, task: str = "t1", outcome: str = OK, lease_s: float = 0) -> Call:
-    return Call(
-        f=f, outcome=outcome, invoked_ns=int(at * S), ended_ns=int((at + 0.5) * S), queue="q", task=task, token=token,
-        lease_ms=int(lease_s * 1000),
-    )  # fmt: skip
 
 
 DONE = Final(states={"t1": "SUCCEEDED"}, enqueued_total=1)
@@ -257,11 +234,6 @@ BROKEN: dict[str, tuple[str, Final, list[Call | Claim]]] = {
     "damage": ("damage: n2 served", Final(unnoticed=["n2 served"]), []),
     "a broker that does not start": ("broker: n2 ended", Final(broken=["n2 ended with 1"]), []),
 }  # fmt: skip
-
-
-def story(*parts: Call | Claim) -> Story:
-    calls = [part for part in parts if isinstance(part, Call)]
-    return Story(calls=calls, claims=[part for part in parts if isinstance(part, Claim)])
 
 
 @pytest.mark.parametrize(("final", "parts"), ALLOWED.values(), ids=ALLOWED)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checkers import Final
 from chaos.history import Event
 from chaos.model import play
 from chaos.phases import read_final, write_final
 from chaos.run import main
+from chaos.verdicts import Final
 
 
 def record(directory: Path, events: list[Event], final: Final) -> Path:

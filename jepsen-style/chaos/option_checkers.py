@@ -1,0 +1,261 @@
+"""The judges of what a task can ask for: unique keys, a time to live, timeouts, results; of cancelling and schedules.
+
+As those in `checkers.py`, whose head says what each means, they are pure and complain only about what cannot be.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from chaos.history import ACK, CANCEL, EXTEND, FAIL, OK, READ, RELEASE, Call, Claim, Story
+from chaos.verdicts import (
+    CANCELLED,
+    CLAIMED,
+    DEAD,
+    MS,
+    SHARE,
+    SUCCEEDED,
+    TTL_PASSED,
+    Checker,
+    Final,
+    Violation,
+    claims_by_task,
+    holds,
+    tick_value,
+)
+
+UNTIL_DONE = "UNTIL_DONE"
+# After a fail-over the shard's time may be this far behind until it is drawn to the clocks again.
+_BEHIND_NS = 1500 * MS
+# A claim that nobody heard of may be released by the server itself, which leaves no trace. That is soon, and after the
+# longest pause of a broker at the latest.
+_RELEASED_BY_NS = 5000 * MS
+
+
+# --- schedules ------------------------------------------------------------------------------------------------
+
+
+def ticks(story: Story, final: Final) -> Iterator[Violation]:
+    """Every task is handed out before the queue is drained, so the ticks that made one are those that workers saw."""
+    first_claims: dict[str, Claim] = {}
+    for claim in story.claims:
+        first_claims.setdefault(claim.value, claim)
+    for schedule, due in final.ticks.items():
+        expected = due.values(schedule)
+        made = {value: claim for value, claim in first_claims.items() if value.startswith(tick_value(schedule, ""))}
+        for value in expected.keys() - made.keys() if final.drained else ():
+            yield Violation("tick", f"{value} made no task")
+        for value, claim in made.items():
+            if value not in expected:
+                yield Violation("tick", f"{value} made a task, but is no tick", (claim.task,))
+            elif claim.made_ms < expected[value]:
+                yield Violation("tick", f"the task of {value} was made at {claim.made_ms}", (claim.task,))
+        if due.fired_total != len(expected):
+            sentence = f"{schedule} made {due.fired_total} tasks of {len(expected)} ticks, as the servers count"
+            yield Violation("tick", sentence)
+
+
+# --- unique keys ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Life:
+    """What is certain of a task with a unique key."""
+
+    task: str
+    send: Call  # that made it
+    known_ns: int  # it was there by then
+    claims: list[Claim] = field(default_factory=list)
+    named_ns: list[int] = field(default_factory=list)  # when calls were sent that were answered with it
+    may_end_ns: float = float("inf")
+    ended_ns: float = float("inf")  # it was done by then
+
+    @property
+    def there_until_ns(self) -> float:
+        """An end that may have been was none if the task was there later."""
+        return max([self.may_end_ns, *self.named_ns, *(claim.asked_ns for claim in self.claims)])
+
+    @property
+    def waits_until_ns(self) -> float:
+        """The end of its first wait, as far as is known."""
+        return min([self.may_end_ns, *(claim.asked_ns for claim in self.claims)])
+
+
+def unique(story: Story, _: Final) -> Iterator[Violation]:
+    lives = _lives(story)
+    held_until_ns = holds(story)
+    for send in story.sends():
+        life = lives.get(send.task)
+        if send.unique and send.duplicate and life is not None:
+            is_held = any(_is_held(claim, send, held_until_ns(claim)) for claim in life.claims)
+            reason = _why_not_the_holder(send, life, is_held)
+            if reason:
+                yield Violation("unique", f"{send.value} was answered with {life.task}, {reason}", (life.task,))
+    by_key: dict[tuple[str, str], list[_Life]] = defaultdict(list)
+    for life in lives.values():
+        by_key[life.send.queue, life.send.unique].append(life)
+    for (_queue, key), mine in by_key.items():
+        for first, second in _pairs(mine):
+            if _exclude_each_other(first, second, story):
+                sentence = f"{second.task} was added although {first.task} had the key {key}"
+                yield Violation("unique", sentence, (first.task, second.task))
+
+
+def _lives(story: Story) -> dict[str, _Life]:
+    lives: dict[str, _Life] = {}
+    claims = claims_by_task(story)
+    for task, send in story.made_by().items():
+        if send.unique:
+            seen_ns = [claim.ended_ns for claim in claims[task]] + [send.ended_ns] * (send.outcome == OK)
+            lives[task] = _Life(task, send, min(seen_ns), claims[task])
+    for call in story.calls:
+        life = lives.get(call.task)
+        if life is None or call.outcome == FAIL:
+            continue
+        if call.duplicate:
+            life.known_ns = min(life.known_ns, call.ended_ns)
+            life.named_ns.append(call.invoked_ns)
+        if call.f in (ACK, CANCEL):
+            life.may_end_ns = min(life.may_end_ns, call.invoked_ns)
+            if call.outcome == OK and call.state != CLAIMED:
+                life.ended_ns = min(life.ended_ns, call.ended_ns)
+    return lives
+
+
+def _is_held(claim: Claim, send: Call, until_ns: float) -> bool:
+    """Whether somebody surely held the task for as long as the call took."""
+    return claim.ended_ns < send.invoked_ns and send.ended_ns < until_ns
+
+
+def _why_not_the_holder(send: Call, life: _Life, is_held: bool) -> str:
+    """Why that task cannot have had the key of this call; empty if it may have."""
+    if (life.send.queue, life.send.unique) != (send.queue, send.unique):
+        return f"which has the key {life.send.unique}"
+    if life.ended_ns < send.invoked_ns:
+        return "which had ended"
+    return "which did not wait" if is_held and send.scope != UNTIL_DONE else ""
+
+
+def _pairs(lives: list[_Life]) -> Iterator[tuple[_Life, _Life]]:
+    """Each two of which the first was there when the second was known to be."""
+    lives.sort(key=lambda life: life.known_ns)
+    for place, second in enumerate(lives):
+        yield from ((first, second) for first in lives[:place] if second.known_ns < first.there_until_ns)
+
+
+def _exclude_each_other(first: _Life, second: _Life, story: Story) -> bool:
+    if first.send.scope == UNTIL_DONE:
+        return second.known_ns < second.there_until_ns  # and the first was there when the second was known
+    # One that waits again may find its key taken. So what counts is that the other was added in its first wait.
+    was_added = second.send.outcome == OK and first.known_ns < second.send.invoked_ns
+    in_first_wait = second.send.ended_ns < first.waits_until_ns
+    was_lost_before = min((claim.token, claim.nth) for claim in first.claims)[1] > 1 if first.claims else False
+    if not (was_added and in_first_wait) or was_lost_before:
+        return False
+    return not any(
+        asked_ns < second.send.ended_ns and first.send.invoked_ns < gave_up_ns + _RELEASED_BY_NS
+        for asked_ns, gave_up_ns in story.lost_claims_ns
+    )
+
+
+# --- time to live and timeouts ----------------------------------------------------------------------------------
+
+
+def ttl(story: Story, final: Final) -> Iterator[Violation]:
+    """A task that was given back has not been started; `nth` does not count those claims either."""
+    accepted_ns: dict[str, int] = {}  # by value: it was by then
+    for send in story.made():
+        accepted_ns[send.value] = min(send.ended_ns, accepted_ns.get(send.value, send.ended_ns))
+    made_by = story.made_by()
+    for claim in story.claims:
+        made = made_by.get(claim.task)
+        if made is None or not made.ttl_ms or claim.nth != 1 or claim.value not in accepted_ns:
+            continue
+        may_start_for_ns = (made.ttl_ms + made.delay_ms) * MS / SHARE + _BEHIND_NS
+        if claim.asked_ns > accepted_ns[claim.value] + may_start_for_ns:
+            yield Violation("ttl", f"{claim.task} was started after its time to live", (claim.task,))
+    given_back = {(call.task, call.token) for call in story.with_token(RELEASE) if call.outcome != FAIL}
+    started = {claim.task for claim in story.claims if (claim.task, claim.token) not in given_back}
+    for task, reason in final.reasons.items():
+        made = made_by.get(task)
+        if reason == TTL_PASSED and made is not None and not made.ttl_ms:
+            yield Violation("ttl", f"{task} died of its time to live, but has none", (task,))
+        elif reason == TTL_PASSED and task in started:
+            yield Violation("ttl", f"{task} died of its time to live, but had been started", (task,))
+
+
+def timeout(story: Story, _: Final) -> Iterator[Violation]:
+    """No lease reaches beyond the time for an attempt. That such an attempt has failed is seen by `attempts`."""
+    made_by = story.made_by()
+    claims = {(claim.task, claim.token): claim for claim in reversed(story.claims)}
+    leases = [(claim, claim.sent_ns, claim.lease_ms) for claim in claims.values()]
+    leases += [
+        (claims[call.task, call.token], call.invoked_ns, call.lease_ms)
+        for call in story.with_token(EXTEND)
+        if call.outcome == OK and (call.task, call.token) in claims
+    ]
+    for claim, from_ns, lease_ms in leases:
+        send = made_by.get(claim.task)
+        # A lease is told from when it was asked for, and a claim may have had to wait before its time began.
+        waited_ms = max(0, claim.ended_ns - from_ns) / MS / SHARE
+        passed_ms = max(0, from_ns - claim.ended_ns - _BEHIND_NS) / MS * SHARE
+        if send is not None and send.timeout_ms and lease_ms > send.timeout_ms + waited_ms - passed_ms:
+            sentence = f"{claim.task} was lent for {lease_ms} ms more under token {claim.token}, beyond its timeout"
+            yield Violation("timeout", sentence, (claim.task,))
+
+
+# --- how it ended -----------------------------------------------------------------------------------------------
+
+
+def results(story: Story, final: Final) -> Iterator[Violation]:
+    acks: dict[str, list[Call]] = defaultdict(list)
+    for call in story.with_token(ACK):
+        if call.outcome != FAIL:
+            acks[call.task].append(call)
+    read = [(call.task, call.result) for call in story.calls if call.f == READ and call.state == SUCCEEDED]
+    for task, result in [*read, *final.results.items()]:
+        possible = {ack.result for ack in _first_acks(acks[task])}
+        if possible and result not in possible:
+            told = " or ".join(sorted(possible))
+            yield Violation("result", f"{task} has the result {result or 'none'}, but was acked with {told}", (task,))
+
+
+def _first_acks(acks: list[Call]) -> list[Call]:
+    """Those that may be the one that counted: an ack that is sent again gets its first answer and changes nothing."""
+    accepted = [ack for ack in acks if ack.outcome == OK]
+    if not accepted:
+        return acks
+    first = min(accepted, key=lambda ack: ack.ended_ns)
+    return [ack for ack in acks if ack.token == first.token and ack.invoked_ns <= first.ended_ns]
+
+
+def cancel(story: Story, final: Final) -> Iterator[Violation]:
+    """Of one that runs, only its holder can still make something: then it has succeeded."""
+    claims = claims_by_task(story)
+    for call in story.calls:
+        if call.f != CANCEL or call.outcome != OK:
+            continue
+        for claim in claims[call.task]:
+            if claim.asked_ns > call.ended_ns:
+                sentence = f"{call.task} was handed out under token {claim.token} though cancelled"
+                yield Violation("cancel", sentence, (call.task,))
+        state = (final.states or {}).get(call.task)
+        if state == DEAD or (state == SUCCEEDED and call.state == CANCELLED):
+            yield Violation("cancel", f"{call.task} is {state} though its cancellation had returned", (call.task,))
+
+
+def reads(story: Story, _: Final) -> Iterator[Violation]:
+    """Nobody is told an old state by a leader that was replaced."""
+    ended: dict[str, tuple[int, str]] = {}  # by task: by when it had ended, and how
+    for call in story.calls:
+        state = SUCCEEDED if call.f == ACK else call.state if call.f == CANCEL else ""
+        if call.outcome == OK and state in (SUCCEEDED, CANCELLED):
+            ended[call.task] = min((call.ended_ns, state), ended.get(call.task, (call.ended_ns, state)))
+    for call in story.calls:
+        if call.f == READ and call.outcome == OK and call.task in ended:
+            by_ns, state = ended[call.task]
+            if by_ns < call.invoked_ns and call.state != state:
+                yield Violation("read", f"{call.task} was read as {call.state} after it had {state}", (call.task,))
+
+
+OPTION_CHECKERS: tuple[Checker, ...] = (ticks, unique, ttl, timeout, results, cancel, reads)

@@ -1,0 +1,33 @@
+"""Parts of histories made by hand, for the tests of the chaos harness. Times are seconds."""
+
+from chaos.history import ENQUEUE, OK, Call, Claim, Story
+
+S = 1_000_000_000
+
+
+def sent(value: str = "v1", task: str = "t1", *, outcome: str = OK, at: float = 0, req_id: str = "r1") -> Call:
+    return Call(
+        f=ENQUEUE, outcome=outcome, invoked_ns=int(at * S), ended_ns=int((at + 0.5) * S), queue="q",
+        task=task if outcome == OK else "", req_id=req_id, value=value,
+    )  # fmt: skip
+
+
+def claimed(token: int = 10, at: float = 1, *, task: str = "t1", value: str = "v1", queue: str = "q", req: str = "",
+            asked: float | None = None, took: float = 0.5, lease_s: float = 0, attempt: int = 0) -> Claim:  # fmt: skip
+    return Claim(
+        task=task, token=token, value=value, queue=queue, asked_ns=int((at if asked is None else asked) * S),
+        sent_ns=int(at * S), ended_ns=int((at + took) * S), req_id=req, lease_ms=int(lease_s * 1000),
+        attempt=attempt,
+    )  # fmt: skip
+
+
+def used(f: str, token: int = 10, at: float = 2, *, task: str = "t1", outcome: str = OK, lease_s: float = 0) -> Call:
+    return Call(
+        f=f, outcome=outcome, invoked_ns=int(at * S), ended_ns=int((at + 0.5) * S), queue="q", task=task, token=token,
+        lease_ms=int(lease_s * 1000),
+    )  # fmt: skip
+
+
+def story(*parts: Call | Claim) -> Story:
+    calls = [part for part in parts if isinstance(part, Call)]
+    return Story(calls=calls, claims=[part for part in parts if isinstance(part, Claim)])
