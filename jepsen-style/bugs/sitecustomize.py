@@ -155,6 +155,14 @@ def _tick_twice() -> None:
     scheduling._fire_one = fire_again
 
 
+def _ticks_not_made_up() -> None:
+    """A leader does not care about ticks from before its time."""
+    keeper: Any = importlib.import_module("holdfast.broker.schedule_keeper")
+
+    keeper.GRACE_MS = 0
+    keeper.CATCH_UPS = dict.fromkeys(keeper.CATCH_UPS, "none")
+
+
 def _unique_keys_ignored() -> None:
     _change_new_tasks(lambda new: new._replace(unique_key=b""))
 
@@ -218,6 +226,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "results-mixed-up": (_results_mixed_up, "result"),
     "cancel-forgotten": (_cancel_forgotten, "cancel"),
     "replicas-differ": (_replicas_differ, "hash"),  # takes more than one replica
+    "ticks-not-made-up": (_ticks_not_made_up, "tick"),  # takes a fail-over
 }
 
 if os.environ.get("CHAOS_BUG"):

@@ -19,7 +19,7 @@ any time after its invoke or never, and a checker complains only if neither can 
     timeout     a lease was longer than the time that an attempt may take
     result      a result is not that of the accepted ack, or is gone
     cancel      a task was handed out after its cancellation had returned, or ended in another way
-    read        a task was read in another state than the one it had ended in
+    read        a task was read in another state than the one it had ended in, or was not found
     hash        the replicas' states differ, or they did not come to the same index
     leader      a term with two leaders
     drain       the queue did not become empty

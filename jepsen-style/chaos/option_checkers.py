@@ -245,13 +245,15 @@ def cancel(story: Story, final: Final) -> Iterator[Violation]:
 
 
 def reads(story: Story, _: Final) -> Iterator[Violation]:
-    """Nobody is told an old state by a leader that was replaced."""
+    """Nobody is told an old state by a leader that was replaced, or that a task is gone. Only what is known is read."""
     ended: dict[str, tuple[int, str]] = {}  # by task: by when it had ended, and how
     for call in story.calls:
         state = SUCCEEDED if call.f == ACK else call.state if call.f == CANCEL else ""
         if call.outcome == OK and state in (SUCCEEDED, CANCELLED):
             ended[call.task] = min((call.ended_ns, state), ended.get(call.task, (call.ended_ns, state)))
     for call in story.calls:
+        if call.f in (READ, CANCEL) and "TASK_NOT_FOUND" in call.err:
+            yield Violation("read", f"{call.task} was not found by a {call.f}", (call.task,))
         if call.f == READ and call.outcome == OK and call.task in ended:
             by_ns, state = ended[call.task]
             if by_ns < call.invoked_ns and call.state != state:

@@ -181,6 +181,7 @@ ALLOWED: dict[str, tuple[Final, Parts]] = {
         CANCELLED, [replace(sent(), budget=1), claimed(), ask(CANCEL, 2, state="CLAIMED"), used(FAIL_TASK, at=3)]
     ),
     "read before it was done": (DONE, [sent(), claimed(), ask(READ, 1.8, state="CLAIMED"), used(ACK)]),
+    "a read that was refused": (DONE, [sent(), claimed(), used(ACK), ask(READ, 3, outcome=FAIL)]),
     "read while it was acked": (DONE, [sent(), claimed(), used(ACK), ask(READ, 2.2, state="CLAIMED")]),
 }  # fmt: skip
 
@@ -299,6 +300,10 @@ BROKEN: dict[str, tuple[str, Final, Parts]] = {
                                 [sent(), claimed(), ask(CANCEL, 2, state="CLAIMED"), used(ACK, at=3)]),
     "read by somebody who is behind": (
         "read: t1 was read as CLAIMED", DONE, [sent(), claimed(), used(ACK), ask(READ, 3, state="CLAIMED")]
+    ),
+    "not found": (
+        "read: t1 was not found by a read", DONE,
+        [sent(), claimed(), used(ACK), replace(ask(READ, 3, outcome=FAIL), err="NotFound TASK_NOT_FOUND")],
     ),
     "read as ready after it was cancelled": (
         "read: t1 was read as READY", CANCELLED,
