@@ -63,7 +63,8 @@ class _Life:
     """What is certain of a task with a unique key."""
 
     task: str
-    send: Call  # that made it
+    send: Call  # that made it, as far as is known
+    born_ns: int  # it was not there before
     known_ns: int  # it was there by then
     claims: list[Claim] = field(default_factory=list)
     named_ns: list[int] = field(default_factory=list)  # when calls were sent that were answered with it
@@ -82,11 +83,13 @@ class _Life:
 
 
 def unique(story: Story, _: Final) -> Iterator[Violation]:
-    lives = _lives(story)
+    firsts = _first_sends(story)
+    lives = _lives(story, firsts)
     held_until_ns = holds(story)
-    for send in story.sends():
+    yield from _changed_answers(story)
+    for send in firsts.values():
         life = lives.get(send.task)
-        if send.unique and send.duplicate and life is not None:
+        if send.duplicate and life is not None:
             is_held = any(_is_held(claim, send, held_until_ns(claim)) for claim in life.claims)
             reason = _why_not_the_holder(send, life, is_held)
             if reason:
@@ -101,19 +104,39 @@ def unique(story: Story, _: Final) -> Iterator[Violation]:
                 yield Violation("unique", sentence, (first.task, second.task))
 
 
-def _lives(story: Story) -> dict[str, _Life]:
+def _first_sends(story: Story) -> dict[str, Call]:
+    """By value. What is sent again under its request id gets its first answer, whoever has the key by then."""
+    firsts: dict[str, Call] = {}
+    for send in story.sends():
+        if send.unique and send.outcome != FAIL:
+            firsts.setdefault(send.value, send)
+    return firsts
+
+
+def _changed_answers(story: Story) -> Iterator[Violation]:
+    answers: dict[str, set[str]] = defaultdict(set)
+    for send in story.sends():
+        if send.unique and send.outcome == OK:
+            answers[send.value].add(send.task)
+    for value, tasks in answers.items():
+        if len(tasks) > 1:
+            yield Violation("unique", f"{value} was answered with {len(tasks)} tasks", tuple(sorted(tasks)))
+
+
+def _lives(story: Story, firsts: dict[str, Call]) -> dict[str, _Life]:
     lives: dict[str, _Life] = {}
     claims = claims_by_task(story)
     for task, send in story.made_by().items():
         if send.unique:
             seen_ns = [claim.ended_ns for claim in claims[task]] + [send.ended_ns] * (send.outcome == OK)
-            lives[task] = _Life(task, send, min(seen_ns), claims[task])
+            lives[task] = _Life(task, send, firsts[send.value].invoked_ns, min(seen_ns), claims[task])
     for call in story.calls:
         life = lives.get(call.task)
         if life is None or call.outcome == FAIL:
             continue
         if call.duplicate:
             life.known_ns = min(life.known_ns, call.ended_ns)
+        if call.duplicate and call is firsts[call.value]:
             life.named_ns.append(call.invoked_ns)
         if call.f in (ACK, CANCEL):
             life.may_end_ns = min(life.may_end_ns, call.invoked_ns)
@@ -147,13 +170,14 @@ def _exclude_each_other(first: _Life, second: _Life, story: Story) -> bool:
     if first.send.scope == UNTIL_DONE:
         return second.known_ns < second.there_until_ns  # and the first was there when the second was known
     # One that waits again may find its key taken. So what counts is that the other was added in its first wait.
-    was_added = second.send.outcome == OK and first.known_ns < second.send.invoked_ns
-    in_first_wait = second.send.ended_ns < first.waits_until_ns
+    added = second.send
+    was_added = added.outcome == OK and not added.duplicate and first.known_ns < added.invoked_ns
+    in_first_wait = added.ended_ns < first.waits_until_ns
     was_lost_before = min((claim.token, claim.nth) for claim in first.claims)[1] > 1 if first.claims else False
     if not (was_added and in_first_wait) or was_lost_before:
         return False
     return not any(
-        asked_ns < second.send.ended_ns and first.send.invoked_ns < gave_up_ns + _RELEASED_BY_NS
+        asked_ns < added.ended_ns and first.born_ns < gave_up_ns + _RELEASED_BY_NS
         for asked_ns, gave_up_ns in story.lost_claims_ns
     )
 

@@ -5,6 +5,7 @@ import json
 import random
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -15,7 +16,7 @@ from chaos.history import CANCEL, ENQUEUE, OK, Event, History, Story, next_write
 from chaos.load import CAPS, QUEUES, Load, Size
 from chaos.options import KEY_CAPS, POLICIES, SCHEDULES, TENANT_CAPS, TICK_EVERY_MS, TICKS, schedules
 from chaos.verdicts import Final, Ticks, Violation
-from holdfast.client import AsyncClient, HoldfastError, QueuePolicy, TaskInfo, TaskState
+from holdfast.client import AsyncClient, HoldfastError, NotFound, QueuePolicy, QueueStats, TaskInfo, TaskState
 from tests.integration.cluster import Cluster
 
 LIVE_S_MAX = 30.0  # from the last healing to an acknowledged write
@@ -162,7 +163,7 @@ class Run:
         async with AsyncClient(self.cluster.address, timeout_s=5) as client:
             while time.monotonic() < give_up_s:
                 try:
-                    queues = [await client.queue_stats(queue) for queue in QUEUES]
+                    queues = await _stats(client)
                 except HoldfastError:
                     continue  # each attempt takes its time
                 if not any(each.ready or each.claimed or each.delayed or each.retrying for each in queues):
@@ -199,7 +200,7 @@ class Run:
         tasks = sorted(put_together(self.history.events).known_tasks())
         async with AsyncClient(self.cluster.address, timeout_s=LIVE_S_MAX) as client:
             found = await client.wait_tasks(tasks, timeout_s=10.0)
-            total = sum([(await client.queue_stats(queue)).enqueued_total for queue in QUEUES])
+            total = sum(queue.enqueued_total for queue in await _stats(client))
         return [task for task in found if isinstance(task, TaskInfo)], total
 
     # --- the verdict ------------------------------------------------------------------------------------------
@@ -210,6 +211,15 @@ class Run:
         waits_s = [(fault.value, waited_s) for fault, waited_s in next_writes_s(story) if waited_s is not None]
         counts = counts_of(story, final) | {"snapshots_installed": self.cluster.count_in_logs("snapshot_installed")}
         return Report(story, final, check(story, final), waits_s, counts)
+
+
+async def _stats(client: AsyncClient) -> list[QueueStats]:
+    """Of each queue that was ever used."""
+    found = []
+    for queue in QUEUES:
+        with suppress(NotFound):
+            found.append(await client.queue_stats(queue))
+    return found
 
 
 def counts_of(story: Story, final: Final) -> dict[str, int]:

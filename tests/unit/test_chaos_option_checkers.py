@@ -54,9 +54,9 @@ def two_held(**second: Any) -> Parts:
 
 
 def wanted(value: str = "v1", task: str = "t1", at: float = 0, *, scope: str = "UNTIL_DONE", key: str = "k",
-           outcome: str = OK, taken: bool = False) -> Call:  # fmt: skip
+           outcome: str = OK, taken: bool = False, req_id: str = "") -> Call:  # fmt: skip
     """An enqueue with a unique key; `taken`: the answer is a task that was there."""
-    send = sent(value, task, outcome=outcome, at=at, req_id="")
+    send = sent(value, task, outcome=outcome, at=at, req_id=req_id)
     return replace(send, unique=key, scope=scope, duplicate=taken)
 
 
@@ -111,6 +111,16 @@ ALLOWED: dict[str, tuple[Final, Parts]] = {
     ),
     "answered with a task that nobody was told of": (
         DONE, [wanted(outcome=INFO), wanted("v2", at=1, taken=True), claimed(at=2), used(ACK, at=4)]
+    ),
+    "sent again under its request id after the other was done": (
+        DONE,
+        [wanted(), wanted("v2", at=1, taken=True, req_id="r"), claimed(at=2), used(ACK, at=3),
+         wanted("v2", at=4, taken=True, req_id="r")],
+    ),
+    "sent again, and made by the first attempt after all": (
+        TWO_DONE,
+        [wanted(outcome=INFO, req_id="r"), claimed(), used(ACK), wanted("v2", "t2", 3),
+         wanted(at=4, taken=True, req_id="r"), *second_done(5)],
     ),
     "added after the other was done": (
         TWO_DONE, [wanted(), claimed(), used(ACK), wanted("v2", "t2", 3), *second_done(4)]
@@ -217,6 +227,11 @@ BROKEN: dict[str, tuple[str, Final, Parts]] = {
     "two that wait with a key": (
         "unique: t2 was added although t1", TWO_DONE,
         [waiting(), waiting("v2", "t2", 1), replace(claimed(at=2), nth=1), used(ACK, at=3), *second_done(4)],
+    ),
+    "sent again under its request id, and answered with another": (
+        "unique: v2 was answered with 2 tasks", TWO_DONE,
+        [wanted(), wanted("v2", at=1, taken=True, req_id="r"), claimed(at=2), used(ACK, at=3),
+         wanted("v2", "t2", 4, req_id="r"), *second_done(5)],
     ),
     "answered with a task of another key": (
         "unique: v2 was answered with t1, which has the key k", DONE,
