@@ -161,9 +161,11 @@ def _why_not_the_holder(send: Call, life: _Life, is_held: bool) -> str:
 
 def _pairs(lives: list[_Life]) -> Iterator[tuple[_Life, _Life]]:
     """Each two of which the first was there when the second was known to be."""
-    lives.sort(key=lambda life: life.known_ns)
-    for place, second in enumerate(lives):
-        yield from ((first, second) for first in lives[:place] if second.known_ns < first.there_until_ns)
+    there: list[_Life] = []
+    for second in sorted(lives, key=lambda life: life.known_ns):
+        there = [first for first in there if second.known_ns < first.there_until_ns]
+        yield from ((first, second) for first in there)
+        there.append(second)
 
 
 def _exclude_each_other(first: _Life, second: _Life, story: Story) -> bool:
