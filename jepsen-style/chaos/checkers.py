@@ -16,7 +16,7 @@ any time after its invoke or never, and a checker complains only if neither can 
     tick        a tick of a schedule made no task, one too early, or was none of its ticks (two tasks are a `duplicate`)
     unique      a task was added although another had its unique key, or the answer named one that had not
     ttl         a task was started after its time to live, or died of it although it was started or had none
-    timeout     a lease was longer than the time that an attempt may take
+    timeout     a lease was longer than the time that an attempt may take, or the task died of another error
     result      a result is not that of the accepted ack, or is gone
     cancel      a task was handed out after its cancellation had returned, or ended in another way
     read        a task was read in another state than the one it had ended in, or was not found

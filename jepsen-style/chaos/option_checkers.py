@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chaos.history import ACK, CANCEL, EXTEND, FAIL, OK, READ, RELEASE, Call, Claim, Story
+from chaos.history import ACK, CANCEL, EXTEND, FAIL, FAIL_TASK, OK, READ, RELEASE, Call, Claim, Story
 from chaos.verdicts import (
     CANCELLED,
     CLAIMED,
@@ -25,6 +25,7 @@ from chaos.verdicts import (
 )
 
 UNTIL_DONE = "UNTIL_DONE"
+TASK_TIMEOUT = "TaskTimeout"  # the error of an attempt that took too long
 # After a fail-over the shard's time may be this far behind until it is drawn to the clocks again.
 _BEHIND_NS = 1500 * MS
 # A claim that nobody heard of may be released by the server itself, which leaves no trace. That is soon, and after the
@@ -210,9 +211,14 @@ def ttl(story: Story, final: Final) -> Iterator[Violation]:
             yield Violation("ttl", f"{task} died of its time to live, but had been started", (task,))
 
 
-def timeout(story: Story, _: Final) -> Iterator[Violation]:
+def timeout(story: Story, final: Final) -> Iterator[Violation]:
     """No lease reaches beyond the time for an attempt. That such an attempt has failed is seen by `attempts`."""
     made_by = story.made_by()
+    reported = {call.task for call in story.with_token(FAIL_TASK) if call.outcome != FAIL}
+    for task, error in final.errors.items():
+        made = made_by.get(task)
+        if made is not None and made.timeout_ms and task not in reported and error != TASK_TIMEOUT:
+            yield Violation("timeout", f"{task} took too long and died of {error or 'no error'}", (task,))
     claims = {(claim.task, claim.token): claim for claim in reversed(story.claims)}
     leases = [(claim, claim.sent_ns, claim.lease_ms) for claim in claims.values()]
     leases += [

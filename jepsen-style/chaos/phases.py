@@ -187,6 +187,7 @@ class Run:
             tenant_caps=TENANT_CAPS, ticks=self.ticks,
             states=None if tasks is None else {task.task_id: task.state.value for task in tasks},
             reasons={task.task_id: task.dead_reason for task in tasks or () if task.dead_reason},
+            errors={task.task_id: task.last_error.type for task in tasks or () if task.dead_reason and task.last_error},
             results={
                 task.task_id: (task.result or b"").decode() for task in tasks or () if task.state == TaskState.SUCCEEDED
             },

@@ -54,6 +54,7 @@ class Final:
     # By task id; one that the servers do not know is absent. None: they did not answer, and then nothing follows.
     states: Mapping[str, str] | None = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)  # by task: why it is dead
+    errors: Mapping[str, str] = field(default_factory=dict)  # by dead task: the type of its last error
     results: Mapping[str, str] = field(default_factory=dict)  # by task that has succeeded; empty if there is none
     enqueued_total: int | None = None  # as the servers count; None if they were not asked
     hashes: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by node: applied index, hash of the state

@@ -80,7 +80,7 @@ def timed(**more: Any) -> Call:
 
 
 TTL_PASSED = replace(DEAD, reasons={"t1": "TTL_PASSED"})
-SPENT = replace(DEAD, reasons={"t1": "ATTEMPTS_SPENT"})
+SPENT = replace(DEAD, reasons={"t1": "ATTEMPTS_SPENT"}, errors={"t1": "TaskTimeout"})
 
 
 # --- results --------------------------------------------------------------------------------------------------
@@ -166,7 +166,9 @@ ALLOWED: dict[str, tuple[Final, Parts]] = {
         DONE, [timed(), replace(claimed(at=9, attempt=2), nth=2), used(ACK, at=10)]
     ),
     "taken too long twice": (SPENT, [timed(), claimed(), claimed(11, 9)]),
-    "taken too long and failed": (SPENT, [timed(), claimed(), claimed(11, 9), used(FAIL_TASK, 11, 10)]),
+    "taken too long and failed": (
+        replace(SPENT, errors={"t1": "ValueError"}), [timed(), claimed(), claimed(11, 9), used(FAIL_TASK, 11, 10)]
+    ),
     "the result of the ack": (
         with_result("a"), [sent(), claimed(), acked("a"), ask(READ, 3, state="SUCCEEDED", result="a")]
     ),
@@ -265,6 +267,10 @@ BROKEN: dict[str, tuple[str, Final, Parts]] = {
     "prolonged beyond its timeout": (
         "timeout: t1 was lent for 3000 ms", DONE,
         [timed(), claimed(lease_s=5), used(EXTEND, at=6, lease_s=3), used(ACK, at=7)],
+    ),
+    "taken too long twice, and dead of something else": (
+        "timeout: t1 took too long and died of no error", replace(SPENT, errors={"t1": ""}),
+        [timed(), claimed(), claimed(11, 9)],
     ),
     "taken too long, and not counted": (
         "attempt: t1 was handed out as attempt 1 after 1", DONE,
