@@ -40,6 +40,7 @@ from holdfast.machine.operator_entries import (
     UpdateTasks,
 )
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING
+from holdfast.machine.running import Running
 from tests.unit.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING, Model
 from tests.unit.machine_picture import Answer, Place, answer_of, picture_of, ready_places, told
 
@@ -157,9 +158,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
         picture = self.model.picture()
         for worker in WORKERS[1:]:
             assert self.machine.worker_claims(worker) == picture["workers"][worker]
-        for queue in QUEUES:
-            for scope, name in ((keys.SCOPE_TENANT, b"blue"), (keys.SCOPE_KEY, b"disk")):
-                assert self.machine.running(keys.running(queue, scope, name)) == picture["running"][queue, scope, name]
+        for counted in (self.machine.running, Running(self.kv)):  # along, and as a start counts them
+            tenants = {(queue, keys.SCOPE_TENANT, name): count for (queue, name), count in counted.tenants.items()}
+            limit_keys = {(queue, keys.SCOPE_KEY, name): count for (queue, name), count in counted.limit_keys.items()}
+            assert tenants | limit_keys == picture["running"]
 
     def check_budgets(self) -> None:
         """Dead if and only if a budget is spent or the worker gave up: what waits still has a claim and an attempt."""

@@ -1,5 +1,6 @@
 """What a state says, told without its key layout, so that it can be compared with the model's telling."""
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from holdfast.machine import keys, outcomes, rows
@@ -128,7 +129,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         },
         "settings": {key[1:]: tuple(rows.Settings.decode(row)) for key, row in families[keys.SETTINGS]},
         "workers": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.WORKER]},
-        "running": {running_of(key): int.from_bytes(row, "big") for key, row in families[keys.RUNNING]},
+        "running": Counter(name for _, row in families[keys.CLAIM_EXPIRY] for name in running_of(row)),
         "unique": {tuple(key[1:].split(b"\0", 1)): row for key, row in families[keys.UNIQUE]},
         "attempts": {
             key[1:]: [tuple(attempt) for attempt in rows.Attempts.decode(row).kept]
@@ -148,9 +149,11 @@ def lane_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
     return queue, 9 - rest[0], tenant, limit_key
 
 
-def running_of(key: bytes) -> tuple[bytes, int, bytes]:
-    queue, rest = key[1:].split(b"\0", 1)
-    return queue, rest[0], rest[1:]
+def running_of(row: bytes) -> list[tuple[bytes, int, bytes]]:
+    """Whose caps a claim counts for."""
+    queue, tenant, limit_key = rows.split_claim_row(row) if row else (b"", b"", b"")
+    named = ((queue, keys.SCOPE_TENANT, tenant), (queue, keys.SCOPE_KEY, limit_key))
+    return [name for name in named if name[2]]
 
 
 def share_of(key: bytes) -> tuple[bytes, int, int]:

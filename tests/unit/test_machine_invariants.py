@@ -107,7 +107,6 @@ def test_a_lost_row_is_reported(family: int) -> None:
         keys.ready_age(QUEUE, 1000),
         keys.lane(QUEUE, 4, b"nobody", b""),
         keys.start_by(START_MS, bytes(16)),
-        keys.running(QUEUE, keys.SCOPE_KEY, b"nobody"),
         keys.unique(QUEUE, b"nobody"),
         keys.attempts(bytes(16)),
         keys.schedule_due(START_MS, QUEUE, b"nobody"),
@@ -117,6 +116,11 @@ def test_a_stray_row_is_reported(key: bytes) -> None:
     shard = busy_shard()
     shard.kv.write({key: b"" if key[0] == keys.ATTEMPTS else b"\1" * 16})
     assert violations(shard.kv)
+
+
+def name_another_tenant(shard: Shard) -> None:
+    key = next(key for key in shard.kv.rows() if key[0] == keys.CLAIM_EXPIRY)
+    shard.kv.write({key: rows.claim_row(QUEUE, b"other", b"")})
 
 
 def reorder_forget(shard: Shard) -> None:
@@ -214,7 +218,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("mark of a lane", lambda s: change_lane(s, mark=1), "but there are"),
     ("number of lanes", count_a_lane_more, "counts its lanes"),
     ("age mark past a ready task", raise_age_mark, "behind its age mark"),
-    ("claims of a tenant", lambda s: change_task(s, in_lane(s, CLAIMED), state=SUCCEEDED), "but holds 0"),
+    ("whose claim it is", name_another_tenant, "names another task"),
     ("lease beyond the timeout", lambda s: change_task(s, in_lane(s, CLAIMED), timeout_ms=5), "longer than it may run"),
     ("ended yet to be started", lambda s: change_task(s, DEAD, start_by_ms=5), "die of waiting"),
     ("started yet to be started", lambda s: change_task(s, in_lane(s), claims=1), "die of waiting"),

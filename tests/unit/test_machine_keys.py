@@ -24,7 +24,7 @@ DOCUMENTED = {
     "META": 0x01, "ENVELOPE": 0x02, "EXECUTION": 0x03, "READY": 0x04, "READY_AGE": 0x05, "LANE": 0x06,
     "CLAIM_EXPIRY": 0x07, "DUE": 0x08, "DEAD": 0x09, "DEDUP": 0x0A, "FORGET": 0x0B, "RECENT": 0x0C, "RETENTION": 0x0D,
     "SCHEDULE": 0x0E, "SETTINGS": 0x0F, "QUEUE": 0x10, "OUTBOX": 0x11, "INBOX": 0x12, "REPORT": 0x13,
-    "CLAIM_REQUEST": 0x14, "WORKER": 0x15, "RUNNING": 0x16, "BUCKET": 0x17, "UNIQUE": 0x18, "ATTEMPTS": 0x19,
+    "CLAIM_REQUEST": 0x14, "WORKER": 0x15, "BUCKET": 0x17, "UNIQUE": 0x18, "ATTEMPTS": 0x19,
     "START_BY": 0x1A, "SCHEDULE_DUE": 0x1B, "DISCARD": 0x1C, "SHARE": 0x1D,
 }  # fmt: skip
 
@@ -62,7 +62,6 @@ def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
         (keys.INBOX, keys.inbox(2**16 - 1, 2**16 - 1)),
         (keys.READY_AGE, keys.ready_age(b"q", 0)),
         (keys.LANE, keys.lane(b"q", 0, b"t", b"k")),
-        (keys.RUNNING, keys.running(b"q", keys.SCOPE_TENANT, b"t")),
         (keys.BUCKET, keys.bucket(b"q", keys.SCOPE_KEY, b"k")),
         (keys.UNIQUE, keys.unique(b"q", b"k")),
         (keys.ATTEMPTS, keys.attempts(bytes(16))),
@@ -149,10 +148,7 @@ def test_shares_are_ordered_by_limit_and_shard(one: tuple[bytes, int, int], othe
 
 @quick
 @given(st.tuples(queues, u8, names), st.tuples(queues, u8, names))
-def test_counters_buckets_and_unique_keys_never_meet(
-    one: tuple[bytes, int, bytes], other: tuple[bytes, int, bytes]
-) -> None:
-    assert (keys.running(*one) == keys.running(*other)) == (one == other)
+def test_buckets_and_unique_keys_never_meet(one: tuple[bytes, int, bytes], other: tuple[bytes, int, bytes]) -> None:
     assert (keys.bucket(*one) == keys.bucket(*other)) == (one == other)
     assert (keys.unique(one[0], one[2]) == keys.unique(other[0], other[2])) == (one[::2] == other[::2])
 

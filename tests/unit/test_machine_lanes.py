@@ -197,8 +197,8 @@ def test_a_leader_is_told_whose_claims_ended_in_order_and_once(shard: Shard) -> 
 
 
 def running(shard: Shard) -> list[int]:
-    pairs = ((keys.SCOPE_TENANT, b"blue"), (keys.SCOPE_KEY, b"disk"), (keys.SCOPE_TENANT, b"disk"))
-    return [shard.machine.running(keys.running(QUEUE, *pair)) for pair in pairs]
+    tenants, limit_keys = shard.machine.running.tenants, shard.machine.running.limit_keys
+    return [tenants.get((QUEUE, b"blue"), 0), limit_keys.get((QUEUE, b"disk"), 0), tenants.get((QUEUE, b"disk"), 0)]
 
 
 @pytest.mark.parametrize("end", ["ack", "fail", "dead", "release", "snooze", "expire", "cancelled"])
@@ -226,7 +226,8 @@ def test_claims_are_counted_per_tenant_and_limit_key_until_they_end(shard: Shard
     shard.ack(second, shard.task(second).token)
     shard.ack(third, shard.task(third).token)
     assert running(shard) == [0, 0, 0]
-    assert [key for key in shard.kv.rows() if key[0] == keys.RUNNING] == []
+    assert not shard.machine.running.tenants
+    assert not shard.machine.running.limit_keys
 
 
 def test_the_level_of_a_bucket_is_that_of_the_newest_claim_until_it_is_full(shard: Shard) -> None:

@@ -105,7 +105,7 @@ class Transfers:
     async def _install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
         """Opens the state and has the next round put it in the place of the old one."""
         name = self._directories.new_name(index)
-        state = await asyncio.to_thread(self._open, directory, name, index)
+        state, machine = await asyncio.to_thread(self._open, directory, name, index)
         ended: asyncio.Future[tuple[bool, OrderedKV]] = asyncio.get_running_loop().create_future()
 
         def end(taken: bool, unneeded: OrderedKV) -> None:
@@ -115,7 +115,7 @@ class Transfers:
         origin = self.receiver.origin
         assert origin is not None
         failpoints.reached("snapshot:offered")
-        new = NewState(*origin, index, index_term, configuration, name, state, Machine(state), end)
+        new = NewState(*origin, index, index_term, configuration, name, state, machine, end)
         self._replica.offer_state(new)
         self._wake()
         taken, unneeded = await ended
@@ -126,19 +126,20 @@ class Transfers:
         await asyncio.to_thread(self._discard, unneeded)
         return taken
 
-    def _open(self, directory: Path, name: str, index: int) -> RocksState:
+    def _open(self, directory: Path, name: str, index: int) -> tuple[RocksState, Machine]:
         path = self._directories.adopt(directory, name)
         with ExitStack() as undo:
             undo.callback(self._directories.remove, path)
             state = self._open_state(name)
             undo.callback(state.close)
-            applied_index = Machine(state).meta.applied_index
+            machine = Machine(state)  # counts the claims
+            applied_index = machine.meta.applied_index
             if applied_index != index:
                 raise StateError(f"Expected a snapshot at entry {index}, but its state has applied {applied_index}.")
             # Checksums of files say that they came as they were sent. Reading every row says that they were right.
             state.read_all()
             undo.pop_all()
-        return state
+        return state, machine
 
     def _discard(self, state: RocksState) -> None:
         try:

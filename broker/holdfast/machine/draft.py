@@ -4,6 +4,7 @@ from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.rows import Bucket, Execution, Lane, Meta, Queue
+from holdfast.machine.running import Running
 
 QUEUES_CACHED_MAX = 10_000
 TASKS_CACHED_MAX = 8_000  # dropped all at once, so few enough for that to take no time
@@ -17,7 +18,7 @@ class Draft:
 
     __slots__ = (
         "_counts", "_dirty_counts", "_dirty_lanes", "_dirty_queues", "_fetched", "_kv", "_lanes", "_level_ends",
-        "_queues", "_tasks", "effects", "meta", "now_ms", "writes",
+        "_queues", "_tasks", "effects", "meta", "now_ms", "running", "writes",
     )  # fmt: skip
 
     def __init__(self, kv: OrderedKV) -> None:
@@ -27,6 +28,7 @@ class Draft:
         self.now_ms = self.meta.now_ms  # the time of the entry being applied
         self.writes: dict[bytes, bytes | None] = {}
         self.effects = Effects()
+        self.running = Running(kv)
         self._fetched: dict[bytes, bytes | None] = {}  # rows as the state has them, until it changes
         self._queues: dict[bytes, Queue] = {}
         self._dirty_queues: dict[bytes, Queue] = {}

@@ -35,6 +35,7 @@ from holdfast.machine.rows import (
     Report,
     Schedule,
     Settings,
+    claim_row,
     ready_row,
 )
 
@@ -90,7 +91,7 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
                 aged = Aged(task_id, task.size_bytes, task.priority, task.tenant, task.limit_key)
                 rows[keys.ready_age(task.queue, task.sequence)] = aged.encode()
         elif task.state == CLAIMED:
-            rows[keys.claim_expiry(task.timer_ms, task_id)] = b""
+            rows[keys.claim_expiry(task.timer_ms, task_id)] = claim_row(task.queue, task.tenant, task.limit_key)
         elif task.state in (DELAYED, RETRY_PENDING):
             rows[keys.due(task.timer_ms, task_id)] = b""
         else:
@@ -273,18 +274,10 @@ def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list
 
 
 def _worker_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
-    """Whoever has caps of its own is said to hold as many claims as it does."""
-    actual: Counter[bytes] = Counter()
-    for task in tasks.values():
-        if task.state == CLAIMED:
-            if task.worker:
-                actual[keys.worker(task.worker)] += 1
-            if task.tenant:
-                actual[keys.running(task.queue, keys.SCOPE_TENANT, task.tenant)] += 1
-            if task.limit_key:
-                actual[keys.running(task.queue, keys.SCOPE_KEY, task.limit_key)] += 1
-    rows = [*_family(kv, keys.WORKER), *_family(kv, keys.RUNNING)]
-    stored = {key: int.from_bytes(row, "big") for key, row in rows}
+    """A worker is said to hold as many claims as it does."""
+    claimed = (task for task in tasks.values() if task.state == CLAIMED and task.worker)
+    actual = Counter(keys.worker(task.worker) for task in claimed)
+    stored = {key: int.from_bytes(row, "big") for key, row in _family(kv, keys.WORKER)}
     return [
         f"{key[1:]!r} is said to hold {stored.get(key)} claims, but holds {actual[key]}"
         for key in actual.keys() | stored.keys()

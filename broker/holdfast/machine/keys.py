@@ -1,7 +1,7 @@
 """The key layout of a shard's state: the one place where a row's address is made.
 
 A key is a family number (one byte) followed by big-endian parts, so that byte order is the order a reader wants.
-A family number is never reused for something else, also when its family is retired.
+A family number is never reused for something else, also when its family is retired, as 0x16 is.
 
     family          key parts                                   value
     META            -                                           rows.Meta
@@ -11,7 +11,7 @@ A family number is never reused for something else, also when its family is reti
                     sequence
     READY_AGE       queue, sequence                             rows.Aged; of ready tasks with a tenant or a limit key
     LANE            queue, 9 - priority, tenant, limit key      rows.Lane; of lanes with ready tasks, but the plain one
-    CLAIM_EXPIRY    expiry, task id                             -
+    CLAIM_EXPIRY    expiry, task id                             queue, tenant and limit key; nothing without the latter
     DUE             due, task id                                -
     DEAD            queue, died, task id                        -
     DEDUP           queue, request id                           rows.Dedup
@@ -27,7 +27,6 @@ A family number is never reused for something else, also when its family is reti
     REPORT          task id                                     rows.Report, the last error or the result
     CLAIM_REQUEST   worker, claim request id                    rows.ClaimRequest
     WORKER          worker                                      how many claims it holds; no row if none
-    RUNNING         queue, scope, name                          how many claims a tenant or a limit key has, if any
     BUCKET          queue, scope, name                          rows.Bucket, the level of a rate limit that is not full
     UNIQUE          queue, unique key                           id of the task that has the key
     ATTEMPTS        task id                                     rows.Attempts, those that came to nothing
@@ -63,7 +62,6 @@ INBOX = 0x12
 REPORT = 0x13
 CLAIM_REQUEST = 0x14
 WORKER = 0x15
-RUNNING = 0x16
 BUCKET = 0x17
 UNIQUE = 0x18
 ATTEMPTS = 0x19
@@ -74,11 +72,11 @@ SHARE = 0x1D
 
 FAMILIES = (
     META, ENVELOPE, EXECUTION, READY, READY_AGE, LANE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, FORGET, RECENT,
-    RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER, RUNNING, BUCKET, UNIQUE,
+    RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER, BUCKET, UNIQUE,
     ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, SHARE,
 )  # fmt: skip
 
-# What a cap or a rate is about: a part of RUNNING and BUCKET keys.
+# What a cap or a rate is about: a part of BUCKET keys.
 SCOPE_QUEUE = 0x71
 SCOPE_TENANT = 0x74
 SCOPE_KEY = 0x6B
@@ -109,7 +107,6 @@ _CLAIM_REQUEST = bytes([CLAIM_REQUEST])
 _WORKER = bytes([WORKER])
 _READY_AGE = bytes([READY_AGE])
 _LANE = bytes([LANE])
-_RUNNING = bytes([RUNNING])
 _BUCKET = bytes([BUCKET])
 _UNIQUE = bytes([UNIQUE])
 _ATTEMPTS = bytes([ATTEMPTS])
@@ -180,11 +177,6 @@ def lane_names(key: bytes, band: bytes) -> tuple[bytes, bytes]:
     """The tenant and the limit key of a LANE key that begins with `band`."""
     tenant, _, limit_key = key[len(band) :].partition(b"\0")
     return tenant, limit_key
-
-
-@lru_cache(maxsize=4096)
-def running(queue: bytes, scope: int, name: bytes) -> bytes:
-    return b"%b%b\0%c%b" % (_RUNNING, queue, scope, name)
 
 
 @lru_cache(maxsize=4096)

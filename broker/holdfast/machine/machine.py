@@ -59,6 +59,7 @@ from holdfast.machine.operator_entries import (
 )
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import Execution, Meta, Queue
+from holdfast.machine.running import Running
 
 
 class OutOfOrderError(RuntimeError):
@@ -154,9 +155,10 @@ class Machine:
         """How many claims a worker holds."""
         return self._draft.count(worker(name))
 
-    def running(self, key: bytes) -> int:
-        """How many claims a tenant or a limit key of a queue has, of a RUNNING key."""
-        return self._draft.count(key)
+    @property
+    def running(self) -> Running:
+        """How many claims tenants and limit keys have."""
+        return self._draft.running
 
     def claims_of_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
         """The claims that a reserve call was given before and that still hold."""

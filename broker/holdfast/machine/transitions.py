@@ -29,6 +29,7 @@ from holdfast.machine.rows import (
     Queue,
     Report,
     aged_row,
+    claim_row,
     ready_row,
 )
 
@@ -40,7 +41,10 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     if state == CLAIMED:
         queue.claimed -= 1
         draft.delete(keys.claim_expiry(task.timer_ms, task_id))
-        _count_claim(draft, task, -1)
+        if task.worker:
+            draft.add_count(keys.worker(task.worker), -1)
+        if task.tenant or task.limit_key:
+            draft.running.went(task)
         draft.effects.freed[Freed(task.queue, task.tenant, task.limit_key)] = None
     elif state == READY:
         queue.ready -= 1
@@ -66,16 +70,6 @@ def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: 
     task.timer_ms = timer_ms
     task.changed_ms = draft.now_ms
     draft.save(task_id, task)
-
-
-def _count_claim(draft: Draft, task: Execution, delta: int) -> None:
-    """Counts the claims of whoever has caps of its own. Callers that claim without a name are not counted."""
-    if task.worker:
-        draft.add_count(keys.worker(task.worker), delta)
-    if task.tenant:
-        draft.add_count(keys.running(task.queue, keys.SCOPE_TENANT, task.tenant), delta)
-    if task.limit_key:
-        draft.add_count(keys.running(task.queue, keys.SCOPE_KEY, task.limit_key), delta)
 
 
 def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
@@ -201,8 +195,11 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, worker: bytes, 
     draft.meta.next_token += 1
     task.claims += 1
     task.worker = worker
-    _count_claim(draft, task, 1)
-    _arm_lease(draft, task_id, expiry_ms)
+    if worker:  # callers that claim without a name are not counted
+        draft.add_count(keys.worker(worker), 1)
+    if task.tenant or task.limit_key:
+        draft.running.came(task)
+    _arm_lease(draft, task_id, task, expiry_ms)
     _enter(draft, task_id, task, CLAIMED, expiry_ms)
 
 
@@ -211,13 +208,13 @@ def prolong_claim(draft: Draft, task_id: bytes, task: Execution, expiry_ms: int)
     if task.timeout_ms:
         expiry_ms = min(expiry_ms, task.changed_ms + task.timeout_ms)
     draft.delete(keys.claim_expiry(task.timer_ms, task_id))
-    _arm_lease(draft, task_id, expiry_ms)
+    _arm_lease(draft, task_id, task, expiry_ms)
     task.timer_ms = expiry_ms
     draft.save(task_id, task)
 
 
-def _arm_lease(draft: Draft, task_id: bytes, expiry_ms: int) -> None:
-    draft.put(keys.claim_expiry(expiry_ms, task_id), b"")
+def _arm_lease(draft: Draft, task_id: bytes, task: Execution, expiry_ms: int) -> None:
+    draft.put(keys.claim_expiry(expiry_ms, task_id), claim_row(task.queue, task.tenant, task.limit_key))
     effects = draft.effects
     if not effects.expiry_ms or expiry_ms < effects.expiry_ms:
         effects.expiry_ms = expiry_ms

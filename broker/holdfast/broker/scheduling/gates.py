@@ -18,6 +18,7 @@ from holdfast.machine.entries import BucketLevel
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.rows import Bucket as BucketRow
+from holdfast.machine.running import Counts
 
 GATES_HELD_MAX = 4096  # of tenants, and of limit keys
 FORGET_STEP_MS = 60_000
@@ -109,12 +110,13 @@ def _parts_of_tenants(limits: Limits, part: Part) -> Limits:
 class Gate:
     """Of one tenant or limit key that has limits, or of the queue itself."""
 
-    __slots__ = ("bucket", "cap", "coming", "name", "rate", "running_key", "scope")
+    __slots__ = ("bucket", "cap", "coming", "full_name", "name", "rate", "running", "scope")
 
-    def __init__(self, queue: bytes, scope: int, name: bytes) -> None:
+    def __init__(self, queue: bytes, scope: int, name: bytes, running: Counts) -> None:
         self.scope = scope
         self.name = name
-        self.running_key = keys.running(queue, scope, name)
+        self.full_name = queue, name
+        self.running = running  # all claims of the scope, by full name
         self.cap = 0  # on claims at the same time; 0: none
         self.rate: Rate | None = None
         self.bucket: Bucket | None = None  # once the rate was asked for
@@ -135,7 +137,7 @@ class Gates:
         self._queue = queue
         self._now_ms = now_ms
         self.rules = rules
-        self._of_queue = Gate(queue, keys.SCOPE_QUEUE, b"")
+        self._of_queue = Gate(queue, keys.SCOPE_QUEUE, b"", {})  # its claims are in the queue's row
         self._of_queue.rate = rules.rate
         self._tenants: dict[bytes, Gate] = {}
         self._keys: dict[bytes, Gate] = {}
@@ -206,7 +208,7 @@ class Gates:
         return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
 
     def _closed(self, gate: Gate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
-        if gate.cap and self._machine.running(gate.running_key) + gate.coming >= gate.cap:
+        if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
             return UNTIL_FREED
         rate = gate.rate
         if rate is not None:
@@ -301,21 +303,21 @@ class Gates:
     def _tenant(self, name: bytes) -> Gate:
         gate = self._tenants.get(name)
         if gate is None:
-            gate = self._made(keys.SCOPE_TENANT, name)
+            gate = self._made(keys.SCOPE_TENANT, name, self._machine.running.tenants)
             self._tenants[name] = gate
         return gate
 
     def _key(self, name: bytes) -> Gate:
         gate = self._keys.get(name)
         if gate is None:
-            gate = self._made(keys.SCOPE_KEY, name)
+            gate = self._made(keys.SCOPE_KEY, name, self._machine.running.limit_keys)
             self._keys[name] = gate
         return gate
 
-    def _made(self, scope: int, name: bytes) -> Gate:
+    def _made(self, scope: int, name: bytes, running: Counts) -> Gate:
         if len(self._tenants) + len(self._keys) >= 4 * GATES_HELD_MAX:
             self.shrink()
-        gate = Gate(self._queue, scope, name)
+        gate = Gate(self._queue, scope, name, running)
         gate.cap, gate.rate = self.rules.limits_of(scope, name)
         return gate
 
