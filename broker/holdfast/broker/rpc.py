@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -28,6 +28,7 @@ from holdfast.serving.refusals import (
     MALFORMED_REQUEST,
     OutcomeUnknownError,
     RefusedError,
+    forget_frames,
     internal_error,
     outcome_unknown,
 )
@@ -156,16 +157,29 @@ class RpcServer:
                 code = "CANCELLED"
                 raise
             except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
-                if isinstance(error, StateDamagedError):
-                    self._on_damage(error)
-                refused = _as_refusal(method, error)
-                self._metrics.rejected(refused.reason).inc()
-                code, details = status_of(refused)
-                await _abort(context, code, refused.message, details)
+                code = self._refuse(method, error, context)
+                return b""  # the status is sent instead
             finally:
                 observed.observe(code, time.perf_counter() - started)
 
         return call
+
+    def _refuse(self, method: str, error: Exception, context: Any) -> str:
+        """Sets the status that a failed call ends with; returns its code.
+
+        It is set, and not sent by `context.abort`: that raises an error which the context keeps, so every refused
+        request would stay in memory until the garbage collector looks.
+        """
+        if isinstance(error, StateDamagedError):
+            self._on_damage(error)
+        refused = _as_refusal(method, error)
+        forget_frames(error)
+        self._metrics.rejected(refused.reason).inc()
+        code, details = status_of(refused)
+        context.set_code(grpc.StatusCode[code])
+        context.set_details(refused.message)
+        context.set_trailing_metadata(((DETAILS_KEY, details),))
+        return code
 
 
 def _parse(request_type: type[Message], data: bytes) -> Message:
@@ -202,11 +216,6 @@ def _as_refusal(method: str, error: Exception) -> RefusedError:
         return outcome_unknown()  # of damage too: this broker stops, and another may have it whole
     _log.error("call_failed", method=method, error=type(error).__name__, exc_info=error)
     return internal_error()
-
-
-async def _abort(context: Any, code: str, message: str, details: bytes) -> NoReturn:
-    await context.abort(grpc.StatusCode[code], message, ((DETAILS_KEY, details),))
-    raise AssertionError("abort always raises")
 
 
 def _snake_case(name: str) -> str:

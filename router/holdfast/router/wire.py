@@ -5,7 +5,7 @@ it. Messages pass as bytes; what is in them is decided in `gateway`.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -17,7 +17,7 @@ from holdfast.router.failures import CallFailedError, Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import RefusedError, internal_error
+from holdfast.serving.refusals import RefusedError, forget_frames, internal_error
 from holdfast.serving.statuses import DETAILS_KEY
 
 UNUSED_S = 60.0  # a channel that carried nothing for as long is closed
@@ -281,14 +281,25 @@ class RouterServer:
                 code = "CANCELLED"
                 raise
             except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
-                failure = _as_failure(method, error)
-                self._metrics.refused(failure.reason or "NONE")
-                code, message, details = status_of_failure(failure)
-                await _abort(context, code, message, details)
+                code = self._refuse(method, error, context)
+                return b""  # the status is sent instead
             finally:
                 observed.observe(code, time.perf_counter() - started)
 
         return call
+
+    def _refuse(self, method: Method, error: Exception, context: Any) -> str:
+        """Sets the status that a failed call ends with; returns its code. It is not sent by `context.abort`, which
+        would keep the request in memory until the garbage collector looks."""
+        failure = _as_failure(method, error)
+        forget_frames(error)
+        self._metrics.refused(failure.reason or "NONE")
+        code, message, details = status_of_failure(failure)
+        context.set_code(grpc.StatusCode[code])
+        context.set_details(message)
+        if details is not None:
+            context.set_trailing_metadata(((DETAILS_KEY, details),))
+        return code
 
 
 def _caller_of(context: Any) -> Caller:
@@ -308,8 +319,3 @@ def _as_failure(method: Method, error: Exception) -> Failure:
         return error
     _log.error("call_failed", method=method.name, error=type(error).__name__, exc_info=error)
     return internal_error()
-
-
-async def _abort(context: Any, code: str, message: str, details: bytes | None) -> NoReturn:
-    await context.abort(grpc.StatusCode[code], message, ((DETAILS_KEY, details),) if details is not None else ())
-    raise AssertionError("abort always raises")

@@ -71,6 +71,16 @@ class OutcomeUnknownError(Exception):
     """The write may or may not have happened: repeat it with the same request id to find out."""
 
 
+def forget_frames(error: BaseException) -> None:
+    """To be called when an error has been answered: the frames that it came through hold the request, and often the
+    error itself. In such a cycle both wait for the garbage collector, which goes by the number of objects: a few
+    thousand refused calls of a megabyte each are nothing to it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__context__
+
+
 def overloaded(what: str, limit: int) -> RefusedError:
     return RefusedError(
         OVERLOADED,
