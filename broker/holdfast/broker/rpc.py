@@ -33,6 +33,7 @@ from holdfast.serving.refusals import (
     outcome_unknown,
 )
 from holdfast.serving.statuses import DETAILS_KEY, status_of
+from holdfast.serving.waiting_room import waiting_room
 
 SHARD_KEY = "holdfast-shard"
 LETTERS_BYTES_MAX = 4 * 1024 * 1024  # what a courier brings at once, beside one task of any size
@@ -77,7 +78,11 @@ class RpcServer:
         self._validator = validator
         self._metrics = metrics
         limit = max(batch_bytes_max * RECEIVE_FACTOR, batch_bytes_max + LETTERS_BYTES_MAX)
-        limits = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
+        limits = [
+            ("grpc.max_receive_message_length", limit),
+            ("grpc.max_send_message_length", limit),
+            *waiting_room(calls_max),
+        ]
         self._server = grpc.aio.server(options=OPTIONS + limits, maximum_concurrent_rpcs=calls_max)
         # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
         served: list[tuple[Any, object | None]] = [

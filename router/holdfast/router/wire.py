@@ -19,6 +19,7 @@ from holdfast.router.metrics import Metrics
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError, forget_frames, internal_error
 from holdfast.serving.statuses import DETAILS_KEY
+from holdfast.serving.waiting_room import waiting_room
 
 UNUSED_S = 60.0  # a channel that carried nothing for as long is closed
 
@@ -226,6 +227,7 @@ class RouterServer:
         limits = [
             ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.max_send_message_length", message_bytes_max),
+            *waiting_room(calls_max),
         ]
         self._server = grpc.aio.server(options=_SERVER_OPTIONS + limits, maximum_concurrent_rpcs=calls_max)
         self._names = self._register()
