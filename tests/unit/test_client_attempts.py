@@ -15,3 +15,10 @@ def test_an_attempt_that_would_only_be_cut_off_is_not_made(left_s: float) -> Non
     ):
         for pause_s in (0.0, 0.01):
             assert attempts.pause_s(pause_s) == (pause_s if left_s > 1 else None)
+
+
+@pytest.mark.parametrize("repeats_s", [0.0, 60.0])
+def test_late_repetitions_are_left_out_if_that_is_wanted(repeats_s: float) -> None:
+    attempts = OneWait(lambda _: pb.ReserveRequest(), 0, 60.0, repeats_s)
+    for pause_s in (0.0, 0.01):
+        assert attempts.pause_s(pause_s) == (pause_s if repeats_s else None)

@@ -49,10 +49,14 @@ class OneRequest:
 class OneWait:
     """A request that asks the server to wait: what is left of the wait, all within one deadline."""
 
-    def __init__(self, make: Callable[[int], Message], wait_ms: int, timeout_s: float) -> None:
+    def __init__(
+        self, make: Callable[[int], Message], wait_ms: int, timeout_s: float, repeats_s: float = float("inf")
+    ) -> None:
+        """`repeats_s`: no attempt but the first begins later than that, so that the last one is not cut off."""
         self._make = make
         self._wait_ms = wait_ms
         now_s = time.monotonic()
+        self._repeats_until_s = now_s + repeats_s
         self._ends_s = now_s + wait_ms / 1000
         self._deadline_s = now_s + max(0, wait_ms) / 1000 + timeout_s
         self.timeout_s = self._deadline_s - now_s
@@ -66,7 +70,9 @@ class OneWait:
         return checked(self._make(left_ms).SerializeToString()), self._deadline_s - now_s
 
     def pause_s(self, wished_s: float) -> float | None:
-        return wished_s if time.monotonic() + wished_s + ATTEMPT_S_MIN < self._deadline_s else None
+        begins_s = time.monotonic() + wished_s
+        is_late = begins_s >= min(self._deadline_s - ATTEMPT_S_MIN, self._repeats_until_s)
+        return None if is_late else wished_s
 
 
 class Poll:

@@ -18,7 +18,7 @@ from holdfast.client._rpc import Connection, Reply, method
 from holdfast.client._topology import TopologyCache
 from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.patience import DOUBT_S, GRACE_S, TRY_S_MAX, SickShards
+from holdfast.routing.patience import DOUBT_S, GRACE_S, REPEATS_SHARE, TRY_S_MAX, SickShards
 from holdfast.routing.sets import visible
 
 RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
@@ -142,7 +142,8 @@ class ReserveOverShards:
         first = self._in_turn(call, queues)[0]
         if is_first and not self._sick.has(first, time.monotonic()):
             # Where there is work at all there is mostly some at the first.
-            reply = await self._claim(call, first, queues[first], min(TRY_S_MAX, call.answer_s()))
+            try_s = min(TRY_S_MAX, call.answer_s())
+            reply = await self._claim(call, first, queues[first], try_s, try_s * REPEATS_SHARE)
             if reply is not None and reply.message.claims:
                 return reply
             if call.is_in_doubt:
@@ -184,14 +185,14 @@ class ReserveOverShards:
         return sorted(line[start:] + line[:start], key=lambda shard: min(queues[shard]))
 
     async def _claim(
-        self, call: _Call, shard: int, places: Sequence[int], timeout_s: float
+        self, call: _Call, shard: int, places: Sequence[int], timeout_s: float, repeats_s: float = float("inf")
     ) -> Reply[pb.ReserveResponse] | None:
         """None if the shard does not answer. Raises if it may have claimed, and no request id tells these claims."""
         part = _part(call.request, places)
         try:
             reply = await self._connection.wait(
                 RESERVE, lambda _: part, wait_ms=0, timeout_s=timeout_s, repeatable=bool(part.claim_request_id),
-                attempt=call.attempt, shard=self._topology.aim(shard),
+                attempt=call.attempt, shard=self._topology.aim(shard), repeats_s=repeats_s,
             )  # fmt: skip
         except (InvalidArgument, ClientClosed):
             raise

@@ -237,12 +237,14 @@ class Connection:
         repeatable: bool,
         attempt: int = 0,
         shard: int | None = None,
+        repeats_s: float = float("inf"),
     ) -> Reply[ResponseT]:
         """The same for a call that lets the server wait. `make` makes the request of the wait in milliseconds: all of
         it at first, what is left of it when it is repeated. Ends `timeout_s` after the wait.
 
-        `attempt`: the number of the first one, if the server is to be told when it is not the first."""
-        attempts = OneWait(make, wait_ms, timeout_s)
+        `attempt`: the number of the first one, if the server is to be told when it is not the first. `repeats_s`: none
+        but the first begins later than that."""
+        attempts = OneWait(make, wait_ms, timeout_s, repeats_s)
         return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard, attempt=attempt)
 
     async def poll(
@@ -419,8 +421,8 @@ class Connection:
         except HoldfastError:
             return None
         # The list may be one of routers: a call that names no shard must not go past them to a broker.
-        is_usable = found.address in self.addresses if shard is None else bool(found.address)
-        return Leader(found.address, found.epoch) if is_usable else None
+        is_usable = shard is not None or found.address in self.addresses
+        return Leader(found.address if is_usable else "", found.epoch)
 
 
 class _GaveUpError(Exception):

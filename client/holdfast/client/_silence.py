@@ -4,6 +4,10 @@ A leader that has been stopped, or cut off, keeps its connections open and says 
 from one that is slow, and moving a call because of mere slowness would make a busy leader do everything twice. So while
 a call is silent, another server is asked. If it names another leader, the call is given up here, and is sent there if
 that does no harm. If it names the same one, the call goes on waiting. If nobody can say, it is given up after a while.
+
+But not if it waits at a router, in the place of a leader that was out of reach, and the router cannot say either. Then
+nobody leads, and the router sends the call on as soon as somebody does. A call that is given up there may have been
+carried out for all that is known here, and whoever sent it would have to find that out first.
 """
 
 import asyncio
@@ -25,7 +29,7 @@ _ASK_S_MAX = 0.5
 class Leader(NamedTuple):
     """Who leads, as some server sees it."""
 
-    address: str
+    address: str  # empty if it knows of nobody
     epoch: int
 
 
@@ -64,7 +68,7 @@ class SilenceWatch:
     """Looks after the flights it is given; a task that runs only while there are some."""
 
     def __init__(self, ask: Callable[[str, int | None, float], Awaitable[Leader | None]]) -> None:
-        """`ask(address, shard, timeout_s)`: who leads, or None if nobody can say there. Without a shard the call is for
+        """`ask(address, shard, timeout_s)`: who leads; None if there is no answer. Without a shard the call is for
         whichever the servers take it for."""
         self._ask = ask
         self._flights: dict[Flight, None] = {}
@@ -105,18 +109,40 @@ class SilenceWatch:
                     if flight.address == found.address:
                         flight.limit_s = max(flight.limit_s, now_s + _CONFIRMED_S)
         now_s = time.monotonic()
+        overdue: dict[str, list[Flight]] = {}  # by address
         for flight in silent:
             flight.look_at_s = now_s + flight.quiet_s
             if leaders.named is not None and leaders.named != flight.address:
                 flight.give_up()
             elif now_s >= flight.limit_s:
-                leaders.left(flight.address, now_s, suspect=True)
-                flight.limit_s = float("inf")
-                flight.give_up()
+                overdue.setdefault(flight.address, []).append(flight)
+        for address, flights in overdue.items():
+            if leaders.is_direct and address != leaders.named and await self._looks_for_a_leader(address, shard):
+                _wait_on(flights)
+            else:
+                _leave(leaders, address, flights)
 
     async def _who_leads(self, others: Iterable[str], shard: int | None) -> Leader | None:
         for address in others:
             found = await self._ask(address, shard, _ASK_S_MAX)
-            if found is not None:
+            if found is not None and found.address:
                 return found
         return None
+
+    async def _looks_for_a_leader(self, address: str, shard: int | None) -> bool:
+        """Whether this server answers, and knows of no leader."""
+        found = await self._ask(address, shard, _ASK_S_MAX)
+        return found is not None and not found.address
+
+
+def _wait_on(flights: Iterable[Flight]) -> None:
+    now_s = time.monotonic()
+    for flight in flights:
+        flight.limit_s = now_s + _CONFIRMED_S
+
+
+def _leave(leaders: Leaders, address: str, flights: Iterable[Flight]) -> None:
+    leaders.left(address, time.monotonic(), suspect=True)
+    for flight in flights:
+        flight.limit_s = float("inf")
+        flight.give_up()

@@ -6,6 +6,9 @@ A shard that has lost its majority, or whose leader is silent, must not keep tas
 from collections.abc import Hashable
 
 TRY_S_MAX = 2.0  # for one shard, so that one without a leader does not hold up the others
+# The part of that in which refused attempts are repeated. In the rest the last one must be answered: if it is cut off,
+# nobody knows any more whether it claimed, and that costs much more time.
+REPEATS_SHARE = 0.75
 GRACE_S = 1.0  # for the answers of the last shards when the others have said that there is nothing
 DOUBT_S = 3.0  # the same for a shard that may have claimed for this call: about as long as to elect a leader may take
 SICK_S = 5.0  # how long a shard that did not answer is not the one that is tried first

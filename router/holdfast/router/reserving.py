@@ -27,7 +27,7 @@ from holdfast.router.forwarding import Forwarder, Sending
 from holdfast.router.methods import TASKS
 from holdfast.router.news import News, RouteNews
 from holdfast.router.releases import Releases
-from holdfast.routing.patience import DOUBT_S, GRACE_S, TRY_S_MAX, SickShards
+from holdfast.routing.patience import DOUBT_S, GRACE_S, REPEATS_SHARE, TRY_S_MAX, SickShards
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown
 
 # A shard that refused is left alone for as long, or longer if it asked for that.
@@ -40,9 +40,6 @@ _SICK_GRACE_S = 0.2
 _BEATEN_S_FIRST = 0.002
 _BEATEN_S_MAX = 0.5
 _WAITED_S = 0.1
-# The part of the time for one shard in which refused attempts are repeated. In the rest the last one must be answered:
-# if it is cut off, nobody knows any more whether it claimed, and that costs much more time.
-_REPEATS_SHARE = 0.75
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 _MARGIN_S = 0.05
 
@@ -226,7 +223,7 @@ class Reserving:
         A shard that has said that it holds claims of this request is given all the time there is."""
         data = _reserve_at(request, round_.places[shard])
         try_s = None if shard in round_.held else min(TRY_S_MAX, round_.left_s)
-        last_s = round_.deadline_s if try_s is None else time.monotonic() + try_s * _REPEATS_SHARE
+        last_s = round_.deadline_s if try_s is None else time.monotonic() + try_s * REPEATS_SHARE
         is_cut_off = False
         try:
             async with asyncio.timeout(try_s):
