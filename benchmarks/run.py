@@ -27,6 +27,7 @@ from scenarios import (
     idle,
     limits,
     move,
+    overload,
     replicated,
     router,
     router_start,
@@ -66,6 +67,12 @@ SCENARIOS = {
     "caller": Scenario("calls of an app, one after the other", workers.CALLER_AIMS, workers.measure_caller, 3),
     # Takes many samples by itself.
     "backlog": Scenario("claim and ack with a large backlog, start-up, memory", backlog.AIMS, backlog.measure, 1),
+    "overload": Scenario(
+        f"memory while {overload.CALLERS} callers send tasks of 1 MB without a pause",
+        overload.AIMS,
+        overload.measure,
+        1,
+    ),
     "replicated-enqueue": Scenario(
         "100 × 1 KB per call into three replicas, each synced", replicated.ENQUEUE_AIMS, replicated.measure_enqueue, 3
     ),
@@ -139,8 +146,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seconds",
         type=_positive,
         metavar="N",
-        help="length of single, of a turn of replicated-single, router-single and many-tenants, of idle-shards, and "
-        "before a move or a storm",
+        help="length of single, overload, a turn of replicated-single, router-single and many-tenants, of idle-shards, "
+        "and before a move or a storm",
     )
     parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
     parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")

@@ -21,6 +21,7 @@ CALL_SECONDS_MAX = 60.0
 LEASE_MS = 60_000
 WAIT_MS = 20_000
 WARM_UP_CALLS = 20
+WARM_UP_BYTES_MAX = 1024  # of a payload: ten of the largest would be more than a call may carry
 PAYLOADS = 64  # different ones that a producer takes turns with
 
 _STAMP = struct.Struct(">d")  # when a task was sent, at the start of its payload
@@ -117,7 +118,7 @@ class Load:
     async def warm_up(self) -> None:
         """Connects and passes through the code once, in a queue that nobody counts."""
         for _ in range(WARM_UP_CALLS):
-            tasks = [NewTask("warm-up", "bench", payload) for payload in self._payloads[:10]]
+            tasks = [NewTask("warm-up", "bench", payload[:WARM_UP_BYTES_MAX]) for payload in self._payloads[:10]]
             all_done(await self.client.enqueue_many(tasks))
             if self.spec.role in (CONSUME, PICK_UP):
                 claims = await self.client.reserve(["warm-up"], max_tasks=10, lease_ms=LEASE_MS)

@@ -25,6 +25,7 @@ WORK = "work"  # runs a worker with a task that does nothing
 PICK_UP = "pick_up"  # waits for single tasks and measures how old they are
 PROBE = "probe"  # enqueues single tasks by a schedule until told to stop, and tells when each was sent
 WORK_STEADILY = "work_steadily"  # reserves and acks batches by a schedule until told to stop
+FLOOD = "flood"  # enqueues single tasks from many callers until told to stop, whatever the server refuses
 HOLD = "hold"  # reserves and does nothing more: all leases end at one moment
 
 
@@ -63,4 +64,5 @@ class LoadResult:
     cpu_s: float = 0.0  # of all its threads
     call_ms: list[float] = field(default_factory=list)  # one per call, or per task for single ones
     send_ms: list[float] = field(default_factory=list)  # the same from when it was really sent, for a schedule
+    refused: int = 0  # calls, for a flood
     sent_s: list[float] = field(default_factory=list)  # when it was, for a probe

@@ -5,7 +5,8 @@ import time
 from itertools import count
 
 from harness.loads import LEASE_MS, WAIT_MS, Load, Role, all_done, together
-from harness.protocol import HOLD, PROBE, WORK_STEADILY
+from harness.protocol import FLOOD, HOLD, PROBE, WORK_STEADILY
+from holdfast.client import Overloaded
 
 
 async def probe(load: Load) -> None:
@@ -46,6 +47,22 @@ async def work_steadily(load: Load) -> None:
         await asyncio.wait([stopping], timeout=max(0.0, ends_s - time.monotonic()))
 
 
+async def flood(load: Load) -> None:
+    """`calls_in_flight` callers, each with its next task as soon as the last was accepted or refused."""
+    stopping = asyncio.ensure_future(load.control.until_stop())
+
+    async def caller() -> None:
+        while not stopping.done():
+            try:
+                all_done(await load.client.enqueue_many(load.new_tasks(1)))
+            except Overloaded:
+                load.result.refused += 1
+            else:
+                load.count(1)
+
+    await together(caller, load.spec.calls_in_flight)
+
+
 async def hold(load: Load) -> None:
     """Claims so many tasks, each batch under the name of another worker, with leases that all end at one moment."""
     spec = load.spec
@@ -73,5 +90,6 @@ async def hold(load: Load) -> None:
 ROLES: dict[str, Role] = {
     PROBE: probe,
     WORK_STEADILY: work_steadily,
+    FLOOD: flood,
     HOLD: hold,
 }

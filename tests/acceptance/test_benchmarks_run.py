@@ -81,6 +81,16 @@ def test_latency_and_backlog_scenarios_count_and_report_everything(tmp_path: Pat
 
 
 @long_only
+def test_the_overload_scenario_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "overload", "--seconds", "2")
+    assert scenarios["overload"]["broken"] == ""
+    assert scenarios["overload"]["counts"]["accepted"] > 0
+    overload = {name: figure["reached"]["median"] for name, figure in figures_of(scenarios["overload"]).items()}
+    assert overload["peak RSS"] >= max(overload["RSS before"], overload["RSS after"]) > 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+@long_only
 def test_replicated_throughput_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "replicated-enqueue", "replicated-lifecycle", "--tasks", "500")
     assert scenarios["replicated-enqueue"]["counts"] == {"enqueued": 500}

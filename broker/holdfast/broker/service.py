@@ -101,10 +101,12 @@ class Service:
             request.tasks, "tasks", lambda spec: self._validator.enqueued_task(spec, now_ms, policies)
         )
         self._homes.check_tasks(new_tasks)
+        count = len(request.tasks)
+        del request  # the entry has the payloads: a second copy would wait for the log with it
         outcomes = await self._submit(Enqueue(now_ms, new_tasks), new_tasks)
         response = pb.EnqueueResponse()
         duplicates = 0
-        for at, outcome in in_order(len(request.tasks), outcomes, refused):
+        for at, outcome in in_order(count, outcomes, refused):
             item = response.outcomes.add()
             if isinstance(outcome, Accepted):
                 fill_accepted(item.accepted, outcome)
