@@ -23,22 +23,30 @@ class Running:
         while rows := kv.scan(start, stop, PAGE_ROWS):
             for _, row in rows:
                 if row:
-                    self._add(*split_claim_row(row), 1)
+                    self._add(*split_claim_row(row))
             start = rows[-1][0] + b"\0"
 
     def came(self, task: Execution) -> None:
         """The task was claimed."""
-        self._add(task.queue, task.tenant, task.limit_key, 1)
+        self._add(task.queue, task.tenant, task.limit_key)
 
     def went(self, task: Execution) -> None:
         """Its claim has ended."""
-        self._add(task.queue, task.tenant, task.limit_key, -1)
+        if task.tenant:
+            _take_one(self.tenants, (task.queue, task.tenant))
+        if task.limit_key:
+            _take_one(self.limit_keys, (task.queue, task.limit_key))
 
-    def _add(self, queue: bytes, tenant: bytes, limit_key: bytes, delta: int) -> None:
-        for counts, name in ((self.tenants, tenant), (self.limit_keys, limit_key)):
-            if name:
-                count = counts.get((queue, name), 0) + delta
-                if count:
-                    counts[queue, name] = count
-                else:
-                    del counts[queue, name]
+    def _add(self, queue: bytes, tenant: bytes, limit_key: bytes) -> None:
+        if tenant:
+            name = queue, tenant
+            self.tenants[name] = self.tenants.get(name, 0) + 1
+        if limit_key:
+            name = queue, limit_key
+            self.limit_keys[name] = self.limit_keys.get(name, 0) + 1
+
+
+def _take_one(counts: Counts, name: tuple[bytes, bytes]) -> None:
+    count = counts.pop(name) - 1
+    if count:
+        counts[name] = count
