@@ -344,9 +344,9 @@ async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.
 
     sampler._on_sample = fail
     sampler.start()
-    assert sampler._sampler is not None
+    [sampling] = sampler._tasks
     with pytest.raises(ValueError, match="looked"):
-        await sampler._sampler
+        await sampling
     assert isinstance(sampler.failed(), ValueError)
     await sampler.stop()
 

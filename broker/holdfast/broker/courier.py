@@ -13,6 +13,7 @@ from holdfast.machine.entries import Delivered, Entry
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.rows import Letter
+from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -74,14 +75,11 @@ class Courier:
 
     async def stop(self) -> None:
         self.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await end_tasks(self._tasks.values())
 
     def failed(self) -> BaseException | None:
         """The error that ended a delivery for good, if one did: a bug that must stop the node."""
-        for task in self._tasks.values():
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                return error
-        return None
+        return failure_of(self._tasks.values())
 
     async def _carry(self, destination: int) -> None:
         """Delivers until nothing is left for this destination. Looking and leaving are one step of the event loop, so

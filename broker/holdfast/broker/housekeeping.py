@@ -1,6 +1,5 @@
 """What time alone brings about: expired leases, due tasks, purges. Decided here, written like everything else."""
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
@@ -19,12 +18,13 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import Lapse
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD
+from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 Due = list[tuple[int, bytes]]  # when, what
 
 
-class Housekeeping:
+class Housekeeping(Background):
     """The sweeps of a shard. `submit` writes an entry behind client traffic."""
 
     def __init__(
@@ -45,7 +45,6 @@ class Housekeeping:
         self._policies = policies
         self._now_ms = now_ms
         self._submit = submit
-        self._tasks: list[asyncio.Task[None]] = []
 
         def sweep(family: int, handle: Callable[[Due], Awaitable[bool]]) -> Sweep:
             purging = family in (keys.RETENTION, keys.FORGET)
@@ -59,24 +58,7 @@ class Housekeeping:
         self._forgets = sweep(keys.FORGET, self._forget)
         self._lapses = sweep(keys.START_BY, self._lapse)
         self._sweeps = (self._expiries, self._dues, self._purges, self._forgets, self._lapses)
-
-    def start(self) -> None:
-        self._tasks = [asyncio.create_task(sweep.run()) for sweep in self._sweeps]
-
-    def cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
-    async def stop(self) -> None:
-        self.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def failed(self) -> BaseException | None:
-        """The error that ended a sweep, if one did: a bug that must stop the node."""
-        for task in self._tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                return error
-        return None
+        super().__init__(*(sweep.run for sweep in self._sweeps))
 
     def time_was_moved(self) -> None:
         for sweep in self._sweeps:

@@ -5,7 +5,6 @@ fills its windows as tasks are asked for, so a fail-over does not get slower wit
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Protocol
 
 from holdfast.broker.alerting import Alerts
 from holdfast.broker.clock import ShardClock
@@ -31,15 +30,9 @@ from holdfast.machine.entries import Entry
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
+from holdfast.serving.background import Background
 
 Submit = Callable[[Entry], Awaitable[list[Outcome]]]
-
-
-class _Part(Protocol):
-    def start(self) -> None: ...
-    def cancel(self) -> None: ...
-    async def stop(self) -> None: ...
-    def failed(self) -> BaseException | None: ...
 
 
 def _own_limits(_queue: bytes) -> Allowance:
@@ -178,7 +171,7 @@ class Leadership:
         self.housekeeping.time_was_moved()
         self.schedules.time_was_moved()
 
-    def _parts(self) -> Iterator[_Part]:
+    def _parts(self) -> Iterator[Background | Courier]:
         """What goes on by itself."""
         yield from (self.housekeeping, self.marks, self.schedules, self.stats)
         if self.courier is not None:

@@ -33,6 +33,7 @@ from holdfast.cluster.records import NewerFormatError, NodeRecord, RecordError
 from holdfast.cluster.store import MapStore
 from holdfast.cluster.store_nodes import DuplicateNodeError, RegistrationError, RemovedNodeError
 from holdfast.machine.entries import MACHINE_LEVEL
+from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
 
@@ -125,21 +126,16 @@ class MappedCluster:
         try:
             await asyncio.gather(*self._works)
         finally:
-            await self._end_works()
+            await end_tasks(self._works)
 
     async def _take_care(self) -> None:
         """Only of a cluster that this node is part of: one that was removed must not put itself back into the map."""
         await self._registered.wait()
         await asyncio.gather(self._steward.run(), self._queues.run())
 
-    async def _end_works(self) -> None:
-        for work in self._works:
-            work.cancel()
-        await asyncio.gather(*self._works, return_exceptions=True)
-
     async def stop(self) -> None:
         """Lets go of the lease, so that nobody waits for this node."""
-        await self._end_works()
+        await end_tasks(self._works)
         try:
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 if self._lease:
@@ -203,8 +199,7 @@ class MappedCluster:
             _log.info("registered", node=record.name, address=record.address)
             await holding
         finally:
-            holding.cancel()
-            await asyncio.gather(holding, return_exceptions=True)
+            await end_tasks([holding])
 
     async def _end_if_removed(self) -> None:
         """A node that was removed from the cluster, and has nothing that it could be needed for, is of no more use."""

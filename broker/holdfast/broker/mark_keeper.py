@@ -20,6 +20,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.rows import Lane, Queue
+from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 RAISE_AT = 500  # tasks of a queue that have left
@@ -53,7 +54,7 @@ def _is_plain(lane: _Lane) -> bool:
     return lane[1:] == (b"", b"")
 
 
-class MarkKeeper:
+class MarkKeeper(Background):
     """The marks of one shard. `submit` writes an entry behind client traffic, `passed` is told where marks are then."""
 
     def __init__(
@@ -65,6 +66,7 @@ class MarkKeeper:
         *,
         passed: Callable[[list[Mark]], None],
     ) -> None:
+        super().__init__(self._run)
         self._kv = kv
         self._machine = machine
         self._now_ms = now_ms
@@ -73,25 +75,6 @@ class MarkKeeper:
         self._left: dict[bytes, _Left] = {}
         self._due: dict[bytes, None] = {}
         self._woken = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def stop(self) -> None:
-        self.cancel()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def failed(self) -> BaseException | None:
-        """The error that ended it, if one did: a bug that must stop the node."""
-        if self._task is None or not self._task.done() or self._task.cancelled():
-            return None
-        return self._task.exception()
 
     def follow(self, effects: Effects) -> None:
         """Takes note of what left its line."""

@@ -38,6 +38,7 @@ from holdfast.broker.validation import Validator
 from holdfast.broker.views import read_queue_names
 from holdfast.broker.webhooks import Webhooks
 from holdfast.cluster.connect import connect
+from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import MISSING_FIELD, RefusedError, shutting_down
@@ -257,8 +258,8 @@ class Node:
                 changed = asyncio.create_task(self._host.leaders_changed.wait())
                 await asyncio.wait([changed, stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
-                if self._stop_asked.is_set() or self._failure() is not None:
-                    raise self._failure() or shutting_down()
+                if self._stop_asked.is_set() or failure_of(self._tasks) is not None:
+                    raise failure_of(self._tasks) or shutting_down()
         finally:
             stop_asked.cancel()
 
@@ -267,7 +268,7 @@ class Node:
         stop_asked = asyncio.create_task(self._stop_asked.wait())
         await asyncio.wait([stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         stop_asked.cancel()
-        failure = self._failure()
+        failure = failure_of(self._tasks)
         if failure is not None:
             await self._abandon()
             return failure
@@ -282,12 +283,6 @@ class Node:
         patience = threading.Timer(3 * self._config.shutdown_grace_seconds + STOP_SECONDS_MAX, os._exit, [EXIT_FORCED])
         patience.daemon = True
         patience.start()
-
-    def _failure(self) -> BaseException | None:
-        for task in self._tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                return error
-        return None
 
     async def _stop(self) -> BaseException | None:
         """Finishes what is on its way, then closes everything so that the next start has nothing to replay."""
@@ -308,11 +303,11 @@ class Node:
             await self._cluster.stop()
         # On a full disk the state may take nothing for as long as one likes to wait; the log has everything.
         done, _ = await asyncio.wait([self._tasks[0]], timeout=max(1.0, self._config.shutdown_grace_seconds))
-        failure = self._failure()
+        failure = failure_of(self._tasks)
         if failure is not None:
             await self._abandon()
             return failure
-        await self._cancel_tasks()
+        await end_tasks(self._tasks)
         try:
             if done and not self._guard.critical:
                 await self._checkpointer.flush_all()
@@ -340,18 +335,13 @@ class Node:
                 await self._host.stop()
                 if self._cluster is not None:
                     await self._cluster.stop()
-            await self._cancel_tasks()
+            await end_tasks(self._tasks)
             if hasattr(self, "_log_thread"):
                 self._log_thread.shutdown()  # a sync may be under way still
             if hasattr(self, "_node_log"):
                 self._node_log.close(clean=False)
         finally:
             self._stack.close()
-
-    async def _cancel_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- what is shown ----------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from holdfast.machine.outcomes import Fired, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import NO_TASK, Schedule
 from holdfast.proto.v1 import schedules_pb2 as pb
+from holdfast.serving.background import Background
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -49,7 +50,7 @@ class _Plan(NamedTuple):
     tasks: TickTasks
 
 
-class ScheduleKeeper:
+class ScheduleKeeper(Background):
     """The schedules of a shard. `submit` writes an entry behind client traffic."""
 
     def __init__(
@@ -73,26 +74,11 @@ class ScheduleKeeper:
         self._here_since_ms = 0
         self._unusable: dict[tuple[bytes, bytes], int] = {}  # the version that is put aside until there is another one
         self._sweep = Sweep(kv, keys.SCHEDULE_DUE, now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
-        self._task: asyncio.Task[None] | None = None
+        super().__init__(self._sweep.run)
 
     def start(self) -> None:
         self._here_since_ms = self._now_ms()
-        self._task = asyncio.create_task(self._sweep.run())
-
-    def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def stop(self) -> None:
-        self.cancel()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def failed(self) -> BaseException | None:
-        """The error that ended the sweep, if one did: a bug that must stop the node."""
-        if self._task is None or not self._task.done() or self._task.cancelled():
-            return None
-        return self._task.exception()
+        super().start()
 
     def arm(self, effects: Effects) -> None:
         """Wakes in time for what was just written."""

@@ -20,6 +20,7 @@ from holdfast.limits.dealing import HELD_PERCENT, Grant, Holding
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.serving.background import Background, end_tasks
 from holdfast.serving.logs import get_logger
 
 LOOK_SECONDS = 0.5
@@ -103,7 +104,7 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class ShareKeeper:
+class ShareKeeper(Background):
     """The shares of one shard, while this node leads it."""
 
     def __init__(
@@ -122,6 +123,7 @@ class ShareKeeper:
         outlook: Callable[[bytes], Outlook] = lambda _queue: HELD_UP,
         now_s: Callable[[], float] = _boot_seconds,
     ) -> None:
+        super().__init__(self._run)
         self._shard = shard
         self._term = term
         self._machine = machine
@@ -139,7 +141,6 @@ class ShareKeeper:
         self._queues: dict[bytes, _Shared] = {}
         self._has_forgotten = False
         self._woken = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}  # by home: one call at a time
         self._silent: dict[int, float] = {}  # homes that do not answer, since when; negative once that was said
         self._bug: BaseException | None = None
@@ -245,11 +246,9 @@ class ShareKeeper:
 
     # --- life -------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
     def cancel(self) -> None:
-        for task in self._tasks():
+        super().cancel()
+        for task in self._asking.values():
             task.cancel()
         for shared in self._queues.values():
             for limit in shared.limits.values():
@@ -257,15 +256,12 @@ class ShareKeeper:
                     limit.timer.cancel()
 
     async def stop(self) -> None:
-        self.cancel()
-        await asyncio.gather(*self._tasks(), return_exceptions=True)
+        asking = list(self._asking.values())
+        await super().stop()
+        await end_tasks(asking)
 
     def failed(self) -> BaseException | None:
-        task = self._task
-        return task.exception() if task is not None and task.done() and not task.cancelled() else self._bug
-
-    def _tasks(self) -> list[asyncio.Task[None]]:
-        return [*self._asking.values(), *([] if self._task is None else [self._task])]
+        return super().failed() or self._bug
 
     async def _run(self) -> None:
         while True:

@@ -17,6 +17,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.background import Background
 
 SAMPLE_SECONDS = 5.0
 SAMPLES_MAX = 13  # the first and the last are a minute apart
@@ -102,7 +103,7 @@ class _Timed:
         self.is_fresh = True  # something was added since it was last asked
 
 
-class Stats:
+class Stats(Background):
     """What the leader of a shard counts. `follow` takes note of what was applied."""
 
     def __init__(
@@ -113,6 +114,7 @@ class Stats:
         now_ms: Callable[[], int],
         on_sample: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(self._run)
         self._kv = kv
         self._machine = machine
         self._now_ms = now_ms
@@ -121,12 +123,8 @@ class Stats:
         self._timings: dict[bytes, _Timed] = {}
         self._timings_kept_ms = 0
         self._workers: OrderedDict[bytes, _Worker] = OrderedDict()  # who was seen last is last
-        self._sampler: asyncio.Task[None] | None = None
 
-    # --- life -------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        self._sampler = asyncio.create_task(self._run())
+    # --- what happens -----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -140,21 +138,6 @@ class Stats:
             self._forget_timings()
             self._timings_kept_ms = self._now_ms() + TIMED_KEEP_MS
         self._on_sample()
-
-    def cancel(self) -> None:
-        if self._sampler is not None:
-            self._sampler.cancel()
-
-    async def stop(self) -> None:
-        self.cancel()
-        if self._sampler is not None:
-            await asyncio.gather(self._sampler, return_exceptions=True)
-
-    def failed(self) -> BaseException | None:
-        sampler = self._sampler
-        return sampler.exception() if sampler is not None and sampler.done() and not sampler.cancelled() else None
-
-    # --- what happens -----------------------------------------------------------------------------------------
 
     def follow(self, effects: Effects) -> None:
         if effects.ready:

@@ -30,6 +30,7 @@ from holdfast.cluster.etcd.api import EtcdError, EtcdUnavailableError
 from holdfast.cluster.records import LeaderRecord, Members, RecordError, ShardRecord
 from holdfast.cluster.store import MapStore
 from holdfast.routing.groups import incarnation_of
+from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused
 
@@ -80,10 +81,7 @@ class Steward:
                 except TimeoutError:
                     continue
         finally:
-            works = list(self._works.values())
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+            await end_tasks(self._works.values())
 
     def look(self, *, everywhere: bool) -> None:
         """Begins whatever there is to do with the shards of this node, or with all."""

@@ -11,6 +11,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
+from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 
 RELEASES_MAX = 256
@@ -51,10 +52,7 @@ class Releases:
     async def close(self, grace_s: float) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
-        left = (*self._tasks, *self._forgotten)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await end_tasks((*self._tasks, *self._forgotten))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> bool:
         if len(self._tasks) >= RELEASES_MAX:

@@ -28,6 +28,7 @@ from holdfast.router.methods import TASKS
 from holdfast.router.news import News, RouteNews
 from holdfast.router.releases import Releases
 from holdfast.routing.patience import DOUBT_S, GRACE_S, REPEATS_SHARE, TRY_S_MAX, SickShards
+from holdfast.serving.background import end_tasks
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown
 
 # A shard that refused is left alone for as long, or longer if it asked for that.
@@ -107,7 +108,7 @@ class Reserving:
                     if wait.done():
                         return wait.result()
                 finally:
-                    await _end({wait})
+                    await end_tasks([wait])
                 request.wait_ms = max(0, int((ends_s - time.monotonic()) * 1000))
             return (await self._wait_anywhere(request, deadline_s, news)).SerializeToString()
 
@@ -313,7 +314,7 @@ class Reserving:
                 if not all_of_them and news.changed.done():
                     break
         finally:
-            await _end(set(waits))
+            await end_tasks(waits)
         if not ready and not held and not all_of_them and time.monotonic() < until_s and not news.changed.done():
             await round_.pause(began_s)  # they said so before their wait was over, and may go on like that
         return ready, held
@@ -465,12 +466,6 @@ def _silent(shard: int) -> RefusedError:
         retry_after_ms=200,
         metadata={"shard": str(shard)},
     )
-
-
-async def _end(tasks: "set[asyncio.Task[Any]]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _reserve_at(request: pb.ReserveRequest, queues: Sequence[int]) -> bytes:

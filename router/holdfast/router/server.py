@@ -25,6 +25,7 @@ from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import BrokerChannels, RouterServer
+from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import etcd_unavailable
@@ -125,10 +126,7 @@ class Router:
         stop_asked = asyncio.create_task(self._stop_asked.wait())
         await asyncio.wait([stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         stop_asked.cancel()
-        failure = next(
-            (task.exception() for task in self._tasks if task.done() and not task.cancelled() and task.exception()),
-            None,
-        )
+        failure = failure_of(self._tasks)
         await self.stop()
         return failure
 
@@ -162,9 +160,7 @@ class Router:
             await self._forwarder.close()
             await self._channels.close()
             await self._node_calls.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         if self._etcd is not None:
             await self._etcd.close()
 

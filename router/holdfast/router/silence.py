@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from holdfast.router.leaders import Leaders
+from holdfast.serving.background import end_tasks
 
 _LOOK_S = 0.25
 _CALL_QUIET_S = 0.5  # after this much silence others are asked, again and again
@@ -74,8 +75,7 @@ class SilenceWatch:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
             self._task = None
 
     async def _run(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from holdfast.broker.peers.connections import Incoming, tune
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
+from holdfast.serving.background import end_tasks
 
 _BACKLOG = 128
 _BREATH_S = 0.1  # when the system has no descriptor left
@@ -58,8 +59,8 @@ class Acceptor:
     async def stop(self) -> None:
         """Nobody gets in any more; those without a hello are cut off. Welcome connections are not touched."""
         if self._accepting is not None:
-            await _cancel([self._accepting])
-        await _cancel([*self._half_open, *self._pushed_out])
+            await end_tasks([self._accepting])
+        await end_tasks([*self._half_open, *self._pushed_out])
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -120,9 +121,3 @@ class Acceptor:
     def _refused(self, reason: Reason, found: str = "") -> None:
         self._counters.refused[reason] += 1
         self._warnings.closed("connection refused", reason, found=found, direction="incoming")
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

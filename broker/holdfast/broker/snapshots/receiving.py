@@ -25,6 +25,7 @@ from holdfast.broker.snapshots.messages import (
     SnapshotMessage,
     SnapshotWants,
 )
+from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 
 _NO_ROOM_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -145,10 +146,8 @@ class SnapshotReceiver:
     async def close(self) -> None:
         """Stops; what was stored so far is resumed after the next start."""
         self._is_closed = True
-        worker = self._worker
-        if worker is not None:
-            worker.cancel()
-            await asyncio.gather(worker, return_exceptions=True)
+        if self._worker is not None:
+            await end_tasks([self._worker])
 
     def _ended(self, worker: asyncio.Task[None]) -> None:
         """A worker ends by being cancelled; if something else has ended it, the next message begins another."""
