@@ -21,7 +21,10 @@ ONE_IMPORTER = {
     "pysyncobj": {"broker/holdfast/broker/raft/library.py"},
     "rocksdict": {"broker/holdfast/broker/state.py"},
     "structlog": {"router/holdfast/serving/logs.py"},
-    "prometheus_client": {"broker/holdfast/broker/metrics.py", "router/holdfast/router/metrics.py"},
+    "prometheus_client": {
+        "broker/holdfast/broker/metrics.py", "router/holdfast/router/metrics.py",
+        "router/holdfast/serving/call_metrics.py",
+    },
     "starlette": {"router/holdfast/serving/ops.py"},
     "uvicorn": {"router/holdfast/serving/ops.py"},
     "pydantic": {

@@ -24,8 +24,8 @@ from holdfast.router.config import RouterConfig
 from holdfast.router.main import EXIT_FAILED, EXIT_REFUSED, run_router
 from holdfast.router.routes import Routes
 from holdfast.router.server import Router
-from holdfast.router.wire import PortError
 from holdfast.routing.groups import mapped_group
+from holdfast.serving.ports import PortError
 from tests.stalls import stalls
 
 KEYS = keys_of("holdfast")

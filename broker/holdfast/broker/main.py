@@ -14,13 +14,13 @@ from holdfast.broker.node import Node
 from holdfast.broker.peers.tls import PeerTlsError
 from holdfast.broker.raft.node_journal import JournalError
 from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.rpc import PortError
 from holdfast.broker.snapshots.directories import StateMissingError
 from holdfast.broker.state import StateError
 from holdfast.cluster.records import NewerFormatError
 from holdfast.cluster.store_nodes import RegistrationError
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
+from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import RefusedError
 
 EXIT_OK = 0

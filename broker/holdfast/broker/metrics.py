@@ -1,4 +1,4 @@
-"""What a node counts, for Prometheus. The only file that knows prometheus_client.
+"""What a node counts, for Prometheus. The only file of the broker that knows prometheus_client.
 
 Hot paths count once per batch (`inc(n)`) and resolve labels once: `rpc(method)` and `rejected(reason)` hand out
 children that the caller or this class keeps.
@@ -14,13 +14,13 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
-    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from holdfast.broker.histograms import BOUNDS_MS
+from holdfast.serving.call_metrics import CallMetrics, MethodMetrics
 
 QUEUES_MAX = 1000
 LATENCIES_MAX = 200  # pairs of queue and type
@@ -51,31 +51,9 @@ class Latencies(NamedTuple):
     claim_to_ack_ms: int
 
 
-_RPC_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _DISK_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _BOUNDS_SECONDS = (*(f"{bound_ms / 1000:g}" for bound_ms in BOUNDS_MS), "+Inf")
 _ENTRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
-
-# The time a series was created doubles the number of series and nothing of ours reads it.
-disable_created_metrics()  # type: ignore[no-untyped-call]
-
-
-class RpcMetrics:
-    """Calls of one method: resolve once, then `observe` each call."""
-
-    def __init__(self, calls: Counter, seconds: Histogram, method: str) -> None:
-        self._calls = calls
-        self._method = method
-        self._seconds = seconds.labels(method)
-        self._by_code: dict[str, Counter] = {}
-
-    def observe(self, code: str, seconds: float) -> None:
-        """Count a call that ended with this gRPC status code (`OK`, `INVALID_ARGUMENT`, ...)."""
-        child = self._by_code.get(code)
-        if child is None:
-            child = self._by_code[code] = self._calls.labels(self._method, code)
-        child.inc()
-        self._seconds.observe(seconds)
 
 
 class Metrics:
@@ -115,8 +93,7 @@ class Metrics:
         # Calls
         self._rejections = counter("rejections", "Refused items and calls by reason", "reason")
         self._rejections_by_reason: dict[str, Counter] = {}
-        self._rpc_calls = counter("rpc_calls", "gRPC calls by method and status code", "method", "code")
-        self._rpc_seconds = histogram("rpc_seconds", "Duration of gRPC calls, waiting included", _RPC_SECONDS, "method")
+        self._calls = CallMetrics("holdfast", self._registry)
 
         # The write path
         self.fsync_seconds = histogram("fsync_seconds", "Duration of one log sync", _DISK_SECONDS)
@@ -158,8 +135,8 @@ class Metrics:
             child = self._rejections_by_reason[reason] = self._rejections.labels(reason)
         return child
 
-    def rpc(self, method: str) -> RpcMetrics:
-        return RpcMetrics(self._rpc_calls, self._rpc_seconds, method)
+    def rpc(self, method: str) -> MethodMetrics:
+        return self._calls.of(method)
 
     def watch_queues(self, figures: Callable[[], Iterable[QueueFigures]]) -> None:
         """Where the figures of queues come from, each as often as it has shards; QUEUES_MAX queues are exported."""

@@ -27,7 +27,7 @@ from holdfast.broker.mapped_cluster import MappedCluster
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.rpc import SHARD_KEY, PortError, RpcServer
+from holdfast.broker.rpc import SHARD_KEY, RpcServer
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
 from holdfast.broker.shard_service import ShardService
@@ -41,6 +41,7 @@ from holdfast.cluster.connect import connect
 from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
+from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import MISSING_FIELD, RefusedError, shutting_down
 
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds

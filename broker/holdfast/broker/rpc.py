@@ -23,6 +23,7 @@ from holdfast.proto.v1 import schedules_pb2 as schedules_pb
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.logs import get_logger
+from holdfast.serving.ports import listen
 from holdfast.serving.refusals import (
     INVALID_FIELD,
     MALFORMED_REQUEST,
@@ -50,10 +51,6 @@ OPTIONS = [
 _log = get_logger(__name__)
 
 _Handler = Callable[[Any], Awaitable[Message]]
-
-
-class PortError(RuntimeError):
-    """The port could not be had."""
 
 
 class RpcServer:
@@ -105,13 +102,7 @@ class RpcServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
-        try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
-            raise PortError(
-                f"Expected to listen on {host}:{port}, but it cannot be had: is another server running there? Choose "
-                "another with --port."
-            ) from error
+        bound = listen(self._server, host, port)
         await self._server.start()
         for name in ("", *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

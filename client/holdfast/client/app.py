@@ -158,8 +158,8 @@ class AsyncTask(_TaskBase[P, R]):
         return cast(Coroutine[Any, Any, R], self.function(*args, **kwargs))
 
 
-class Handle(Generic[R]):
-    """A task that was enqueued, wherever it is now."""
+class _TaskReference:
+    """Which task a handle is of."""
 
     __slots__ = ("_app", "duplicate", "duplicate_state", "id")
 
@@ -173,7 +173,13 @@ class Handle(Generic[R]):
         self.duplicate_state = duplicate_state  # what that task was then, if the server knew
 
     def __repr__(self) -> str:
-        return f"<Handle of task {self.id}>"
+        return f"<{type(self).__name__} of task {self.id}>"
+
+
+class Handle(_TaskReference, Generic[R]):
+    """A task that was enqueued, wherever it is now."""
+
+    __slots__ = ()
 
     def info(self) -> TaskInfo:
         """All that the server knows about it; raises `NotFound` once the task is forgotten."""
@@ -199,22 +205,10 @@ class Handle(Generic[R]):
         return self._app.run(lambda client: client.cancel(self.id)).state
 
 
-class AsyncHandle(Generic[R]):
+class AsyncHandle(_TaskReference, Generic[R]):
     """A task that was enqueued, for programs with an event loop."""
 
-    __slots__ = ("_app", "duplicate", "duplicate_state", "id")
-
-    def __init__(
-        self, app: "Holdfast", task_id: str, *, duplicate: bool = False, duplicate_state: TaskState | None = None
-    ) -> None:
-        self._app = app
-        self.id = task_id  # a UUID
-        # Its request_id was seen before, or its unique_key is taken: this is the task that has it.
-        self.duplicate = duplicate
-        self.duplicate_state = duplicate_state  # what that task was then, if the server knew
-
-    def __repr__(self) -> str:
-        return f"<AsyncHandle of task {self.id}>"
+    __slots__ = ()
 
     async def info(self) -> TaskInfo:
         """See `Handle.info`."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from holdfast.cluster.etcd.api import EtcdRefusedError
 from holdfast.router.config import ConfigError, RouterConfig, load_config
 from holdfast.router.server import Router
-from holdfast.router.wire import PortError
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
+from holdfast.serving.ports import PortError
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -17,6 +17,7 @@ from holdfast.router.failures import CallFailedError, Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
 from holdfast.serving.logs import get_logger
+from holdfast.serving.ports import listen
 from holdfast.serving.refusals import RefusedError, forget_frames, internal_error
 from holdfast.serving.statuses import DETAILS_KEY
 from holdfast.serving.waiting_room import waiting_room
@@ -50,10 +51,6 @@ _READY = grpc.ChannelConnectivity.READY
 _NO_CONNECTION = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
 _log = get_logger(__name__)
-
-
-class PortError(RuntimeError):
-    """The port could not be had."""
 
 
 # --- to the brokers ---------------------------------------------------------------------------------------------
@@ -238,13 +235,7 @@ class RouterServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
-        try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
-            raise PortError(
-                f"Expected to listen on {host}:{port}, but it cannot be had: is another server running there? Choose "
-                "another with --port."
-            ) from error
+        bound = listen(self._server, host, port)
         await self.show_health(is_serving=False)
         await self._server.start()
         return bound
