@@ -1,9 +1,11 @@
 """The blocking client: the same calls as the asynchronous one, on a thread that never outstays its welcome."""
 
 import asyncio
+import concurrent.futures
 import doctest
 import gc
 import inspect
+import queue
 import signal
 import threading
 import weakref
@@ -24,6 +26,7 @@ from holdfast.client import (
     NotFound,
     TaskInfo,
     UnexpectedAnswer,
+    _loop_thread,
     sync,
 )
 from holdfast.client._loop_thread import LoopThread
@@ -205,6 +208,41 @@ def test_an_interrupt_ends_a_waiting_call(server: ScriptedServer, client: Client
     helper.join()
     server.on("QueueStats", STATS)
     assert client.queue_stats("mail").ready == 3
+
+
+def test_a_signal_that_does_not_end_the_wait_is_noticed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that comes just before the wait begins, or that the system gives to another thread: it says that there is
+    something to do, and wakes nobody. Without another look the call would hold up a Ctrl-C until it is answered."""
+    calls, waits = threading.Event(), threading.Event()
+    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    async def hang(_client: AsyncClient) -> None:
+        calls.set()
+        try:
+            await asyncio.sleep(3 * DEADLINE_S)
+            ends.put("by itself")
+        except asyncio.CancelledError:
+            ends.put("cancelled")
+            raise
+
+    def wait(*args: Any) -> Any:
+        waits.set()
+        return concurrent.futures.wait(*args)
+
+    def interrupt() -> None:
+        assert calls.wait(DEADLINE_S)
+        assert waits.wait(DEADLINE_S)
+        signal.raise_signal(signal.SIGINT)  # on this thread, which has no say in what is done about it
+
+    monkeypatch.setattr(_loop_thread, "wait", wait)
+    thread = LoopThread("holdfast-test", AsyncClient)
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(hang)
+    helper.join()
+    assert ends.get(timeout=DEADLINE_S) == "cancelled"
+    thread.close()
 
 
 async def test_another_loop_goes_on_meanwhile_and_its_cancellation_is_passed_on(server: ScriptedServer) -> None:

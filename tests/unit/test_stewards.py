@@ -1,9 +1,11 @@
 """What a node does about the map, apart from how: which replicas it deletes and founds, and where queues have tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from holdfast.broker.map_surroundings import MapSurroundings
 from holdfast.broker.queue_steward import SEARCHED_QUEUES, QueueSteward
@@ -43,6 +45,13 @@ class Replica:
     serves: bool = False
 
     @property
+    def raft(self) -> Any:
+        return SimpleNamespace(
+            configuration=Configuration.of(self.version, self.members), configuration_index=1, commit_index=1,
+            leader=IDS["a"], term=1, has_caught_up=lambda _replica: True,
+        )  # fmt: skip
+
+    @property
     def shard(self) -> Any:
         return SimpleNamespace(serves=self.serves)
 
@@ -58,6 +67,12 @@ class Host:
     had: bool = False
     dropped: list[int] = field(default_factory=list)
     founded: list[tuple[int, int]] = field(default_factory=list)
+    asked_to_take_over: list[tuple[str, ...]] = field(default_factory=list)
+
+    async def hand_over(self, replica: Replica, wished: Sequence[str]) -> bool:
+        """Nobody takes over."""
+        self.asked_to_take_over.append(tuple(wished))
+        return False
 
     async def drop(self, replica: Replica) -> None:
         self.dropped.append(replica.number)
@@ -87,10 +102,15 @@ def shard_record(**changes: object) -> ShardRecord:
     return replace(first, **changes)  # type: ignore[arg-type]
 
 
-async def look(etcd: FakeEtcd, store: MapStore, host: Host, connected: Mapping[str, str] | None = None) -> None:
+async def look(etcd: FakeEtcd, store: MapStore, host: Host, connected: Mapping[str, str] | None = None) -> Steward:
     steward = Steward(
         cast(Any, host), store, MapSurroundings(host.me, await read_map(etcd)), lambda: connected or {}
     )  # fmt: skip
+    await look_again(steward)
+    return steward
+
+
+async def look_again(steward: Steward) -> None:
     steward.look(everywhere=True)
     while steward._works:
         await next(iter(steward._works.values()))
@@ -150,6 +170,21 @@ async def test_only_the_first_founder_founds_and_only_once() -> None:
     host = Host()
     await look(etcd, store, host)
     assert host.founded == []
+
+
+async def test_a_leader_that_nobody_relieves_pauses_before_it_asks_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was moved away, and goes on to lead: asked at every look, those who cannot take over would have no peace."""
+    members = tuple(IDS.values())
+    etcd, store = await cluster(shard_record(replicas=("b", "c", "d"), members=Members(2, members)))
+    host = Host(replicas={0: Replica(version=2, members=members, serves=True)})
+    steward = await look(etcd, store, host, {name: IDS[name] for name in ("b", "c", "d")})
+    assert host.asked_to_take_over == [(IDS["b"], IDS["c"], IDS["d"])]
+    await look_again(steward)
+    assert len(host.asked_to_take_over) == 1
+    assert capsys.readouterr().out.count("Expected one of those who stay to take over, but none did.") == 1
+    steward._pauses[0].until_s = 0.0
+    await look_again(steward)
+    assert len(host.asked_to_take_over) == 2
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
