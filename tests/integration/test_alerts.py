@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -20,7 +21,7 @@ SECRET = "secret-token"
 class Receiver:
     """Another system."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.got: list[dict[str, Any]] = []
         receiver = self
 
@@ -33,19 +34,27 @@ class Receiver:
             def log_message(self, *_args: object) -> None:
                 pass
 
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.server = HTTPServer(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/{SECRET}"
+
+
+@contextmanager
+def listening(port: int = 0) -> Iterator[Receiver]:
+    made = Receiver(port)
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.server.shutdown()
+        thread.join()
+        made.server.server_close()
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with listening() as made:
+        yield made
 
 
 async def kill_tasks(client: AsyncClient, queue: str, count: int) -> None:
@@ -93,6 +102,24 @@ async def test_a_leader_that_begins_tells_what_is_on(make_server: MakeServer, re
     server.start()
     await asyncio.to_thread(wait_until, lambda: receiver.got, "the alert")
     assert [told["dead"] for told in receiver.got] == [2]
+
+
+async def test_an_alert_that_is_lost_with_its_server_is_told_by_the_next(make_server: MakeServer) -> None:
+    """It was killed while whom it told had not heard it yet; no more letters die after that."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        server = make_server(dead_alert_url=f"http://127.0.0.1:{port}/{SECRET}").start()
+        async with AsyncClient(server.address) as client:
+            await client.set_queue("mail", policy=QueuePolicy(dead_alert_at=2))
+            await kill_tasks(client, "mail", 2)
+        connection, _ = await asyncio.to_thread(silent.accept)
+        server.kill()
+        connection.close()
+    with listening(port) as receiver:
+        server.start()
+        await asyncio.to_thread(wait_until, lambda: receiver.got, "the alert")
+        assert [(told["queue"], told["dead"]) for told in receiver.got] == [("mail", 2)]
+        server.close()
 
 
 async def test_a_host_that_hangs_delays_neither_work_nor_the_end(make_server: MakeServer) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast.machine import entries
-from holdfast.machine.entries import LeaderStarted
+from holdfast.machine.entries import FailItem, LeaderStarted
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Accepted, Claimed
-from holdfast.machine.rows import CLAIMED, READY
+from holdfast.machine.rows import CLAIMED, READY, WORKER_GAVE_UP
+from holdfast.proto.v1.cluster_pb2 import QueuePolicy
 from holdfast.serving.refusals import NOT_LEADER, OVERLOADED, SHUTTING_DOWN, OutcomeUnknownError, RefusedError
-from tests.unit.machine_shard import QUEUE, new_task
+from tests.unit.machine_shard import KEEP_MS, QUEUE, new_task
 from tests.unit.small_shard import SmallShard, settle
 
 
@@ -168,6 +169,25 @@ async def test_an_entry_that_another_leader_cuts_is_not_applied(replica: Replica
     assert replica.enqueued() == 1
     with pytest.raises(OutcomeUnknownError):
         await in_flight
+
+
+async def test_an_alert_that_is_lost_with_its_leader_is_told_by_the_next_one_at_once(replica: Replica) -> None:
+    """It does not wait for another dead letter, which may never come, nor for its first sample."""
+    told: list[dict[str, Any]] = []
+    policy = QueuePolicy(dead_alert_at=1, dead_alert_url="https://hooks.example/").SerializeToString()
+    now_ms = replica.time.now_ms
+    await replica.submit(entries.SetQueue(now_ms, QUEUE, 1, policy))
+    await replica.enqueue()
+    [claim] = await replica.claim()
+    item = FailItem(claim.task_id, claim.token, 0, WORKER_GAVE_UP, b"error")
+    await replica.submit(entries.Fail(now_ms, KEEP_MS, KEEP_MS, [item]))
+    replica.lose(term=2)
+    replica.shard._post = lambda _url, message, _on_end: told.append(message)
+    replica.win(term=3)
+    assert told == [], "it may not serve before its first entry is applied: it may not know all"
+    await replica.round()
+    assert [(message["queue"], message["dead"]) for message in told] == [(QUEUE.decode(), 1)]
+    await replica.stop()
 
 
 async def test_leadership_lost_and_won_between_two_rounds_is_not_the_same_leadership(replica: Replica) -> None:
