@@ -23,6 +23,7 @@ from tests.integration.cluster_tools import (
 from tests.integration.server import wait_until
 
 RATE = 2 * MIB  # bytes of a snapshot per second
+ELECTION_MS = 6000
 FILLED_BYTES = 5 * MIB  # more than the log may have
 TASK_BYTES = 10_000
 LOG_FILES_MAX = 4  # what is needed, the one that is written, a spare, and one that is about to be cut
@@ -31,8 +32,9 @@ LOG_FILES_MAX = 4  # what is needed, the one that is written, a spare, and one t
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("snapshots")
-    # Who sends a snapshot leads until it is killed, also while the machine is busy for a moment.
-    with Cluster(directory, snapshot_bytes_per_second=RATE, election_ms=2500, **NOTHING_KEPT) as cluster:
+    # Who sends a snapshot leads until it is killed, also while the machine stands still for a few seconds: after an
+    # election another one leads, which may have the log that the follower lacks, and sends no snapshot at all.
+    with Cluster(directory, snapshot_bytes_per_second=RATE, election_ms=ELECTION_MS, **NOTHING_KEPT) as cluster:
         yield cluster.start()
 
 
