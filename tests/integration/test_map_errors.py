@@ -22,7 +22,7 @@ from holdfast.client import (
 from holdfast.cluster.etcd.api import Put, Unchanged
 from holdfast.cluster.etcd.client import EtcdClient
 from holdfast.cluster.keys import keys_of
-from holdfast.cluster.records import ShardRecord
+from holdfast.cluster.records import FORMAT, ShardRecord
 from holdfast.cluster.store import MapStore
 from holdfast.routing.groups import RANDOM_BITS, incarnation_of, mapped_group
 from tests.integration.cluster import HOST, SETTINGS, NodeProcess, free_ports
@@ -151,8 +151,7 @@ def test_servers_that_are_too_old_for_the_map_say_so(bare: MapCluster, spare: Sp
     name = "newer"
     router = RouterProcess(tmp_path, free_ports(1)[0], bare.etcd.endpoint, cluster_name=name)
     broker = spare("old", cluster_name=name)
-    record = b'{"format":2,"id":"' + secrets.token_hex(16).encode() + b'","shards":2,"replication":3}'
-    asyncio.run(write(bare, keys_of(name).cluster, record))
+    asyncio.run(write(bare, keys_of(name).cluster, cluster_record(FORMAT + 1)))
     broker.launch()
     try:
         router.launch()
@@ -175,6 +174,38 @@ def test_servers_that_are_too_old_for_the_map_say_so(bare: MapCluster, spare: Sp
         check_ends(broker, "too old for the cluster; upgrade it")
     finally:
         router.close()
+
+
+def test_a_server_that_the_map_has_become_too_new_for_goes_on(bare: MapCluster, spare: Spare) -> None:
+    """A later release writes the record of the cluster while it serves, and then it loses its place in the map: who
+    serves is not ended by what is wrong with the map, and has its place again once that is right."""
+    name, cluster_id = "outgrown", secrets.token_hex(16)
+    keys = keys_of(name)
+    asyncio.run(write(bare, keys.cluster, cluster_record(FORMAT, cluster_id)))
+    broker = spare("stays", cluster_name=name)
+    broker.launch()
+    broker.wait_for_event("registered")
+    asyncio.run(write(bare, keys.cluster, cluster_record(FORMAT + 1, cluster_id)))
+    asyncio.run(revoke_lease_of(bare, keys.node("stays")))
+    assert "too old for the cluster; upgrade it" in broker.wait_for_event("not_registered")["error"]
+    asyncio.run(write(bare, keys.cluster, cluster_record(FORMAT, cluster_id)))
+    until(lambda: len(broker.events("registered")) == 2, "it to be registered again")
+    assert broker.is_up
+    assert "Traceback" not in broker.log_text
+
+
+def cluster_record(format_number: int, cluster_id: str = "") -> bytes:
+    return b'{"format":%d,"id":"%s","shards":2,"replication":3}' % (
+        format_number, (cluster_id or secrets.token_hex(16)).encode(),
+    )  # fmt: skip
+
+
+async def revoke_lease_of(cluster: MapCluster, key: bytes) -> None:
+    etcd = EtcdClient([cluster.etcd.endpoint])
+    row = await etcd.get(key)
+    assert row is not None
+    await etcd.revoke(row.lease)
+    await etcd.close()
 
 
 async def write(cluster: MapCluster, key: bytes, value: bytes) -> None:
