@@ -7,7 +7,10 @@ metadata, and of the others nearly all.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
+
+from google.protobuf.message import Message
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import listing
@@ -42,6 +45,7 @@ _MARGIN_S_MAX = 0.1
 _MARGIN_SHARE = 0.05
 
 _Handler = Callable[[Method, bytes, Caller, float], Coroutine[Any, Any, bytes]]
+_ListAll = Callable[[Method, Any, int, listing.Send], Awaitable[Message]]  # a page over all shards
 
 
 class Service(Protocol):
@@ -90,11 +94,11 @@ class Gateway:
             "GetTask": self._by_task_id,
             "GetDeadLetter": self._by_task_id,
             "QueueStats": self._queue_stats,
-            "ListQueues": self._list_queues,
+            "ListQueues": partial(self._list_by_name, listing.list_queues),
             "ListDeadLetters": self._list_dead_letters,
             "ListDiscards": self._list_discards,
             "PurgeQueue": self._purge_queue,
-            "ListWorkers": self._list_workers,
+            "ListWorkers": partial(self._list_by_name, listing.list_workers),
             "PutSchedule": self._at_home,
             "GetSchedule": self._at_home,
             "DeleteSchedule": self._at_home,
@@ -252,20 +256,14 @@ class Gateway:
             return await self._forwarder.send(method, next(iter(places), 0), data, deadline_s)
         return (await listing.queue_stats(request, places, self._sender(deadline_s))).SerializeToString()
 
-    async def _list_queues(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+    async def _list_by_name(
+        self, list_all: _ListAll, method: Method, data: bytes, _caller: Caller, deadline_s: float
+    ) -> bytes:
         if self._table.shard_count == 1:
             return await self._forwarder.send(method, 0, data, deadline_s)
         request = method.parse(data)
         send = self._sender(listing.answers_by_s(request, deadline_s))
-        page = await listing.list_queues(method, request, self._table.shard_count, send)
-        return page.SerializeToString()
-
-    async def _list_workers(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
-        if self._table.shard_count == 1:
-            return await self._forwarder.send(method, 0, data, deadline_s)
-        request = method.parse(data)
-        send = self._sender(listing.answers_by_s(request, deadline_s))
-        page = await listing.list_workers(method, request, self._table.shard_count, send)
+        page = await list_all(method, request, self._table.shard_count, send)
         return page.SerializeToString()
 
     async def _list_dead_letters(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
