@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from holdfast.machine import keys, outcomes, rows
 from holdfast.machine.effects import Effects
 from holdfast.machine.rejections import Rejection
+from holdfast.machine.running import split_claim_row
 
 # (name of the outcome, its fields…), or the code of a rejection
 Answer = tuple[Any, ...] | str
@@ -151,7 +152,7 @@ def lane_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
 
 def running_of(row: bytes) -> list[tuple[bytes, int, bytes]]:
     """Whose caps a claim counts for."""
-    queue, tenant, limit_key = rows.split_claim_row(row) if row else (b"", b"", b"")
+    queue, tenant, limit_key = split_claim_row(row) if row else (b"", b"", b"")
     named = ((queue, keys.SCOPE_TENANT, tenant), (queue, keys.SCOPE_KEY, limit_key))
     return [name for name in named if name[2]]
 

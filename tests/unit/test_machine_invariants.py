@@ -11,6 +11,7 @@ from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.operator_entries import DealShares, PutSchedule
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
+from holdfast.machine.running import claim_row
 from tests.unit.machine_shard import ALL_STATES, KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, new_task
 
 
@@ -120,7 +121,7 @@ def test_a_stray_row_is_reported(key: bytes) -> None:
 
 def name_another_tenant(shard: Shard) -> None:
     key = next(key for key in shard.kv.rows() if key[0] == keys.CLAIM_EXPIRY)
-    shard.kv.write({key: rows.claim_row(QUEUE, b"other", b"")})
+    shard.kv.write({key: claim_row(QUEUE, b"other", b"")})
 
 
 def reorder_forget(shard: Shard) -> None:

@@ -4,7 +4,7 @@ The log has a policy as it was written into the map, a QueuePolicy message; what
 says. A number that makes no sense is moved to the nearest one that does: whoever wrote it cannot be asked any more.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -294,8 +294,9 @@ class Policies:
 
         Of a task that is not known nothing is kept, so it may be in any group.
         """
-        if self.is_empty:
-            return [self.kept_by_default(len(tasks))]
+        queues = set() if self.is_empty else {task.queue for task in tasks if task is not None}
+        if len(queues) < 2:  # as nearly always
+            return [_kept(self.of(queues.pop()) if queues else self.default, range(len(tasks)))]
         groups: dict[tuple[int, int], Kept] = {}
         for place, task in enumerate(tasks):
             policy = self.default if task is None else self.of(task.queue)
@@ -304,4 +305,8 @@ class Policies:
         return list(groups.values())
 
     def kept_by_default(self, count: int) -> Kept:
-        return Kept(self.default.finished_retention_ms, self.default.dead_retention_ms, list(range(count)))
+        return _kept(self.default, range(count))
+
+
+def _kept(policy: QueuePolicy, places: Iterable[int]) -> Kept:
+    return Kept(policy.finished_retention_ms, policy.dead_retention_ms, list(places))

@@ -35,9 +35,9 @@ from holdfast.machine.rows import (
     Report,
     Schedule,
     Settings,
-    claim_row,
     ready_row,
 )
+from holdfast.machine.running import claim_row
 
 _PAGE_ROWS = 1000
 _FINISHED = (SUCCEEDED, CANCELLED)

@@ -173,6 +173,12 @@ def lane(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
     return b"%b%b\0%c%b\0%b" % (_LANE, queue, PRIORITY_MAX - priority, tenant, limit_key)
 
 
+@lru_cache(maxsize=4096)
+def lane_and_line(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> tuple[bytes, bytes]:
+    """The prefix of a lane's ready tasks, and its LANE key."""
+    return ready_lane(queue, priority, tenant, limit_key), lane(queue, priority, tenant, limit_key)
+
+
 def lane_names(key: bytes, band: bytes) -> tuple[bytes, bytes]:
     """The tenant and the limit key of a LANE key that begins with `band`."""
     tenant, _, limit_key = key[len(band) :].partition(b"\0")

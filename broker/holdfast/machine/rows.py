@@ -166,17 +166,6 @@ def split_ready_row(row: bytes) -> tuple[bytes, int]:
     return row[:TASK_ID_BYTES], int.from_bytes(row[TASK_ID_BYTES:], "big")
 
 
-def claim_row(queue: bytes, tenant: bytes, limit_key: bytes) -> bytes:
-    """The value of a CLAIM_EXPIRY row: whose caps the claim counts for."""
-    return b"%b\0%b\0%b" % (queue, tenant, limit_key) if tenant or limit_key else b""
-
-
-def split_claim_row(row: bytes) -> tuple[bytes, bytes, bytes]:
-    """Queue, tenant and limit key of a row that is not empty."""
-    queue, tenant, limit_key = row.split(b"\0")
-    return queue, tenant, limit_key
-
-
 _META = struct.Struct(">QQQQQQHHH")
 
 

@@ -6,11 +6,22 @@ counts along: no count can leak, none costs a row with each claim, and a fail-ov
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import Execution, split_claim_row
+from holdfast.machine.rows import Execution
 
 PAGE_ROWS = 1000
 
 Counts = dict[tuple[bytes, bytes], int]  # by queue and name; only of names that have claims
+
+
+def claim_row(queue: bytes, tenant: bytes, limit_key: bytes) -> bytes:
+    """The value of a CLAIM_EXPIRY row: whose caps the claim counts for."""
+    return b"%b\0%b\0%b" % (queue, tenant, limit_key) if tenant or limit_key else b""
+
+
+def split_claim_row(row: bytes) -> tuple[bytes, bytes, bytes]:
+    """Queue, tenant and limit key of a row that is not empty."""
+    queue, tenant, limit_key = row.split(b"\0")
+    return queue, tenant, limit_key
 
 
 class Running:

@@ -29,9 +29,9 @@ from holdfast.machine.rows import (
     Queue,
     Report,
     aged_row,
-    claim_row,
     ready_row,
 )
+from holdfast.machine.running import claim_row
 
 _UNIQUE = UNIQUE_UNTIL_DONE | UNIQUE_WHILE_WAITING
 
@@ -48,9 +48,10 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
         draft.effects.freed[Freed(task.queue, task.tenant, task.limit_key)] = None
     elif state == READY:
         queue.ready -= 1
-        draft.delete(keys.ready(task.queue, task.priority, task.sequence, task.tenant, task.limit_key))
         if task.tenant or task.limit_key:
             _leave_lane(draft, task, queue)
+        else:
+            draft.delete(keys.ready(task.queue, task.priority, task.sequence))
     elif state == DELAYED:
         queue.delayed -= 1
         draft.delete(keys.due(task.timer_ms, task_id))
@@ -74,7 +75,9 @@ def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: 
 
 def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     """A ready task with a tenant or a limit key waits in a lane of its own, and in the line of all by age."""
-    lane = draft.lane(keys.lane(task.queue, task.priority, task.tenant, task.limit_key))
+    line, key = keys.lane_and_line(task.queue, task.priority, task.tenant, task.limit_key)
+    draft.writes[keys.ready_at(line, task.sequence)] = ready_row(task_id, task.size_bytes)
+    lane = draft.lane(key)
     if not lane.ready:
         queue.lanes[task.priority] += 1
         lane.mark = task.sequence
@@ -88,7 +91,9 @@ def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> N
 
 
 def _leave_lane(draft: Draft, task: Execution, queue: Queue) -> None:
-    lane = draft.lane(keys.lane(task.queue, task.priority, task.tenant, task.limit_key))
+    line, key = keys.lane_and_line(task.queue, task.priority, task.tenant, task.limit_key)
+    draft.writes[keys.ready_at(line, task.sequence)] = None
+    lane = draft.lane(key)
     lane.ready -= 1
     if not lane.ready:
         queue.lanes[task.priority] -= 1
@@ -164,9 +169,10 @@ def _become_ready(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -
     queue.ready += 1
     name, priority, sequence, size_bytes = task.queue, task.priority, task.sequence, task.size_bytes
     tenant, limit_key = task.tenant, task.limit_key
-    draft.writes[keys.ready(name, priority, sequence, tenant, limit_key)] = ready_row(task_id, size_bytes)
     if tenant or limit_key:
         _join_lane(draft, task_id, task, queue)
+    else:
+        draft.writes[keys.ready(name, priority, sequence)] = ready_row(task_id, size_bytes)
     if task.unique_key:
         _take_unique_key(draft, task_id, task)
     if task.start_by_ms and task.state == CLAIMED:

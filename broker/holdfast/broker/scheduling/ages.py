@@ -12,7 +12,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.rows import Aged
 
 AGES_PAGE = 64
-AGES_PAGE_FIRST = 4  # who is behind the oldest has often gone, also from the index, when it comes to him
+AGES_PAGE_FIRST = 8  # who is behind the oldest has often gone, also from the index, when it comes to him
 _HELD_MAX = AGES_PAGE
 
 

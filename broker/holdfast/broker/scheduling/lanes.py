@@ -134,6 +134,15 @@ class Keys(Turns[Lane]):
                 names = names[at:] + names[:at]
             self._meet(names)
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the tenant has no task left. If it had several lanes it may not be seen at once."""
+        if self._after is not None or self.lost or len(self.known) > 1:
+            return False
+        for lane in self.known.values():
+            return lane.line is not None and lane.line.is_spent
+        return True
+
     def finish_turn(self, item: Lane) -> None:
         self.last = item.name
         super().finish_turn(item)
@@ -226,7 +235,12 @@ class Ring(Turns[Tenant]):
 
     def came(self, tenant: bytes, limit_key: bytes) -> Lane | None:
         """A lane that is not held has a task. Returns the lane if it is held now and has no other one."""
-        held = self.known.get(tenant) or self.bring_back(tenant)
+        held = self.known.get(tenant)
+        if held is None:
+            held = self.bring_back(tenant)
+            lane = None if held is None else held.keys.known.get(limit_key)
+            if lane is not None:
+                return lane
         if held is not None:
             is_all = held.keys.rests and not held.keys.lost
             lane = held.keys.came(limit_key)
@@ -336,6 +350,7 @@ class Ring(Turns[Tenant]):
     def _returned(self, item: Tenant) -> None:
         item.debt = 0  # it is forgotten with the last task
         item.keys.begin_again()
+        self.shelf.lanes += len(item.keys.known)
 
     def forget_spares(self) -> None:
         for tenant in (*self._spare.values(), *self.known.values()):

@@ -50,9 +50,8 @@ class Line:
 
     @property
     def wants_mark(self) -> bool:
-        """Whether the state should be told the mark. A lane that has given its last needs none: it begins anew with the
-        next task."""
-        return self.is_plain or (self.unmarked >= MARKED_EACH and not self.is_spent)
+        """Whether the state should be told the mark."""
+        return self.is_plain or self.unmarked >= MARKED_EACH
 
     def head(self) -> Place | None:
         if self.returned and (not self.line or self.returned[0] < self.line[0]):

@@ -82,8 +82,10 @@ class Scheduler:
 
     def became_ready(self, tasks: Iterable[ReadyTask]) -> None:
         """Takes note of tasks that entered the ready line. Call it for a whole batch before anything is picked."""
+        queue, window = b"", None
         for task in tasks:
-            window = self._windows.get(task.queue)
+            if task.queue != queue:
+                queue, window = task.queue, self._windows.get(task.queue)
             if window is not None:  # otherwise the index has it, and a window made later reads the index
                 window.became_ready(task)
 
@@ -200,8 +202,9 @@ class Scheduler:
                     break
             band, tenant, limit_key, source, lane = found
             if isinstance(source, Line):
-                touched[band.priority, tenant, limit_key] = source
                 place = lines.pop(source, (tenant, limit_key))
+                if source.wants_mark:
+                    touched[band.priority, tenant, limit_key] = source
             else:
                 place = source
                 lines.claiming[place[0]] = tenant, limit_key
@@ -217,9 +220,7 @@ class Scheduler:
             places.append((band.priority, place, tenant, limit_key))
             room -= place[2]
         gates.take_of_queue(len(places), now_ms)
-        for name, until_ms in blocked.items():
-            self._note_wake(window, name, until_ms)
-        self._note_end(window, len(places), len(places) < tasks_max and room > 0)
+        self._note_end(window, blocked, len(places), len(places) < tasks_max and room > 0)
         if not places:
             return None
         return self._picked(window, places, touched, bytes_max - room, now_ms)
@@ -268,7 +269,7 @@ class Scheduler:
         version = self._version(window)
         marks = []
         for (priority, tenant, limit_key), line in touched.items():
-            if line.wants_mark:
+            if line.is_plain or not line.is_spent:  # a lane that has given its last begins anew with the next task
                 line.unmarked = 0
                 marks.append(Mark(window.queue, version, priority, line.mark(), tenant, limit_key))
         return marks
@@ -277,7 +278,9 @@ class Scheduler:
         row = self._machine.queue(window.queue)
         return row.mark_version if row is not None else 0
 
-    def _note_end(self, window: Window, count: int, found_no_more: bool) -> None:
+    def _note_end(self, window: Window, blocked: dict[Name, int], count: int, found_no_more: bool) -> None:
+        for name, until_ms in blocked.items():
+            self._note_wake(window, name, until_ms)
         if window.unfinished and found_no_more:
             self.unfinished.add(window.queue)
         elif window.gates.rules.limited:
@@ -357,14 +360,16 @@ class Scheduler:
         window = picked.window
         if not self._is_open(window):
             return
-        lines = window.lines
+        lines, gates = window.lines, window.gates
+        has_gates = gates.rules.tenants_limited or gates.rules.keys_limited
         for _, place, tenant, limit_key in picked.places:
             lines.claiming.pop(place[0], None)
-            lines.withdrawn.discard(place[0])
-            if tenant or limit_key:
-                window.gates.settle(tenant, limit_key)
-        if window.gates.rules.limited:
-            window.gates.shrink()
+            if lines.withdrawn:
+                lines.withdrawn.discard(place[0])
+            if has_gates:
+                gates.settle(tenant, limit_key)
+        if gates.rules.limited:
+            gates.shrink()
             if refused:
                 self._reopen(picked)
         if self._spares.left <= 0:

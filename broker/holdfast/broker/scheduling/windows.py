@@ -176,8 +176,12 @@ class Window:
         ring, looks, gates = band.ring, self.shelf.looks, self.gates
         assert ring is not None
         while (tenant := ring.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
-            is_empty = tenant.keys.is_empty  # it gave its last before its turn was over
-            until_ms = None if is_empty else gates.tenant_closed(tenant.name, now_ms, blocked)
+            if tenant.keys.is_spent:  # it gave its last before its turn was over
+                tenant.credit = 0
+                looks.left -= 1
+                ring.drop(tenant)
+                continue
+            until_ms = gates.tenant_closed(tenant.name, now_ms, blocked)
             if until_ms is None:
                 lane = self._open_lane(ring, tenant, now_ms, blocked)
                 if lane is not None:
@@ -233,7 +237,8 @@ class Window:
         ring, tenant = band.ring, lane.tenant
         assert ring is not None
         held = tenant.keys
-        if lane.line is not None and lane.line.is_spent and held.may_end(lane):
+        is_spent = lane.line is not None and lane.line.is_spent
+        if is_spent and len(held.known) > 1 and held.may_end(lane):
             held.end(lane)
         else:
             held.finish_turn(lane)
@@ -241,8 +246,8 @@ class Window:
         tenant.credit -= 1
         if tenant.credit <= 0:
             tenant.credit = 0
-            if held.is_empty and ring.may_end(tenant):
-                ring.end(tenant)
+            if is_spent and held.is_spent and ring.may_end(tenant):
+                ring.end(tenant)  # with its lane: most that come back have the same one
             else:
                 ring.finish_turn(tenant)
             if not tenant.name and ring.is_plain:
