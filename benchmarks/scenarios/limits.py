@@ -4,7 +4,8 @@ The caps and the rates are too high to hold anything up, so what is measured is 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Sequence
+from statistics import mean
 from typing import NamedTuple
 
 from harness.bench import Bench, FleetRun
@@ -61,6 +62,7 @@ KINDS = (
     Kind("everything, a lane for each task", _EVERYTHING, TENANTS, PRIORITIES, LIMIT_KEYS, limit_keys_mixed=True),
 )
 _LIMITED = KINDS[1:]
+RUNS = 2 * len(_LIMITED) + 1  # of a turn
 
 _COST = f"cost of {TOGETHER.name}"
 AIMS = (
@@ -74,21 +76,25 @@ AIMS = (
 
 
 async def measure(bench: Bench) -> Measured:
-    """Each turn has every kind of queue once, so that all meet the same noise, and gives one sample of each figure."""
+    """Each turn has every kind of queue once, between two plain ones, with whose mean it is compared: what a kind
+    leaves to do for those after it, and what the machine does meanwhile, must not count for one of the two only."""
     measured = Measured()
     turns = bench.sizes.limit_turns
     async with bench.server() as server:
         for turn in range(turns):
+            plain = [await _live(bench, server, PLAIN, f"turn-{turn}-plain-0")]
             figures: dict[str, float] = {}
-            # Whoever comes later finds what the others left to do: each does, in every other turn.
-            for kind in reversed(KINDS) if turn % 2 else KINDS:
-                run = await _live(bench, server, kind, f"turn-{turn}-{KINDS.index(kind)}")
-                figures |= _figures_of(run, kind.name)
+            for at, kind in enumerate(_LIMITED, 1):
+                run = await _live(bench, server, kind, f"turn-{turn}-{at}")
+                plain.append(await _live(bench, server, PLAIN, f"turn-{turn}-plain-{at}"))
+                figures |= _figures_of(kind, run) | _costs_of(kind, run, plain[-2:])
                 measured.add(run.measured)
-            figures |= _costs_of(figures)
+            for run in plain:
+                measured.add(run.measured)
+                measured.add(Measured(figures={name: [value] for name, value in _figures_of(PLAIN, run).items()}))
             measured.add(Measured(figures={name: [value] for name, value in figures.items()}))
         await server.stop()
-    measured.counts = {"succeeded": turns * len(KINDS) * bench.sizes.limit_tasks}
+    measured.counts = {"succeeded": turns * RUNS * bench.sizes.limit_tasks}
     return measured
 
 
@@ -123,20 +129,26 @@ def _producer(address: str, tasks: int, kind: Kind, queue: str) -> LoadSpec:
     )
 
 
-def _figures_of(run: FleetRun, kind: str) -> dict[str, float]:
-    cpu_us = {name: values[0] for name, values in run.measured.cpu_us.items()}
+def _figures_of(kind: Kind, run: FleetRun) -> dict[str, float]:
     return {
-        f"rate, {kind}": run.rate_per_s,
-        f"server, {kind}": cpu_us[f"{kind}, server"],
-        f"clients, {kind}": sum(cpu_us[f"{kind}, {name}"] for name in run.results),
+        f"rate, {kind.name}": run.rate_per_s,
+        f"server, {kind.name}": _cpu_us(kind, run, "server"),
+        f"clients, {kind.name}": sum(_cpu_us(kind, run, name) for name in run.results),
     }
 
 
-def _costs_of(figures: Mapping[str, float]) -> dict[str, float]:
-    def all_processes(kind: Kind) -> float:
-        return figures[f"server, {kind.name}"] + figures[f"clients, {kind.name}"]
+def _costs_of(kind: Kind, run: FleetRun, neighbours: Sequence[FleetRun]) -> dict[str, float]:
+    """What a kind costs against the plain runs before and after it."""
 
-    costs = {
-        f"cost of {kind.name}, by CPU": 100 * (1 - all_processes(PLAIN) / all_processes(kind)) for kind in _LIMITED
-    }
-    return costs | {_COST: 100 * (1 - figures[f"rate, {TOGETHER.name}"] / figures[f"rate, {PLAIN.name}"])}
+    def all_processes_us(kind: Kind, run: FleetRun) -> float:
+        return sum(_cpu_us(kind, run, name) for name in ("server", *run.results))
+
+    plain_us = mean(all_processes_us(PLAIN, neighbour) for neighbour in neighbours)
+    costs = {f"cost of {kind.name}, by CPU": 100 * (1 - plain_us / all_processes_us(kind, run))}
+    if kind is TOGETHER:
+        costs[_COST] = 100 * (1 - run.rate_per_s / mean(neighbour.rate_per_s for neighbour in neighbours))
+    return costs
+
+
+def _cpu_us(kind: Kind, run: FleetRun, process: str) -> float:
+    return run.measured.cpu_us[f"{kind.name}, {process}"][0]
