@@ -120,9 +120,10 @@ class Service:
     async def cancel(self, request: pb.CancelRequest) -> pb.CancelResponse:
         task_ids, refused = self._answering.validate_ids(request.task_ids)
         now_ms = self._shard.now_ms()
+        tasks = self._shard.executions(task_ids)
         outcomes = await self._submit_kept(
-            task_ids, lambda task_id: task_id, lambda keep_ms, _dead_ms, chosen: Cancel(now_ms, keep_ms, chosen)
-        )
+            task_ids, tasks, lambda keep_ms, _dead_ms, chosen: Cancel(now_ms, keep_ms, chosen)
+        )  # fmt: skip
         response = pb.CancelResponse()
         for at, outcome in in_order(len(request.task_ids), outcomes, refused):
             item = response.outcomes.add()
@@ -215,8 +216,7 @@ class Service:
                 return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
             return Ack(now_ms, keep_ms, chosen)
 
-        self._heard_of(items)
-        outcomes = await self._submit_kept(items, lambda item: item.task_id, make_entry)
+        outcomes = await self._submit_kept(items, self._heard_of(items), make_entry)
         response = pb.AckResponse()
         for at, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
@@ -250,9 +250,8 @@ class Service:
         items, refused = self._answering.validate(
             request.items, "items", lambda item: self._fail_item(item, now_ms, policies)
         )
-        self._heard_of(items)
         outcomes = await self._submit_kept(
-            items, lambda item: item.task_id, lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen)
+            items, self._heard_of(items), lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen)
         )
         response = pb.FailResponse()
         dead = 0
@@ -325,8 +324,7 @@ class Service:
         def make_entry(keep_ms: int, _dead_ms: int, chosen: list[ClaimRef]) -> Entry:
             return Release(now_ms, keep_ms, chosen, ready_at_ms)
 
-        self._heard_of(items)
-        outcomes = await self._submit_kept(items, lambda item: item.task_id, make_entry)
+        outcomes = await self._submit_kept(items, self._heard_of(items), make_entry)
         response = pb.ReleaseResponse()
         for at, outcome in in_order(len(request.claims), outcomes, refused):
             answer = response.outcomes.add()
@@ -364,9 +362,9 @@ class Service:
 
     # --- shared -----------------------------------------------------------------------------------------------
 
-    def _heard_of(self, items: Sequence[AckItem | FailItem | ExtendItem | ClaimRef]) -> None:
+    def _heard_of(self, items: Sequence[AckItem | FailItem | ExtendItem | ClaimRef]) -> list[Execution | None]:
         """Whoever says something about its claims is at work. A call may have claims of several workers, so each item
-        is looked at; the executions of claimed tasks are mostly in memory."""
+        is looked at; the executions of claimed tasks are mostly in memory. Returns them."""
         tasks = self._shard.executions([item.task_id for item in items])
         held = {
             task.worker
@@ -376,6 +374,7 @@ class Service:
         stats, now_ms = self._shard.stats, self._shard.now_ms()
         for worker in held:
             stats.worker_seen(worker, now_ms)
+        return tasks
 
     async def _submit(self, entry: Entry, items: Sequence[object]) -> list[Outcome]:
         return await self._shard.submit(entry) if items else []
@@ -383,7 +382,7 @@ class Service:
     async def _submit_kept(
         self,
         items: Sequence[Valid],
-        task_id_of: Callable[[Valid], bytes],
+        tasks: Sequence[Execution | None],  # theirs, read just now
         make_entry: Callable[[int, int, list[Valid]], Entry],  # of how long what ends is kept, finished or dead
     ) -> list[Outcome]:
         """The outcomes of items in their order. What ends is kept as its queue says, and an entry says it but once: so
@@ -394,7 +393,7 @@ class Service:
         if policies is None:
             groups = [Kept(default.finished_retention_ms, default.dead_retention_ms, [])]
         else:
-            groups = policies.kept(self._shard.executions([task_id_of(item) for item in items]))
+            groups = policies.kept(tasks)
         if len(groups) == 1:
             keep_ms, dead_ms, _ = groups[0]
             return await self._shard.submit(make_entry(keep_ms, dead_ms, list(items)))

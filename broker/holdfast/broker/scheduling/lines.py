@@ -53,6 +53,11 @@ class Line:
         """Whether the state should be told the mark."""
         return self.is_plain or self.unmarked >= MARKED_EACH
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its head need not be the first of `line`, or not be ready any more."""
+        return bool(self.returned or self.withdrawn)
+
     def head(self) -> Place | None:
         if self.returned and (not self.line or self.returned[0] < self.line[0]):
             return self.returned[0]

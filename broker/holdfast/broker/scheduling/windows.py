@@ -55,15 +55,17 @@ class Window:
     # --- what was applied -------------------------------------------------------------------------------------
 
     def became_ready(self, task: ReadyTask) -> None:
-        self._enter(task.priority, (task.sequence, task.task_id, task.size_bytes), task.tenant, task.limit_key)
-        self.opened(1)
+        _, priority, sequence, task_id, size_bytes, tenant, limit_key = task
+        self._enter(priority, (sequence, task_id, size_bytes), tenant, limit_key)
+        if self.hope is not None:
+            self.hope += 1
 
     def take_back(self, spot: Spot) -> None:
         """What was on its way to a claim is ready again."""
         self._enter(*spot)
 
     def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
-        band = self.band(priority)
+        band = self.bands[BANDS - 1 - priority]
         if tenant or limit_key:
             self.ages.came(place, priority, tenant, limit_key)
             ring = band.ring
@@ -209,7 +211,8 @@ class Window:
         """The lane of a tenant whose turn it is, if one is open."""
         looks = self.shelf.looks
         while (lane := tenant.keys.current(looks)) is not None:
-            if self.lines.head(ring.line(lane) if lane.line is None else lane.line) is None:
+            line = ring.line(lane) if lane.line is None else lane.line
+            if (line.is_mixed or not line.line) and self.lines.head(line) is None:
                 tenant.keys.drop(lane)
             elif lane.name and self.gates.key_closed(lane.name, now_ms, blocked) is not None:
                 tenant.keys.set_aside(lane)
@@ -238,7 +241,8 @@ class Window:
         assert ring is not None
         held = tenant.keys
         is_spent = lane.line is not None and lane.line.is_spent
-        if is_spent and len(held.known) > 1 and held.may_end(lane):
+        has_others = len(held.known) > 1
+        if is_spent and has_others and held.may_end(lane):
             held.end(lane)
         else:
             held.finish_turn(lane)
@@ -246,7 +250,7 @@ class Window:
         tenant.credit -= 1
         if tenant.credit <= 0:
             tenant.credit = 0
-            if is_spent and held.is_spent and ring.may_end(tenant):
+            if is_spent and not has_others and held.is_spent and ring.may_end(tenant):
                 ring.end(tenant)  # with its lane: most that come back have the same one
             else:
                 ring.finish_turn(tenant)
