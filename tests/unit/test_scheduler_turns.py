@@ -1,11 +1,12 @@
 """Whose turn it is: tenants by weight, limit keys within a tenant, and the oldest of all."""
 
+import gc
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from holdfast.broker.scheduling import ages, lanes, lines, windows
+from holdfast.broker.scheduling import ages, lanes, lines, scheduler, windows
 from holdfast.broker.views import read_oldest_ready
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
@@ -339,6 +340,28 @@ def test_the_marks_follow_what_is_taken() -> None:
 
 
 # --- what it costs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("all_held", [True, False])
+def test_tenants_that_are_forgotten_do_not_wait_for_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch, all_held: bool
+) -> None:
+    """It stops everything while it looks, the longer the more there is."""
+    if not all_held:
+        monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 10)
+        monkeypatch.setattr(lanes, "LANES_PAGE", 10)
+    monkeypatch.setattr(scheduler, "SPARES_MAX", 10)
+    bench = Bench()
+    for _ in range(2):
+        bench.enqueue_all([(b"t%03d" % number, b"") for number in range(200)])
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(bench.take_all(3)) == 400
+        held = sum(isinstance(each, lanes.Tenant) for each in gc.get_objects())
+    finally:
+        gc.enable()
+    assert held < 40
 
 
 def many_lanes(count: int, each: int, *, share_percent: int = 10) -> Bench:

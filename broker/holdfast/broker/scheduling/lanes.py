@@ -11,7 +11,7 @@ from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.rows import Lane as LaneRow
 
-LANES_PAGE = 256
+LANES_PAGE = 64  # rows that are read at a time: small, for a producer waits meanwhile
 LANES_PAGE_BEHIND_A_WIDE_ONE = 16  # a tenant with many lanes fills a page alone: the next may be one, too
 KEYS_PAGE = 64
 TENANTS_HELD_MAX = 1024
@@ -347,12 +347,15 @@ class Ring(Turns[Tenant]):
         for lane in held.known.values():
             held._forgotten(lane)
 
+    def _discard(self, item: Tenant) -> None:
+        del item.keys  # they know the tenant: both would wait for the garbage collector, and a producer for that
+
     def _returned(self, item: Tenant) -> None:
         item.debt = 0  # it is forgotten with the last task
         item.keys.begin_again()
         self.shelf.lanes += len(item.keys.known)
 
     def forget_spares(self) -> None:
-        for tenant in (*self._spare.values(), *self.known.values()):
+        for tenant in self.known.values():
             tenant.keys.forget_spares()
         super().forget_spares()

@@ -100,6 +100,9 @@ class Turns(Generic[T]):
     def _forgotten(self, item: T) -> None:
         """The item is not held any more."""
 
+    def _discard(self, item: T) -> None:
+        """Nobody uses the item any more."""
+
     def _returned(self, item: T) -> None:
         """The item, which was put by, is held again."""
 
@@ -153,6 +156,8 @@ class Turns(Generic[T]):
         if self._spares.left > 0 and self.may_end(item) and name not in self._spare:
             self._spares.left -= 1
             self._spare[name] = item
+        else:
+            self._discard(item)
 
     def set_aside(self, item: T) -> None:
         """Whose turn it was is blocked."""
@@ -210,6 +215,8 @@ class Turns(Generic[T]):
         return item
 
     def forget_spares(self) -> None:
+        for item in self._spare.values():
+            self._discard(item)
         self._spare.clear()
 
     def _may_hold(self) -> bool:
@@ -227,6 +234,7 @@ class Turns(Generic[T]):
                 if self._after is None:
                     self._after = b""
                 self._forgotten(item)
+                self._discard(item)
                 return True
         return self._lose_one()
 
@@ -237,6 +245,7 @@ class Turns(Generic[T]):
                 del self.known[name]
                 self.lost = True
                 self._forgotten(item)
+                self._discard(item)
                 return True
         return False
 
