@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.broker.policies import TenantPolicy
-from holdfast.broker.scheduling import gates, lanes, windows
+from holdfast.broker.scheduling import ages, gates, lanes, windows
 from holdfast.broker.scheduling import scheduler as scheduler_module
 from holdfast.broker.scheduling.gates import Allowance
 from holdfast.limits.buckets import Rate
@@ -163,6 +163,19 @@ def test_the_oldest_that_is_blocked_is_passed_over() -> None:
     bench.enqueue(3, b"a")
     bench.enqueue(2, b"b")
     assert Counter(bench.lanes(9)) == {"a": 1, "b": 1}
+
+
+def test_what_passes_an_old_task_that_is_blocked_does_not_pile_up() -> None:
+    bench = Bench(tenant_concurrency_max=1, oldest_share_percent=50)
+    bench.enqueue(3, b"a")
+    assert bench.lanes() == ["a"]
+    for _ in range(20):
+        bench.enqueue_all([(b"t%02d" % number, b"") for number in range(50)])
+        taken = bench.take_all(10)
+        assert len(taken) == 50
+        bench.finish(*taken)
+    window = bench.scheduler._windows[QUEUE]
+    assert len(window.ages._line) <= 2 * ages.AGES_PAGE
 
 
 def test_an_allowance_takes_the_place_of_what_the_policy_says() -> None:

@@ -88,6 +88,8 @@ class Ages:
                         return
             if self._complete:
                 return
+            # Those behind a blocked one that have gone would pile up: they are passed over only at the head.
+            self._line = deque(elder for elder in self._line if elder.place[0] in self._live)
             known = len(self._line)
             self._refill(claiming, AGES_PAGE)
             held = islice(self._line, known, None)

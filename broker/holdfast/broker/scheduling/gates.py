@@ -199,22 +199,20 @@ class Gates:
         """
         if not tenant or not self.rules.tenants_limited:
             return None
-        gate = self._tenants.get(tenant) or self._tenant(tenant)
-        if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
-            return UNTIL_FREED
-        return None if gate.rate is None else self._until_ms(gate, gate.rate, now_ms, blocked)
+        return self._closed(self._tenants.get(tenant) or self._tenant(tenant), now_ms, blocked)
 
     def key_closed(self, limit_key: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
         """The same of a limit key."""
         if not limit_key or not self.rules.keys_limited:
             return None
-        gate = self._keys.get(limit_key) or self._key(limit_key)
+        return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
+
+    def _closed(self, gate: Gate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
         if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
             return UNTIL_FREED
-        return None if gate.rate is None else self._until_ms(gate, gate.rate, now_ms, blocked)
-
-    def _until_ms(self, gate: Gate, rate: Rate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
-        bucket = self._bucket(gate, rate, now_ms)
+        if gate.rate is None:
+            return None
+        bucket = self._bucket(gate, gate.rate, now_ms)
         if bucket.available(now_ms):
             return None
         until_ms = bucket.ready_at_ms(now_ms)
@@ -228,15 +226,14 @@ class Gates:
         """One more is on its way to a claim, after its gates were found open; `take_of_queue` comes for all of them."""
         rules = self.rules
         if tenant and rules.tenants_limited:
-            gate = self._tenants.get(tenant) or self._tenant(tenant)
-            gate.coming += 1
-            if gate.rate is not None:
-                self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
+            self._take(self._tenants.get(tenant) or self._tenant(tenant), now_ms)
         if limit_key and rules.keys_limited:
-            gate = self._keys.get(limit_key) or self._key(limit_key)
-            gate.coming += 1
-            if gate.rate is not None:
-                self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
+            self._take(self._keys.get(limit_key) or self._key(limit_key), now_ms)
+
+    def _take(self, gate: Gate, now_ms: int) -> None:
+        gate.coming += 1
+        if gate.rate is not None:
+            self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
 
     def take_of_queue(self, count: int, now_ms: int) -> None:
         """So many more are on their way, no more than there was room for just now."""

@@ -134,7 +134,6 @@ class Keys(Turns[Lane]):
                 names = names[at:] + names[:at]
             self._meet(names)
 
-    @property
     def is_spent(self) -> bool:
         """Whether the tenant has no task left. If it had several lanes it may not be seen at once."""
         if self._after is not None or self.lost or len(self.known) > 1:

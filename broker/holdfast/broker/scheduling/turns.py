@@ -112,10 +112,6 @@ class Turns(Generic[T]):
     def rests(self) -> bool:
         return self._after is None
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.known and self._after is None and not self.lost
-
     def current(self, looks: Looks) -> T | None:
         """Whose turn it is. None if all are blocked or nobody is there, and while it does not rest, as far as is known:
         there was nothing left to look with."""

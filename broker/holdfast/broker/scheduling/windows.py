@@ -178,7 +178,7 @@ class Window:
         ring, looks, gates = band.ring, self.shelf.looks, self.gates
         assert ring is not None
         while (tenant := ring.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
-            if tenant.keys.is_spent:  # it gave its last before its turn was over
+            if tenant.keys.is_spent():  # it gave its last before its turn was over
                 tenant.credit = 0
                 looks.left -= 1
                 ring.drop(tenant)
@@ -197,7 +197,7 @@ class Window:
             tenant.credit = 0
             if until_ms is None and not tenant.keys.rests:
                 ring.finish_turn(tenant)  # all was looked at and something came meanwhile: it must not hold up others
-            elif until_ms is None and tenant.keys.is_empty:
+            elif until_ms is None and tenant.keys.is_spent():
                 ring.drop(tenant)
             else:
                 ring.set_aside(tenant)
@@ -250,7 +250,7 @@ class Window:
         tenant.credit -= 1
         if tenant.credit <= 0:
             tenant.credit = 0
-            if is_spent and not has_others and held.is_spent and ring.may_end(tenant):
+            if is_spent and not has_others and held.is_spent() and ring.may_end(tenant):
                 ring.end(tenant)  # with its lane: most that come back have the same one
             else:
                 ring.finish_turn(tenant)
