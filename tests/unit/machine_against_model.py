@@ -140,7 +140,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.check_effects(effects, before, after)
         self.check_window(effects, done, before, after)
         ended = {claim: names for claim, names in held.items() if claim not in self.held()}
-        assert set(effects.freed) == set(ended.values())
+        assert {(queue, *pair) for queue, pairs in effects.freed.items() for pair in pairs} == set(ended.values())
         self.log.append((self.term, data, answers, state_hash(self.kv)))
         self.known_ids += [outcome.task_id for outcome in accepted_in(done) if not outcome.duplicate]
         claimed = [outcome for outcome in done if isinstance(outcome, outcomes.Claimed)]

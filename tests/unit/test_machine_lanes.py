@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.machine import entries, keys, rows
-from holdfast.machine.effects import Freed, ReadyTask
+from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Entry, Mark
 from holdfast.machine.invariants import violations
 from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, DealShares, UpdateItem, UpdateTasks
@@ -188,7 +188,8 @@ def test_a_leader_is_told_whose_claims_ended_in_order_and_once(shard: Shard) -> 
     tokens = {task_id: shard.claim(task_id) for task_id in (red, blue, other)}
     ack = entries.Ack(START_MS, KEEP_MS, [entries.AckItem(each, tokens[each], None, ()) for each in (blue, red, other)])
     apply_all(shard, ack)
-    assert list(shard.effects.freed) == [Freed(QUEUE, b"blue", b"disk"), Freed(QUEUE, b"red", b"")]
+    assert list(shard.effects.freed) == [QUEUE]
+    assert list(shard.effects.freed[QUEUE]) == [(b"blue", b"disk"), (b"red", b"")]
     shard.cancel(shard.enqueue(**BLUE))
     assert not shard.effects.freed, "nobody held it"
 

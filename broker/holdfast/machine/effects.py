@@ -15,13 +15,9 @@ class ReadyTask(NamedTuple):
     limit_key: bytes = b""
 
 
-class Freed(NamedTuple):
-    """Somebody holds a task of these no more: a cap may have room again."""
-
-    queue: bytes
-    tenant: bytes
-    limit_key: bytes
-
+# By queue: tenant and limit key of tasks that are held no more, so that a cap may have room; in the order in which it
+# happened.
+FreedNames = dict[bytes, dict[tuple[bytes, bytes], None]]
 
 READY_TO_CLAIM = 0
 CLAIM_TO_ACK = 1
@@ -48,7 +44,7 @@ class Effects:
         self.ready: list[ReadyTask] = []  # entered the ready line
         self.withdrawn: list[ReadyTask] = []  # left the ready line without being claimed
         self.finished: list[bytes] = []  # reached an end
-        self.freed: dict[Freed, None] = {}  # in the order in which it happened
+        self.freed: FreedNames = {}
         self.died: set[bytes] = set()  # queues that have more dead letters
         self.timings: list[Timing] = []
         self.settings: list[bytes] = []  # queues whose settings were changed

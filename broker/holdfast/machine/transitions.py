@@ -6,7 +6,7 @@ one. The caller has checked the guards; these functions cannot refuse.
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.effects import READY_TO_CLAIM, Freed, ReadyTask, Timing
+from holdfast.machine.effects import READY_TO_CLAIM, ReadyTask, Timing
 from holdfast.machine.ids import make_token
 from holdfast.machine.rows import (
     CANCELLED,
@@ -45,7 +45,7 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
             draft.add_count(keys.worker(task.worker), -1)
         if task.tenant or task.limit_key:
             draft.running.went(task)
-        draft.effects.freed[Freed(task.queue, task.tenant, task.limit_key)] = None
+        draft.effects.freed.setdefault(task.queue, {})[task.tenant, task.limit_key] = None
     elif state == READY:
         queue.ready -= 1
         if task.tenant or task.limit_key:

@@ -199,20 +199,22 @@ class Gates:
         """
         if not tenant or not self.rules.tenants_limited:
             return None
-        return self._closed(self._tenants.get(tenant) or self._tenant(tenant), now_ms, blocked)
+        gate = self._tenants.get(tenant) or self._tenant(tenant)
+        if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
+            return UNTIL_FREED
+        return None if gate.rate is None else self._rate_closed(gate, gate.rate, now_ms, blocked)
 
     def key_closed(self, limit_key: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
         """The same of a limit key."""
         if not limit_key or not self.rules.keys_limited:
             return None
-        return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
-
-    def _closed(self, gate: Gate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
+        gate = self._keys.get(limit_key) or self._key(limit_key)
         if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
             return UNTIL_FREED
-        if gate.rate is None:
-            return None
-        bucket = self._bucket(gate, gate.rate, now_ms)
+        return None if gate.rate is None else self._rate_closed(gate, gate.rate, now_ms, blocked)
+
+    def _rate_closed(self, gate: Gate, rate: Rate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
+        bucket = self._bucket(gate, rate, now_ms)
         if bucket.available(now_ms):
             return None
         until_ms = bucket.ready_at_ms(now_ms)
@@ -226,14 +228,15 @@ class Gates:
         """One more is on its way to a claim, after its gates were found open; `take_of_queue` comes for all of them."""
         rules = self.rules
         if tenant and rules.tenants_limited:
-            self._take(self._tenants.get(tenant) or self._tenant(tenant), now_ms)
+            gate = self._tenants.get(tenant) or self._tenant(tenant)
+            gate.coming += 1
+            if gate.rate is not None:
+                self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
         if limit_key and rules.keys_limited:
-            self._take(self._keys.get(limit_key) or self._key(limit_key), now_ms)
-
-    def _take(self, gate: Gate, now_ms: int) -> None:
-        gate.coming += 1
-        if gate.rate is not None:
-            self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
+            gate = self._keys.get(limit_key) or self._key(limit_key)
+            gate.coming += 1
+            if gate.rate is not None:
+                self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
 
     def take_of_queue(self, count: int, now_ms: int) -> None:
         """So many more are on their way, no more than there was room for just now."""
@@ -241,17 +244,24 @@ class Gates:
         if self.rules.rate is not None:
             self._bucket(self._of_queue, self.rules.rate, now_ms).take(count, now_ms)
 
-    def settle(self, tenant: bytes, limit_key: bytes) -> None:
-        """One is on its way no more."""
+    def settle(self, spots: Iterable[Spot]) -> None:
+        """These are on their way no more."""
         rules = self.rules
-        if tenant and rules.tenants_limited:
-            self._tenants[tenant].coming -= 1
-        if limit_key and rules.keys_limited:
-            self._keys[limit_key].coming -= 1
+        if rules.tenants_limited:
+            tenants = self._tenants
+            for spot in spots:
+                if spot[2]:
+                    tenants[spot[2]].coming -= 1
+        if rules.keys_limited:
+            limit_keys = self._keys
+            for spot in spots:
+                if spot[3]:
+                    limit_keys[spot[3]].coming -= 1
 
-    def give_back(self, tenant: bytes, limit_key: bytes, taken_ms: int) -> None:
+    def give_back(self, spot: Spot, taken_ms: int) -> None:
         """One is on its way no more and was not claimed: its tokens come back."""
-        self.settle(tenant, limit_key)
+        self.settle([spot])
+        _, _, tenant, limit_key = spot
         now_ms = self._now_ms()
         for gate in (self._of_queue, self._tenants.get(tenant), self._keys.get(limit_key)):
             if gate is not None and gate.bucket is not None:

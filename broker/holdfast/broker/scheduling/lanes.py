@@ -1,11 +1,12 @@
 """Turns of tenants within a priority, and of limit keys within a tenant, over the LANE index."""
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.broker.scheduling.lines import Line, Lines
+from holdfast.broker.scheduling.lines import Line, Lines, Names
 from holdfast.broker.scheduling.turns import Looks, Page, Spares, Turns
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
@@ -26,10 +27,11 @@ LINES_AT_ONCE = 64  # opened together: two reads for all of them instead of a se
 class Lane:
     """One line of a tenant's tasks with the same limit key; it is read when its turn comes."""
 
-    __slots__ = ("line", "name", "tenant")
+    __slots__ = ("line", "name", "names", "tenant")
 
     def __init__(self, name: bytes, tenant: "Tenant", line: Line | None) -> None:
         self.name = name  # the limit key
+        self.names: Names = tenant.name, name
         self.tenant = tenant
         self.line = line
 
@@ -72,7 +74,7 @@ class Band:
         self.priority = priority
         self.line = line
         self.ring: Ring | None = None
-        self._left: Ring | None = None  # the last one, for its spares
+        self._left: Ring | None = None  # the last one, for those that are idle
 
     def open_ring(self, shelf: "Shelf") -> "Ring":
         """A task of another lane came."""
@@ -85,12 +87,14 @@ class Band:
 
     def leave_ring(self) -> None:
         """There is only the plain lane left, if at all."""
+        assert self.ring is not None
+        self.ring.leave()
         self.ring, self._left = None, self.ring
 
-    def forget_spares(self) -> None:
+    def forget_idle(self) -> None:
         for ring in (self.ring, self._left):
             if ring is not None:
-                ring.forget_spares()
+                ring.forget_idle()
 
 
 class Shelf:
@@ -134,13 +138,38 @@ class Keys(Turns[Lane]):
                 names = names[at:] + names[:at]
             self._meet(names)
 
+    @property
+    def active(self) -> int:
+        """How many lanes are not idle."""
+        return len(self.known) - len(self.idle)
+
     def is_spent(self) -> bool:
         """Whether the tenant has no task left. If it had several lanes it may not be seen at once."""
-        if self._after is not None or self.lost or len(self.known) > 1:
+        if self._after is not None or self.lost or len(self.known) - len(self.idle) > 1:
             return False
-        for lane in self.known.values():
-            return lane.line is not None and lane.line.is_spent
+        for waiting in (self.due, self.served, self.aside):
+            for lane in waiting.values():
+                return lane.line is not None and lane.line.is_spent
         return True
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether there may be more than one lane. The only one stays where it is."""
+        return len(self.known) > 1 or self._after is not None
+
+    def sole(self) -> Lane | None:
+        """The only lane, if it is not blocked."""
+        if len(self.known) > 1 or self._after is not None or self.aside:
+            return None
+        for lane in self.known.values():
+            return lane
+        return None
+
+    def add(self, name: bytes) -> Lane | None:
+        sole = self.sole()
+        if sole is not None and sole.name == self.last and self.due.pop(sole.name, None) is not None:
+            self.served[sole.name] = sole  # it has had a turn, which nobody noted while it was alone
+        return super().add(name)
 
     def finish_turn(self, item: Lane) -> None:
         self.last = item.name
@@ -165,12 +194,11 @@ class Keys(Turns[Lane]):
         if item.line is not None:
             shelf.lines.forget(item.line)
 
+    def _rested(self, item: Lane) -> None:
+        self._ring.shelf.lanes -= 1
+
     def _returned(self, item: Lane) -> None:
         self._ring.shelf.lanes += 1
-
-    def came(self, name: bytes) -> Lane | None:
-        """A lane that is not held has a task. None if the walk will meet it."""
-        return self.bring_back(name) or self.add(name)
 
     def begin_again(self) -> None:
         """The tenant is back."""
@@ -186,7 +214,7 @@ class Keys(Turns[Lane]):
 class Ring(Turns[Tenant]):
     """The tenants of one priority take turns."""
 
-    __slots__ = ("_page_lanes", "_prefix", "_resumes", "_seeds", "band", "shelf")
+    __slots__ = ("_page_lanes", "_prefix", "_resumes", "_seeds", "band", "holder", "shelf")
 
     def __init__(self, shelf: Shelf, band: Band, *, walks: bool) -> None:
         self.shelf = shelf
@@ -195,18 +223,25 @@ class Ring(Turns[Tenant]):
         self._page_lanes = LANES_PAGE
         self._seeds: dict[bytes, _Seeds] = {}
         self._resumes: dict[bytes, bytes] = {}  # of tenants that were forgotten: the limit key that had its turn last
+        self.holder: Tenant | None = None  # gave its last before its turn was over, and nobody had a turn since
         walk_from = b"" if walks else None
         super().__init__(
             walk_from, held_max=TENANTS_HELD_MAX, aside_max=ASIDE_MAX, stays=b"", spares=shelf.spares
         )  # fmt: skip
         self._take_plain(walks=walks)
 
-    def begin_again(self) -> None:
-        """It was left because there was nothing but the plain lane."""
-        for held in (self.known, self.due, self.served, self.aside):
-            held.clear()
+    def leave(self) -> None:
+        """There is nothing but the plain lane: only those that are idle are kept."""
+        for waiting in (self.due, self.served, self.aside):
+            for tenant in waiting.values():
+                self._forget(tenant)
+            waiting.clear()
+        self.holder = None
         self._gone.clear()
         self.barren = 0
+
+    def begin_again(self) -> None:
+        """After it was left."""
         self._take_plain(walks=False)
 
     def _take_plain(self, *, walks: bool) -> None:
@@ -220,12 +255,14 @@ class Ring(Turns[Tenant]):
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing but the plain lane, if at all."""
-        if not self.rests or self.lost or len(self.known) > 1:
+        active = len(self.known) - len(self.idle)
+        if not self.rests or self.lost or active > 1:
             return False
         tenant = self.known.get(b"")
         if tenant is None:
-            return not self.known
-        return not self.aside and tenant.keys.rests and not tenant.keys.lost and set(tenant.keys.known) <= {b""}
+            return not active
+        held = tenant.keys
+        return not self.aside and held.rests and not held.lost and held.active <= (b"" in held.known)
 
     def lane(self, tenant: bytes, limit_key: bytes) -> Lane | None:
         """The lane, if it is held."""
@@ -235,14 +272,10 @@ class Ring(Turns[Tenant]):
     def came(self, tenant: bytes, limit_key: bytes) -> Lane | None:
         """A lane that is not held has a task. Returns the lane if it is held now and has no other one."""
         held = self.known.get(tenant)
-        if held is None:
-            held = self.bring_back(tenant)
-            lane = None if held is None else held.keys.known.get(limit_key)
-            if lane is not None:
-                return lane
         if held is not None:
             is_all = held.keys.rests and not held.keys.lost
-            lane = held.keys.came(limit_key)
+            self.wake(tenant)
+            lane = held.keys.add(limit_key)
             self.open(tenant)
             return lane if is_all else None
         is_all = self.rests and not self.lost
@@ -343,18 +376,36 @@ class Ring(Turns[Tenant]):
                 del self._resumes[next(iter(self._resumes))]
             self._resumes[item.name] = held.last
         self.shelf.lost_keys |= bool(held.aside or held.lost)
+        self.shelf.lanes -= held.active
+        self.shelf.spares.left += len(held.idle)
         for lane in held.known.values():
-            held._forgotten(lane)
+            if lane.line is not None:
+                self.shelf.lines.forget(lane.line)
 
     def _discard(self, item: Tenant) -> None:
         del item.keys  # they know the tenant: both would wait for the garbage collector, and a producer for that
 
-    def _returned(self, item: Tenant) -> None:
+    def _rested(self, item: Tenant) -> None:
         item.debt = 0  # it is forgotten with the last task
-        item.keys.begin_again()
-        self.shelf.lanes += len(item.keys.known)
+        self.shelf.lanes -= item.keys.active
 
-    def forget_spares(self) -> None:
+    def _returned(self, item: Tenant) -> None:
+        held = item.keys
+        held.begin_again()
+        self.shelf.lanes += held.active
+
+    def wake(self, name: bytes) -> None:
+        item = self.idle.get(name)
+        if item is None:
+            return
+        super().wake(name)
+        if item is self.holder:
+            assert isinstance(self.due, OrderedDict)
+            self.due.move_to_end(name, last=False)  # its turn goes on
+        else:
+            item.credit = 0
+
+    def forget_idle(self) -> None:
         for tenant in self.known.values():
-            tenant.keys.forget_spares()
-        super().forget_spares()
+            tenant.keys.forget_idle()
+        super().forget_idle()

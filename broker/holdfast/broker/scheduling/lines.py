@@ -13,6 +13,7 @@ MARKED_EACH = 16  # so many tombstones of a lane may be walked over: a mark for 
 
 Place = tuple[int, bytes, int]  # sequence, task id, size of the envelope
 Names = tuple[bytes, bytes]  # tenant and limit key
+PLAIN: Names = (b"", b"")
 Spot = tuple[int, Place, bytes, bytes]  # priority, place, tenant, limit key
 
 
@@ -35,7 +36,7 @@ class Line:
         self.refill_tasks = REFILL_TASKS if is_plain else LANE_REFILL_TASKS
         # Tasks taken since the state was told a mark. One that is read from the index tells with its first: it may be
         # forgotten at once, and is read from the mark again.
-        self.unmarked = 0 if complete else MARKED_EACH
+        self.unmarked = 0 if complete and not is_plain else MARKED_EACH
         self.line: deque[Place] = deque()
         self.returned: list[Place] = []  # a heap of tasks that came back behind the cursor
         self.withdrawn: set[int] = set()  # sequences that are held and no longer ready
@@ -47,11 +48,6 @@ class Line:
     def is_spent(self) -> bool:
         """Whether there is nothing left, also in the index."""
         return self.complete and not self.line and not self.returned
-
-    @property
-    def wants_mark(self) -> bool:
-        """Whether the state should be told the mark."""
-        return self.is_plain or self.unmarked >= MARKED_EACH
 
     @property
     def is_mixed(self) -> bool:
@@ -121,7 +117,7 @@ class Lines:
 
     def pop(self, line: Line, names: Names) -> Place:
         """Takes the head for a claim."""
-        place = line.pop()
+        place = line.pop() if line.returned else line.line.popleft()
         line.unmarked += 1
         self.size -= 1
         self.claiming[place[0]] = names
@@ -193,5 +189,6 @@ class Lines:
             if line is used:
                 self._held[line] = None
                 return
-            self.size -= len(line)
-            line.rewind()
+            if len(line):
+                self.size -= len(line)
+                line.rewind()

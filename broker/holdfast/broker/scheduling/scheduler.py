@@ -17,7 +17,7 @@ from holdfast.broker.policies import QueuePolicy
 from holdfast.broker.scheduling.ages import Ages
 from holdfast.broker.scheduling.gates import OWN_LIMITS, UNTIL_FREED, Allowance, Gates, Name, Rules
 from holdfast.broker.scheduling.lanes import Band, Ring, Shelf
-from holdfast.broker.scheduling.lines import Line, Lines, Names, Spot
+from holdfast.broker.scheduling.lines import MARKED_EACH, PLAIN, Line, Lines, Spot
 from holdfast.broker.scheduling.turns import Spares
 from holdfast.broker.scheduling.windows import (
     EVERYTHING,
@@ -31,7 +31,7 @@ from holdfast.broker.scheduling.windows import (
 from holdfast.broker.share_use import Outlook
 from holdfast.limits.buckets import NEVER_MS
 from holdfast.machine import keys
-from holdfast.machine.effects import Freed, ReadyTask
+from holdfast.machine.effects import FreedNames, ReadyTask
 from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
@@ -42,8 +42,6 @@ __all__ = ["Picked", "Scheduler"]
 WINDOWS_MAX = 10_000
 SPARES_MAX = 20_000
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
-
-PLAIN: Names = (b"", b"")
 
 _Touched = dict[tuple[int, bytes, bytes], Line]
 
@@ -103,19 +101,20 @@ class Scheduler:
             if window is not None:
                 window.pass_over(mark)
 
-    def was_freed(self, freed: Iterable[Freed]) -> list[bytes]:
+    def was_freed(self, freed: FreedNames) -> list[bytes]:
         """Takes note of claims that have ended; returns the queues in which a cap may have room again."""
-        opened: dict[bytes, None] = {}
-        for queue, tenant, limit_key in freed:
+        opened: list[bytes] = []
+        for queue, names in freed.items():
             window = self._windows.get(queue)
             if window is None:
                 if self._policy_of(queue).has_limits:
-                    opened[queue] = None
+                    opened.append(queue)
             elif window.gates.rules.limited:
-                window.opened(1)
-                window.open_names(tenant, limit_key)
-                opened[queue] = None
-        return list(opened)
+                window.opened(len(names))
+                for tenant, limit_key in names if window.has_blocked else ():
+                    window.open_names(tenant, limit_key)
+                opened.append(queue)
+        return opened
 
     def limits_changed(self, queue: bytes) -> None:
         """The policy or the allowance of the queue is another one."""
@@ -184,7 +183,8 @@ class Scheduler:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
             window.hope = 0
             return None
-        window.shelf.looks.left = LOOKS
+        looks, went = window.shelf.looks, window.ages.went
+        looks.left = LOOKS
         window.unfinished = False
         places: list[Spot] = []
         touched: _Touched = {}
@@ -200,22 +200,23 @@ class Scheduler:
                 first, found = self._top(window, first, now_ms, blocked)
                 if found is None:
                     break
-            band, tenant, limit_key, source, lane = found
+            band, names, source, lane = found
+            tenant, limit_key = names
             if isinstance(source, Line):
-                place = lines.pop(source, (tenant, limit_key))
-                if source.wants_mark:
+                place = lines.pop(source, names)
+                if source.unmarked >= MARKED_EACH:
                     touched[band.priority, tenant, limit_key] = source
             else:
                 place = source
-                lines.claiming[place[0]] = tenant, limit_key
+                lines.claiming[place[0]] = names
             if lane is not None:
                 window.finish_turn(band, lane)
             else:
                 window.gave_out_of_turn(band, tenant)
             window.picks += 1
-            window.shelf.looks.left += LOOKS_PER_TASK
+            looks.left += LOOKS_PER_TASK
             if tenant or limit_key:
-                window.ages.went(place[0])
+                went(place[0])
             gates.take(tenant, limit_key, now_ms)
             places.append((band.priority, place, tenant, limit_key))
             room -= place[2]
@@ -225,21 +226,23 @@ class Scheduler:
             return None
         return self._picked(window, places, touched, bytes_max - room, now_ms)
 
-    def _forget_spares(self) -> None:
+    def _forget_idle(self) -> None:
         """Those that are not used any more would take the place of others for ever."""
         for window in self._windows.values():
-            window.forget_spares()
+            window.forget_idle()
         self._spares.left = SPARES_MAX
 
     def _top(self, window: Window, first: int, now_ms: int, blocked: dict[Name, int]) -> tuple[int, Found | None]:
         """The next task by priority and turns, from the band in place `first` on, and in which place it was found."""
+        looks = window.shelf.looks
         for at in range(first, BANDS):
-            band, found = window.bands[at], self._in_band(window, at, now_ms, blocked)
+            found = self._in_band(window, at, now_ms, blocked)
             if found is not None:
                 return at, found
-            if window.unfinished and band.ring is not None and band.ring.barren < 2:
+            ring = window.bands[at].ring
+            if window.unfinished and ring is not None and ring.barren < 2:
                 break  # there may be something yet
-            window.shelf.looks.left = LOOKS
+            looks.left = LOOKS
         return first, None
 
     def _in_next_band(self, window: Window, now_ms: int, blocked: dict[Name, int]) -> Found | None:
@@ -252,12 +255,12 @@ class Scheduler:
         """The next task by turns of the priority in place `at`."""
         band = window.bands[at]
         if band.ring is None:
-            return None if window.lines.head(band.line) is None else (band, b"", b"", band.line, None)
+            return None if window.lines.head(band.line) is None else (band, PLAIN, band.line, None)
         lane = window.next_lane(band, now_ms, blocked)
         if lane is None:
             return None
         assert lane.line is not None
-        return band, lane.tenant.name, lane.name, lane.line, lane
+        return band, lane.names, lane.line, lane
 
     def _picked(self, window: Window, places: list[Spot], touched: _Touched, size_bytes: int, now_ms: int) -> Picked:
         marks = self._marks(window, touched)
@@ -270,7 +273,7 @@ class Scheduler:
         marks = []
         for (priority, tenant, limit_key), line in touched.items():
             if line.is_plain or not line.is_spent:  # a lane that has given its last begins anew with the next task
-                line.unmarked = 0
+                line.unmarked = MARKED_EACH if line.is_plain else 0
                 marks.append(Mark(window.queue, version, priority, line.mark(), tenant, limit_key))
         return marks
 
@@ -346,9 +349,9 @@ class Scheduler:
             return
         lines = window.lines
         for spot in picked.places:
-            _, place, tenant, limit_key = spot
+            place = spot[1]
             lines.claiming.pop(place[0], None)
-            window.gates.give_back(tenant, limit_key, picked.taken_ms)
+            window.gates.give_back(spot, picked.taken_ms)
             if place[0] in lines.withdrawn:
                 lines.withdrawn.discard(place[0])
             else:
@@ -361,19 +364,17 @@ class Scheduler:
         if not self._is_open(window):
             return
         lines, gates = window.lines, window.gates
-        has_gates = gates.rules.tenants_limited or gates.rules.keys_limited
-        for _, place, tenant, limit_key in picked.places:
+        for _, place, _, _ in picked.places:
             lines.claiming.pop(place[0], None)
             if lines.withdrawn:
                 lines.withdrawn.discard(place[0])
-            if has_gates:
-                gates.settle(tenant, limit_key)
+        gates.settle(picked.places)
         if gates.rules.limited:
             gates.shrink()
             if refused:
                 self._reopen(picked)
         if self._spares.left <= 0:
-            self._forget_spares()
+            self._forget_idle()
 
     def _reopen(self, picked: Picked) -> None:
         """Something that was on its way was not claimed: there may be room."""

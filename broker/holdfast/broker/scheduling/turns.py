@@ -7,8 +7,8 @@ when it was forgotten, and a new cycle begins with those who were served. So a f
 hundred thousand cost a page for every page of turns.
 
 What is new while the walk goes on is met by it, in this cycle or the next one; while it rests it is added by `add`. Who
-gave its last is not held, but remembered until the cycle ends: what it has by then waits for the next one. It is put by
-for its return, as long as there is room: most come back soon, and it costs less than to make them anew.
+gave its last is remembered until the cycle ends: what it has by then waits for the next one. It stays idle, as long as
+there is room: most come back soon, and `wake` costs less than to make them anew.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,7 @@ class Looks:
 
 
 class Spares:
-    """How many more may be put by, at least, in all queues together."""
+    """How many more may stay idle, at least, in all queues together."""
 
     __slots__ = ("left",)
 
@@ -54,8 +54,8 @@ class Turns(Generic[T]):
     """Subclasses read the index and make what is in it."""
 
     __slots__ = (
-        "_after", "_aside_max", "_forgot", "_gone", "_held_max", "_spare", "_spares", "_stays", "aside", "barren",
-        "due", "known", "lost", "served",
+        "_after", "_aside_max", "_forgot", "_gone", "_held_max", "_spares", "_stays", "aside", "barren", "due", "idle",
+        "known", "lost", "served",
     )  # fmt: skip
 
     def __init__(
@@ -73,11 +73,11 @@ class Turns(Generic[T]):
         self._held_max = held_max
         self._aside_max = aside_max
         self._stays = stays  # a name that the index does not have, so it must not be forgotten
-        self.known: dict[bytes, T] = {}
+        self.known: dict[bytes, T] = {}  # all of the following
         self.due: dict[bytes, T] = order()
         self.served: dict[bytes, T] = order()
         self.aside: dict[bytes, T] = order()
-        self._spare: dict[bytes, T] = {}  # put by: while the walk rests and nothing is lost, these have nothing
+        self.idle: dict[bytes, T] = {}  # these have nothing
         self._spares = spares
         self._gone: set[bytes] = set()  # who had its turn in this cycle and nothing more to give
         self._after = walk_from  # where the walk goes on; None: it rests
@@ -103,8 +103,11 @@ class Turns(Generic[T]):
     def _discard(self, item: T) -> None:
         """Nobody uses the item any more."""
 
+    def _rested(self, item: T) -> None:
+        """The item is idle."""
+
     def _returned(self, item: T) -> None:
-        """The item, which was put by, is held again."""
+        """The item is idle no more."""
 
     # Turns.
 
@@ -115,7 +118,9 @@ class Turns(Generic[T]):
     def current(self, looks: Looks) -> T | None:
         """Whose turn it is. None if all are blocked or nobody is there, and while it does not rest, as far as is known:
         there was nothing left to look with."""
-        while not self.due:
+        while True:
+            for item in self.due.values():
+                return item
             if self._after is not None and looks.left > 0:
                 looks.left -= 1 + self._walk(self._after)
             elif self.served:
@@ -123,7 +128,6 @@ class Turns(Generic[T]):
                 self._gone.clear()
             else:
                 return None
-        return next(iter(self.due.values()))
 
     def finish_turn(self, item: T) -> None:
         """Whose turn it was waits for the next one."""
@@ -147,13 +151,20 @@ class Turns(Generic[T]):
         """Whose turn it was has nothing more."""
         name = item.name
         del self.due[name]
-        del self.known[name]
-        self._forgotten(item)
-        if self._spares.left > 0 and self.may_end(item) and name not in self._spare:
+        if self._after is None and self._spares.left > 0 and name != self._stays:
             self._spares.left -= 1
-            self._spare[name] = item
+            self.idle[name] = item
+            self._rested(item)
         else:
-            self._discard(item)
+            self._forget(item)
+
+    def wake(self, name: bytes) -> None:
+        """Something new has that name. If it is idle, it waits for its turn again."""
+        item = self.idle.pop(name, None)
+        if item is not None:
+            self._spares.left += 1
+            self._returned(item)
+            (self.served if name in self._gone else self.due)[name] = item
 
     def set_aside(self, item: T) -> None:
         """Whose turn it was is blocked."""
@@ -189,34 +200,18 @@ class Turns(Generic[T]):
         if name != self._stays and not self._may_hold():
             self._forgot = True
             return None
-        return self._hold(name, self._make(name))
-
-    def bring_back(self, name: bytes) -> T | None:
-        """Something new has that name, which is not held. Who was put by and has nothing else is held again."""
-        if self._after is not None or self.lost or len(self.known) >= self._held_max:
-            return None
-        item = self._spare.pop(name, None)
-        if item is None:
-            return None
-        self._spares.left += 1
-        self._returned(item)
-        return self._hold(name, item)
-
-    def _hold(self, name: bytes, item: T) -> T:
-        self.known[name] = item
-        if name in self._gone:
-            self.served[name] = item
-        else:
-            self.due[name] = item
+        item = self.known[name] = self._make(name)
+        (self.served if name in self._gone else self.due)[name] = item
         return item
 
-    def forget_spares(self) -> None:
-        for item in self._spare.values():
-            self._discard(item)
-        self._spare.clear()
+    def forget_idle(self) -> None:
+        for item in self.idle.values():
+            self._returned(item)
+            self._forget(item)
+        self.idle.clear()
 
     def _may_hold(self) -> bool:
-        if self._after is None and len(self.known) >= self._held_max:
+        if self._after is None and len(self.known) - len(self.idle) >= self._held_max:
             self._after = b""
         return self._after is None
 
@@ -224,26 +219,25 @@ class Turns(Generic[T]):
         """Forgets who was served the longest ago; the walk meets it again."""
         for name in self.served:
             if name != self._stays:
-                item = self.served.pop(name)
-                del self.known[name]
                 self._forgot = True
                 if self._after is None:
                     self._after = b""
-                self._forgotten(item)
-                self._discard(item)
+                self._forget(self.served.pop(name))
                 return True
         return self._lose_one()
 
     def _lose_one(self) -> bool:
         for name in self.aside:
             if name != self._stays:
-                item = self.aside.pop(name)
-                del self.known[name]
                 self.lost = True
-                self._forgotten(item)
-                self._discard(item)
+                self._forget(self.aside.pop(name))
                 return True
         return False
+
+    def _forget(self, item: T) -> None:
+        del self.known[item.name]
+        self._forgotten(item)
+        self._discard(item)
 
     def _walk(self, after: bytes) -> int:
         page = self._read(after)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from holdfast.broker.scheduling.ages import Ages, Elder
 from holdfast.broker.scheduling.gates import Gates, Name
 from holdfast.broker.scheduling.lanes import Band, Lane, Ring, Shelf, Tenant
-from holdfast.broker.scheduling.lines import Line, Lines, Place, Spot
+from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Names, Place, Spot
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
@@ -20,8 +20,8 @@ KEYS_BLOCKED_MAX = 16_384
 
 EVERYTHING: Name = (0, b"")  # opens all that is blocked
 
-# Tenant, limit key and their line, or the task itself if it is in none that was read; the lane whose turn it is, if any
-Found = tuple[Band, bytes, bytes, Line | Place, Lane | None]
+# Tenant and limit key, their line, or the task itself if it is in none that was read; the lane whose turn it is, if any
+Found = tuple[Band, Names, Line | Place, Lane | None]
 
 
 class Window:
@@ -72,10 +72,16 @@ class Window:
             if ring is None:
                 ring = band.open_ring(self.shelf)
                 self.rings += 1
-            lane = ring.lane(tenant, limit_key)
-            if lane is None:
+            held = ring.known.get(tenant)
+            lane = None if held is None else held.keys.known.get(limit_key)
+            if held is None or lane is None:
                 self._enter_new_lane(ring, place, tenant, limit_key)
-            elif lane.line is not None:
+                return
+            if ring.idle:
+                ring.wake(tenant)
+            if held.keys.idle:
+                held.keys.wake(limit_key)
+            if lane.line is not None:
                 self.lines.append(lane.line, place)
         else:
             self.lines.append(band.line, place)
@@ -131,6 +137,11 @@ class Window:
         elif (scope, name) == EVERYTHING:
             self.open_all()
 
+    @property
+    def has_blocked(self) -> bool:
+        """Whether some tenant or limit key is known to be blocked."""
+        return self._tenants_blocked or bool(self._key_blocked) or self.shelf.lost_keys
+
     def open_names(self, tenant: bytes, limit_key: bytes) -> None:
         """There may be room for both."""
         if tenant and self._tenants_blocked:
@@ -154,10 +165,10 @@ class Window:
         if self.shelf.lost_keys:
             self.open_all()
 
-    def forget_spares(self) -> None:
+    def forget_idle(self) -> None:
         """Nobody is kept for his return any more."""
         for band in self.bands:
-            band.forget_spares()
+            band.forget_idle()
 
     def open_all(self) -> None:
         """Nothing that was found blocked need be so any more."""
@@ -178,11 +189,7 @@ class Window:
         ring, looks, gates = band.ring, self.shelf.looks, self.gates
         assert ring is not None
         while (tenant := ring.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
-            if tenant.keys.is_spent():  # it gave its last before its turn was over
-                tenant.credit = 0
-                looks.left -= 1
-                ring.drop(tenant)
-                continue
+            held = tenant.keys
             until_ms = gates.tenant_closed(tenant.name, now_ms, blocked)
             if until_ms is None:
                 lane = self._open_lane(ring, tenant, now_ms, blocked)
@@ -191,14 +198,14 @@ class Window:
                         return lane
                     ring.finish_turn(tenant)  # it gave all of this turn before
                     continue
-                if not tenant.keys.rests and tenant.keys.barren < 2:
+                if not held.rests and held.barren < 2:
                     break  # there was nothing left to look with
             looks.left -= 1
             tenant.credit = 0
-            if until_ms is None and not tenant.keys.rests:
-                ring.finish_turn(tenant)  # all was looked at and something came meanwhile: it must not hold up others
-            elif until_ms is None and tenant.keys.is_spent():
+            if held.is_spent():
                 ring.drop(tenant)
+            elif until_ms is None and not held.rests:
+                ring.finish_turn(tenant)  # all was looked at and something came meanwhile: it must not hold up others
             else:
                 ring.set_aside(tenant)
                 self._tenants_blocked = True
@@ -209,13 +216,22 @@ class Window:
 
     def _open_lane(self, ring: Ring, tenant: Tenant, now_ms: int, blocked: dict[Name, int]) -> Lane | None:
         """The lane of a tenant whose turn it is, if one is open."""
-        looks = self.shelf.looks
-        while (lane := tenant.keys.current(looks)) is not None:
+        looks, held = self.shelf.looks, tenant.keys
+        lane = held.sole()
+        if (
+            lane is not None
+            and lane.line is not None
+            and lane.line.line
+            and not lane.line.is_mixed
+            and (not lane.name or self.gates.key_closed(lane.name, now_ms, blocked) is None)
+        ):
+            return lane
+        while (lane := held.current(looks)) is not None:
             line = ring.line(lane) if lane.line is None else lane.line
             if (line.is_mixed or not line.line) and self.lines.head(line) is None:
-                tenant.keys.drop(lane)
+                held.drop(lane)
             elif lane.name and self.gates.key_closed(lane.name, now_ms, blocked) is not None:
-                tenant.keys.set_aside(lane)
+                held.set_aside(lane)
                 self._note_blocked(lane.name, ring.band.priority, tenant.name)
             else:
                 break
@@ -224,8 +240,6 @@ class Window:
 
     def _drop_ring(self, band: Band) -> None:
         """There is only the plain lane left, if at all."""
-        if band.ring is not None:
-            self.shelf.lanes -= sum(len(tenant.keys.known) for tenant in band.ring.known.values())
         band.leave_ring()
         self.rings -= 1
 
@@ -237,23 +251,31 @@ class Window:
 
     def finish_turn(self, band: Band, lane: Lane) -> None:
         """The lane whose turn it was has given a task."""
-        ring, tenant = band.ring, lane.tenant
+        ring, tenant, line = band.ring, lane.tenant, lane.line
         assert ring is not None
+        assert line is not None
         held = tenant.keys
-        is_spent = lane.line is not None and lane.line.is_spent
-        has_others = len(held.known) > 1
-        if is_spent and has_others and held.may_end(lane):
+        is_spent = line.complete and not line.line and not line.returned
+        if not held.takes_turns:
+            held.last = lane.name
+        elif is_spent and held.may_end(lane):
             held.end(lane)
+            is_spent = held.is_spent()
         else:
             held.finish_turn(lane)
+            is_spent = False
         ring.barren = held.barren = 0
+        ring.holder = None
         tenant.credit -= 1
-        if tenant.credit <= 0:
-            tenant.credit = 0
-            if is_spent and not has_others and held.is_spent() and ring.may_end(tenant):
-                ring.end(tenant)  # with its lane: most that come back have the same one
+        if is_spent and ring.may_end(tenant):
+            if tenant.credit > 0:
+                ring.drop(tenant)
+                ring.holder = tenant
             else:
-                ring.finish_turn(tenant)
+                ring.end(tenant)
+        elif tenant.credit <= 0:
+            tenant.credit = 0
+            ring.finish_turn(tenant)
             if not tenant.name and ring.is_plain:
                 self._drop_ring(band)
 
@@ -269,7 +291,7 @@ class Window:
                 continue
             if gates.key_closed(elder.limit_key, now_ms) is None:
                 return self._elder_line(elder)
-        return None if plain is None else (plain[1], b"", b"", plain[1].line, None)
+        return None if plain is None else (plain[1], PLAIN, plain[1].line, None)
 
     def next_band(self) -> int:
         """The place of a priority, another one each time."""
@@ -286,11 +308,11 @@ class Window:
         band = self.band(elder.priority)
         lane = None if band.ring is None else band.ring.lane(elder.tenant, elder.limit_key)
         if lane is None or lane.line is None:
-            return band, elder.tenant, elder.limit_key, elder.place, None
+            return band, (elder.tenant, elder.limit_key), elder.place, None
         if self.lines.head(lane.line) is None:
             self.ages.went(elder.place[0])
             return None
-        return band, elder.tenant, elder.limit_key, lane.line, None
+        return band, lane.names, lane.line, None
 
 
 @dataclass(slots=True)
