@@ -216,6 +216,16 @@ async def test_dead_letters_by_what_they_are(client: AsyncClient, queue: str) ->
     assert (await client.queue_stats(queue)).ready == 2
 
 
+async def test_a_purge_finds_the_tasks_of_every_lane(client: AsyncClient, queue: str) -> None:
+    """Long lanes and short ones, more than fit on a page, and those without a tenant."""
+    tenants = [f"tenant-{n}" for n in range(200)] + ["burst"] * 20 + [""] * 5
+    await client.enqueue_many([NewTask(queue, "t", tenant=tenant) for tenant in tenants])
+    assert await client.purge_queue(queue, dry_run=True) == len(tenants)
+    assert await client.purge_queue(queue) == len(tenants)
+    stats = await client.queue_stats(queue)
+    assert (stats.ready, stats.cancelled_total) == (0, len(tenants))
+
+
 async def test_a_purge_leaves_what_runs(client: AsyncClient, queue: str) -> None:
     await client.enqueue_many([NewTask(queue, "t", delay_ms=3_600_000 * (n % 2)) for n in range(10)])
     [claim] = await client.reserve([queue])

@@ -10,7 +10,7 @@ from typing import TypeVar
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from holdfast.machine import entries, keys, outcomes, rows
+from holdfast.machine import entries, keys, outcomes, ready_rows, rows
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     AGE_MARK,
@@ -39,6 +39,7 @@ from holdfast.machine.operator_entries import (
     UpdateItem,
     UpdateTasks,
 )
+from holdfast.machine.ready_lines import read_lane, read_rows
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING
 from holdfast.machine.running import Running
 from tests.unit.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING, Model
@@ -232,19 +233,23 @@ class MachineAgainstModel(RuleBasedStateMachine):
             lanes = self.kv.scan(band, keys.after_prefix(band), 1000)
             assert len(lanes) == counters.lanes[priority]
             for key, row in lanes:
-                line += self.lane_from(queue, (priority, *keys.lane_names(key, band)), rows.Lane.decode(row).mark)
+                names = priority, *keys.lane_names(key, band)
+                line += self.lane_from(queue, names, ready_rows.Lane.decode(row).mark)
         assert [place.task_id for place in line] == self.model.line(queue)
         start = keys.ready_age(queue, counters.age_mark)
         aged = self.kv.scan(start, keys.after_prefix(keys.ready_age_queue(queue)), 1000)
         by_age = sorted((place for place in line if place.lane[1:] != (b"", b"")), key=lambda place: place.sequence)
-        assert [rows.Aged.decode(row).task_id for _, row in aged] == [place.task_id for place in by_age]
+        assert [ready_rows.Aged.decode(row).task_id for _, row in aged] == [place.task_id for place in by_age]
         return line
 
     def lane_from(self, queue: bytes, lane: tuple[int, bytes, bytes], mark: int) -> list[Place]:
-        priority, *names = lane
-        start = keys.ready(queue, priority, mark, *names)
-        found = self.kv.scan(start, keys.after_prefix(keys.ready_lane(queue, *lane)), 1000)
-        return [Place(*lane, keys.ready_sequence(key), rows.split_ready_row(row)[0]) for key, row in found]
+        line = keys.ready_lane(queue, *lane)
+        if lane[1:] == (b"", b""):
+            found = read_rows(self.kv, line, mark, 1000)
+        else:
+            found, is_all = read_lane(self.kv, line, mark, 1000)
+            assert is_all
+        return [Place(*lane, sequence, task_id) for sequence, task_id, _ in found]
 
     def any_in(self, *states: int) -> bool:
         return any(task.state in states for task in self.model.tasks.values())

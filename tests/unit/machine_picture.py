@@ -1,9 +1,10 @@
 """What a state says, told without its key layout, so that it can be compared with the model's telling."""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.machine import keys, outcomes, rows
+from holdfast.machine import keys, outcomes, ready_rows, rows
 from holdfast.machine.effects import Effects
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.running import split_claim_row
@@ -85,8 +86,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         for row in families[family]
     ]
     lines: dict[bytes, list[bytes]] = {}
-    for key, row in families[keys.READY]:
-        task_id = rows.split_ready_row(row)[0]
+    for key, task_id in sorted(ready_tasks(families[keys.READY] + families[keys.LANE])):
         lines.setdefault(key[1:].split(b"\0", 1)[0], []).append(task_id)
     queues = {key[1:]: fields_of(rows.Queue.decode(row)) for key, row in families[keys.QUEUE]}
     marks = {name: (queue.pop("marks"), queue.pop("age_mark")) for name, queue in queues.items()}
@@ -106,7 +106,9 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         "marks": marks,
         "lane counts": lanes,
         "lanes": {lane_of(key): (lane.ready, lane.mark) for key, lane in lane_rows(families[keys.LANE])},
-        "ages": {(key[1:-9], keys.ready_sequence(key)): rows.Aged.decode(row) for key, row in families[keys.READY_AGE]},
+        "ages": {
+            (key[1:-9], keys.ready_sequence(key)): ready_rows.Aged.decode(row) for key, row in families[keys.READY_AGE]
+        },
         "timers": {(key[0], *keys.timed(key)) for key, _ in timed},
         "dead": {
             (queue, int.from_bytes(rest[:8], "big"), rest[8:])
@@ -140,8 +142,8 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
     }
 
 
-def lane_rows(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, rows.Lane]]:
-    return [(key, rows.Lane.decode(row)) for key, row in found]
+def lane_rows(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, ready_rows.Lane]]:
+    return [(key, ready_rows.Lane.decode(row)) for key, row in found]
 
 
 def lane_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
@@ -178,12 +180,20 @@ def told(effects: Effects) -> tuple[Window, Window]:
     return ready, withdrawn
 
 
+def ready_tasks(state: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The READY keys and the ids of all ready tasks, also of those that are in the rows of their lanes."""
+    for key, row in state:
+        if key[0] == keys.READY:
+            yield key, ready_rows.split_ready_row(row)[0]
+        elif key[0] == keys.LANE:
+            for sequence, task_id, _ in ready_rows.Lane.decode(row).places():
+                yield keys.ready_at(keys.line_of_lane(key), sequence), task_id
+
+
 def ready_places(state: dict[bytes, bytes]) -> Window:
     places = set()
-    for key, row in state.items():
-        if key[0] == keys.READY:
-            queue, rest = key[1:-8].split(b"\0", 1)
-            tenant, limit_key, _ = rest[1:].split(b"\0")
-            task_id = rows.split_ready_row(row)[0]
-            places.add((queue, Place(9 - rest[0], tenant, limit_key, keys.ready_sequence(key), task_id)))
+    for key, task_id in ready_tasks(state.items()):
+        queue, rest = key[1:-8].split(b"\0", 1)
+        tenant, limit_key, _ = rest[1:].split(b"\0")
+        places.add((queue, Place(9 - rest[0], tenant, limit_key, keys.ready_sequence(key), task_id)))
     return places

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.machine import entries, keys, outcomes, rows
+from holdfast.machine import entries, keys, outcomes, ready_rows, rows
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     AckItem,
@@ -26,6 +26,7 @@ from holdfast.machine.operator_entries import (
     UpdateItem,
     UpdateTasks,
 )
+from holdfast.machine.ready_lines import read_lane, read_rows
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 
@@ -170,11 +171,13 @@ class Shard:
     def line(self, queue: bytes = QUEUE, priority: int = 4, tenant: bytes = b"", limit_key: bytes = b"") -> list[bytes]:
         """The ready tasks of one lane in order."""
         lane = keys.ready_lane(queue, priority, tenant, limit_key)
-        return [rows.split_ready_row(row)[0] for _, row in self.kv.scan(lane, keys.after_prefix(lane), 1000)]
+        is_plain = not tenant and not limit_key
+        found = read_rows(self.kv, lane, 0, 1000) if is_plain else read_lane(self.kv, lane, 0, 1000)[0]
+        return [task_id for _, task_id, _ in found]
 
-    def lane(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> rows.Lane | None:
+    def lane(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> ready_rows.Lane | None:
         row = self.kv.get(keys.lane(QUEUE, priority, tenant, limit_key))
-        return None if row is None else rows.Lane.decode(row)
+        return None if row is None else ready_rows.Lane.decode(row)
 
     def attempts(self, task_id: bytes) -> tuple[rows.Attempt, ...]:
         row = self.kv.get(keys.attempts(task_id))

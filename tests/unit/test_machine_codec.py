@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from holdfast.machine import entries, ids, keys, operator_entries, rows
+from holdfast.machine import entries, ids, keys, operator_entries, ready_rows, rows
 from holdfast.machine.entries import (
     AckItem,
     BucketLevel,
@@ -299,8 +299,10 @@ def fields(row: object) -> list[Any]:
 
 
 @quick
-@given(executions | metas | queue_rows() | st.builds(rows.Lane, u64, u64))
-def test_a_row_with_slots_is_read_back_as_written(row: rows.Execution | rows.Meta | rows.Queue | rows.Lane) -> None:
+@given(executions | metas | queue_rows() | st.builds(ready_rows.Lane, u64, u64))
+def test_a_row_with_slots_is_read_back_as_written(
+    row: rows.Execution | rows.Meta | rows.Queue | ready_rows.Lane,
+) -> None:
     assert fields(type(row).decode(row.encode())) == fields(row)
 
 
@@ -314,7 +316,7 @@ named_rows = st.one_of(
     st.builds(rows.Letter, u64, blobs),
     st.builds(rows.Outbox, u64, u64),
     st.builds(rows.Inbox, u64),
-    st.builds(rows.Aged, task_ids, u32, priorities, names, names),
+    st.builds(ready_rows.Aged, task_ids, u32, priorities, names, names),
     st.builds(rows.Bucket, u64, u64, u64),
     st.builds(rows.Attempts, some(attempts).map(tuple)),
     st.builds(rows.Schedule, u64, u64, u64, flags, u64, u64, task_ids, blobs),
@@ -332,7 +334,7 @@ def test_a_row_is_read_back_as_written(row: Any) -> None:
 @quick
 @given(task_ids, u32)
 def test_a_ready_row_is_read_back_as_written(task_id: bytes, size_bytes: int) -> None:
-    assert rows.split_ready_row(rows.ready_row(task_id, size_bytes)) == (task_id, size_bytes)
+    assert ready_rows.split_ready_row(ready_rows.ready_row(task_id, size_bytes)) == (task_id, size_bytes)
 
 
 def test_stored_numbers_of_states_and_reasons() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.machine import entries, ids, keys, rows
+from holdfast.machine import entries, ids, keys, ready_rows, rows
 from holdfast.machine.entries import BucketLevel, Mark
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of, violations
@@ -137,7 +137,7 @@ def arm_twice(shard: Shard) -> None:
 def swap_ready(shard: Shard) -> None:
     first, second = shard.line()[:2]
     sequence = shard.task(first).sequence
-    shard.kv.write({keys.ready(QUEUE, 4, sequence): rows.ready_row(second, 8)})
+    shard.kv.write({keys.ready(QUEUE, 4, sequence): ready_rows.ready_row(second, 8)})
 
 
 def share_token(shard: Shard) -> None:
@@ -156,8 +156,8 @@ def raise_age_mark(shard: Shard) -> None:
 
 def change_lane(shard: Shard, *, ready: int = 0, mark: int = 0) -> None:
     key = keys.lane(QUEUE, 4, b"blue", b"disk")
-    lane = rows.Lane.decode(shard.kv.get(key) or b"")
-    shard.kv.write({key: rows.Lane(lane.ready + ready, lane.mark + mark).encode()})
+    lane = ready_rows.Lane.decode(shard.kv.get(key) or b"")
+    shard.kv.write({key: ready_rows.Lane(lane.ready + ready, lane.mark + mark).encode()})
 
 
 def count_a_lane_more(shard: Shard) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.machine import entries, keys, rows
+from holdfast.machine import entries, keys, ready_rows, rows
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Entry, Mark
 from holdfast.machine.invariants import violations
@@ -59,8 +59,8 @@ def test_each_tenant_and_limit_key_of_a_priority_has_a_lane_of_its_own(shard: Sh
     found = [keys.lane_names(key, band) for key, _ in shard.kv.scan(band, keys.after_prefix(band), 99)]
     assert found == sorted(names[1:]), "the plain lane needs no row"
     aged = shard.kv.scan(keys.ready_age_queue(QUEUE), keys.after_prefix(keys.ready_age_queue(QUEUE)), 99)
-    assert [rows.Aged.decode(row).task_id for _, row in aged] == [*(ids[pair] for pair in names[1:]), high]
-    assert rows.Aged.decode(aged[-1][1]) == rows.Aged(high, 8, 9, b"blue", b"disk")
+    assert [ready_rows.Aged.decode(row).task_id for _, row in aged] == [*(ids[pair] for pair in names[1:]), high]
+    assert ready_rows.Aged.decode(aged[-1][1]) == ready_rows.Aged(high, 8, 9, b"blue", b"disk")
 
 
 def test_a_lane_is_there_only_while_it_has_ready_tasks(shard: Shard) -> None:

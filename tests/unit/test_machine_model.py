@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import settings
 
+from holdfast.machine import ready_rows
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY
 from tests.long import IS_LONG
@@ -18,6 +19,13 @@ from tests.unit.machine_against_model import (
     MachineAgainstModel,
 )
 from tests.unit.machine_model import PAUSE_MS
+
+
+@pytest.fixture(autouse=True)
+def short_rows_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that lanes of a few tasks need READY rows too."""
+    monkeypatch.setattr(ready_rows, "LANE_TASKS_MAX", 2)
+
 
 TestMachineAgainstModel = MachineAgainstModel.TestCase
 TestMachineAgainstModel.settings = settings(max_examples=30, stateful_step_count=50, deadline=None, print_blob=True)

@@ -17,7 +17,7 @@ from holdfast.broker.policies import Limits, default_policy
 from holdfast.broker.scheduling import ages, lanes, lines, windows
 from holdfast.broker.scheduling import scheduler as scheduler_module
 from holdfast.broker.scheduling.scheduler import Picked, Scheduler
-from holdfast.machine import entries
+from holdfast.machine import entries, ready_rows
 from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry, Mark
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Claimed
@@ -309,6 +309,7 @@ def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(lines, "LANE_REFILL_TASKS", 1)
     monkeypatch.setattr(lines, "MARKED_EACH", 2)
     monkeypatch.setattr(scheduler_module, "SPARES_MAX", 3)
+    monkeypatch.setattr(ready_rows, "LANE_TASKS_MAX", 2)
     if request.param == "all is held":
         return
     monkeypatch.setattr(ages, "AGES_PAGE", 2)

@@ -10,7 +10,8 @@ from holdfast.broker.scheduling import ages, lanes, lines, scheduler, windows
 from holdfast.broker.views import read_oldest_ready
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
-from holdfast.machine.rows import BANDS, Lane
+from holdfast.machine.ready_rows import Lane
+from holdfast.machine.rows import BANDS
 from tests.unit.machine_shard import QUEUE
 from tests.unit.scheduling_bench import Bench, weights
 

@@ -19,7 +19,8 @@ from holdfast.machine.entries import AGE_MARK, Claim, Entry, Mark
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
-from holdfast.machine.rows import Lane, Queue
+from holdfast.machine.ready_lines import read_lane
+from holdfast.machine.rows import Queue
 from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -130,14 +131,14 @@ class MarkKeeper(Background):
         """Up to where nothing is ready."""
         marks = []
         for priority, tenant, limit_key in lanes:
-            known = counters.marks[priority]
-            if tenant or limit_key:
-                row = self._kv.get(keys.lane(queue, priority, tenant, limit_key))
-                if row is None:
+            line = keys.ready_lane(queue, priority, tenant, limit_key)
+            if not tenant and not limit_key:
+                first = self._first(line, counters.marks[priority], is_empty=not counters.ready)
+            else:
+                places, _ = read_lane(self._kv, line, 0, 1)
+                if not places:
                     continue  # it is empty, and its next task begins it anew
-                known = Lane.decode(row).mark
-            prefix = keys.ready_lane(queue, priority, tenant, limit_key)
-            first = self._first(prefix, known, is_empty=not counters.ready)
+                first = places[0][0]
             marks.append(Mark(queue, counters.mark_version, priority, first, tenant, limit_key))
         return marks
 

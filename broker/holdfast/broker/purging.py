@@ -1,7 +1,8 @@
 """Emptying a queue: its waiting tasks are cancelled page by page, so that nothing else has to wait for it.
 
-Delayed and retrying tasks go first: whatever becomes ready meanwhile is met among the ready ones. Only tasks that were
-there at the first page count, known by the time in their ids, so it ends however many are coming.
+Delayed and retrying tasks go first: whatever becomes ready meanwhile is met among the ready ones, which have rows of
+their own or are in those of their lanes. Only tasks that were there at the first page count, known by the time in their
+ids, so it ends however many are coming.
 """
 
 from holdfast.broker import views
@@ -12,10 +13,12 @@ from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, Cancel
 from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.outcomes import Moved
-from holdfast.machine.rows import CANCELLED, split_ready_row
+from holdfast.machine.ready_rows import LANE_TASKS_MAX, Lane, split_ready_row
+from holdfast.machine.rows import CANCELLED
 from holdfast.proto.v1 import queues_pb2 as pb
 
-DUE, READY = "due", "ready"
+DUE, READY, LANES = PHASES = "due", "ready", "lanes"
+LANES_PAGE = ENTRY_ITEMS_MAX // LANE_TASKS_MAX
 
 
 class Purging:
@@ -34,7 +37,8 @@ class Purging:
             self._shard.now_ms(),
             b"",
         )
-        found, last = self._due_page(queue, after) if phase == DUE else self._ready_page(queue, after)
+        pages = {DUE: self._due_page, READY: self._ready_page, LANES: self._lanes_page}
+        found, last = pages[phase](queue, after)
         task_ids = [task_id for task_id in found if task_id_time_ms(task_id) <= until_ms]
         purged = len(task_ids)
         if task_ids and not request.dry_run:
@@ -42,8 +46,8 @@ class Purging:
         response = pb.PurgeQueueResponse(purged=purged)
         if last:
             response.next_page_token = f"{phase}-{until_ms}-{last.hex()}"
-        elif phase == DUE:
-            response.next_page_token = f"{READY}-{until_ms}-"
+        elif phase != LANES:
+            response.next_page_token = f"{PHASES[PHASES.index(phase) + 1]}-{until_ms}-"
         return response
 
     def _due_page(self, queue: bytes, after: bytes) -> tuple[list[bytes], bytes]:
@@ -63,6 +67,13 @@ class Purging:
         rows = self._shard.kv.scan(start, keys.after_prefix(prefix), ENTRY_ITEMS_MAX)
         found = [split_ready_row(row)[0] for _, row in rows]
         return found, rows[-1][0][len(prefix) :] if len(rows) == ENTRY_ITEMS_MAX else b""
+
+    def _lanes_page(self, queue: bytes, after: bytes) -> tuple[list[bytes], bytes]:
+        prefix = keys.lane_queue(queue)
+        start = prefix + after + b"\0" if after else prefix
+        rows = self._shard.kv.scan(start, keys.after_prefix(prefix), LANES_PAGE)
+        found = [task_id for _, row in rows for _, task_id, _ in Lane.decode(row).places()]
+        return found, rows[-1][0][len(prefix) :] if len(rows) == LANES_PAGE else b""
 
     async def _cancel(self, queue: bytes, task_ids: list[bytes]) -> int:
         """A task that was claimed since goes on running."""

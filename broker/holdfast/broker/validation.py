@@ -66,7 +66,7 @@ _QUEUE_NAME_ALLOWED = "1-128 of [A-Za-z0-9._-]"
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{48}")
 _DEAD_LETTER_TOKEN = re.compile(r"([0-9a-f]{48})-([0-9]{1,15})")
 _HEX = re.compile(r"([0-9a-f]{2}){0,256}")
-_PURGE_TOKEN = re.compile(r"(due|ready)-([0-9]{1,15})-((?:[0-9a-f]{2}){0,1024})")
+_PURGE_TOKEN = re.compile(r"(due|ready|lanes)-([0-9]{1,15})-((?:[0-9a-f]{2}){0,1024})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 

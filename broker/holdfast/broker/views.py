@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
+from holdfast.machine.ready_rows import Aged, split_ready_row
 from holdfast.machine.rows import (
     HAD_RESULT,
     HAS_ATTEMPTS,
     REPORT_ERROR,
-    Aged,
     Attempt,
     Attempts,
     Discard,
@@ -18,7 +18,6 @@ from holdfast.machine.rows import (
     Queue,
     Report,
     Settings,
-    split_ready_row,
 )
 
 LETTERS_PAGE = 16  # read at once: each may be as large as a call

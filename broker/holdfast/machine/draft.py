@@ -3,7 +3,8 @@
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import Bucket, Execution, Lane, Meta, Queue
+from holdfast.machine.ready_rows import Lane
+from holdfast.machine.rows import Bucket, Execution, Meta, Queue
 from holdfast.machine.running import Running
 
 QUEUES_CACHED_MAX = 10_000

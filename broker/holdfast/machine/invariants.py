@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
+from holdfast.machine.ready_rows import Aged, Lane, ready_row
 from holdfast.machine.rows import (
     BANDS,
     CANCELLED,
@@ -20,7 +21,6 @@ from holdfast.machine.rows import (
     SUCCEEDED,
     UNIQUE_UNTIL_DONE,
     UNIQUE_WHILE_WAITING,
-    Aged,
     Attempts,
     Bucket,
     ClaimRequest,
@@ -28,14 +28,12 @@ from holdfast.machine.rows import (
     Discard,
     Execution,
     Inbox,
-    Lane,
     Meta,
     Outbox,
     Queue,
     Report,
     Schedule,
     Settings,
-    ready_row,
 )
 from holdfast.machine.running import claim_row
 
@@ -109,7 +107,15 @@ def _index_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]
     families = (keys.READY, keys.READY_AGE, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION, keys.START_BY)
     for family in families:
         actual.update(_family(kv, family))
-    found = [f"index row {key.hex()} has no task in that state" for key in actual.keys() - expected.keys()]
+    found = []
+    for key, row in _family(kv, keys.LANE):
+        line = keys.line_of_lane(key)
+        for sequence, task_id, size_bytes in Lane.decode(row).places():
+            place = keys.ready_at(line, sequence)
+            if place in actual:
+                found.append(f"lane {key.hex()} has the task {task_id.hex()} twice")
+            actual[place] = ready_row(task_id, size_bytes)
+    found += [f"index row {key.hex()} has no task in that state" for key in actual.keys() - expected.keys()]
     found += [f"index row {key.hex()} is missing" for key in expected.keys() - actual.keys()]
     found += [f"index row {key.hex()} names another task" for key, row in expected.items() if actual.get(key) != row]
     return found

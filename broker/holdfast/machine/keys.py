@@ -163,6 +163,11 @@ def ready_age(queue: bytes, sequence: int) -> bytes:
     return ready_age_queue(queue) + _pack_u64(sequence)
 
 
+def lane_queue(queue: bytes) -> bytes:
+    """The prefix of all lanes of a queue."""
+    return b"%b%b\0" % (_LANE, queue)
+
+
 def lane_band(queue: bytes, priority: int) -> bytes:
     """The prefix of all lanes of one priority of a queue, ordered by tenant and then by limit key."""
     return b"%b%b\0%c" % (_LANE, queue, PRIORITY_MAX - priority)
@@ -177,6 +182,16 @@ def lane(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
 def lane_and_line(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> tuple[bytes, bytes]:
     """The prefix of a lane's ready tasks, and its LANE key."""
     return ready_lane(queue, priority, tenant, limit_key), lane(queue, priority, tenant, limit_key)
+
+
+def lane_of_line(line: bytes) -> bytes:
+    """The LANE key of the lane whose ready tasks have this prefix."""
+    return _LANE + line[1:-1]
+
+
+def line_of_lane(key: bytes) -> bytes:
+    """The prefix of the ready tasks of the lane with this LANE key."""
+    return b"%b%b\0" % (_READY, key[1:])
 
 
 def lane_names(key: bytes, band: bytes) -> tuple[bytes, bytes]:

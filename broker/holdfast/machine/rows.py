@@ -157,15 +157,6 @@ class Execution:
         return STATE_NAMES[self.state]
 
 
-def ready_row(task_id: bytes, size_bytes: int) -> bytes:
-    """The value of a READY row."""
-    return task_id + size_bytes.to_bytes(4, "big")
-
-
-def split_ready_row(row: bytes) -> tuple[bytes, int]:
-    return row[:TASK_ID_BYTES], int.from_bytes(row[TASK_ID_BYTES:], "big")
-
-
 _META = struct.Struct(">QQQQQQHHH")
 
 
@@ -256,53 +247,6 @@ class Queue:
         ) = _QUEUE.unpack(row)  # fmt: skip
         queue.marks, queue.lanes = bands[:BANDS], bands[BANDS:]
         return queue
-
-
-_LANE = struct.Struct(">QQ")
-
-
-class Lane:
-    """The ready tasks of one priority, tenant and limit key: how many, and their low-water mark."""
-
-    __slots__ = ("mark", "ready")
-
-    def __init__(self, ready: int = 0, mark: int = 0) -> None:
-        self.ready = ready
-        self.mark = mark
-
-    def encode(self) -> bytes:
-        return _LANE.pack(self.ready, self.mark)
-
-    @staticmethod
-    def decode(row: bytes) -> "Lane":
-        return Lane(*_LANE.unpack(row))
-
-
-_AGED = struct.Struct(">16sIBH")
-
-
-def aged_row(task_id: bytes, size_bytes: int, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
-    """An `Aged`, written without making one."""
-    return _AGED.pack(task_id, size_bytes, priority, len(tenant)) + tenant + limit_key
-
-
-class Aged(NamedTuple):
-    """Where a ready task with a tenant or a limit key is, for whoever looks for the oldest one of all lanes."""
-
-    task_id: bytes
-    size_bytes: int
-    priority: int
-    tenant: bytes
-    limit_key: bytes
-
-    def encode(self) -> bytes:
-        return aged_row(*self)
-
-    @staticmethod
-    def decode(row: bytes) -> "Aged":
-        task_id, size_bytes, priority, tenant_n = _AGED.unpack_from(row)
-        at = _AGED.size + tenant_n
-        return Aged(task_id, size_bytes, priority, row[_AGED.size : at], row[at:])
 
 
 _BUCKET = struct.Struct(">QQQ")

@@ -8,6 +8,7 @@ from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.effects import READY_TO_CLAIM, ReadyTask, Timing
 from holdfast.machine.ids import make_token
+from holdfast.machine.ready_rows import aged_row, ready_row
 from holdfast.machine.rows import (
     CANCELLED,
     CLAIMED,
@@ -28,8 +29,6 @@ from holdfast.machine.rows import (
     Execution,
     Queue,
     Report,
-    aged_row,
-    ready_row,
 )
 from holdfast.machine.running import claim_row
 
@@ -75,26 +74,27 @@ def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: 
 
 def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     """A ready task with a tenant or a limit key waits in a lane of its own, and in the line of all by age."""
+    sequence = task.sequence
     line, key = keys.lane_and_line(task.queue, task.priority, task.tenant, task.limit_key)
-    draft.writes[keys.ready_at(line, task.sequence)] = ready_row(task_id, task.size_bytes)
     lane = draft.lane(key)
     if not lane.ready:
         queue.lanes[task.priority] += 1
-        lane.mark = task.sequence
-    lane.ready += 1
-    if task.sequence < lane.mark:
-        lane.mark = task.sequence
-    if task.sequence < queue.age_mark:
-        queue.age_mark = task.sequence
+        lane.mark = sequence
+    elif sequence < lane.mark:
+        lane.mark = sequence
+    if not lane.join(sequence, task_id, task.size_bytes):
+        draft.writes[keys.ready_at(line, sequence)] = ready_row(task_id, task.size_bytes)
+    if sequence < queue.age_mark:
+        queue.age_mark = sequence
     aged = aged_row(task_id, task.size_bytes, task.priority, task.tenant, task.limit_key)
-    draft.writes[keys.ready_age(task.queue, task.sequence)] = aged
+    draft.writes[keys.ready_age(task.queue, sequence)] = aged
 
 
 def _leave_lane(draft: Draft, task: Execution, queue: Queue) -> None:
     line, key = keys.lane_and_line(task.queue, task.priority, task.tenant, task.limit_key)
-    draft.writes[keys.ready_at(line, task.sequence)] = None
     lane = draft.lane(key)
-    lane.ready -= 1
+    if not lane.leave(task.sequence):
+        draft.writes[keys.ready_at(line, task.sequence)] = None
     if not lane.ready:
         queue.lanes[task.priority] -= 1
     draft.writes[keys.ready_age(task.queue, task.sequence)] = None

@@ -6,10 +6,9 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.broker.scheduling.lines import Place
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import Aged
+from holdfast.machine.ready_rows import Aged, Place
 
 AGES_PAGE = 64
 AGES_PAGE_FIRST = 8  # who is behind the oldest has often gone, also from the index, when it comes to him

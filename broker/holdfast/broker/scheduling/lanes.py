@@ -10,7 +10,7 @@ from holdfast.broker.scheduling.lines import Line, Lines, Names
 from holdfast.broker.scheduling.turns import Looks, Page, Spares, Turns
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import Lane as LaneRow
+from holdfast.machine.ready_rows import Lane as LaneRow
 
 LANES_PAGE = 64  # rows that are read at a time: small, for a producer waits meanwhile
 LANES_PAGE_BEHIND_A_WIDE_ONE = 16  # a tenant with many lanes fills a page alone: the next may be one, too
@@ -21,7 +21,7 @@ ASIDE_MAX = 4096
 LANES_HELD_MAX = 8192  # of one queue
 RESUMES_MAX = 10_000
 DEBT_MAX = 1000  # of a tenant: it is paid by turns, and forgotten with its last task
-LINES_AT_ONCE = 64  # opened together: two reads for all of them instead of a search for each
+LINES_AT_ONCE = 64  # opened together: one read for all of them
 
 
 class Lane:
@@ -312,23 +312,18 @@ class Ring(Turns[Tenant]):
         """The tasks of lanes (tenant and limit key) that are not plain, from the marks of the state on."""
         shelf, priority = self.shelf, self.band.priority
         queue, lines = shelf.queue, shelf.lines
-        rows = shelf.kv.get_many([keys.lane(queue, priority, *name) for name in names])
-        lanes = [None if row is None else LaneRow.decode(row) for row in rows]
-        prefixes = [keys.ready_lane(queue, priority, *name) for name in names]
-        # Mostly the mark is just where the first task is, and there is no other.
-        firsts = shelf.kv.get_many(
-            [keys.ready_at(prefix, lane.mark) for prefix, lane in zip(prefixes, lanes, strict=True) if lane is not None]
-        )
-        found = iter(firsts)
         opened = []
-        for prefix, lane in zip(prefixes, lanes, strict=True):
-            if lane is None:
+        for name, row in zip(
+            names, shelf.kv.get_many([keys.lane(queue, priority, *name) for name in names]), strict=True
+        ):
+            prefix = keys.ready_lane(queue, priority, *name)
+            if row is None:
                 opened.append(Line(prefix, shelf.next_sequence(), complete=True, is_plain=False))
                 continue
+            lane = LaneRow.decode(row)
             line = Line(prefix, lane.mark, complete=False, is_plain=False)
-            first = next(found)
-            if first is not None:
-                lines.begin(line, first, is_all=lane.ready == 1)
+            if not lane.has_rows:
+                lines.begin(line, lane.places())
             opened.append(line)
         return opened
 

@@ -3,15 +3,14 @@
 import heapq
 from collections import OrderedDict, deque
 
-from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import split_ready_row
+from holdfast.machine.ready_lines import read_lane, read_rows
+from holdfast.machine.ready_rows import Place
 
 REFILL_TASKS = 256
 LANE_REFILL_TASKS = 4  # of a lane that has just been met: most give one task in their turn; each refill is larger
 MARKED_EACH = 16  # so many tombstones of a lane may be walked over: a mark for each task would cost more than they do
 
-Place = tuple[int, bytes, int]  # sequence, task id, size of the envelope
 Names = tuple[bytes, bytes]  # tenant and limit key
 PLAIN: Names = (b"", b"")
 Spot = tuple[int, Place, bytes, bytes]  # priority, place, tenant, limit key
@@ -25,7 +24,7 @@ class Line:
     """
 
     __slots__ = (
-        "complete", "cursor", "is_plain", "line", "prefix", "refill_tasks", "returned", "unmarked", "withdrawn",
+        "complete", "cursor", "is_plain", "line", "prefix", "refill_tasks", "returned", "until_mark", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, prefix: bytes, cursor: int, *, complete: bool, is_plain: bool) -> None:
@@ -34,9 +33,9 @@ class Line:
         self.complete = complete
         self.is_plain = is_plain
         self.refill_tasks = REFILL_TASKS if is_plain else LANE_REFILL_TASKS
-        # Tasks taken since the state was told a mark. One that is read from the index tells with its first: it may be
-        # forgotten at once, and is read from the mark again.
-        self.unmarked = 0 if complete and not is_plain else MARKED_EACH
+        # After how many more tasks the state should be told a mark. A lane that is read from the index tells with its
+        # first: it may be forgotten at once, and is read from the mark again.
+        self.until_mark = MARKED_EACH if complete and not is_plain else 0
         self.line: deque[Place] = deque()
         self.returned: list[Place] = []  # a heap of tasks that came back behind the cursor
         self.withdrawn: set[int] = set()  # sequences that are held and no longer ready
@@ -70,6 +69,10 @@ class Line:
             return self.cursor
         head = self.head()
         return min(head[0], self.cursor) if head is not None else self.cursor
+
+    def was_marked(self) -> None:
+        """The state is told the mark."""
+        self.until_mark = 0 if self.is_plain else MARKED_EACH
 
     def rewind(self, sequence: int | None = None) -> None:
         """Forgets what is held, to read it again from the index, at the latest from `sequence` on."""
@@ -118,19 +121,17 @@ class Lines:
     def pop(self, line: Line, names: Names) -> Place:
         """Takes the head for a claim."""
         place = line.pop() if line.returned else line.line.popleft()
-        line.unmarked += 1
+        line.until_mark -= 1
         self.size -= 1
         self.claiming[place[0]] = names
         return place
 
-    def begin(self, line: Line, row: bytes, *, is_all: bool) -> None:
-        """The READY row at the cursor of a new line, and whether it is the only one."""
-        sequence = line.cursor
-        line.cursor += 1
-        line.complete = is_all
-        if sequence not in self.claiming:
-            line.line.append((sequence, *split_ready_row(row)))
-            self.size += 1
+    def begin(self, line: Line, places: list[Place]) -> None:
+        """All tasks of a line of which nothing is held yet."""
+        self._take_in(line, places)
+        line.complete = True
+        line.until_mark = MARKED_EACH
+        if line.line:
             self._held[line] = None
             self._shrink(line)
 
@@ -167,21 +168,27 @@ class Lines:
             self._held.pop(line, None)
 
     def _refill(self, line: Line) -> None:
-        start = line.prefix + line.cursor.to_bytes(8, "big")
         wanted = line.refill_tasks
-        rows = self._kv.scan(start, keys.after_prefix(line.prefix), wanted)
-        for key, row in rows:
-            sequence = keys.ready_sequence(key)
-            line.cursor = sequence + 1
-            if sequence not in self.claiming:
-                line.line.append((sequence, *split_ready_row(row)))
-                self.size += 1
-        line.complete = len(rows) < wanted
-        if not line.is_plain:
-            line.refill_tasks = min(REFILL_TASKS, wanted * 4)
-            self._held[line] = None
-            self._held.move_to_end(line)
-            self._shrink(line)
+        if line.is_plain:
+            places = read_rows(self._kv, line.prefix, line.cursor, wanted)
+            line.complete = len(places) < wanted
+            self._take_in(line, places)
+            return
+        places, line.complete = read_lane(self._kv, line.prefix, line.cursor, wanted)
+        self._take_in(line, places)
+        line.refill_tasks = min(REFILL_TASKS, wanted * 4)
+        self._held[line] = None
+        self._held.move_to_end(line)
+        self._shrink(line)
+
+    def _take_in(self, line: Line, places: list[Place]) -> None:
+        """Tasks that were read from the index, all up to the last one."""
+        claiming = self.claiming
+        found = [place for place in places if place[0] not in claiming] if claiming else places
+        line.line.extend(found)
+        self.size += len(found)
+        if places:
+            line.cursor = places[-1][0] + 1
 
     def _shrink(self, used: Line) -> None:
         while self.size > self._tasks_max and len(self._held) > 1:

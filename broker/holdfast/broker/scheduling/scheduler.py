@@ -17,7 +17,7 @@ from holdfast.broker.policies import QueuePolicy
 from holdfast.broker.scheduling.ages import Ages
 from holdfast.broker.scheduling.gates import OWN_LIMITS, UNTIL_FREED, Allowance, Gates, Name, Rules
 from holdfast.broker.scheduling.lanes import Band, Ring, Shelf
-from holdfast.broker.scheduling.lines import MARKED_EACH, PLAIN, Line, Lines, Spot
+from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Spot
 from holdfast.broker.scheduling.turns import Spares
 from holdfast.broker.scheduling.windows import (
     EVERYTHING,
@@ -35,7 +35,7 @@ from holdfast.machine.effects import FreedNames, ReadyTask
 from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
-from holdfast.machine.rows import BANDS
+from holdfast.machine.rows import BANDS, READY
 
 __all__ = ["Picked", "Scheduler"]
 
@@ -204,7 +204,7 @@ class Scheduler:
             tenant, limit_key = names
             if isinstance(source, Line):
                 place = lines.pop(source, names)
-                if source.unmarked >= MARKED_EACH:
+                if source.until_mark <= 0:
                     touched[band.priority, tenant, limit_key] = source
             else:
                 place = source
@@ -273,7 +273,7 @@ class Scheduler:
         marks = []
         for (priority, tenant, limit_key), line in touched.items():
             if line.is_plain or not line.is_spent:  # a lane that has given its last begins anew with the next task
-                line.unmarked = MARKED_EACH if line.is_plain else 0
+                line.was_marked()
                 marks.append(Mark(window.queue, version, priority, line.mark(), tenant, limit_key))
         return marks
 
@@ -396,10 +396,11 @@ class Scheduler:
         if window is None:
             return
         picked.window = window
-        for priority, place, tenant, limit_key in picked.places:
+        for spot, task in zip(picked.places, self._machine.executions(picked.task_ids), strict=True):
+            _, place, tenant, limit_key = spot
             window.lines.claiming[place[0]] = tenant, limit_key
             window.gates.adopt(tenant, limit_key)
-            if self._kv.get(keys.ready(picked.queue, priority, place[0], tenant, limit_key)) is None:
+            if task is None or task.state != READY or task.sequence != place[0]:
                 window.lines.withdrawn.add(place[0])
         window.gates.adopt_levels(picked.levels)
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from holdfast.broker.scheduling.ages import Ages, Elder
 from holdfast.broker.scheduling.gates import Gates, Name
 from holdfast.broker.scheduling.lanes import Band, Lane, Ring, Shelf, Tenant
-from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Names, Place, Spot
+from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Names, Spot
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
+from holdfast.machine.ready_rows import Place
 from holdfast.machine.rows import BANDS
 
 LOOKS = 512  # lanes that a pick may look at in vain, and a few more for each task that it finds

@@ -1,0 +1,29 @@
+"""Reads the lines of ready tasks as the state has them."""
+
+from holdfast.machine import keys
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.ready_rows import Lane, Place, split_ready_row
+
+
+def read_rows(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> list[Place]:
+    """The tasks with READY rows of their own, from a sequence on, in order. `line` is the prefix of the rows."""
+    rows = kv.scan(keys.ready_at(line, sequence), keys.after_prefix(line), limit)
+    return [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
+
+
+def read_lane(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> tuple[list[Place], bool]:
+    """The tasks of a lane with a tenant or a limit key, from a sequence on, in order; and whether these are all.
+
+    About `limit` of them: those that are in the lane's row come with the others.
+    """
+    row = kv.get(keys.lane_of_line(line))
+    if row is None:
+        return [], True
+    lane = Lane.decode(row)
+    places = [place for place in lane.places() if place[0] >= sequence]
+    if not lane.has_rows:
+        return places, True
+    further = read_rows(kv, line, max(sequence, lane.mark), limit)
+    if len(further) < limit:
+        return sorted(places + further), True
+    return sorted([place for place in places if place[0] <= further[-1][0]] + further), False
