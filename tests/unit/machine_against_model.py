@@ -39,7 +39,7 @@ from holdfast.machine.operator_entries import (
     UpdateItem,
     UpdateTasks,
 )
-from holdfast.machine.ready_lines import read_lane, read_rows
+from holdfast.machine.ready_lines import read_ages, read_lane, read_rows
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING
 from holdfast.machine.running import Running
 from tests.unit.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING, Model
@@ -236,10 +236,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
                 names = priority, *keys.lane_names(key, band)
                 line += self.lane_from(queue, names, ready_rows.Lane.decode(row).mark)
         assert [place.task_id for place in line] == self.model.line(queue)
-        start = keys.ready_age(queue, counters.age_mark)
-        aged = self.kv.scan(start, keys.after_prefix(keys.ready_age_queue(queue)), 1000)
+        aged, after = read_ages(self.kv, queue, counters.age_mark, 1000)
+        assert after is None
         by_age = sorted((place for place in line if place.lane[1:] != (b"", b"")), key=lambda place: place.sequence)
-        assert [ready_rows.Aged.decode(row).task_id for _, row in aged] == [place.task_id for place in by_age]
+        assert aged == [(place.sequence, place.task_id) for place in by_age]
         return line
 
     def lane_from(self, queue: bytes, lane: tuple[int, bytes, bytes], mark: int) -> list[Place]:

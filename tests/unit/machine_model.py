@@ -558,10 +558,7 @@ class Model:
                 for queue in self.totals
             },
             "lanes": {lane: (ready, self.lane_marks[lane]) for lane, ready in in_lanes.items()},
-            "ages": {
-                (t.new.queue, t.place): (t.id, len(t.new.envelope), t.priority, t.new.tenant, t.new.limit_key)
-                for t in aged
-            },
+            "ages": {(t.new.queue, t.place): t.id for t in aged},
             "timers": set(self._timers()),
             "dead": {(t.new.queue, t.changed_ms, id_) for id_, t in self.tasks.items() if t.state == DEAD},
             "memory": self.memory,

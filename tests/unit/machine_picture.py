@@ -107,7 +107,9 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         "lane counts": lanes,
         "lanes": {lane_of(key): (lane.ready, lane.mark) for key, lane in lane_rows(families[keys.LANE])},
         "ages": {
-            (key[1:-9], keys.ready_sequence(key)): ready_rows.Aged.decode(row) for key, row in families[keys.READY_AGE]
+            (key[1:-9], sequence): task_id
+            for key, row in families[keys.READY_AGE]
+            for sequence, task_id in ready_rows.AgePage.decode(row).tasks(keys.ready_age_number(key))
         },
         "timers": {(key[0], *keys.timed(key)) for key, _ in timed},
         "dead": {

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from holdfast.machine import entries, keys, outcomes, ready_rows, rows
+import pytest
+
+from holdfast.machine import draft, entries, keys, outcomes, ready_lines, ready_rows, rows
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     AckItem,
@@ -213,3 +215,10 @@ class Shard:
 def code(outcome: outcomes.Outcome) -> str:
     assert isinstance(outcome, Rejection), outcome
     return outcome.code
+
+
+def use_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few tasks need several rows of lanes and of ages."""
+    monkeypatch.setattr(ready_rows, "LANE_TASKS_MAX", 2)
+    for module in (ready_rows, ready_lines, draft):
+        monkeypatch.setattr(module, "AGE_PAGE_PLACES", 4)

@@ -316,7 +316,6 @@ named_rows = st.one_of(
     st.builds(rows.Letter, u64, blobs),
     st.builds(rows.Outbox, u64, u64),
     st.builds(rows.Inbox, u64),
-    st.builds(ready_rows.Aged, task_ids, u32, priorities, names, names),
     st.builds(rows.Bucket, u64, u64, u64),
     st.builds(rows.Attempts, some(attempts).map(tuple)),
     st.builds(rows.Schedule, u64, u64, u64, flags, u64, u64, task_ids, blobs),

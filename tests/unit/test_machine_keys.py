@@ -117,9 +117,9 @@ def test_lanes_of_a_priority_are_ordered_by_tenant_and_key(one: Place, other: Pl
 
 @quick
 @given(places, places)
-def test_ready_tasks_of_a_queue_are_ordered_by_age(one: Place, other: Place) -> None:
+def test_pages_of_ages_are_ordered_by_queue_and_number(one: Place, other: Place) -> None:
     assert (keys.ready_age(one[0], one[2]) < keys.ready_age(one[0], other[2])) == (one[2] < other[2])
-    assert keys.ready_sequence(keys.ready_age(one[0], one[2])) == one[2]
+    assert keys.ready_age_number(keys.ready_age(one[0], one[2])) == one[2]
     prefix = keys.ready_age_queue(other[0])
     assert (prefix <= keys.ready_age(one[0], one[2]) < keys.after_prefix(prefix)) == (one[0] == other[0])
 

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.machine import entries, keys, ready_rows, rows
+from holdfast.machine import entries, keys, rows
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Entry, Mark
 from holdfast.machine.invariants import violations
 from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, DealShares, UpdateItem, UpdateTasks
 from holdfast.machine.outcomes import Accepted, Changed, Claimed, Moved, Outcome
+from holdfast.machine.ready_lines import read_ages
 from holdfast.machine.rows import CANCELLED, READY
 from tests.unit.machine_shard import KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, code, new_task
 
@@ -58,9 +59,8 @@ def test_each_tenant_and_limit_key_of_a_priority_has_a_lane_of_its_own(shard: Sh
     band = keys.lane_band(QUEUE, 4)
     found = [keys.lane_names(key, band) for key, _ in shard.kv.scan(band, keys.after_prefix(band), 99)]
     assert found == sorted(names[1:]), "the plain lane needs no row"
-    aged = shard.kv.scan(keys.ready_age_queue(QUEUE), keys.after_prefix(keys.ready_age_queue(QUEUE)), 99)
-    assert [ready_rows.Aged.decode(row).task_id for _, row in aged] == [*(ids[pair] for pair in names[1:]), high]
-    assert ready_rows.Aged.decode(aged[-1][1]) == ready_rows.Aged(high, 8, 9, b"blue", b"disk")
+    aged = [*(ids[pair] for pair in names[1:]), high]
+    assert read_ages(shard.kv, QUEUE, 0, 99) == ([(shard.task(each).sequence, each) for each in aged], None)
 
 
 def test_a_lane_is_there_only_while_it_has_ready_tasks(shard: Shard) -> None:

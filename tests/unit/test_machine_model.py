@@ -6,7 +6,6 @@ from random import Random
 import pytest
 from hypothesis import settings
 
-from holdfast.machine import ready_rows
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY
 from tests.long import IS_LONG
@@ -19,12 +18,12 @@ from tests.unit.machine_against_model import (
     MachineAgainstModel,
 )
 from tests.unit.machine_model import PAUSE_MS
+from tests.unit.machine_shard import use_short_rows
 
 
 @pytest.fixture(autouse=True)
-def short_rows_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that lanes of a few tasks need READY rows too."""
-    monkeypatch.setattr(ready_rows, "LANE_TASKS_MAX", 2)
+def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_short_rows(monkeypatch)
 
 
 TestMachineAgainstModel = MachineAgainstModel.TestCase

@@ -1,4 +1,4 @@
-"""Lanes whose first tasks are in their row, and how lines are read."""
+"""Lanes whose first tasks are in their row, pages of ages, and how both are read."""
 
 import hypothesis.strategies as st
 import pytest
@@ -7,8 +7,8 @@ from hypothesis import given
 from holdfast.machine import keys
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
-from holdfast.machine.ready_lines import read_lane, read_rows
-from holdfast.machine.ready_rows import LANE_TASKS_MAX, Lane, Place, ready_row
+from holdfast.machine.ready_lines import read_ages, read_lane, read_oldest, read_rows
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, LANE_TASKS_MAX, AgePage, Lane, Place, ready_row
 from holdfast.machine.rows import READY
 from tests.unit.machine_shard import QUEUE, Shard
 
@@ -111,3 +111,56 @@ def test_a_task_that_is_in_the_row_and_has_one_too_is_a_violation() -> None:
     place = keys.ready(QUEUE, 4, shard.task(task_id).sequence, b"blue")
     shard.kv.write({place: ready_row(task_id, shard.task(task_id).size_bytes)})
     assert any("twice" in each for each in violations(shard.kv))
+
+
+# --- Ages ------------------------------------------------------------------------------------------------------------
+
+
+def id_of(sequence: int) -> bytes:
+    return bytes([sequence % 256]) * 16
+
+
+places_of_ages = st.integers(0, 4 * AGE_PAGE_PLACES)
+
+
+@given(st.lists(st.tuples(st.booleans(), places_of_ages), max_size=80), places_of_ages, st.integers(1, 3))
+def test_ages_are_read_in_order(steps: list[tuple[bool, int]], start: int, pages: int) -> None:
+    kv = MemoryKV()
+    ready: set[int] = set()
+    for joins, sequence in steps:
+        if joins == (sequence in ready):
+            continue
+        key = keys.ready_age(QUEUE, sequence // AGE_PAGE_PLACES)
+        page = AgePage.decode(kv.get(key) or AgePage().encode())
+        if joins:
+            ready.add(sequence)
+            page.join(sequence, id_of(sequence))
+        else:
+            ready.discard(sequence)
+            page.leave(sequence)
+        kv.write({key: page.encode() if page.ready else None})
+    expected = [(sequence, id_of(sequence)) for sequence in sorted(ready) if sequence >= start]
+    assert read_oldest(kv, QUEUE, start) == (expected[0] if expected else None)
+    found: list[tuple[int, bytes]] = []
+    at: int | None = start
+    while at is not None:
+        read, at = read_ages(kv, QUEUE, at, pages)
+        found += read
+    assert found == expected
+
+
+def test_a_page_forgets_who_has_left_only_with_the_last_one() -> None:
+    """Whether that was written in between or not: replicas do not write at the same moments."""
+    page = AgePage()
+    page.join(1, id_of(1))
+    page.join(3, id_of(3))
+    page.leave(1)
+    whole = len(page.encode())
+    page.join(1, id_of(1))
+    assert len(page.encode()) == whole, "who comes back has its place yet"
+    assert page.tasks(2) == [(2 * AGE_PAGE_PLACES + 1, id_of(1)), (2 * AGE_PAGE_PLACES + 3, id_of(3))]
+    page.leave(1)
+    page.leave(3)
+    page.join(2, id_of(2))
+    assert page.encode() == AgePage.decode(page.encode()).encode()
+    assert len(page.encode()) < whole

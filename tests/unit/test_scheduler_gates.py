@@ -175,7 +175,7 @@ def test_what_passes_an_old_task_that_is_blocked_does_not_pile_up() -> None:
         assert len(taken) == 50
         bench.finish(*taken)
     window = bench.scheduler._windows[QUEUE]
-    assert len(window.ages._line) <= 2 * ages.AGES_PAGE
+    assert len(window.ages._line) <= 2 * ages.HELD_MAX
 
 
 def test_an_allowance_takes_the_place_of_what_the_policy_says() -> None:

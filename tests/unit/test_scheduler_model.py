@@ -17,12 +17,12 @@ from holdfast.broker.policies import Limits, default_policy
 from holdfast.broker.scheduling import ages, lanes, lines, windows
 from holdfast.broker.scheduling import scheduler as scheduler_module
 from holdfast.broker.scheduling.scheduler import Picked, Scheduler
-from holdfast.machine import entries, ready_rows
+from holdfast.machine import entries
 from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry, Mark
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CLAIMED, READY, Execution
-from tests.unit.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, new_task
+from tests.unit.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, new_task, use_short_rows
 
 PLENTY = 1 << 40
 EXAMPLES = 20
@@ -309,11 +309,11 @@ def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(lines, "LANE_REFILL_TASKS", 1)
     monkeypatch.setattr(lines, "MARKED_EACH", 2)
     monkeypatch.setattr(scheduler_module, "SPARES_MAX", 3)
-    monkeypatch.setattr(ready_rows, "LANE_TASKS_MAX", 2)
+    use_short_rows(monkeypatch)
     if request.param == "all is held":
         return
-    monkeypatch.setattr(ages, "AGES_PAGE", 2)
-    monkeypatch.setattr(ages, "_HELD_MAX", 4)
+    monkeypatch.setattr(ages, "AGE_PAGES", 1)
+    monkeypatch.setattr(ages, "HELD_MAX", 4)
     monkeypatch.setattr(lanes, "LANES_PAGE", 2)
     monkeypatch.setattr(lanes, "LANES_PAGE_BEHIND_A_WIDE_ONE", 1)
     monkeypatch.setattr(lanes, "KEYS_PAGE", 1)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.scheduling import ages, lanes, lines, scheduler, windows
+from holdfast.broker.scheduling import lanes, lines, scheduler, windows
 from holdfast.broker.views import read_oldest_ready
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
 from holdfast.machine.ready_rows import Lane
 from holdfast.machine.rows import BANDS
-from tests.unit.machine_shard import QUEUE
+from tests.unit.machine_shard import QUEUE, use_short_rows
 from tests.unit.scheduling_bench import Bench, weights
 
 
@@ -293,7 +293,7 @@ def test_a_burst_of_the_oldest_leaves_the_others_their_shares() -> None:
 
 
 def test_the_oldest_is_none_that_is_on_its_way_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ages, "AGES_PAGE", 2)
+    use_short_rows(monkeypatch)
     bench = Bench()
     old = bench.enqueue(2, b"z", priority=0)
     (high,) = bench.enqueue(1, b"a", priority=9)

@@ -19,7 +19,7 @@ from holdfast.machine.entries import AGE_MARK, Claim, Entry, Mark
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
-from holdfast.machine.ready_lines import read_lane
+from holdfast.machine.ready_lines import read_lane, read_oldest
 from holdfast.machine.rows import Queue
 from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
@@ -110,7 +110,8 @@ class MarkKeeper(Background):
         many = [(lane, n) for lane, n in left.lanes.items() if n >= LANE_RAISE_AT or _is_plain(lane)][:MARKS_MAX]
         marks = self._lane_marks(queue, counters, [lane for lane, _ in many])
         if any(not _is_plain(lane) for lane in left.lanes):
-            first = self._first(keys.ready_age_queue(queue), counters.age_mark, is_empty=not any(counters.lanes))
+            oldest = read_oldest(self._kv, queue, counters.age_mark) if any(counters.lanes) else None
+            first = self._machine.meta.next_sequence if oldest is None else oldest[0]
             marks.append(Mark(queue, version, AGE_MARK, first))
         now_ms = self._now_ms()
         try:

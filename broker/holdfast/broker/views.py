@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import Aged, split_ready_row
+from holdfast.machine.ready_lines import read_oldest
+from holdfast.machine.ready_rows import split_ready_row
 from holdfast.machine.rows import (
     HAD_RESULT,
     HAS_ATTEMPTS,
@@ -137,9 +138,9 @@ def read_oldest_ready(kv: OrderedKV, name: bytes, queue: Queue) -> bytes | None:
     for priority, mark in enumerate(queue.marks):
         start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_lane(name, priority))
         heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in kv.scan(start, stop, 1)]
-    if any(queue.lanes):
-        start, stop = keys.ready_age(name, queue.age_mark), keys.after_prefix(keys.ready_age_queue(name))
-        heads += [(keys.ready_sequence(key), Aged.decode(row).task_id) for key, row in kv.scan(start, stop, 1)]
+    oldest = read_oldest(kv, name, queue.age_mark) if any(queue.lanes) else None
+    if oldest is not None:
+        heads.append(oldest)
     return min(heads)[1] if heads else None
 
 

@@ -3,7 +3,7 @@
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import Lane
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Lane
 from holdfast.machine.rows import Bucket, Execution, Meta, Queue
 from holdfast.machine.running import Running
 
@@ -11,6 +11,7 @@ QUEUES_CACHED_MAX = 10_000
 TASKS_CACHED_MAX = 8_000  # dropped all at once, so few enough for that to take no time
 COUNTS_CACHED_MAX = 10_000
 LANES_CACHED_MAX = 10_000
+AGE_PAGES_CACHED_MAX = 1_000
 LEVELS_CACHED_MAX = 10_000
 
 
@@ -18,8 +19,8 @@ class Draft:
     """Changes on top of a state, and the shard's counters."""
 
     __slots__ = (
-        "_counts", "_dirty_counts", "_dirty_lanes", "_dirty_queues", "_fetched", "_kv", "_lanes", "_level_ends",
-        "_queues", "_tasks", "effects", "meta", "now_ms", "running", "writes",
+        "_ages", "_counts", "_dirty_ages", "_dirty_counts", "_dirty_lanes", "_dirty_queues", "_fetched", "_kv",
+        "_lanes", "_level_ends", "_queues", "_tasks", "effects", "meta", "now_ms", "running", "writes",
     )  # fmt: skip
 
     def __init__(self, kv: OrderedKV) -> None:
@@ -35,6 +36,8 @@ class Draft:
         self._dirty_queues: dict[bytes, Queue] = {}
         self._lanes: dict[bytes, Lane] = {}  # by key
         self._dirty_lanes: set[bytes] = set()
+        self._ages: dict[tuple[bytes, int], AgePage] = {}  # by queue and number
+        self._dirty_ages: set[tuple[bytes, int]] = set()
         self._counts: dict[bytes, int] = {}  # by key
         self._dirty_counts: set[bytes] = set()
         self._level_ends: dict[bytes, int] = {}  # when the BUCKET rows that were written lately are forgotten, by key
@@ -130,6 +133,16 @@ class Draft:
         self._dirty_lanes.add(key)
         return lane
 
+    def age_page(self, queue: bytes, sequence: int) -> AgePage:
+        """The page with that place, for changing; its row is there only while it has ready tasks."""
+        name = queue, sequence // AGE_PAGE_PLACES
+        page = self._ages.get(name)
+        if page is None:
+            row = self._kv.get(keys.ready_age(*name))
+            page = self._ages[name] = AgePage() if row is None else AgePage.decode(row)
+        self._dirty_ages.add(name)
+        return page
+
     def count(self, key: bytes) -> int:
         """What a row counts that is there only while that is not zero."""
         count = self._counts.get(key)
@@ -167,6 +180,9 @@ class Draft:
         for key in self._dirty_lanes:
             lane = self._lanes[key]
             writes[key] = lane.encode() if lane.ready else None
+        for age in self._dirty_ages:
+            page = self._ages[age]
+            writes[keys.ready_age(*age)] = page.encode() if page.ready else None
         for key in self._dirty_counts:
             count = self._counts[key]
             writes[key] = count.to_bytes(4, "big") if count else None
@@ -176,9 +192,12 @@ class Draft:
         self._fetched = {}
         self._dirty_queues = {}
         self._dirty_lanes = set()
+        self._dirty_ages = set()
         self._dirty_counts = set()
         if len(self._lanes) > LANES_CACHED_MAX:
             self._lanes = {}
+        if len(self._ages) > AGE_PAGES_CACHED_MAX:
+            self._ages = {}
         if len(self._level_ends) > LEVELS_CACHED_MAX:
             self._level_ends = {}
         if len(self._counts) > COUNTS_CACHED_MAX:

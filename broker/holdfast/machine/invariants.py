@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import Aged, Lane, ready_row
+from holdfast.machine.ready_rows import AgePage, Lane, ready_row
 from holdfast.machine.rows import (
     BANDS,
     CANCELLED,
@@ -64,6 +64,7 @@ def violations(kv: OrderedKV) -> list[str]:
     found += _task_violations(meta, tasks)
     found += _queue_violations(kv, tasks, meta.now_ms)
     found += _lane_violations(kv, tasks, meta.now_ms)
+    found += _age_violations(kv, tasks)
     found += _unique_violations(kv, tasks)
     found += _schedule_violations(kv)
     found += _attachment_violations(kv, tasks)
@@ -85,9 +86,6 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
         if task.state == READY:
             place = task.queue, task.priority, task.sequence, task.tenant, task.limit_key
             rows[keys.ready(*place)] = ready_row(task_id, task.size_bytes)
-            if not task.is_plain:
-                aged = Aged(task_id, task.size_bytes, task.priority, task.tenant, task.limit_key)
-                rows[keys.ready_age(task.queue, task.sequence)] = aged.encode()
         elif task.state == CLAIMED:
             rows[keys.claim_expiry(task.timer_ms, task_id)] = claim_row(task.queue, task.tenant, task.limit_key)
         elif task.state in (DELAYED, RETRY_PENDING):
@@ -104,7 +102,7 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
 def _index_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
     expected = _expected_index(tasks)
     actual: dict[bytes, bytes] = {}
-    families = (keys.READY, keys.READY_AGE, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION, keys.START_BY)
+    families = (keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION, keys.START_BY)
     for family in families:
         actual.update(_family(kv, family))
     found = []
@@ -215,6 +213,21 @@ def _lane_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) 
             found.append(f"queue {name!r} counts its lanes as {queue.lanes}")
         if name in oldest and oldest[name] < queue.age_mark:
             found.append(f"queue {name!r} has a ready task at {oldest[name]} behind its age mark {queue.age_mark}")
+    return found
+
+
+def _age_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+    """The pages have just the ready tasks of lanes, each in its place, and none of them is empty."""
+    waiting = [(task_id, task) for task_id, task in tasks.items() if task.state == READY and not task.is_plain]
+    expected = {(task.queue, task.sequence, task_id) for task_id, task in waiting}
+    stored: set[tuple[bytes, int, bytes]] = set()
+    found = []
+    for key, row in _family(kv, keys.READY_AGE):
+        places = AgePage.decode(row).tasks(keys.ready_age_number(key))
+        stored |= {(key[1:-9], *place) for place in places}
+        if not places:
+            found.append(f"the page of ages {key.hex()} is empty")
+    found += [f"the ages of queue {queue!r} are wrong at {place}" for queue, place, _ in stored ^ expected]
     return found
 
 

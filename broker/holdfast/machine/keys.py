@@ -159,8 +159,13 @@ def ready_age_queue(queue: bytes) -> bytes:
     return b"%b%b\0" % (_READY_AGE, queue)
 
 
-def ready_age(queue: bytes, sequence: int) -> bytes:
-    return ready_age_queue(queue) + _pack_u64(sequence)
+def ready_age(queue: bytes, number: int) -> bytes:
+    """Of the page of that number."""
+    return ready_age_queue(queue) + _pack_u64(number)
+
+
+def ready_age_number(key: bytes) -> int:
+    return int.from_bytes(key[-8:], "big")
 
 
 def lane_queue(queue: bytes) -> bytes:

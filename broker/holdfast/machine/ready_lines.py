@@ -2,7 +2,7 @@
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import Lane, Place, split_ready_row
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Lane, Place, split_ready_row
 
 
 def read_rows(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> list[Place]:
@@ -27,3 +27,28 @@ def read_lane(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> tuple[li
     if len(further) < limit:
         return sorted(places + further), True
     return sorted([place for place in places if place[0] <= further[-1][0]] + further), False
+
+
+def read_ages(kv: OrderedKV, queue: bytes, sequence: int, pages: int) -> tuple[list[tuple[int, bytes]], int | None]:
+    """Sequences and ids of ready tasks with a tenant or a limit key, from a sequence on, the oldest first, as far as
+    they are in so many pages; and where to go on, None if there are no more pages."""
+    start = keys.ready_age(queue, sequence // AGE_PAGE_PLACES)
+    rows = kv.scan(start, keys.after_prefix(keys.ready_age_queue(queue)), pages)
+    found = []
+    number = 0
+    for key, row in rows:
+        number = keys.ready_age_number(key)
+        found += AgePage.decode(row).tasks(number)
+    if found and found[0][0] < sequence:
+        found = [task for task in found if task[0] >= sequence]
+    return found, (number + 1) * AGE_PAGE_PLACES if len(rows) == pages else None
+
+
+def read_oldest(kv: OrderedKV, queue: bytes, sequence: int) -> tuple[int, bytes] | None:
+    """The first of them."""
+    at: int | None = sequence
+    while at is not None:
+        found, at = read_ages(kv, queue, at, 1)
+        if found:
+            return found[0]
+    return None

@@ -1,7 +1,6 @@
 """The rows of ready tasks: where each waits in its line, its lane, and by age."""
 
 import struct
-from typing import NamedTuple
 
 from holdfast.machine.keys import TASK_ID_BYTES
 
@@ -74,28 +73,51 @@ class Lane:
         return Lane(ready, mark, row[_LANE.size :])
 
 
-_AGED = struct.Struct(">16sIBH")
+AGE_PAGE_PLACES = 32  # of one READY_AGE row
+
+_AGE_BITS = struct.Struct(">I")
+_AGE_BYTES = 1 + TASK_ID_BYTES
+_OFFSETS = [bytes((offset,)) for offset in range(AGE_PAGE_PLACES)]
 
 
-def aged_row(task_id: bytes, size_bytes: int, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
-    """An `Aged`, written without making one."""
-    return _AGED.pack(task_id, size_bytes, priority, len(tenant)) + tenant + limit_key
+class AgePage:
+    """The ready tasks with a tenant or a limit key in a run of places of a queue, for whoever looks for the oldest.
 
+    They come one behind the other and leave from anywhere, but often together. So one row for all of them is written
+    far less often than a row for each. Those that have left are only marked, until the last one has left.
+    """
 
-class Aged(NamedTuple):
-    """Where a ready task with a tenant or a limit key is, for whoever looks for the oldest one of all lanes."""
+    __slots__ = ("_tasks", "ready")
 
-    task_id: bytes
-    size_bytes: int
-    priority: int
-    tenant: bytes
-    limit_key: bytes
+    def __init__(self, ready: int = 0, tasks: bytes = b"") -> None:
+        self.ready = ready  # one bit for each place
+        self._tasks = tasks  # packed: place in the page and task id, also of those that have left
+
+    def join(self, sequence: int, task_id: bytes) -> None:
+        offset = sequence % AGE_PAGE_PLACES
+        self.ready |= 1 << offset
+        tasks = self._tasks
+        # A place belongs to one task for ever; it is here if the task is back.
+        if not tasks or tasks[-_AGE_BYTES] < offset or offset not in tasks[::_AGE_BYTES]:
+            self._tasks = b"%b%b%b" % (tasks, _OFFSETS[offset], task_id)
+
+    def leave(self, sequence: int) -> None:
+        self.ready &= ~(1 << sequence % AGE_PAGE_PLACES)
+        if not self.ready:
+            self._tasks = b""
+
+    def tasks(self, number: int) -> list[tuple[int, bytes]]:
+        """Sequences and ids of the ready ones, the oldest first, if this is the page of that number."""
+        start, ready, tasks = number * AGE_PAGE_PLACES, self.ready, self._tasks
+        return sorted(
+            (start + tasks[at], tasks[at + 1 : at + _AGE_BYTES])
+            for at in range(0, len(tasks), _AGE_BYTES)
+            if ready >> tasks[at] & 1
+        )
 
     def encode(self) -> bytes:
-        return aged_row(*self)
+        return _AGE_BITS.pack(self.ready) + self._tasks
 
     @staticmethod
-    def decode(row: bytes) -> "Aged":
-        task_id, size_bytes, priority, tenant_n = _AGED.unpack_from(row)
-        at = _AGED.size + tenant_n
-        return Aged(task_id, size_bytes, priority, row[_AGED.size : at], row[at:])
+    def decode(row: bytes) -> "AgePage":
+        return AgePage(_AGE_BITS.unpack_from(row)[0], row[_AGE_BITS.size :])

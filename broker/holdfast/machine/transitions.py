@@ -8,7 +8,7 @@ from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.effects import READY_TO_CLAIM, ReadyTask, Timing
 from holdfast.machine.ids import make_token
-from holdfast.machine.ready_rows import aged_row, ready_row
+from holdfast.machine.ready_rows import ready_row
 from holdfast.machine.rows import (
     CANCELLED,
     CLAIMED,
@@ -86,8 +86,7 @@ def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> N
         draft.writes[keys.ready_at(line, sequence)] = ready_row(task_id, task.size_bytes)
     if sequence < queue.age_mark:
         queue.age_mark = sequence
-    aged = aged_row(task_id, task.size_bytes, task.priority, task.tenant, task.limit_key)
-    draft.writes[keys.ready_age(task.queue, sequence)] = aged
+    draft.age_page(task.queue, sequence).join(sequence, task_id)
 
 
 def _leave_lane(draft: Draft, task: Execution, queue: Queue) -> None:
@@ -97,7 +96,7 @@ def _leave_lane(draft: Draft, task: Execution, queue: Queue) -> None:
         draft.writes[keys.ready_at(line, task.sequence)] = None
     if not lane.ready:
         queue.lanes[task.priority] -= 1
-    draft.writes[keys.ready_age(task.queue, task.sequence)] = None
+    draft.age_page(task.queue, task.sequence).leave(task.sequence)
 
 
 def _take_unique_key(draft: Draft, task_id: bytes, task: Execution) -> None:

@@ -427,9 +427,8 @@ class Scheduler:
                 band.ring = Ring(shelf, band, walks=True)
             bands.append(band)
         has_lanes = any(row.lanes)
-        ages = Ages(
-            self._kv, queue, row.age_mark if has_lanes else shelf.next_sequence(), complete=not has_lanes
-        )  # fmt: skip
+        cursor = row.age_mark if has_lanes else shelf.next_sequence()
+        ages = Ages(self._kv, self._machine, queue, cursor, complete=not has_lanes)
         gates = Gates(self._kv, self._machine, queue, self._now_ms, self._rules(queue))
         window = self._windows[queue] = Window(queue, bands, lines, shelf, ages, gates)
         return window

@@ -68,7 +68,7 @@ class Window:
     def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
         band = self.bands[BANDS - 1 - priority]
         if tenant or limit_key:
-            self.ages.came(place, priority, tenant, limit_key)
+            self.ages.came(place[0], place[1])
             ring = band.ring
             if ring is None:
                 ring = band.open_ring(self.shelf)
