@@ -131,14 +131,14 @@ def test_ages_are_read_in_order(steps: list[tuple[bool, int]], start: int, pages
         if joins == (sequence in ready):
             continue
         key = keys.ready_age(QUEUE, sequence // AGE_PAGE_PLACES)
-        page = AgePage.decode(kv.get(key) or AgePage().encode())
+        page = AgePage.decode(kv.get(key) or b"")
         if joins:
             ready.add(sequence)
             page.join(sequence, id_of(sequence))
         else:
             ready.discard(sequence)
             page.leave(sequence)
-        kv.write({key: page.encode() if page.ready else None})
+        kv.write({key: page.encode() or None})
     expected = [(sequence, id_of(sequence)) for sequence in sorted(ready) if sequence >= start]
     assert read_oldest(kv, QUEUE, start) == (expected[0] if expected else None)
     found: list[tuple[int, bytes]] = []
@@ -147,20 +147,3 @@ def test_ages_are_read_in_order(steps: list[tuple[bool, int]], start: int, pages
         read, at = read_ages(kv, QUEUE, at, pages)
         found += read
     assert found == expected
-
-
-def test_a_page_forgets_who_has_left_only_with_the_last_one() -> None:
-    """Whether that was written in between or not: replicas do not write at the same moments."""
-    page = AgePage()
-    page.join(1, id_of(1))
-    page.join(3, id_of(3))
-    page.leave(1)
-    whole = len(page.encode())
-    page.join(1, id_of(1))
-    assert len(page.encode()) == whole, "who comes back has its place yet"
-    assert page.tasks(2) == [(2 * AGE_PAGE_PLACES + 1, id_of(1)), (2 * AGE_PAGE_PLACES + 3, id_of(3))]
-    page.leave(1)
-    page.leave(3)
-    page.join(2, id_of(2))
-    assert page.encode() == AgePage.decode(page.encode()).encode()
-    assert len(page.encode()) < whole

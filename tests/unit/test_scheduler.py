@@ -256,6 +256,24 @@ def test_more_queues_than_windows(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 # --- withdrawn ------------------------------------------------------------------------------------------------
 
 
+def test_where_many_queues_are_long_each_holds_less() -> None:
+    bench = Bench(window_tasks_max=16_384)
+    names = [b"q%d" % number for number in range(100)]
+
+    def held_max() -> list[int]:
+        for name in names:
+            bench.scheduler.pick(name, 1, PLENTY)
+        return [bench.scheduler._windows[name].lines.tasks_max for name in names]
+
+    bench.shard.enqueue_all(*[new_task(queue=name) for name in names])
+    first = held_max()
+    assert first[:8] == [16_384] * 8, "a few have as much as they may"
+    assert first[-1] == scheduler_module.WINDOW_TASKS_MIN
+    assert sum(first) <= scheduler_module.FULL_WINDOWS * 16_384 + 100 * scheduler_module.WINDOW_TASKS_MIN
+    bench.scheduler.reset()
+    assert held_max() == first, "what was thrown away takes no room"
+
+
 def test_withdrawn_tasks_are_passed_over(bench: Bench) -> None:
     tasks = bench.enqueue(6)
     bench.take(2)

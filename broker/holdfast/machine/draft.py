@@ -14,6 +14,8 @@ LANES_CACHED_MAX = 10_000
 AGE_PAGES_CACHED_MAX = 1_000
 LEVELS_CACHED_MAX = 10_000
 
+LaneName = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
+
 
 class Draft:
     """Changes on top of a state, and the shard's counters."""
@@ -34,10 +36,10 @@ class Draft:
         self._fetched: dict[bytes, bytes | None] = {}  # rows as the state has them, until it changes
         self._queues: dict[bytes, Queue] = {}
         self._dirty_queues: dict[bytes, Queue] = {}
-        self._lanes: dict[bytes, Lane] = {}  # by key
-        self._dirty_lanes: set[bytes] = set()
+        self._lanes: dict[LaneName, Lane] = {}
+        self._dirty_lanes: list[Lane] = []
         self._ages: dict[tuple[bytes, int], AgePage] = {}  # by queue and number
-        self._dirty_ages: set[tuple[bytes, int]] = set()
+        self._dirty_ages: list[tuple[bytes, int, AgePage]] = []
         self._counts: dict[bytes, int] = {}  # by key
         self._dirty_counts: set[bytes] = set()
         self._level_ends: dict[bytes, int] = {}  # when the BUCKET rows that were written lately are forgotten, by key
@@ -124,23 +126,30 @@ class Draft:
             queue = self._queues[name] = Queue.decode(row)
         return queue
 
-    def lane(self, key: bytes) -> Lane:
-        """The lane of a LANE key, for reading and changing; its row is there only while it has ready tasks."""
-        lane = self._lanes.get(key)
+    def lane(self, queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> Lane:
+        """A lane, for reading and changing; its row is there only while it has ready tasks."""
+        name = queue, priority, tenant, limit_key
+        lane = self._lanes.get(name)
         if lane is None:
+            key = keys.lane(queue, priority, tenant, limit_key)
             row = self._kv.get(key)
-            lane = self._lanes[key] = Lane() if row is None else Lane.decode(row)
-        self._dirty_lanes.add(key)
+            lane = self._lanes[name] = Lane() if row is None else Lane.decode(row)
+            lane.key = key
+        if not lane.is_dirty:
+            lane.is_dirty = True
+            self._dirty_lanes.append(lane)
         return lane
 
     def age_page(self, queue: bytes, sequence: int) -> AgePage:
         """The page with that place, for changing; its row is there only while it has ready tasks."""
-        name = queue, sequence // AGE_PAGE_PLACES
-        page = self._ages.get(name)
+        number = sequence // AGE_PAGE_PLACES
+        page = self._ages.get((queue, number))
         if page is None:
-            row = self._kv.get(keys.ready_age(*name))
-            page = self._ages[name] = AgePage() if row is None else AgePage.decode(row)
-        self._dirty_ages.add(name)
+            row = self._kv.get(keys.ready_age(queue, number))
+            page = self._ages[queue, number] = AgePage() if row is None else AgePage.decode(row)
+        if not page.is_dirty:
+            page.is_dirty = True
+            self._dirty_ages.append((queue, number, page))
         return page
 
     def count(self, key: bytes) -> int:
@@ -177,12 +186,12 @@ class Draft:
         writes = self.writes
         for name, queue in self._dirty_queues.items():
             writes[keys.queue(name)] = queue.encode()
-        for key in self._dirty_lanes:
-            lane = self._lanes[key]
-            writes[key] = lane.encode() if lane.ready else None
-        for age in self._dirty_ages:
-            page = self._ages[age]
-            writes[keys.ready_age(*age)] = page.encode() if page.ready else None
+        for lane in self._dirty_lanes:
+            lane.is_dirty = False
+            writes[lane.key] = lane.encode() if lane.ready else None
+        for queue_name, number, page in self._dirty_ages:
+            page.is_dirty = False
+            writes[keys.ready_age(queue_name, number)] = page.encode() or None
         for key in self._dirty_counts:
             count = self._counts[key]
             writes[key] = count.to_bytes(4, "big") if count else None
@@ -191,8 +200,8 @@ class Draft:
         self.writes = {}
         self._fetched = {}
         self._dirty_queues = {}
-        self._dirty_lanes = set()
-        self._dirty_ages = set()
+        self._dirty_lanes = []
+        self._dirty_ages = []
         self._dirty_counts = set()
         if len(self._lanes) > LANES_CACHED_MAX:
             self._lanes = {}

@@ -183,12 +183,6 @@ def lane(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
     return b"%b%b\0%c%b\0%b" % (_LANE, queue, PRIORITY_MAX - priority, tenant, limit_key)
 
 
-@lru_cache(maxsize=4096)
-def lane_and_line(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> tuple[bytes, bytes]:
-    """The prefix of a lane's ready tasks, and its LANE key."""
-    return ready_lane(queue, priority, tenant, limit_key), lane(queue, priority, tenant, limit_key)
-
-
 def lane_of_line(line: bytes) -> bytes:
     """The LANE key of the lane whose ready tasks have this prefix."""
     return _LANE + line[1:-1]

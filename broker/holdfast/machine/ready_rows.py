@@ -4,7 +4,7 @@ import struct
 
 from holdfast.machine.keys import TASK_ID_BYTES
 
-LANE_TASKS_MAX = 8  # that the row of a lane has itself
+LANE_TASKS_MAX = 16  # that the row of a lane has itself
 
 _LANE = struct.Struct(">QQ")
 _PLACE = struct.Struct(">Q16sI")
@@ -28,12 +28,14 @@ class Lane:
     own, and there was room.
     """
 
-    __slots__ = ("_first", "mark", "ready")
+    __slots__ = ("_first", "is_dirty", "key", "mark", "ready")
 
     def __init__(self, ready: int = 0, mark: int = 0, first: bytes = b"") -> None:
         self.ready = ready
         self.mark = mark
         self._first = first  # packed, in the order in which they came
+        self.key = b""  # under which it is written
+        self.is_dirty = False  # since it was read or written
 
     @property
     def has_rows(self) -> bool:
@@ -75,49 +77,39 @@ class Lane:
 
 AGE_PAGE_PLACES = 32  # of one READY_AGE row
 
-_AGE_BITS = struct.Struct(">I")
-_AGE_BYTES = 1 + TASK_ID_BYTES
+_AGED_BYTES = 1 + TASK_ID_BYTES
 _OFFSETS = [bytes((offset,)) for offset in range(AGE_PAGE_PLACES)]
 
 
 class AgePage:
     """The ready tasks with a tenant or a limit key in a run of places of a queue, for whoever looks for the oldest.
 
-    They come one behind the other and leave from anywhere, but often together. So one row for all of them is written
-    far less often than a row for each. Those that have left are only marked, until the last one has left.
+    They come one behind the other, and often leave together. So one row for all of them is written far less often than
+    a row for each.
     """
 
-    __slots__ = ("_tasks", "ready")
+    __slots__ = ("_tasks", "is_dirty")
 
-    def __init__(self, ready: int = 0, tasks: bytes = b"") -> None:
-        self.ready = ready  # one bit for each place
-        self._tasks = tasks  # packed: place in the page and task id, also of those that have left
+    def __init__(self, tasks: bytes = b"") -> None:
+        self._tasks = tasks  # packed: place in the page and task id, in the order in which they came
+        self.is_dirty = False
 
     def join(self, sequence: int, task_id: bytes) -> None:
-        offset = sequence % AGE_PAGE_PLACES
-        self.ready |= 1 << offset
-        tasks = self._tasks
-        # A place belongs to one task for ever; it is here if the task is back.
-        if not tasks or tasks[-_AGE_BYTES] < offset or offset not in tasks[::_AGE_BYTES]:
-            self._tasks = b"%b%b%b" % (tasks, _OFFSETS[offset], task_id)
+        self._tasks = b"%b%b%b" % (self._tasks, _OFFSETS[sequence % AGE_PAGE_PLACES], task_id)
 
     def leave(self, sequence: int) -> None:
-        self.ready &= ~(1 << sequence % AGE_PAGE_PLACES)
-        if not self.ready:
-            self._tasks = b""
+        at = self._tasks[::_AGED_BYTES].index(sequence % AGE_PAGE_PLACES) * _AGED_BYTES
+        self._tasks = self._tasks[:at] + self._tasks[at + _AGED_BYTES :]
 
     def tasks(self, number: int) -> list[tuple[int, bytes]]:
-        """Sequences and ids of the ready ones, the oldest first, if this is the page of that number."""
-        start, ready, tasks = number * AGE_PAGE_PLACES, self.ready, self._tasks
-        return sorted(
-            (start + tasks[at], tasks[at + 1 : at + _AGE_BYTES])
-            for at in range(0, len(tasks), _AGE_BYTES)
-            if ready >> tasks[at] & 1
-        )
+        """Their sequences and ids, the oldest first, if this is the page of that number."""
+        start, tasks = number * AGE_PAGE_PLACES, self._tasks
+        return sorted((start + tasks[at], tasks[at + 1 : at + _AGED_BYTES]) for at in range(0, len(tasks), _AGED_BYTES))
 
     def encode(self) -> bytes:
-        return _AGE_BITS.pack(self.ready) + self._tasks
+        """Empty if there is none."""
+        return self._tasks
 
     @staticmethod
     def decode(row: bytes) -> "AgePage":
-        return AgePage(_AGE_BITS.unpack_from(row)[0], row[_AGE_BITS.size :])
+        return AgePage(row)

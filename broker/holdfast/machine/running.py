@@ -6,7 +6,6 @@ counts along: no count can leak, none costs a row with each claim, and a fail-ov
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.rows import Execution
 
 PAGE_ROWS = 1000
 
@@ -34,21 +33,11 @@ class Running:
         while rows := kv.scan(start, stop, PAGE_ROWS):
             for _, row in rows:
                 if row:
-                    self._add(*split_claim_row(row))
+                    self.came(*split_claim_row(row))
             start = rows[-1][0] + b"\0"
 
-    def came(self, task: Execution) -> None:
-        """The task was claimed."""
-        self._add(task.queue, task.tenant, task.limit_key)
-
-    def went(self, task: Execution) -> None:
-        """Its claim has ended."""
-        if task.tenant:
-            _take_one(self.tenants, (task.queue, task.tenant))
-        if task.limit_key:
-            _take_one(self.limit_keys, (task.queue, task.limit_key))
-
-    def _add(self, queue: bytes, tenant: bytes, limit_key: bytes) -> None:
+    def came(self, queue: bytes, tenant: bytes, limit_key: bytes) -> None:
+        """A task of these was claimed."""
         if tenant:
             name = queue, tenant
             self.tenants[name] = self.tenants.get(name, 0) + 1
@@ -56,8 +45,17 @@ class Running:
             name = queue, limit_key
             self.limit_keys[name] = self.limit_keys.get(name, 0) + 1
 
-
-def _take_one(counts: Counts, name: tuple[bytes, bytes]) -> None:
-    count = counts.pop(name) - 1
-    if count:
-        counts[name] = count
+    def went(self, queue: bytes, tenant: bytes, limit_key: bytes) -> None:
+        """Its claim has ended."""
+        if tenant:
+            name = queue, tenant
+            if (count := self.tenants[name]) > 1:
+                self.tenants[name] = count - 1
+            else:
+                del self.tenants[name]
+        if limit_key:
+            name = queue, limit_key
+            if (count := self.limit_keys[name]) > 1:
+                self.limit_keys[name] = count - 1
+            else:
+                del self.limit_keys[name]

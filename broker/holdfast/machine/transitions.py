@@ -43,7 +43,7 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
         if task.worker:
             draft.add_count(keys.worker(task.worker), -1)
         if task.tenant or task.limit_key:
-            draft.running.went(task)
+            draft.running.went(task.queue, task.tenant, task.limit_key)
         draft.effects.freed.setdefault(task.queue, {})[task.tenant, task.limit_key] = None
     elif state == READY:
         queue.ready -= 1
@@ -74,29 +74,29 @@ def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: 
 
 def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     """A ready task with a tenant or a limit key waits in a lane of its own, and in the line of all by age."""
-    sequence = task.sequence
-    line, key = keys.lane_and_line(task.queue, task.priority, task.tenant, task.limit_key)
-    lane = draft.lane(key)
+    name, priority, sequence, size_bytes = task.queue, task.priority, task.sequence, task.size_bytes
+    lane = draft.lane(name, priority, task.tenant, task.limit_key)
     if not lane.ready:
-        queue.lanes[task.priority] += 1
+        queue.lanes[priority] += 1
         lane.mark = sequence
     elif sequence < lane.mark:
         lane.mark = sequence
-    if not lane.join(sequence, task_id, task.size_bytes):
-        draft.writes[keys.ready_at(line, sequence)] = ready_row(task_id, task.size_bytes)
+    if not lane.join(sequence, task_id, size_bytes):
+        row = ready_row(task_id, size_bytes)
+        draft.writes[keys.ready(name, priority, sequence, task.tenant, task.limit_key)] = row
     if sequence < queue.age_mark:
         queue.age_mark = sequence
-    draft.age_page(task.queue, sequence).join(sequence, task_id)
+    draft.age_page(name, sequence).join(sequence, task_id)
 
 
 def _leave_lane(draft: Draft, task: Execution, queue: Queue) -> None:
-    line, key = keys.lane_and_line(task.queue, task.priority, task.tenant, task.limit_key)
-    lane = draft.lane(key)
-    if not lane.leave(task.sequence):
-        draft.writes[keys.ready_at(line, task.sequence)] = None
+    name, priority, sequence = task.queue, task.priority, task.sequence
+    lane = draft.lane(name, priority, task.tenant, task.limit_key)
+    if not lane.leave(sequence):
+        draft.writes[keys.ready(name, priority, sequence, task.tenant, task.limit_key)] = None
     if not lane.ready:
-        queue.lanes[task.priority] -= 1
-    draft.age_page(task.queue, task.sequence).leave(task.sequence)
+        queue.lanes[priority] -= 1
+    draft.age_page(name, sequence).leave(sequence)
 
 
 def _take_unique_key(draft: Draft, task_id: bytes, task: Execution) -> None:
@@ -203,7 +203,7 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, worker: bytes, 
     if worker:  # callers that claim without a name are not counted
         draft.add_count(keys.worker(worker), 1)
     if task.tenant or task.limit_key:
-        draft.running.came(task)
+        draft.running.came(task.queue, task.tenant, task.limit_key)
     _arm_lease(draft, task_id, task, expiry_ms)
     _enter(draft, task_id, task, CLAIMED, expiry_ms)
 

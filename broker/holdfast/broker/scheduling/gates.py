@@ -192,6 +192,23 @@ class Gates:
         self._most_in_use = 0
         return use
 
+    def are_open(self, tenant: bytes, limit_key: bytes) -> bool:
+        """Whether a task of both may be claimed, as far as that is known without a look at a rate."""
+        rules = self.rules
+        if tenant and rules.tenants_limited:
+            gate = self._tenants.get(tenant)
+            if gate is None or gate.rate is not None:
+                return False
+            if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
+                return False
+        if limit_key and rules.keys_limited:
+            gate = self._keys.get(limit_key)
+            if gate is None or gate.rate is not None:
+                return False
+            if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
+                return False
+        return True
+
     def tenant_closed(self, tenant: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
         """None if a task of the tenant may be claimed; otherwise when to look again.
 
@@ -199,22 +216,20 @@ class Gates:
         """
         if not tenant or not self.rules.tenants_limited:
             return None
-        gate = self._tenants.get(tenant) or self._tenant(tenant)
-        if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
-            return UNTIL_FREED
-        return None if gate.rate is None else self._rate_closed(gate, gate.rate, now_ms, blocked)
+        return self._closed(self._tenants.get(tenant) or self._tenant(tenant), now_ms, blocked)
 
     def key_closed(self, limit_key: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
         """The same of a limit key."""
         if not limit_key or not self.rules.keys_limited:
             return None
-        gate = self._keys.get(limit_key) or self._key(limit_key)
+        return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
+
+    def _closed(self, gate: Gate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
         if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
             return UNTIL_FREED
-        return None if gate.rate is None else self._rate_closed(gate, gate.rate, now_ms, blocked)
-
-    def _rate_closed(self, gate: Gate, rate: Rate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
-        bucket = self._bucket(gate, rate, now_ms)
+        if gate.rate is None:
+            return None
+        bucket = self._bucket(gate, gate.rate, now_ms)
         if bucket.available(now_ms):
             return None
         until_ms = bucket.ready_at_ms(now_ms)

@@ -145,7 +145,7 @@ class Keys(Turns[Lane]):
 
     def is_spent(self) -> bool:
         """Whether the tenant has no task left. If it had several lanes it may not be seen at once."""
-        if self._after is not None or self.lost or len(self.known) - len(self.idle) > 1:
+        if self.walk_after is not None or self.lost or len(self.known) - len(self.idle) > 1:
             return False
         for waiting in (self.due, self.served, self.aside):
             for lane in waiting.values():
@@ -155,20 +155,13 @@ class Keys(Turns[Lane]):
     @property
     def takes_turns(self) -> bool:
         """Whether there may be more than one lane. The only one stays where it is."""
-        return len(self.known) > 1 or self._after is not None
-
-    def sole(self) -> Lane | None:
-        """The only lane, if it is not blocked."""
-        if len(self.known) > 1 or self._after is not None or self.aside:
-            return None
-        for lane in self.known.values():
-            return lane
-        return None
+        return len(self.known) > 1 or self.walk_after is not None
 
     def add(self, name: bytes) -> Lane | None:
-        sole = self.sole()
-        if sole is not None and sole.name == self.last and self.due.pop(sole.name, None) is not None:
-            self.served[sole.name] = sole  # it has had a turn, which nobody noted while it was alone
+        if not self.takes_turns:
+            for lane in self.known.values():
+                if lane.name == self.last and self.due.pop(lane.name, None) is not None:
+                    self.served[lane.name] = lane  # it has had a turn, which nobody noted while it was alone
         return super().add(name)
 
     def finish_turn(self, item: Lane) -> None:
@@ -382,23 +375,28 @@ class Ring(Turns[Tenant]):
 
     def _rested(self, item: Tenant) -> None:
         item.debt = 0  # it is forgotten with the last task
-        self.shelf.lanes -= item.keys.active
+        held = item.keys
+        self.shelf.lanes -= len(held.known) - len(held.idle)
 
     def _returned(self, item: Tenant) -> None:
         held = item.keys
-        held.begin_again()
-        self.shelf.lanes += held.active
+        if held.takes_turns:
+            held.begin_again()
+        self.shelf.lanes += len(held.known) - len(held.idle)
 
     def wake(self, name: bytes) -> None:
-        item = self.idle.get(name)
+        item = self.idle.pop(name, None)
         if item is None:
             return
-        super().wake(name)
+        self._spares.left += 1
+        self._returned(item)
         if item is self.holder:
             assert isinstance(self.due, OrderedDict)
+            self.due[name] = item
             self.due.move_to_end(name, last=False)  # its turn goes on
         else:
             item.credit = 0
+            (self.served if name in self._gone else self.due)[name] = item
 
     def forget_idle(self) -> None:
         for tenant in self.known.values():

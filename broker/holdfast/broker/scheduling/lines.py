@@ -89,11 +89,11 @@ class Line:
 class Lines:
     """What all lines of a queue have together: how many tasks they hold, and which are on their way to a claim."""
 
-    __slots__ = ("_held", "_kv", "_tasks_max", "claiming", "size", "withdrawn")
+    __slots__ = ("_held", "_kv", "claiming", "size", "tasks_max", "withdrawn")
 
     def __init__(self, kv: OrderedKV, tasks_max: int) -> None:
         self._kv = kv
-        self._tasks_max = tasks_max
+        self.tasks_max = tasks_max
         self.size = 0  # tasks held in the lines
         self.claiming: dict[int, Names] = {}  # sequences on their way to a claim, and whose they are
         self.withdrawn: set[int] = set()  # those among them that are no longer ready
@@ -101,7 +101,7 @@ class Lines:
         self._held: OrderedDict[Line, None] = OrderedDict()
 
     def has_room_for(self, tasks: int) -> bool:
-        return self.size + tasks <= self._tasks_max
+        return self.size + tasks <= self.tasks_max
 
     def head(self, line: Line) -> Place | None:
         """The first task of a line that is still ready."""
@@ -139,7 +139,7 @@ class Lines:
         """The task became ready."""
         if place[0] < line.cursor:
             self.take_back(line, place)
-        elif line.complete and self.size < self._tasks_max:
+        elif line.complete and self.size < self.tasks_max:
             line.line.append(place)
             line.cursor = place[0] + 1
             self.size += 1
@@ -152,7 +152,7 @@ class Lines:
         """The task is ready again, in its old place."""
         if place[0] >= line.cursor:
             line.complete = False  # the line was rewound meanwhile and reads it from the index again
-        elif self.size < self._tasks_max:
+        elif self.size < self.tasks_max:
             heapq.heappush(line.returned, place)
             self.size += 1
             if not line.is_plain:
@@ -191,7 +191,7 @@ class Lines:
             line.cursor = places[-1][0] + 1
 
     def _shrink(self, used: Line) -> None:
-        while self.size > self._tasks_max and len(self._held) > 1:
+        while self.size > self.tasks_max and len(self._held) > 1:
             line, _ = self._held.popitem(last=False)
             if line is used:
                 self._held[line] = None

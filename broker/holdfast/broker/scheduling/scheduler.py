@@ -40,6 +40,8 @@ from holdfast.machine.rows import BANDS, READY
 __all__ = ["Picked", "Scheduler"]
 
 WINDOWS_MAX = 10_000
+FULL_WINDOWS = 16  # so many times what one queue may hold in memory is shared among all of them
+WINDOW_TASKS_MIN = 1024  # of each, however many there are
 SPARES_MAX = 20_000
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
 
@@ -72,6 +74,7 @@ class Scheduler:
         self._allowance = allowance
         self._wake_at = wake_at
         self._windows: dict[bytes, Window] = {}
+        self._room_tasks = FULL_WINDOWS * window_tasks_max
         self._spares = Spares(SPARES_MAX)
         self._wakes: list[tuple[int, bytes, Name]] = []  # a heap: when, queue and what a rate lets through then
         self.unfinished: set[bytes] = set()  # queues whose last pick stopped looking before it had seen all
@@ -234,6 +237,10 @@ class Scheduler:
 
     def _top(self, window: Window, first: int, now_ms: int, blocked: dict[Name, int]) -> tuple[int, Found | None]:
         """The next task by priority and turns, from the band in place `first` on, and in which place it was found."""
+        band = window.bands[first]
+        lane = None if band.ring is None else window.lane_at_once(band.ring)
+        if lane is not None and lane.line is not None:
+            return first, (band, lane.names, lane.line, lane)
         looks = window.shelf.looks
         for at in range(first, BANDS):
             found = self._in_band(window, at, now_ms, blocked)
@@ -387,6 +394,7 @@ class Scheduler:
     def reset(self) -> None:
         """Throws everything away, claims on their way included: their entries will never be applied."""
         self._windows.clear()
+        self._room_tasks = FULL_WINDOWS * self._window_tasks_max
         self._wakes.clear()
         self.unfinished.clear()
 
@@ -416,7 +424,12 @@ class Scheduler:
             return None
         if len(self._windows) >= WINDOWS_MAX:
             self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
-        lines = Lines(self._kv, self._window_tasks_max)
+            self._room_tasks = FULL_WINDOWS * self._window_tasks_max
+            self._room_tasks -= sum(window.lines.tasks_max for window in self._windows.values())
+        # Mostly a few queues are long. Where many are, each holds less: what is not held is read when its turn comes.
+        tasks_max = min(self._window_tasks_max, max(WINDOW_TASKS_MIN, self._room_tasks // 4))
+        self._room_tasks -= tasks_max
+        lines = Lines(self._kv, tasks_max)
         shelf = Shelf(self._kv, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
         bands = []
         for priority in range(BANDS - 1, -1, -1):

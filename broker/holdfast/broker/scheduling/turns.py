@@ -54,8 +54,8 @@ class Turns(Generic[T]):
     """Subclasses read the index and make what is in it."""
 
     __slots__ = (
-        "_after", "_aside_max", "_forgot", "_gone", "_held_max", "_spares", "_stays", "aside", "barren", "due", "idle",
-        "known", "lost", "served",
+        "_aside_max", "_forgot", "_gone", "_held_max", "_spares", "_stays", "aside", "barren", "due", "idle", "known",
+        "lost", "served", "walk_after",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +80,7 @@ class Turns(Generic[T]):
         self.idle: dict[bytes, T] = {}  # these have nothing
         self._spares = spares
         self._gone: set[bytes] = set()  # who had its turn in this cycle and nothing more to give
-        self._after = walk_from  # where the walk goes on; None: it rests
+        self.walk_after = walk_from  # where the walk goes on; None: it rests
         self._forgot = bool(walk_from)  # something was forgotten that only another walk finds
         self.barren = 0  # how many walks have ended since somebody gave something in his turn
         self.lost = False  # something blocked was forgotten: no walk is needed until it may be open
@@ -113,7 +113,7 @@ class Turns(Generic[T]):
 
     @property
     def rests(self) -> bool:
-        return self._after is None
+        return self.walk_after is None
 
     def current(self, looks: Looks) -> T | None:
         """Whose turn it is. None if all are blocked or nobody is there, and while it does not rest, as far as is known:
@@ -121,8 +121,8 @@ class Turns(Generic[T]):
         while True:
             for item in self.due.values():
                 return item
-            if self._after is not None and looks.left > 0:
-                looks.left -= 1 + self._walk(self._after)
+            if self.walk_after is not None and looks.left > 0:
+                looks.left -= 1 + self._walk(self.walk_after)
             elif self.served:
                 self.due, self.served = self.served, self.due
                 self._gone.clear()
@@ -133,12 +133,12 @@ class Turns(Generic[T]):
         """Whose turn it was waits for the next one."""
         del self.due[item.name]
         self.served[item.name] = item
-        if self._after is not None and len(self.served) > self._held_max:
+        if self.walk_after is not None and len(self.served) > self._held_max:
             self.forget_one()
 
     def may_end(self, item: T) -> bool:
         """Whether `end` may be called for one that has nothing more to give."""
-        return self._after is None and item.name != self._stays
+        return self.walk_after is None and item.name != self._stays
 
     def end(self, item: T) -> None:
         """Whose turn it was has given its last."""
@@ -151,7 +151,7 @@ class Turns(Generic[T]):
         """Whose turn it was has nothing more."""
         name = item.name
         del self.due[name]
-        if self._after is None and self._spares.left > 0 and name != self._stays:
+        if self.walk_after is None and self._spares.left > 0 and name != self._stays:
             self._spares.left -= 1
             self.idle[name] = item
             self._rested(item)
@@ -190,8 +190,8 @@ class Turns(Generic[T]):
     def walk_again(self) -> None:
         """There may be something in the index that is not held."""
         self.lost = False
-        if self._after is None:
-            self._after = b""
+        if self.walk_after is None:
+            self.walk_after = b""
         else:
             self._forgot = True
 
@@ -211,17 +211,17 @@ class Turns(Generic[T]):
         self.idle.clear()
 
     def _may_hold(self) -> bool:
-        if self._after is None and len(self.known) - len(self.idle) >= self._held_max:
-            self._after = b""
-        return self._after is None
+        if self.walk_after is None and len(self.known) - len(self.idle) >= self._held_max:
+            self.walk_after = b""
+        return self.walk_after is None
 
     def forget_one(self) -> bool:
         """Forgets who was served the longest ago; the walk meets it again."""
         for name in self.served:
             if name != self._stays:
                 self._forgot = True
-                if self._after is None:
-                    self._after = b""
+                if self.walk_after is None:
+                    self.walk_after = b""
                 self._forget(self.served.pop(name))
                 return True
         return self._lose_one()
@@ -241,13 +241,13 @@ class Turns(Generic[T]):
 
     def _walk(self, after: bytes) -> int:
         page = self._read(after)
-        self._after = page.after
+        self.walk_after = page.after
         self._meet(name for name in page.names if name != self._stays or name not in self.known)
         self._read_up()
         if page.after is None:
             self.barren += 1
             if self._forgot:
-                self._after = b""
+                self.walk_after = b""
                 self._forgot = False
                 if self._stays is not None and self._stays in self.served:  # once in each cycle, as everybody
                     self._meet([self._stays])
