@@ -48,7 +48,7 @@ class Sizes:
     map_queues: int
     starts: int  # of a router
     limit_tasks: int  # per turn
-    limit_turns: int  # of each kind of queue
+    limit_turns: int  # of all kinds of queues
     tenants: int
     tenant_turns: int
     storm_tasks: int  # due, or with a lease that ends, at the same moment
@@ -76,7 +76,7 @@ FULL = Sizes(
     map_queues=10_000,
     starts=5,
     limit_tasks=30_000,
-    limit_turns=5,
+    limit_turns=4,
     tenants=100_000,
     tenant_turns=3,
     storm_tasks=1_000_000,

@@ -62,7 +62,9 @@ KINDS = (
     Kind("everything, a lane for each task", _EVERYTHING, TENANTS, PRIORITIES, LIMIT_KEYS, limit_keys_mixed=True),
 )
 _LIMITED = KINDS[1:]
-RUNS = 2 * len(_LIMITED) + 1  # of a turn
+# Of a turn, each between two plain ones. What the aim is for comes more often: single runs differ much.
+_ORDER = (KINDS[1], TOGETHER, KINDS[2], KINDS[3], TOGETHER, KINDS[4], KINDS[6], TOGETHER)
+RUNS = 2 * len(_ORDER) + 1
 
 _COST = f"cost of {TOGETHER.name}"
 AIMS = (
@@ -76,23 +78,25 @@ AIMS = (
 
 
 async def measure(bench: Bench) -> Measured:
-    """Each turn has every kind of queue once, between two plain ones, with whose mean it is compared: what a kind
-    leaves to do for those after it, and what the machine does meanwhile, must not count for one of the two only."""
+    """Each run is compared with the mean of the plain ones before and after it: what a kind leaves to do for those
+    after it, and what the machine does meanwhile, must not count for one of the two only."""
     measured = Measured()
     turns = bench.sizes.limit_turns
+
+    def note(run: FleetRun, figures: dict[str, float]) -> None:
+        measured.add(run.measured)
+        measured.add(Measured(figures={name: [value] for name, value in figures.items()}))
+
     async with bench.server() as server:
         for turn in range(turns):
-            plain = [await _live(bench, server, PLAIN, f"turn-{turn}-plain-0")]
-            figures: dict[str, float] = {}
-            for at, kind in enumerate(_LIMITED, 1):
+            before = await _live(bench, server, PLAIN, f"turn-{turn}-plain-0")
+            note(before, _figures_of(PLAIN, before))
+            for at, kind in enumerate(_ORDER, 1):
                 run = await _live(bench, server, kind, f"turn-{turn}-{at}")
-                plain.append(await _live(bench, server, PLAIN, f"turn-{turn}-plain-{at}"))
-                figures |= _figures_of(kind, run) | _costs_of(kind, run, plain[-2:])
-                measured.add(run.measured)
-            for run in plain:
-                measured.add(run.measured)
-                measured.add(Measured(figures={name: [value] for name, value in _figures_of(PLAIN, run).items()}))
-            measured.add(Measured(figures={name: [value] for name, value in figures.items()}))
+                after = await _live(bench, server, PLAIN, f"turn-{turn}-plain-{at}")
+                note(run, _figures_of(kind, run) | _costs_of(kind, run, (before, after)))
+                note(after, _figures_of(PLAIN, after))
+                before = after
         await server.stop()
     measured.counts = {"succeeded": turns * RUNS * bench.sizes.limit_tasks}
     return measured

@@ -151,6 +151,10 @@ class Machine:
         """Of tasks, None for those that are not known. Between commits, for reading only and at once."""
         return self._draft.peek_executions(task_ids)
 
+    def execution(self, task_id: bytes) -> Execution | None:
+        """Of a task that is about to be claimed: it is kept at hand. For reading only."""
+        return self._draft.execution(task_id)
+
     def worker_claims(self, name: bytes) -> int:
         """How many claims a worker holds."""
         return self._draft.count(worker(name))

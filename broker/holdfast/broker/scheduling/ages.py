@@ -95,7 +95,7 @@ class Ages:
             held = islice(self._line, known, None)
 
     def _elder(self, sequence: int, task_id: bytes) -> Elder | None:
-        task = self._machine.executions([task_id])[0]
+        task = self._machine.execution(task_id)
         if task is None or task.state != READY or task.sequence != sequence:
             return None
         return Elder((sequence, task_id, task.size_bytes), task.priority, task.tenant, task.limit_key)

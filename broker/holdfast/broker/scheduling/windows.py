@@ -291,7 +291,8 @@ class Window:
 
     def oldest(self, now_ms: int) -> Found | None:
         """Where the oldest ready task is that is not blocked; None if there is none among the first."""
-        heads = [(head[0], band) for band in self.bands if (head := self.lines.head(band.line)) is not None]
+        waiting = [band for band in self.bands if not band.line.is_spent]
+        heads = [(head[0], band) for band in waiting if (head := self.lines.head(band.line)) is not None]
         plain = min(heads, key=lambda head: head[0]) if heads else None
         gates = self.gates
         for elder in self.ages.elders(self.lines.claiming, ELDERS_MAX) if self.rings else ():
