@@ -267,7 +267,7 @@ def test_up_starts_all_and_down_stops_exactly_that(stage: Stage) -> None:
     assert stopped is not None
     assert set(pids(stopped).values()) == {None}
     assert stopped.killed == ()
-    assert not listens(report.router.address)
+    assert not any(local_processes.identify(pid) for pid in pids(report).values() if pid)
     assert stage.said[-5:] == [f"{name} is stopped." for name in ("router", "n1", "n2", "n3", "etcd")]
     assert stage.down() is not None, "doing it twice does no harm"
 
@@ -344,8 +344,7 @@ def test_if_a_server_ends_all_that_was_started_is_stopped(stage: Stage) -> None:
     assert failed.value.log_lines[-1] == "it has no disk"
     report = local.look(stage.directory)
     assert report is not None
-    assert set(pids(report).values()) == {None}
-    assert not any(listens(server.address) for server in report.servers)
+    assert set(pids(report).values()) == {None}  # their ports say nothing: others may have taken them since
     stage.how.clear()
     assert all(stage.up().servers), "the same directory can be used again"
 
