@@ -260,7 +260,7 @@ class Validator:
         priority = PRIORITY_DEFAULT
         if spec.HasField("priority"):
             priority = _number(spec.priority, "priority", 0, PRIORITY_MAX)
-        tenant, request_id = spec.tenant, spec.request_id
+        tenant, limit_key, request_id = spec.tenant, spec.limit_key, spec.request_id
         max_attempts, max_claims = self._budgets(spec, policy)
         return NewTask(
             queue,
@@ -274,7 +274,7 @@ class Validator:
             self._result_ttl_ms(spec, policy, delay_ms_max),
             spec.SerializeToString(),
             spec.type.encode(),
-            _name(spec.limit_key, "limit_key") if spec.limit_key else b"",
+            _name(limit_key, "limit_key") if limit_key else b"",
             _text(spec.unique_key, "unique_key") if spec.unique_key else b"",
             self._flags(spec, delay_ms_max),
             self._timeout_ms(spec, policy),

@@ -56,7 +56,10 @@ class Lane:
         first = self._first
         self.ready -= 1
         wanted = sequence.to_bytes(8, "big")
-        for at in range(0, len(first), _PLACE.size):
+        if first.startswith(wanted):  # as a rule
+            self._first = first[_PLACE.size :]
+            return True
+        for at in range(_PLACE.size, len(first), _PLACE.size):
             if first.startswith(wanted, at):
                 self._first = first[:at] + first[at + _PLACE.size :]
                 return True
@@ -98,8 +101,12 @@ class AgePage:
         self._tasks = b"%b%b%b" % (self._tasks, _OFFSETS[sequence % AGE_PAGE_PLACES], task_id)
 
     def leave(self, sequence: int) -> None:
-        at = self._tasks[::_AGED_BYTES].index(sequence % AGE_PAGE_PLACES) * _AGED_BYTES
-        self._tasks = self._tasks[:at] + self._tasks[at + _AGED_BYTES :]
+        tasks, offset = self._tasks, sequence % AGE_PAGE_PLACES
+        if tasks[0] == offset:
+            self._tasks = tasks[_AGED_BYTES:]
+        else:
+            at = tasks[::_AGED_BYTES].index(offset) * _AGED_BYTES
+            self._tasks = tasks[:at] + tasks[at + _AGED_BYTES :]
 
     def tasks(self, number: int) -> list[tuple[int, bytes]]:
         """Their sequences and ids, the oldest first, if this is the page of that number."""

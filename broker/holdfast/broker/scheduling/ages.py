@@ -33,7 +33,7 @@ class Ages:
     What is taken or withdrawn only leaves `_live`; its place is passed over when it comes to the head.
     """
 
-    __slots__ = ("_complete", "_cursor", "_kv", "_line", "_live", "_machine", "_queue", "_returned")
+    __slots__ = ("_complete", "_cursor", "_kv", "_line", "_live", "_machine", "_queue", "_returned", "went")
 
     def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, cursor: int, *, complete: bool) -> None:
         self._kv = kv
@@ -44,6 +44,7 @@ class Ages:
         self._line: deque[Aged] = deque()
         self._returned: list[Aged] = []  # a heap
         self._live: set[int] = set()
+        self.went = self._live.discard  # a task was picked or withdrawn, by its sequence
 
     def came(self, sequence: int, task_id: bytes) -> None:
         """A task became ready, or is ready again."""
@@ -59,10 +60,6 @@ class Ages:
             self._cursor = sequence + 1
         else:
             self._complete = False
-
-    def went(self, sequence: int) -> None:
-        """The task was picked or withdrawn."""
-        self._live.discard(sequence)
 
     def pass_over(self, sequence: int) -> None:
         """Nothing before this place is ready."""

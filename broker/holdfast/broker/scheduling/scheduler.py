@@ -197,7 +197,8 @@ class Scheduler:
         share_percent = gates.rules.oldest_share_percent
         while len(places) < tasks_max and (room > 0 or not places):
             found: Found | None = None
-            if (window.picks + 1) * share_percent % 100 < share_percent:  # spread evenly: with 10, every tenth pick
+            picks = window.picks + 1
+            if picks * share_percent % 100 < share_percent:  # spread evenly: with 10, every tenth pick
                 found = window.oldest(now_ms) or self._in_next_band(window, now_ms, blocked)
             if found is None:
                 first, found = self._top(window, first, now_ms, blocked)
@@ -216,7 +217,7 @@ class Scheduler:
                 window.finish_turn(band, lane)
             else:
                 window.gave_out_of_turn(band, tenant)
-            window.picks += 1
+            window.picks = picks
             looks.left += LOOKS_PER_TASK
             if tenant or limit_key:
                 went(place[0])

@@ -291,7 +291,7 @@ class Window:
 
     def oldest(self, now_ms: int) -> Found | None:
         """Where the oldest ready task is that is not blocked; None if there is none among the first."""
-        waiting = [band for band in self.bands if not band.line.is_spent]
+        waiting = [band for band in self.bands if band.line.line or band.line.returned or not band.line.complete]
         heads = [(head[0], band) for band in waiting if (head := self.lines.head(band.line)) is not None]
         plain = min(heads, key=lambda head: head[0]) if heads else None
         gates = self.gates
