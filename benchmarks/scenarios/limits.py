@@ -63,7 +63,8 @@ KINDS = (
 )
 _LIMITED = KINDS[1:]
 # Of a turn, each between two plain ones. What the aim is for comes more often: single runs differ much.
-_ORDER = (KINDS[1], TOGETHER, KINDS[2], KINDS[3], TOGETHER, KINDS[4], KINDS[6], TOGETHER)
+_OTHERS = [kind for kind in _LIMITED if kind is not TOGETHER]
+_ORDER = [run for at, kind in enumerate(_OTHERS) for run in ((kind,) if at % 2 else (kind, TOGETHER))]
 RUNS = 2 * len(_ORDER) + 1
 
 _COST = f"cost of {TOGETHER.name}"

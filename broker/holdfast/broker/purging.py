@@ -13,12 +13,11 @@ from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, Cancel
 from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.outcomes import Moved
-from holdfast.machine.ready_rows import LANE_TASKS_MAX, Lane, split_ready_row
+from holdfast.machine.ready_rows import Lane, split_ready_row
 from holdfast.machine.rows import CANCELLED
 from holdfast.proto.v1 import queues_pb2 as pb
 
 DUE, READY, LANES = PHASES = "due", "ready", "lanes"
-LANES_PAGE = ENTRY_ITEMS_MAX // LANE_TASKS_MAX
 
 
 class Purging:
@@ -69,11 +68,19 @@ class Purging:
         return found, rows[-1][0][len(prefix) :] if len(rows) == ENTRY_ITEMS_MAX else b""
 
     def _lanes_page(self, queue: bytes, after: bytes) -> tuple[list[bytes], bytes]:
+        """As many lanes as fit: most have a task or two."""
         prefix = keys.lane_queue(queue)
         start = prefix + after + b"\0" if after else prefix
-        rows = self._shard.kv.scan(start, keys.after_prefix(prefix), LANES_PAGE)
-        found = [task_id for _, row in rows for _, task_id, _ in Lane.decode(row).places()]
-        return found, rows[-1][0][len(prefix) :] if len(rows) == LANES_PAGE else b""
+        rows = self._shard.kv.scan(start, keys.after_prefix(prefix), ENTRY_ITEMS_MAX)
+        found: list[bytes] = []
+        last = b""
+        for key, row in rows:
+            places = Lane.decode(row).places()
+            if len(found) + len(places) > ENTRY_ITEMS_MAX:
+                return found, last
+            found += [task_id for _, task_id, _ in places]
+            last = key[len(prefix) :]
+        return found, last if len(rows) == ENTRY_ITEMS_MAX else b""
 
     async def _cancel(self, queue: bytes, task_ids: list[bytes]) -> int:
         """A task that was claimed since goes on running."""
