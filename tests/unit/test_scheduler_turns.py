@@ -84,6 +84,20 @@ def test_limit_keys_take_turns_within_their_tenant() -> None:
     assert bench.lanes(10) == ["a/x", "b", "a/y", "b", "a/x", "b", "a/y", "b", "a/x", "a/x"]
 
 
+def test_a_turn_goes_on_also_for_one_that_gave_its_last_in_this_round_before() -> None:
+    """As when it was forgotten since and met again."""
+    bench = Bench(tenants=weights(a=3))
+    bench.enqueue(1, b"a")
+    bench.enqueue(9, b"b")
+    assert bench.lanes() == ["a"]
+    ring = bench.scheduler._windows[QUEUE].band(4).ring
+    assert ring is not None
+    assert ring.holder is ring.idle[b"a"]
+    ring._gone.add(b"a")
+    bench.enqueue(1, b"a")
+    assert bench.lanes(2) == ["a", "b"]
+
+
 def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks() -> None:
     bench = Bench()
     bench.enqueue(2)

@@ -48,14 +48,12 @@ class Running:
     def went(self, queue: bytes, tenant: bytes, limit_key: bytes) -> None:
         """Its claim has ended."""
         if tenant:
-            name = queue, tenant
-            if (count := self.tenants[name]) > 1:
-                self.tenants[name] = count - 1
-            else:
-                del self.tenants[name]
+            _take_one(self.tenants, (queue, tenant))
         if limit_key:
-            name = queue, limit_key
-            if (count := self.limit_keys[name]) > 1:
-                self.limit_keys[name] = count - 1
-            else:
-                del self.limit_keys[name]
+            _take_one(self.limit_keys, (queue, limit_key))
+
+
+def _take_one(counts: Counts, name: tuple[bytes, bytes]) -> None:
+    count = counts.pop(name) - 1
+    if count:
+        counts[name] = count

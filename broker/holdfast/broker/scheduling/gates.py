@@ -122,6 +122,10 @@ class Gate:
         self.bucket: Bucket | None = None  # once the rate was asked for
         self.coming = 0  # claims on their way
 
+    def is_full(self) -> bool:
+        """Whether the cap has no room."""
+        return self.cap > 0 and self.running.get(self.full_name, 0) + self.coming >= self.cap
+
 
 class Gates:
     """The gates of one queue."""
@@ -197,16 +201,11 @@ class Gates:
         rules = self.rules
         if tenant and rules.tenants_limited:
             gate = self._tenants.get(tenant)
-            if gate is None or gate.rate is not None:
-                return False
-            if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
+            if gate is None or gate.rate is not None or gate.is_full():
                 return False
         if limit_key and rules.keys_limited:
             gate = self._keys.get(limit_key)
-            if gate is None or gate.rate is not None:
-                return False
-            if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
-                return False
+            return gate is not None and gate.rate is None and not gate.is_full()
         return True
 
     def tenant_closed(self, tenant: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
@@ -225,7 +224,7 @@ class Gates:
         return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
 
     def _closed(self, gate: Gate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
-        if gate.cap and gate.running.get(gate.full_name, 0) + gate.coming >= gate.cap:
+        if gate.is_full():
             return UNTIL_FREED
         if gate.rate is None:
             return None
@@ -243,15 +242,14 @@ class Gates:
         """One more is on its way to a claim, after its gates were found open; `take_of_queue` comes for all of them."""
         rules = self.rules
         if tenant and rules.tenants_limited:
-            gate = self._tenants.get(tenant) or self._tenant(tenant)
-            gate.coming += 1
-            if gate.rate is not None:
-                self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
+            self._take(self._tenants.get(tenant) or self._tenant(tenant), now_ms)
         if limit_key and rules.keys_limited:
-            gate = self._keys.get(limit_key) or self._key(limit_key)
-            gate.coming += 1
-            if gate.rate is not None:
-                self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
+            self._take(self._keys.get(limit_key) or self._key(limit_key), now_ms)
+
+    def _take(self, gate: Gate, now_ms: int) -> None:
+        gate.coming += 1
+        if gate.rate is not None:
+            self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
 
     def take_of_queue(self, count: int, now_ms: int) -> None:
         """So many more are on their way, no more than there was room for just now."""

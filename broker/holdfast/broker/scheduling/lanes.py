@@ -138,14 +138,9 @@ class Keys(Turns[Lane]):
                 names = names[at:] + names[:at]
             self._meet(names)
 
-    @property
-    def active(self) -> int:
-        """How many lanes are not idle."""
-        return len(self.known) - len(self.idle)
-
     def is_spent(self) -> bool:
         """Whether the tenant has no task left. If it had several lanes it may not be seen at once."""
-        if self.walk_after is not None or self.lost or len(self.known) - len(self.idle) > 1:
+        if self.walk_after is not None or self.lost or self.active > 1:
             return False
         for waiting in (self.due, self.served, self.aside):
             for lane in waiting.values():
@@ -248,12 +243,11 @@ class Ring(Turns[Tenant]):
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing but the plain lane, if at all."""
-        active = len(self.known) - len(self.idle)
-        if not self.rests or self.lost or active > 1:
+        if not self.rests or self.lost or self.active > 1:
             return False
         tenant = self.known.get(b"")
         if tenant is None:
-            return not active
+            return not self.active
         held = tenant.keys
         return not self.aside and held.rests and not held.lost and held.active <= (b"" in held.known)
 
@@ -375,28 +369,24 @@ class Ring(Turns[Tenant]):
 
     def _rested(self, item: Tenant) -> None:
         item.debt = 0  # it is forgotten with the last task
-        held = item.keys
-        self.shelf.lanes -= len(held.known) - len(held.idle)
+        self.shelf.lanes -= item.keys.active
 
     def _returned(self, item: Tenant) -> None:
         held = item.keys
         if held.takes_turns:
             held.begin_again()
-        self.shelf.lanes += len(held.known) - len(held.idle)
+        self.shelf.lanes += held.active
+        if item is not self.holder:
+            item.credit = 0
 
     def wake(self, name: bytes) -> None:
-        item = self.idle.pop(name, None)
-        if item is None:
-            return
-        self._spares.left += 1
-        self._returned(item)
-        if item is self.holder:
+        goes_on = self.holder is not None and self.idle.get(name) is self.holder
+        if goes_on:
+            self._gone.discard(name)  # its turn is not over
+        super().wake(name)
+        if goes_on:
             assert isinstance(self.due, OrderedDict)
-            self.due[name] = item
-            self.due.move_to_end(name, last=False)  # its turn goes on
-        else:
-            item.credit = 0
-            (self.served if name in self._gone else self.due)[name] = item
+            self.due.move_to_end(name, last=False)
 
     def forget_idle(self) -> None:
         for tenant in self.known.values():

@@ -112,6 +112,11 @@ class Turns(Generic[T]):
     # Turns.
 
     @property
+    def active(self) -> int:
+        """How many are not idle."""
+        return len(self.known) - len(self.idle)
+
+    @property
     def rests(self) -> bool:
         return self.walk_after is None
 
@@ -211,7 +216,7 @@ class Turns(Generic[T]):
         self.idle.clear()
 
     def _may_hold(self) -> bool:
-        if self.walk_after is None and len(self.known) - len(self.idle) >= self._held_max:
+        if self.walk_after is None and self.active >= self._held_max:
             self.walk_after = b""
         return self.walk_after is None
 

@@ -266,7 +266,7 @@ class Window:
         assert line is not None
         held = tenant.keys
         is_spent = line.complete and not line.line and not line.returned
-        if len(held.known) == 1 and held.walk_after is None:  # it takes no turns with itself
+        if not held.takes_turns:
             held.last = lane.name
         elif is_spent and held.may_end(lane):
             held.end(lane)
