@@ -69,6 +69,20 @@ def test_a_new_lane_is_not_read() -> None:
     assert bench.kv.reads == before
 
 
+def test_where_there_are_few_lanes_all_are_read_with_the_first_look() -> None:
+    """Also those whose turn comes much later: what comes meanwhile is added to them."""
+    bench = Bench()
+    low = bench.enqueue_all([(b"a", b""), (b"b", b"x")], priority=1)
+    high = bench.enqueue(2, b"a", priority=9)
+    assert bench.take(1) == high[:1]
+    low += bench.enqueue_all([(b"a", b""), (b"c", b"")], priority=1)
+    before = bench.kv.rows_read
+    picked = bench.pick(9)
+    assert picked is not None
+    assert picked.task_ids == [high[1], low[0], low[1], low[3], low[2]]
+    assert bench.kv.rows_read == before
+
+
 def test_tasks_without_a_tenant_are_one_tenant() -> None:
     bench = Bench(tenants={**weights(a=1), b"": weights(x=2)[b"x"]})
     bench.enqueue(6)

@@ -10,8 +10,8 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policies import Policies
 from holdfast.broker.proposals import Proposal
 from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
+from holdfast.broker.scheduling.picks import Picked
 from holdfast.broker.scheduling.scheduler import Scheduler
-from holdfast.broker.scheduling.windows import Picked
 from holdfast.broker.share_use import Outlook
 from holdfast.broker.views import read_executions
 from holdfast.broker.waiters import Waiter, Waiters

@@ -5,7 +5,7 @@ the log with every claim, so that the next leader goes on exactly where this one
 a limit key have no limits of that kind.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.rows import Bucket as BucketRow
 from holdfast.machine.running import Counts
 
-GATES_HELD_MAX = 4096  # of tenants, and of limit keys
+GATES_HELD_MAX = 4096  # of tenants, and of limit keys, between two picks
+PAIRS_HELD_MAX = 16_384  # of both together
 FORGET_STEP_MS = 60_000
 PLENTY = 1 << 62
 
@@ -51,7 +52,7 @@ class Rules:
     is_dealt: bool  # the rate is this shard's share of one
     limits: Limits  # of tenants and limit keys
     limited: bool  # there is something to look at before a claim
-    weighted: bool
+    weights: Mapping[bytes, int]  # of the tenants whose turns are longer than one task
     tenants_limited: bool  # some tenant may be closed
     tenants_rated: bool  # some tenant has a rate
     keys_limited: bool
@@ -74,7 +75,7 @@ class Rules:
             allowance.rate is not None,
             limits,
             limited=policy.paused or limits.has_any or concurrency_max is not None or rate is not None,
-            weighted=bool(limits.tenants),
+            weights={name: each.weight for name, each in limits.tenants.items() if each.weight > 1},
             tenants_limited=any(each.concurrency_max or each.rate is not None for each in tenants),
             tenants_rated=any(each.rate is not None for each in tenants),
             keys_limited=bool(limits.key_concurrency_max or limits.key_rate is not None),
@@ -83,7 +84,7 @@ class Rules:
         )
 
     def weight(self, tenant: bytes) -> int:
-        return self.limits.tenants.get(tenant, self.tenant).weight if self.weighted else 1
+        return self.weights.get(tenant, 1)
 
     def limits_of(self, scope: int, name: bytes) -> tuple[int, Rate | None]:
         """The cap, 0 if there is none, and the rate of a tenant or a limit key."""
@@ -110,7 +111,9 @@ def _parts_of_tenants(limits: Limits, part: Part) -> Limits:
 class Gate:
     """Of one tenant or limit key that has limits, or of the queue itself."""
 
-    __slots__ = ("bucket", "cap", "coming", "full_name", "name", "rate", "running", "scope")
+    __slots__ = (
+        "bucket", "cap", "full_name", "name", "open_until", "rate", "running", "scope", "settled", "taken",
+    )  # fmt: skip
 
     def __init__(self, queue: bytes, scope: int, name: bytes, running: Counts) -> None:
         self.scope = scope
@@ -120,19 +123,37 @@ class Gate:
         self.cap = 0  # on claims at the same time; 0: none
         self.rate: Rate | None = None
         self.bucket: Bucket | None = None  # once the rate was asked for
-        self.coming = 0  # claims on their way
+        self.taken = 0  # how many were taken for a claim since the gate was made
+        self.settled = 0  # those of them that are claimed by now, or given back
+        # The gate is open while `taken` is below: whatever else happens makes only more room, so there need not be
+        # looked before. Never above `taken` where there is a rate.
+        self.open_until = 0
+
+    @property
+    def coming(self) -> int:
+        """Claims on their way."""
+        return self.taken - self.settled
+
+    def set_limits(self, cap: int, rate: Rate | None) -> None:
+        self.cap, self.rate = cap, rate
+        self.open_until = 0
 
     def is_full(self) -> bool:
         """Whether the cap has no room."""
-        return self.cap > 0 and self.running.get(self.full_name, 0) + self.coming >= self.cap
+        if self.taken < self.open_until:
+            return False
+        free = self.cap - self.running.get(self.full_name, 0) - self.coming if self.cap else PLENTY
+        if self.rate is None:
+            self.open_until = self.taken + free
+        return free <= 0
 
 
 class Gates:
     """The gates of one queue."""
 
     __slots__ = (
-        "_in_use", "_keys", "_kv", "_machine", "_most_in_use", "_now_ms", "_of_queue", "_queue", "_short_of_rate",
-        "_short_of_slots", "_tenants", "rules",
+        "_both", "_in_use", "_keys", "_kv", "_machine", "_most_in_use", "_now_ms", "_of_queue", "_queue",
+        "_short_of_rate", "_short_of_slots", "_tenants", "rules",
     )  # fmt: skip
 
     def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
@@ -145,6 +166,7 @@ class Gates:
         self._of_queue.rate = rules.rate
         self._tenants: dict[bytes, Gate] = {}
         self._keys: dict[bytes, Gate] = {}
+        self._both: dict[Names, tuple[Gate, ...]] = {}  # the gates of a tenant and a limit key, if there are any
         self._short_of_slots = False  # somebody wanted more
         self._short_of_rate = False
         self._in_use = 0  # of the cap, when there was last looked for room
@@ -160,9 +182,10 @@ class Gates:
             of_queue.bucket.change_rate(rules.rate, self._now_ms())
         of_queue.rate = rules.rate
         self.rules = rules
+        self._both.clear()
         for gate in (*self._tenants.values(), *self._keys.values()):
-            gate.coming = 0
-            gate.cap, gate.rate = rules.limits_of(gate.scope, gate.name)
+            gate.taken = gate.settled = 0
+            gate.set_limits(*rules.limits_of(gate.scope, gate.name))
         for tenant, limit_key in claiming:
             self.adopt(tenant, limit_key)
 
@@ -196,18 +219,6 @@ class Gates:
         self._most_in_use = 0
         return use
 
-    def are_open(self, tenant: bytes, limit_key: bytes) -> bool:
-        """Whether a task of both may be claimed, as far as that is known without a look at a rate."""
-        rules = self.rules
-        if tenant and rules.tenants_limited:
-            gate = self._tenants.get(tenant)
-            if gate is None or gate.rate is not None or gate.is_full():
-                return False
-        if limit_key and rules.keys_limited:
-            gate = self._keys.get(limit_key)
-            return gate is not None and gate.rate is None and not gate.is_full()
-        return True
-
     def tenant_closed(self, tenant: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
         """None if a task of the tenant may be claimed; otherwise when to look again.
 
@@ -238,18 +249,13 @@ class Gates:
 
     # --- claims on their way ----------------------------------------------------------------------------------
 
-    def take(self, tenant: bytes, limit_key: bytes, now_ms: int) -> None:
-        """One more is on its way to a claim, after its gates were found open; `take_of_queue` comes for all of them."""
-        rules = self.rules
-        if tenant and rules.tenants_limited:
-            self._take(self._tenants.get(tenant) or self._tenant(tenant), now_ms)
-        if limit_key and rules.keys_limited:
-            self._take(self._keys.get(limit_key) or self._key(limit_key), now_ms)
-
-    def _take(self, gate: Gate, now_ms: int) -> None:
-        gate.coming += 1
-        if gate.rate is not None:
-            self._bucket(gate, gate.rate, now_ms).take(1, now_ms)
+    def take(self, names: Names, count: int, now_ms: int) -> None:
+        """So many more of a tenant and a limit key are on their way to a claim, after their gates were found open;
+        `take_of_queue` comes for all of them."""
+        for gate in self.of(names):
+            gate.taken += count
+            if gate.rate is not None:
+                self._bucket(gate, gate.rate, now_ms).take(count, now_ms)
 
     def take_of_queue(self, count: int, now_ms: int) -> None:
         """So many more are on their way, no more than there was room for just now."""
@@ -264,12 +270,12 @@ class Gates:
             tenants = self._tenants
             for spot in spots:
                 if spot[2]:
-                    tenants[spot[2]].coming -= 1
+                    tenants[spot[2]].settled += 1
         if rules.keys_limited:
             limit_keys = self._keys
             for spot in spots:
                 if spot[3]:
-                    limit_keys[spot[3]].coming -= 1
+                    limit_keys[spot[3]].settled += 1
 
     def give_back(self, spot: Spot, taken_ms: int) -> None:
         """One is on its way no more and was not claimed: its tokens come back."""
@@ -282,10 +288,8 @@ class Gates:
 
     def adopt(self, tenant: bytes, limit_key: bytes) -> None:
         """One is on its way since before a fresh start."""
-        if tenant and self.rules.tenants_limited:
-            self._tenant(tenant).coming += 1
-        if limit_key and self.rules.keys_limited:
-            self._key(limit_key).coming += 1
+        for gate in self.of((tenant, limit_key)):
+            gate.taken += 1
 
     def adopt_levels(self, levels: list[BucketLevel]) -> None:
         """What is left after claims that the state does not have yet."""
@@ -320,8 +324,22 @@ class Gates:
         """Forgets gates of which nothing is on its way: the levels of their buckets are in the state."""
         if len(self._tenants) > GATES_HELD_MAX:
             self._tenants = {name: gate for name, gate in self._tenants.items() if gate.coming}
+            self._both.clear()
         if len(self._keys) > GATES_HELD_MAX:
             self._keys = {name: gate for name, gate in self._keys.items() if gate.coming}
+            self._both.clear()
+        if len(self._both) > PAIRS_HELD_MAX:
+            self._both.clear()
+
+    def of(self, names: Names) -> tuple[Gate, ...]:
+        """The gates of a tenant and a limit key, as far as they have limits. For use at once."""
+        both = self._both.get(names)
+        if both is None:
+            tenant, limit_key = names
+            of_tenant = (self._tenant(tenant),) if tenant and self.rules.tenants_limited else ()
+            of_key = (self._key(limit_key),) if limit_key and self.rules.keys_limited else ()
+            both = self._both[names] = (*of_tenant, *of_key)
+        return both
 
     def _tenant(self, name: bytes) -> Gate:
         gate = self._tenants.get(name)
@@ -338,10 +356,8 @@ class Gates:
         return gate
 
     def _made(self, scope: int, name: bytes, running: Counts) -> Gate:
-        if len(self._tenants) + len(self._keys) >= 4 * GATES_HELD_MAX:
-            self.shrink()
         gate = Gate(self._queue, scope, name, running)
-        gate.cap, gate.rate = self.rules.limits_of(scope, name)
+        gate.set_limits(*self.rules.limits_of(scope, name))
         return gate
 
     def _bucket(self, gate: Gate, rate: Rate, now_ms: int) -> Bucket:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.broker.scheduling.lines import Line, Lines, Names
+from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Names
 from holdfast.broker.scheduling.turns import Looks, Page, Spares, Turns
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
@@ -31,7 +31,7 @@ class Lane:
 
     def __init__(self, name: bytes, tenant: "Tenant", line: Line | None) -> None:
         self.name = name  # the limit key
-        self.names: Names = tenant.name, name
+        self.names: Names = (tenant.name, name) if tenant.name or name else PLAIN
         self.tenant = tenant
         self.line = line
 
@@ -148,12 +148,12 @@ class Keys(Turns[Lane]):
         return True
 
     @property
-    def takes_turns(self) -> bool:
-        """Whether there may be more than one lane. The only one stays where it is."""
-        return len(self.known) > 1 or self.walk_after is not None
+    def is_alone(self) -> bool:
+        """Whether there is surely no more than one lane. It takes no turns, and stays where it is."""
+        return len(self.known) < 2 and self.walk_after is None
 
     def add(self, name: bytes) -> Lane | None:
-        if not self.takes_turns:
+        if self.is_alone:
             for lane in self.known.values():
                 if lane.name == self.last and self.due.pop(lane.name, None) is not None:
                     self.served[lane.name] = lane  # it has had a turn, which nobody noted while it was alone
@@ -256,6 +256,17 @@ class Ring(Turns[Tenant]):
         held = self.known.get(tenant)
         return None if held is None else held.keys.known.get(limit_key)
 
+    def lane_at_once(self) -> Lane | None:
+        """The lane whose turn it is, where it is plain to see that its line has a task; None: look closely."""
+        for tenant in self.due.values():
+            for lane in tenant.keys.due.values():
+                line = lane.line
+                if line is not None and line.line and not line.returned and not line.withdrawn:
+                    return lane
+                return None
+            return None
+        return None
+
     def came(self, tenant: bytes, limit_key: bytes) -> Lane | None:
         """A lane that is not held has a task. Returns the lane if it is held now and has no other one."""
         held = self.known.get(tenant)
@@ -276,13 +287,16 @@ class Ring(Turns[Tenant]):
     def line(self, lane: Lane) -> Line:
         """The lane's tasks."""
         if lane.line is None:
-            lanes = self._next_closed(lane)
-            for each, line in zip(
-                lanes, self.open_lines([(each.tenant.name, each.name) for each in lanes]), strict=True
-            ):
-                each.line = line
+            self._open(self._next_closed(lane))
         assert lane.line is not None
         return lane.line
+
+    def hold_all(self) -> None:
+        """Reads all lanes and their tasks, of which there are few. What comes later is added to them: while they stay
+        few, nothing need ever be read again."""
+        self._walk(b"")
+        self.barren = 0  # nobody was asked for a task
+        self._open([lane for tenant in self.due.values() for lane in tenant.keys.due.values() if lane.line is None])
 
     def _next_closed(self, lane: Lane) -> list[Lane]:
         """The lane, and those without a line whose turns come soon after it, as far as there is room."""
@@ -295,24 +309,20 @@ class Ring(Turns[Tenant]):
                 lanes.append(each)
         return lanes
 
-    def open_lines(self, names: list[tuple[bytes, bytes]]) -> list[Line]:
-        """The tasks of lanes (tenant and limit key) that are not plain, from the marks of the state on."""
+    def _open(self, lanes: list[Lane]) -> None:
+        """Reads the tasks of lanes that are not plain, from the marks of the state on."""
         shelf, priority = self.shelf, self.band.priority
-        queue, lines = shelf.queue, shelf.lines
-        opened = []
-        for name, row in zip(
-            names, shelf.kv.get_many([keys.lane(queue, priority, *name) for name in names]), strict=True
-        ):
-            prefix = keys.ready_lane(queue, priority, *name)
+        queue = shelf.queue
+        rows = shelf.kv.get_many([keys.lane(queue, priority, *lane.names) for lane in lanes])
+        for lane, row in zip(lanes, rows, strict=True):
+            prefix = keys.ready_lane(queue, priority, *lane.names)
             if row is None:
-                opened.append(Line(prefix, shelf.next_sequence(), complete=True, is_plain=False))
+                lane.line = Line(prefix, shelf.next_sequence(), complete=True, is_plain=False)
                 continue
-            lane = LaneRow.decode(row)
-            line = Line(prefix, lane.mark, complete=False, is_plain=False)
-            if not lane.has_rows:
-                lines.begin(line, lane.places())
-            opened.append(line)
-        return opened
+            known = LaneRow.decode(row)
+            lane.line = Line(prefix, known.mark, complete=False, is_plain=False)
+            if not known.has_rows:
+                shelf.lines.begin(lane.line, known.places())
 
     def freed(self, tenant: bytes) -> None:
         """Something of the tenant has ended."""
@@ -369,11 +379,11 @@ class Ring(Turns[Tenant]):
 
     def _rested(self, item: Tenant) -> None:
         item.debt = 0  # it is forgotten with the last task
-        self.shelf.lanes -= item.keys.active
+        self.shelf.lanes -= len(item.keys.known) - len(item.keys.idle)
 
     def _returned(self, item: Tenant) -> None:
         held = item.keys
-        if held.takes_turns:
+        if not held.is_alone:
             held.begin_again()
         self.shelf.lanes += held.active
         if item is not self.holder:

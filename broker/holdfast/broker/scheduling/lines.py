@@ -118,14 +118,6 @@ class Lines:
             else:
                 return head
 
-    def pop(self, line: Line, names: Names) -> Place:
-        """Takes the head for a claim."""
-        place = line.pop() if line.returned else line.line.popleft()
-        line.until_mark -= 1
-        self.size -= 1
-        self.claiming[place[0]] = names
-        return place
-
     def begin(self, line: Line, places: list[Place]) -> None:
         """All tasks of a line of which nothing is held yet."""
         self._take_in(line, places)

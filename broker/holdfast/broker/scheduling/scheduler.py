@@ -16,23 +16,22 @@ from collections.abc import Callable, Iterable
 from holdfast.broker.policies import QueuePolicy
 from holdfast.broker.scheduling.ages import Ages
 from holdfast.broker.scheduling.gates import OWN_LIMITS, UNTIL_FREED, Allowance, Gates, Name, Rules
-from holdfast.broker.scheduling.lanes import Band, Ring, Shelf
-from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Spot
+from holdfast.broker.scheduling.lanes import LANES_PAGE, Band, Ring, Shelf
+from holdfast.broker.scheduling.lines import PLAIN, Line, Lines
+from holdfast.broker.scheduling.picks import Pick, Picked
 from holdfast.broker.scheduling.turns import Spares
 from holdfast.broker.scheduling.windows import (
     EVERYTHING,
     LOOKS,
-    LOOKS_PER_TASK,
     WAKES_MAX,
     Found,
-    Picked,
     Window,
 )
 from holdfast.broker.share_use import Outlook
 from holdfast.limits.buckets import NEVER_MS
 from holdfast.machine import keys
 from holdfast.machine.effects import FreedNames, ReadyTask
-from holdfast.machine.entries import AGE_MARK, Mark
+from holdfast.machine.entries import Mark
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.rows import BANDS, READY
@@ -44,8 +43,6 @@ FULL_WINDOWS = 16  # so many times what one queue may hold in memory is shared a
 WINDOW_TASKS_MIN = 1024  # of each, however many there are
 SPARES_MAX = 20_000
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
-
-_Touched = dict[tuple[int, bytes, bytes], Line]
 
 
 class Scheduler:
@@ -153,82 +150,36 @@ class Scheduler:
         window = self._windows.get(queue) or self._open_window(queue)
         if window is None:
             return None
-        if window.rings or window.gates.rules.limited:
-            return self._pick_by_turns(window, tasks_max, bytes_max)
-        places: list[Spot] = []
-        touched: _Touched = {}
-        room = bytes_max
-        lines = window.lines
-        share_percent = window.gates.rules.oldest_share_percent
-        top: Band | None = None  # stays the highest band while it holds a task: nothing becomes ready meanwhile
-        while len(places) < tasks_max and (room > 0 or not places):
-            if top is None or lines.head(top.line) is None:
-                top = next((band for band in window.bands if lines.head(band.line) is not None), None)
-                if top is None:
-                    break
-            window.picks += 1
-            band = top
-            if window.picks * share_percent % 100 < share_percent:
-                band = _oldest_plain(window)
-            place = lines.pop(band.line, PLAIN)
-            touched[band.priority, b"", b""] = band.line
-            places.append((band.priority, place, b"", b""))
-            room -= place[2]
-        if not places:
-            return None
-        return Picked(window, places, self._marks(window, touched), bytes_max - room, [], 0)
-
-    def _pick_by_turns(self, window: Window, tasks_max: int, bytes_max: int) -> Picked | None:
         now_ms = self._now_ms()
-        gates, lines = window.gates, window.lines
-        allowed, wake_ms = gates.room(len(lines.claiming), now_ms, tasks_max)
+        gates = window.gates
+        allowed, wake_ms = gates.room(len(window.lines.claiming), now_ms, tasks_max)
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
             window.hope = 0
             return None
-        looks, went = window.shelf.looks, window.ages.went
-        looks.left = LOOKS
-        window.unfinished = False
-        places: list[Spot] = []
-        touched: _Touched = {}
-        blocked: dict[Name, int] = {}
-        room, first = bytes_max, 0
-        tasks_max = min(tasks_max, allowed)
-        share_percent = gates.rules.oldest_share_percent
-        while len(places) < tasks_max and (room > 0 or not places):
+        window.begin_look()
+        pick = Pick(window, min(tasks_max, allowed), bytes_max, now_ms)
+        self._fill(pick)
+        gates.take_of_queue(len(pick.places), now_ms)
+        self._note_end(pick)
+        row = self._machine.queue(queue)
+        return pick.picked(row.mark_version if row is not None else 0)
+
+    def _fill(self, pick: Pick) -> None:
+        window = pick.window
+        first = 0  # place of the highest priority that may have something: nothing becomes ready meanwhile
+        while not pick.is_full:
             found: Found | None = None
-            picks = window.picks + 1
-            if picks * share_percent % 100 < share_percent:  # spread evenly: with 10, every tenth pick
-                found = window.oldest(now_ms) or self._in_next_band(window, now_ms, blocked)
+            turns = window.turns_before_the_oldest()
+            if not turns:
+                found = window.oldest(pick.now_ms) or self._in_next_band(pick)
+            elif pick.take_turns(window.bands[first], turns):
+                continue
             if found is None:
-                first, found = self._top(window, first, now_ms, blocked)
+                first, found = self._top(pick, first)
                 if found is None:
                     break
-            band, names, source, lane = found
-            tenant, limit_key = names
-            if isinstance(source, Line):
-                place = lines.pop(source, names)
-                if source.until_mark <= 0:
-                    touched[band.priority, tenant, limit_key] = source
-            else:
-                place = source
-                lines.claiming[place[0]] = names
-            if lane is not None:
-                window.finish_turn(band, lane)
-            else:
-                window.gave_out_of_turn(band, tenant)
-            window.picks = picks
-            looks.left += LOOKS_PER_TASK
-            if tenant or limit_key:
-                went(place[0])
-            gates.take(tenant, limit_key, now_ms)
-            places.append((band.priority, place, tenant, limit_key))
-            room -= place[2]
-        gates.take_of_queue(len(places), now_ms)
-        self._note_end(window, blocked, len(places), len(places) < tasks_max and room > 0)
-        if not places:
-            return None
-        return self._picked(window, places, touched, bytes_max - room, now_ms)
+            pick.take(found, max(1, turns))
 
     def _forget_idle(self) -> None:
         """Those that are not used any more would take the place of others for ever."""
@@ -236,69 +187,53 @@ class Scheduler:
             window.forget_idle()
         self._spares.left = SPARES_MAX
 
-    def _top(self, window: Window, first: int, now_ms: int, blocked: dict[Name, int]) -> tuple[int, Found | None]:
+    def _top(self, pick: Pick, first: int) -> tuple[int, Found | None]:
         """The next task by priority and turns, from the band in place `first` on, and in which place it was found."""
-        band = window.bands[first]
-        lane = None if band.ring is None else window.lane_at_once(band.ring)
-        if lane is not None and lane.line is not None:
-            return first, (band, lane.names, lane.line, lane)
-        looks = window.shelf.looks
+        window = pick.window
         for at in range(first, BANDS):
-            found = self._in_band(window, at, now_ms, blocked)
+            found = self._in_band(pick, at)
             if found is not None:
                 return at, found
             ring = window.bands[at].ring
             if window.unfinished and ring is not None and ring.barren < 2:
                 break  # there may be something yet
-            looks.left = LOOKS
+            window.shelf.looks.left = LOOKS
         return first, None
 
-    def _in_next_band(self, window: Window, now_ms: int, blocked: dict[Name, int]) -> Found | None:
+    def _in_next_band(self, pick: Pick) -> Found | None:
         """The next task by turns of another priority each time."""
-        found = self._in_band(window, window.next_band(), now_ms, blocked)
+        window = pick.window
+        found = self._in_band(pick, window.next_band())
         window.shelf.looks.left = LOOKS
         return found
 
-    def _in_band(self, window: Window, at: int, now_ms: int, blocked: dict[Name, int]) -> Found | None:
+    def _in_band(self, pick: Pick, at: int) -> Found | None:
         """The next task by turns of the priority in place `at`."""
+        window = pick.window
         band = window.bands[at]
         if band.ring is None:
             return None if window.lines.head(band.line) is None else (band, PLAIN, band.line, None)
-        lane = window.next_lane(band, now_ms, blocked)
+        lane = window.next_lane(band, pick.now_ms, pick.blocked)
         if lane is None:
             return None
         assert lane.line is not None
         return band, lane.names, lane.line, lane
 
-    def _picked(self, window: Window, places: list[Spot], touched: _Touched, size_bytes: int, now_ms: int) -> Picked:
-        marks = self._marks(window, touched)
-        if any(tenant or limit_key for _, _, tenant, limit_key in places):
-            marks.append(Mark(window.queue, self._version(window), AGE_MARK, window.ages.mark(window.lines.claiming)))
-        return Picked(window, places, marks, size_bytes, window.gates.levels(places, now_ms), now_ms)
-
-    def _marks(self, window: Window, touched: _Touched) -> list[Mark]:
-        version = self._version(window)
-        marks = []
-        for (priority, tenant, limit_key), line in touched.items():
-            if line.is_plain or not line.is_spent:  # a lane that has given its last begins anew with the next task
-                line.was_marked()
-                marks.append(Mark(window.queue, version, priority, line.mark(), tenant, limit_key))
-        return marks
-
-    def _version(self, window: Window) -> int:
-        row = self._machine.queue(window.queue)
-        return row.mark_version if row is not None else 0
-
-    def _note_end(self, window: Window, blocked: dict[Name, int], count: int, found_no_more: bool) -> None:
-        for name, until_ms in blocked.items():
-            self._note_wake(window, name, until_ms)
+    def _note_end(self, pick: Pick) -> None:
+        window = pick.window
+        found_no_more = len(pick.places) < pick.tasks_max and pick.room_bytes > 0
+        self._note_wakes(pick)
         if window.unfinished and found_no_more:
             self.unfinished.add(window.queue)
         elif window.gates.rules.limited:
             if found_no_more:
                 window.hope = 0
             elif window.hope is not None:
-                window.hope = max(1, window.hope - count)
+                window.hope = max(1, window.hope - len(pick.places))
+
+    def _note_wakes(self, pick: Pick) -> None:
+        for name, until_ms in pick.blocked.items():
+            self._note_wake(pick.window, name, until_ms)
 
     def available(self, queue: bytes) -> int:
         """How many tasks could be picked now, by the queue's counters; what is on its way to a claim is not among them.
@@ -335,12 +270,10 @@ class Scheduler:
         lines = window.lines
         is_open = row is not None and row.ready > len(lines.claiming) - len(lines.withdrawn) and not rules.paused
         if is_open and (rules.tenants_limited or rules.keys_limited):
-            window.shelf.looks.left = LOOKS
-            window.unfinished = False
-            blocked: dict[Name, int] = {}
-            is_open = self._top(window, 0, now_ms, blocked)[1] is not None or window.unfinished
-            for name, until_ms in blocked.items():
-                self._note_wake(window, name, until_ms)
+            window.begin_look()
+            look = Pick(window, 1, 1, now_ms)
+            is_open = self._top(look, 0)[1] is not None or window.unfinished
+            self._note_wakes(look)
         return Outlook(is_open, *window.gates.use())
 
     def coming(self, queue: bytes) -> int:
@@ -377,10 +310,8 @@ class Scheduler:
             if lines.withdrawn:
                 lines.withdrawn.discard(place[0])
         gates.settle(picked.places)
-        if gates.rules.limited:
-            gates.shrink()
-            if refused:
-                self._reopen(picked)
+        if gates.rules.limited and refused:
+            self._reopen(picked)
         if self._spares.left <= 0:
             self._forget_idle()
 
@@ -432,19 +363,22 @@ class Scheduler:
         self._room_tasks -= tasks_max
         lines = Lines(self._kv, tasks_max)
         shelf = Shelf(self._kv, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
-        bands = []
+        bands: list[Band] = []
+        unread: list[Ring] = []
         for priority in range(BANDS - 1, -1, -1):
             cursor = row.marks[priority] if row.ready else shelf.next_sequence()
             line = Line(keys.ready_lane(queue, priority), cursor, complete=not row.ready, is_plain=True)
             band = Band(priority, line)
             if row.lanes[priority]:
                 band.ring = Ring(shelf, band, walks=True)
+                if row.lanes[priority] < LANES_PAGE and row.ready <= tasks_max:
+                    unread.append(band.ring)
             bands.append(band)
         has_lanes = any(row.lanes)
         cursor = row.age_mark if has_lanes else shelf.next_sequence()
         ages = Ages(self._kv, self._machine, queue, cursor, complete=not has_lanes)
         gates = Gates(self._kv, self._machine, queue, self._now_ms, self._rules(queue))
-        window = self._windows[queue] = Window(queue, bands, lines, shelf, ages, gates)
+        window = self._windows[queue] = Window(queue, bands, lines, shelf, ages, gates, unread)
         return window
 
     def _rules(self, queue: bytes) -> Rules:
@@ -464,9 +398,3 @@ class Scheduler:
         heapq.heappush(self._wakes, (when_ms, window.queue, name))
         if self._wakes[0][0] == when_ms:
             self._wake_at(when_ms)
-
-
-def _oldest_plain(window: Window) -> Band:
-    """The band with the oldest task, where there are only plain lanes and at least one task."""
-    heads = [(head[0], band.priority) for band in window.bands if (head := window.lines.head(band.line)) is not None]
-    return window.band(min(heads)[1])

@@ -1,19 +1,16 @@
 """What the leader holds of one queue: the lines of its priorities, turns, ages and gates."""
 
-from dataclasses import dataclass
-
 from holdfast.broker.scheduling.ages import Ages, Elder
-from holdfast.broker.scheduling.gates import Gates, Name
+from holdfast.broker.scheduling.gates import PLENTY, Gates, Name
 from holdfast.broker.scheduling.lanes import Band, Lane, Ring, Shelf, Tenant
 from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Names, Spot
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
-from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
+from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.ready_rows import Place
 from holdfast.machine.rows import BANDS
 
 LOOKS = 512  # lanes that a pick may look at in vain, and a few more for each task that it finds
-LOOKS_PER_TASK = 4
 LOOKS_OVER_MAX = 512  # further lanes that are held already: nothing need be read for them
 ELDERS_MAX = 64  # that are looked at for one that is not blocked
 WAKES_MAX = 10_000
@@ -29,12 +26,16 @@ class Window:
     """One queue. What it holds is a part of the index and of the state, as of the newest batch that was applied."""
 
     __slots__ = (
-        "_bands_tried", "_key_blocked", "_tenants_blocked", "ages", "bands", "gates", "hope", "lines", "picks",
-        "queue", "rings", "shelf", "unfinished", "wakes",
+        "_bands_tried", "_key_blocked", "_plain", "_tenants_blocked", "_unread", "ages", "bands", "gates", "hope",
+        "lines", "picks", "queue", "rings", "shelf", "unfinished", "wakes",
     )  # fmt: skip
 
-    def __init__(self, queue: bytes, bands: list[Band], lines: Lines, shelf: Shelf, ages: Ages, gates: Gates) -> None:
+    def __init__(
+        self, queue: bytes, bands: list[Band], lines: Lines, shelf: Shelf, ages: Ages, gates: Gates, unread: list[Ring]
+    ) -> None:
+        """`unread`: rings with so few lanes that all are read with the first look."""
         self.queue = queue
+        self._unread = unread
         self.bands = bands  # from the highest priority down
         self.lines = lines
         self.shelf = shelf
@@ -49,6 +50,8 @@ class Window:
         self._key_blocked: dict[bytes, set[tuple[int, bytes]]] = {}  # by limit key: priority and tenant of lanes
         self._tenants_blocked = False  # if not, no ring has set any aside
         self._bands_tried = 0
+        # The bands whose plain lines may have tasks, by priority.
+        self._plain = {band.priority: band for band in bands if not band.line.is_spent}
 
     def band(self, priority: int) -> Band:
         return self.bands[BANDS - 1 - priority]
@@ -85,6 +88,7 @@ class Window:
             if lane.line is not None:
                 self.lines.append(lane.line, place)
         else:
+            self._plain[priority] = band
             self.lines.append(band.line, place)
             if band.ring is not None and band.ring.lane(b"", b"") is None:
                 band.ring.came(b"", b"")
@@ -182,24 +186,6 @@ class Window:
 
     # --- picking ----------------------------------------------------------------------------------------------
 
-    def lane_at_once(self, ring: Ring) -> Lane | None:
-        """The same as `next_lane` gives, where it is plain to see; None: look closely. It mostly is, and is found in
-        half the time."""
-        for tenant in ring.due.values():
-            held = tenant.keys
-            if held.walk_after is not None or len(held.known) != 1 or held.aside or tenant.debt:
-                return None
-            for lane in held.known.values():
-                line = lane.line
-                if line is None or not line.line or line.returned or line.withdrawn:
-                    return None
-                if not self.gates.are_open(tenant.name, lane.name):
-                    return None
-                if not tenant.credit:
-                    tenant.begin_turn(self.gates.rules.weight(tenant.name))
-                return lane
-        return None
-
     def next_lane(self, band: Band, now_ms: int, blocked: dict[Name, int]) -> Lane | None:
         """The lane of a priority with lanes whose turn it is and that is open; its line has a head.
 
@@ -259,14 +245,31 @@ class Window:
             self.shelf.lost_keys = True  # looks at all of them again
         self._key_blocked.setdefault(limit_key, set()).add((priority, tenant))
 
-    def finish_turn(self, band: Band, lane: Lane) -> None:
-        """The lane whose turn it was has given a task."""
+    def begin_look(self) -> None:
+        """Call it before anything is looked for, and after all that was applied is known."""
+        for ring in self._unread:
+            ring.hold_all()
+        self._unread = []
+        self.shelf.looks.left = LOOKS
+        self.unfinished = False
+        self.gates.shrink()
+
+    def turns_before_the_oldest(self) -> int:
+        """How many tasks are picked by turns before the oldest is: spread evenly, with 10 percent every tenth is."""
+        share_percent = self.gates.rules.oldest_share_percent
+        if not share_percent:
+            return PLENTY
+        shares = self.picks * share_percent // 100  # that were given so far
+        return -(-(shares + 1) * 100 // share_percent) - self.picks - 1
+
+    def finish_turn(self, band: Band, lane: Lane, count: int) -> None:
+        """The lane whose turn it was has given so many tasks: one, or of a tenant's only lane what its turn allows."""
         ring, tenant, line = band.ring, lane.tenant, lane.line
         assert ring is not None
         assert line is not None
         held = tenant.keys
         is_spent = line.complete and not line.line and not line.returned
-        if not held.takes_turns:
+        if held.is_alone:
             held.last = lane.name
         elif is_spent and held.may_end(lane):
             held.end(lane)
@@ -276,7 +279,7 @@ class Window:
             is_spent = False
         ring.barren = held.barren = 0
         ring.holder = None
-        tenant.credit -= 1
+        tenant.credit -= count
         if is_spent and ring.may_end(tenant):
             if tenant.credit > 0:
                 ring.drop(tenant)
@@ -291,10 +294,7 @@ class Window:
 
     def oldest(self, now_ms: int) -> Found | None:
         """Where the oldest ready task is that is not blocked; None if there is none among the first."""
-        waiting = [band for band in self.bands if band.line.line or band.line.returned or not band.line.complete]
-        heads = [(head[0], band) for band in waiting if (head := self.lines.head(band.line)) is not None]
-        plain = min(heads, key=lambda head: head[0]) if heads else None
-        gates = self.gates
+        plain, gates = self._oldest_plain() if self._plain else None, self.gates
         for elder in self.ages.elders(self.lines.claiming, ELDERS_MAX) if self.rings else ():
             if plain is not None and plain[0] < elder.place[0]:
                 break
@@ -303,6 +303,17 @@ class Window:
             if gates.key_closed(elder.limit_key, now_ms) is None:
                 return self._elder_line(elder)
         return None if plain is None else (plain[1], PLAIN, plain[1].line, None)
+
+    def _oldest_plain(self) -> tuple[int, Band] | None:
+        """Its sequence and its band."""
+        oldest: tuple[int, Band] | None = None
+        for band in list(self._plain.values()):
+            head = self.lines.head(band.line)
+            if head is None:
+                del self._plain[band.priority]
+            elif oldest is None or head[0] < oldest[0]:
+                oldest = head[0], band
+        return oldest
 
     def next_band(self) -> int:
         """The place of a priority, another one each time."""
@@ -324,27 +335,3 @@ class Window:
             self.ages.went(elder.place[0])
             return None
         return band, lane.names, lane.line, None
-
-
-@dataclass(slots=True)
-class Picked:
-    """Tasks of one queue that were taken out of the window for a claim.
-
-    The claim must be proposed before anything else is picked: its marks hold only if the log has claims in the order
-    of the picks.
-    """
-
-    window: Window
-    places: list[Spot]
-    marks: list[Mark]
-    size_bytes: int  # of all envelopes
-    levels: list[BucketLevel]
-    taken_ms: int  # shard time of the pick, if there are limits
-
-    @property
-    def queue(self) -> bytes:
-        return self.window.queue
-
-    @property
-    def task_ids(self) -> list[bytes]:
-        return [spot[1][1] for spot in self.places]
