@@ -4,8 +4,11 @@ import gc
 from collections import Counter
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
+from holdfast.broker.policies import TenantPolicy
 from holdfast.broker.scheduling import lanes, lines, scheduler, windows
 from holdfast.broker.views import read_oldest_ready
 from holdfast.limits.buckets import Rate
@@ -261,18 +264,48 @@ def test_with_a_full_share_age_is_all_that_counts() -> None:
     assert bench.take_all(7) == tasks[3:9] + tasks[20:]
 
 
-@pytest.mark.parametrize("share_percent", [5, 10, 30])
-def test_nothing_waits_longer_than_its_bound(share_percent: int) -> None:
-    """n older tasks: picked within (n + 1) * ceil(100 / share) picks, whatever comes meanwhile."""
-    bench = Bench(oldest_share_percent=share_percent)
-    older = bench.enqueue(3, b"z", priority=0)
-    (task,) = bench.enqueue(1, b"y", priority=0)
-    bound = (len(older) + 1) * -(-100 // share_percent)
-    taken: list[bytes] = []
-    while task not in taken:
-        bench.enqueue(2, b"a", priority=9)
-        taken += bench.take()
-    assert len(taken) <= bound
+_Came = tuple[int, bytes, bytes]  # priority, tenant, limit key
+_CAME = st.tuples(
+    st.sampled_from([9, 9, 4, 0]), st.sampled_from([b"", b"a", b"b", b"full"]), st.sampled_from([b"", b"x", b"y"])
+)
+# What happens, again and again: tasks come, so many are picked, and then perhaps another node leads.
+_Step = tuple[list[_Came], int, bool]
+_STEPS = st.lists(st.tuples(st.lists(_CAME, max_size=4), st.integers(0, 3), st.booleans()), max_size=60)
+
+
+@pytest.mark.parametrize("share_percent", [1, 10, 33, 50, 100])
+@given(steps=_STEPS)
+@settings(max_examples=60, deadline=None)
+def test_nothing_waits_longer_than_its_bound(share_percent: int, steps: list[_Step]) -> None:
+    """A task with n older ones before it is picked within (n + 1) * ceil(100 / share) picks, whatever comes meanwhile
+    and whoever leads, while no limit holds it up."""
+    bench = Bench(oldest_share_percent=share_percent, tenants={b"full": TenantPolicy(1, concurrency_max=1)})
+    bench.enqueue(1, b"full")
+    assert bench.take()  # and keeps its only slot for ever
+    picks_left: dict[bytes, int] = {}  # of the tasks that are open: within how many picks each must be picked
+    waiting = 0  # with those that are not
+    each = -(-100 // share_percent)
+
+    def pick(count: int) -> int:
+        taken = bench.take(count)
+        for at, task_id in enumerate(taken, 1):
+            assert at <= picks_left.pop(task_id), "waited too long"
+        for task_id in picks_left:
+            picks_left[task_id] -= len(taken)
+            assert picks_left[task_id] > 0, "waits too long"
+        return len(taken)
+
+    for came, count, is_led_anew in steps:
+        for priority, tenant, limit_key in came:
+            (task_id,) = bench.enqueue(1, tenant, limit_key, priority=priority)
+            waiting += 1
+            if tenant != b"full":
+                picks_left[task_id] = waiting * each
+        waiting -= pick(count) if count else 0
+        if is_led_anew:
+            bench.start()
+    while picks_left:
+        assert pick(1), "something is open and not found"
 
 
 LIMITS_OF_A_KEY = {"cap": {"key_concurrency_max": 1}, "rate": {"key_rate": Rate(1, 1)}}

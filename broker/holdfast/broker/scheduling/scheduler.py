@@ -336,6 +336,7 @@ class Scheduler:
         if window is None:
             return
         picked.window = window
+        window.picks += len(picked.places)
         for spot, task in zip(picked.places, self._machine.executions(picked.task_ids), strict=True):
             _, place, tenant, limit_key = spot
             window.lines.claiming[place[0]] = tenant, limit_key
@@ -378,7 +379,9 @@ class Scheduler:
         cursor = row.age_mark if has_lanes else shelf.next_sequence()
         ages = Ages(self._kv, self._machine, queue, cursor, complete=not has_lanes)
         gates = Gates(self._kv, self._machine, queue, self._now_ms, self._rules(queue))
-        window = self._windows[queue] = Window(queue, bands, lines, shelf, ages, gates, unread)
+        window = self._windows[queue] = Window(
+            queue, bands, lines, shelf, ages, gates, unread=unread, picks=row.claimed_total
+        )
         return window
 
     def _rules(self, queue: bytes) -> Rules:

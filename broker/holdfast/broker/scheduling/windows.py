@@ -31,9 +31,19 @@ class Window:
     )  # fmt: skip
 
     def __init__(
-        self, queue: bytes, bands: list[Band], lines: Lines, shelf: Shelf, ages: Ages, gates: Gates, unread: list[Ring]
+        self,
+        queue: bytes,
+        bands: list[Band],
+        lines: Lines,
+        shelf: Shelf,
+        ages: Ages,
+        gates: Gates,
+        *,
+        unread: list[Ring],
+        picks: int,
     ) -> None:
-        """`unread`: rings with so few lanes that all are read with the first look."""
+        """`unread`: rings with so few lanes that all are read with the first look. `picks`: how many tasks were picked
+        before, by other leaders too, so that the share of the oldest goes on where it was."""
         self.queue = queue
         self._unread = unread
         self.bands = bands  # from the highest priority down
@@ -41,7 +51,7 @@ class Window:
         self.shelf = shelf
         self.ages = ages
         self.gates = gates
-        self.picks = 0
+        self.picks = picks
         self.rings = sum(band.ring is not None for band in bands)  # priorities with other lanes than the plain one
         self.unfinished = False  # the last pick stopped looking before it had seen all
         # After a pick that found all blocked: how many tasks may be open since, at least one if any is. None: unknown.
