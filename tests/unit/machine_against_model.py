@@ -236,7 +236,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
                 names = priority, *keys.lane_names(key, band)
                 line += self.lane_from(queue, names, ready_rows.Lane.decode(row).mark)
         assert [place.task_id for place in line] == self.model.line(queue)
-        aged, after = read_ages(self.kv, queue, counters.age_mark, 1000)
+        aged, after = read_ages(self.kv, self.machine.ready_in_age_page, queue, counters.age_mark, 1000)
         assert after is None
         by_age = sorted((place for place in line if place.lane[1:] != (b"", b"")), key=lambda place: place.sequence)
         assert aged == [(place.sequence, place.task_id) for place in by_age]

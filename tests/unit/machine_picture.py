@@ -92,6 +92,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
     marks = {name: (queue.pop("marks"), queue.pop("age_mark")) for name, queue in queues.items()}
     lanes = {name: queue.pop("lanes") for name, queue in queues.items()}
     numbers = ("ready", "claimed", "delayed", "retrying", "dead")
+    executions = {key[1:]: row for key, row in families[keys.EXECUTION]}
     timed = families[keys.CLAIM_EXPIRY] + families[keys.DUE] + families[keys.RETENTION] + families[keys.START_BY]
     return {
         "clock": (meta.now_ms, meta.stepped_ms, meta.next_sequence, meta.next_token),
@@ -109,7 +110,8 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         "ages": {
             (key[1:-9], sequence): task_id
             for key, row in families[keys.READY_AGE]
-            for sequence, task_id in ready_rows.AgePage.decode(row).tasks(keys.ready_age_number(key))
+            for sequence, task_id in ready_rows.aged_tasks(row, keys.ready_age_number(key))
+            if task_id in executions and rows.Execution.is_ready_at(executions[task_id], sequence)
         },
         "timers": {(key[0], *keys.timed(key)) for key, _ in timed},
         "dead": {

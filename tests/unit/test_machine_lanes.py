@@ -60,7 +60,8 @@ def test_each_tenant_and_limit_key_of_a_priority_has_a_lane_of_its_own(shard: Sh
     found = [keys.lane_names(key, band) for key, _ in shard.kv.scan(band, keys.after_prefix(band), 99)]
     assert found == sorted(names[1:]), "the plain lane needs no row"
     aged = [*(ids[pair] for pair in names[1:]), high]
-    assert read_ages(shard.kv, QUEUE, 0, 99) == ([(shard.task(each).sequence, each) for each in aged], None)
+    by_age = read_ages(shard.kv, shard.machine.ready_in_age_page, QUEUE, 0, 99)
+    assert by_age == ([(shard.task(each).sequence, each) for each in aged], None)
 
 
 def test_a_lane_is_there_only_while_it_has_ready_tasks(shard: Shard) -> None:

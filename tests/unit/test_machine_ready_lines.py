@@ -1,5 +1,7 @@
 """Lanes whose first tasks are in their row, pages of ages, and how both are read."""
 
+from collections.abc import Iterable
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from holdfast.machine import keys
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.ready_lines import read_ages, read_lane, read_oldest, read_rows
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, LANE_TASKS_MAX, AgePage, Lane, Place, ready_row
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, LANE_TASKS_MAX, AgePage, Lane, Place, aged_tasks, ready_row
 from holdfast.machine.rows import READY
 from tests.unit.machine_shard import QUEUE, Shard
 
@@ -123,27 +125,85 @@ def id_of(sequence: int) -> bytes:
 places_of_ages = st.integers(0, 4 * AGE_PAGE_PLACES)
 
 
-@given(st.lists(st.tuples(st.booleans(), places_of_ages), max_size=80), places_of_ages, st.integers(1, 3))
-def test_ages_are_read_in_order(steps: list[tuple[bool, int]], start: int, pages: int) -> None:
-    kv = MemoryKV()
-    ready: set[int] = set()
-    for joins, sequence in steps:
-        if joins == (sequence in ready):
-            continue
-        key = keys.ready_age(QUEUE, sequence // AGE_PAGE_PLACES)
-        page = AgePage.decode(kv.get(key) or b"")
-        if joins:
-            ready.add(sequence)
-            page.join(sequence, id_of(sequence))
-        else:
-            ready.discard(sequence)
+class Pages:
+    """What is remembered of pages, their rows, and who is ready in truth."""
+
+    def __init__(self) -> None:
+        self.kv = MemoryKV()
+        self.pages: dict[int, AgePage] = {}
+        self.ready: set[int] = set()
+
+    def page(self, number: int) -> AgePage:
+        if number not in self.pages:
+            row = self.kv.get(keys.ready_age(QUEUE, number))
+            listed = [sequence for sequence, _ in aged_tasks(row or b"", number)]
+            self.pages[number] = AgePage(bits(listed), bits(self.ready.intersection(listed)))
+        return self.pages[number]
+
+    def change(self, sequence: int) -> None:
+        """Who is ready leaves, who is not joins."""
+        page = self.page(sequence // AGE_PAGE_PLACES)
+        if sequence in self.ready:
             page.leave(sequence)
-        kv.write({key: page.encode() or None})
-    expected = [(sequence, id_of(sequence)) for sequence in sorted(ready) if sequence >= start]
-    assert read_oldest(kv, QUEUE, start) == (expected[0] if expected else None)
+        else:
+            page.join(sequence, id_of(sequence))
+        self.ready ^= {sequence}
+
+    def commit(self, *, forget: bool) -> None:
+        for number, page in self.pages.items():
+            key = keys.ready_age(QUEUE, number)
+            is_changed, row = page.row(lambda key=key: self.kv.get(key))  # type: ignore[misc]
+            if is_changed:
+                self.kv.write({key: row})
+            page.was_written()
+        if forget:
+            self.pages = {}
+
+
+def bits(sequences: Iterable[int]) -> int:
+    return sum(1 << sequence % AGE_PAGE_PLACES for sequence in sequences)
+
+
+steps_of_ages = st.lists(st.tuples(places_of_ages, st.sampled_from(["", "", "commit", "forget"])), max_size=80)
+
+
+@given(steps_of_ages, places_of_ages, st.integers(1, 3))
+def test_ages_are_read_in_order(steps: list[tuple[int, str]], start: int, pages: int) -> None:
+    """Whenever rows are written, and whatever is remembered of them."""
+    ages, eager = Pages(), Pages()
+    for sequence, then in steps:
+        ages.change(sequence)
+        eager.change(sequence)
+        eager.commit(forget=True)
+        if then:
+            ages.commit(forget=then == "forget")
+    ages.commit(forget=False)
+    assert ages.kv.rows() == eager.kv.rows(), "rows depend on when they were written"
+    expected = [(sequence, id_of(sequence)) for sequence in sorted(ages.ready) if sequence >= start]
+
+    def ready_in(_queue: bytes, number: int) -> int:
+        return ages.page(number).ready
+
+    assert read_oldest(ages.kv, ready_in, QUEUE, start) == (expected[0] if expected else None)
     found: list[tuple[int, bytes]] = []
     at: int | None = start
     while at is not None:
-        read, at = read_ages(kv, QUEUE, at, pages)
+        read, at = read_ages(ages.kv, ready_in, QUEUE, at, pages)
         found += read
     assert found == expected
+
+
+def test_who_leaves_a_page_costs_no_write_until_the_last_one() -> None:
+    ages = Pages()
+    for sequence in range(3):
+        ages.change(sequence)
+    ages.commit(forget=True)
+    rows = ages.kv.rows()
+    assert rows
+    ages.change(1)
+    ages.change(2)
+    ages.commit(forget=True)
+    assert ages.kv.rows() == rows
+    ages.change(0)
+    ages.commit(forget=True)
+    assert not ages.kv.rows()

@@ -375,15 +375,19 @@ def test_the_oldest_is_found_though_its_tenant_is_not_held(monkeypatch: pytest.M
     assert sorted(bench.take_all(3)) == sorted(bench.enqueued)
 
 
+def read_oldest(bench: Bench) -> bytes | None:
+    return read_oldest_ready(bench.kv, bench.shard.machine.ready_in_age_page, QUEUE, bench.shard.queue())
+
+
 def test_the_oldest_ready_task_is_found_from_the_marks() -> None:
     bench = Bench()
     tasks = [*bench.enqueue(2, b"a", priority=1), *bench.enqueue(1, priority=9), *bench.enqueue(1, b"", b"x")]
     for left in range(4):
-        assert read_oldest_ready(bench.kv, QUEUE, bench.shard.queue()) == tasks[0]
+        assert read_oldest(bench) == tasks[0]
         row = bench.shard.queue()
         assert row.age_mark <= bench.task(tasks[0]).sequence or left >= 2
         bench.shard.claim(tasks.pop(0))
-    assert read_oldest_ready(bench.kv, QUEUE, bench.shard.queue()) is None
+    assert read_oldest(bench) is None
 
 
 def test_the_marks_follow_what_is_taken() -> None:

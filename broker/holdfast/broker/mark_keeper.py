@@ -110,7 +110,9 @@ class MarkKeeper(Background):
         many = [(lane, n) for lane, n in left.lanes.items() if n >= LANE_RAISE_AT or _is_plain(lane)][:MARKS_MAX]
         marks = self._lane_marks(queue, counters, [lane for lane, _ in many])
         if any(not _is_plain(lane) for lane in left.lanes):
-            oldest = read_oldest(self._kv, queue, counters.age_mark) if any(counters.lanes) else None
+            oldest = None
+            if any(counters.lanes):
+                oldest = read_oldest(self._kv, self._machine.ready_in_age_page, queue, counters.age_mark)
             first = self._machine.meta.next_sequence if oldest is None else oldest[0]
             marks.append(Mark(queue, version, AGE_MARK, first))
         now_ms = self._now_ms()

@@ -484,7 +484,9 @@ class Shard:
     def oldest_ready_age_ms(self, name: bytes, queue: Queue) -> int:
         """How long the oldest ready task has been in its line, claims that came to nothing counted in; 0 if there is
         none."""
-        task_id = read_oldest_ready(self.kv, name, queue) if queue.ready else None
+        task_id = None
+        if queue.ready:
+            task_id = read_oldest_ready(self.kv, self.machine.ready_in_age_page, name, queue)
         (task,) = self.executions([task_id]) if task_id is not None else (None,)
         return max(0, self.now_ms() - task.ready_since_ms) if task is not None else 0
 

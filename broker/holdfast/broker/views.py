@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_lines import read_oldest
+from holdfast.machine.ready_lines import ReadyIn, read_oldest
 from holdfast.machine.ready_rows import split_ready_row
 from holdfast.machine.rows import (
     HAD_RESULT,
@@ -131,14 +131,14 @@ def read_discards(kv: OrderedKV, after: bytes, limit: int) -> tuple[list[tuple[b
     return [(key[1:], Discard.decode(row)) for key, row in rows[:limit]], len(rows) > limit
 
 
-def read_oldest_ready(kv: OrderedKV, name: bytes, queue: Queue) -> bytes | None:
+def read_oldest_ready(kv: OrderedKV, ready_in: ReadyIn, name: bytes, queue: Queue) -> bytes | None:
     """The id of a queue's oldest ready task: the oldest of the heads of its plain lanes, each found from its mark, and
     of the first of all other lanes by age."""
     heads = []
     for priority, mark in enumerate(queue.marks):
         start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_lane(name, priority))
         heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in kv.scan(start, stop, 1)]
-    oldest = read_oldest(kv, name, queue.age_mark) if any(queue.lanes) else None
+    oldest = read_oldest(kv, ready_in, name, queue.age_mark) if any(queue.lanes) else None
     if oldest is not None:
         heads.append(oldest)
     return min(heads)[1] if heads else None

@@ -1,9 +1,11 @@
 """The working copy on which entries are applied: reads see earlier writes, nothing reaches the state before commit."""
 
+from functools import partial
+
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Lane
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Lane, aged_tasks
 from holdfast.machine.rows import Bucket, Execution, Meta, Queue
 from holdfast.machine.running import Running
 
@@ -11,7 +13,7 @@ QUEUES_CACHED_MAX = 10_000
 TASKS_CACHED_MAX = 8_000  # dropped all at once, so few enough for that to take no time
 COUNTS_CACHED_MAX = 10_000
 LANES_CACHED_MAX = 10_000
-AGE_PAGES_CACHED_MAX = 1_000
+AGE_PAGES_CACHED_MAX = 16_384  # a page that is dropped is counted again with its next change
 LEVELS_CACHED_MAX = 10_000
 
 LaneName = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
@@ -39,7 +41,7 @@ class Draft:
         self._lanes: dict[LaneName, Lane] = {}
         self._dirty_lanes: list[Lane] = []
         self._ages: dict[tuple[bytes, int], AgePage] = {}  # by queue and number
-        self._dirty_ages: list[tuple[bytes, int, AgePage]] = []
+        self._dirty_ages: list[tuple[bytes, int]] = []
         self._counts: dict[bytes, int] = {}  # by key
         self._dirty_counts: set[bytes] = set()
         self._level_ends: dict[bytes, int] = {}  # when the BUCKET rows that were written lately are forgotten, by key
@@ -142,14 +144,32 @@ class Draft:
 
     def age_page(self, queue: bytes, sequence: int) -> AgePage:
         """The page with that place, for changing; its row is there only while it has ready tasks."""
-        number = sequence // AGE_PAGE_PLACES
-        page = self._ages.get((queue, number))
-        if page is None:
-            row = self._kv.get(keys.ready_age(queue, number))
-            page = self._ages[queue, number] = AgePage() if row is None else AgePage.decode(row)
+        name = queue, sequence // AGE_PAGE_PLACES
+        page = self._ages.get(name) or self._count_age_page(*name)
         if not page.is_dirty:
             page.is_dirty = True
-            self._dirty_ages.append((queue, number, page))
+            self._dirty_ages.append(name)
+        return page
+
+    def ready_in_age_page(self, queue: bytes, number: int) -> int:
+        """A bit for each place of a page with a ready task."""
+        page = self._ages.get((queue, number)) or self._count_age_page(queue, number)
+        return page.ready
+
+    def _count_age_page(self, queue: bytes, number: int) -> AgePage:
+        """Which of the tasks that its row lists are ready. None of them has changed since the last commit: whoever
+        leaves or returns changes the page, and pages are dropped by a commit only."""
+        row = self._kv.get(keys.ready_age(queue, number))
+        listed = ready = 0
+        if row is not None:
+            aged = aged_tasks(row, number)
+            executions = self._kv.get_many([keys.execution(task_id) for _, task_id in aged])
+            for (sequence, _), execution in zip(aged, executions, strict=True):
+                bit = 1 << sequence % AGE_PAGE_PLACES
+                listed |= bit
+                if execution is not None and Execution.is_ready_at(execution, sequence):
+                    ready |= bit
+        page = self._ages[queue, number] = AgePage(listed, ready)
         return page
 
     def count(self, key: bytes) -> int:
@@ -189,9 +209,7 @@ class Draft:
         for lane in self._dirty_lanes:
             lane.is_dirty = False
             writes[lane.key] = lane.encode() if lane.ready else None
-        for queue_name, number, page in self._dirty_ages:
-            page.is_dirty = False
-            writes[keys.ready_age(queue_name, number)] = page.encode() or None
+        self._write_ages()
         for key in self._dirty_counts:
             count = self._counts[key]
             writes[key] = count.to_bytes(4, "big") if count else None
@@ -201,8 +219,27 @@ class Draft:
         self._fetched = {}
         self._dirty_queues = {}
         self._dirty_lanes = []
-        self._dirty_ages = []
+        self._ages_were_written()
         self._dirty_counts = set()
+        self._shrink()
+
+    def _write_ages(self) -> None:
+        for name in self._dirty_ages:
+            key = keys.ready_age(*name)
+            is_changed, row = self._ages[name].row(partial(self._kv.get, key))
+            if is_changed:
+                self.writes[key] = row
+
+    def _ages_were_written(self) -> None:
+        for name in self._dirty_ages:
+            if self._ages[name].ready:
+                self._ages[name].was_written()
+            else:
+                del self._ages[name]
+        self._dirty_ages = []
+
+    def _shrink(self) -> None:
+        """Drops what is kept at hand, where it has become too much."""
         if len(self._lanes) > LANES_CACHED_MAX:
             self._lanes = {}
         if len(self._ages) > AGE_PAGES_CACHED_MAX:

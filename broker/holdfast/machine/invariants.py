@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import AgePage, Lane, ready_row
+from holdfast.machine.ready_rows import Lane, aged_tasks, ready_row
 from holdfast.machine.rows import (
     BANDS,
     CANCELLED,
@@ -217,17 +217,17 @@ def _lane_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) 
 
 
 def _age_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
-    """The pages have just the ready tasks of lanes, each in its place, and none of them is empty."""
+    """The pages list all ready tasks of lanes, each in its place, and each page has one. Others have left since."""
     waiting = [(task_id, task) for task_id, task in tasks.items() if task.state == READY and not task.is_plain]
     expected = {(task.queue, task.sequence, task_id) for task_id, task in waiting}
     stored: set[tuple[bytes, int, bytes]] = set()
     found = []
     for key, row in _family(kv, keys.READY_AGE):
-        places = AgePage.decode(row).tasks(keys.ready_age_number(key))
-        stored |= {(key[1:-9], *place) for place in places}
-        if not places:
-            found.append(f"the page of ages {key.hex()} is empty")
-    found += [f"the ages of queue {queue!r} are wrong at {place}" for queue, place, _ in stored ^ expected]
+        places = {(key[1:-9], *place) for place in aged_tasks(row, keys.ready_age_number(key))}
+        stored |= places
+        if not places & expected:
+            found.append(f"the page of ages {key.hex()} has no ready task")
+    found += [f"the ages of queue {queue!r} lack {place}" for queue, place, _ in expected - stored]
     return found
 
 

@@ -9,8 +9,10 @@ A family number is never reused for something else, also when its family is reti
     EXECUTION       task id                                     rows.Execution
     READY           queue, 9 - priority, tenant, limit key,     task id, size of the envelope
                     sequence
-    READY_AGE       queue, sequence                             rows.Aged; of ready tasks with a tenant or a limit key
-    LANE            queue, 9 - priority, tenant, limit key      rows.Lane; of lanes with ready tasks, but the plain one
+    READY_AGE       queue, number of the page                   ready_rows.AgePage; of ready tasks with a tenant or a
+                                                                limit key, and of some that have left
+    LANE            queue, 9 - priority, tenant, limit key      ready_rows.Lane; of lanes with ready tasks, but not of
+                                                                the plain one
     CLAIM_EXPIRY    expiry, task id                             queue, tenant and limit key; nothing without the latter
     DUE             due, task id                                -
     DEAD            queue, died, task id                        -

@@ -155,6 +155,10 @@ class Machine:
         """Of a task that is about to be claimed: it is kept at hand. For reading only."""
         return self._draft.execution(task_id)
 
+    def ready_in_age_page(self, queue: bytes, number: int) -> int:
+        """Which places of a page of ages have ready tasks: a bit for each."""
+        return self._draft.ready_in_age_page(queue, number)
+
     def worker_claims(self, name: bytes) -> int:
         """How many claims a worker holds."""
         return self._draft.count(worker(name))

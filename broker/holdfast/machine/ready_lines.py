@@ -1,8 +1,12 @@
 """Reads the lines of ready tasks as the state has them."""
 
+from collections.abc import Callable
+
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Lane, Place, split_ready_row
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Lane, Place, aged_tasks, split_ready_row
+
+ReadyIn = Callable[[bytes, int], int]  # which places of a queue's page of ages have ready tasks: a bit for each
 
 
 def read_rows(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> list[Place]:
@@ -29,27 +33,31 @@ def read_lane(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> tuple[li
     return sorted([place for place in places if place[0] <= further[-1][0]] + further), False
 
 
-def read_ages(kv: OrderedKV, queue: bytes, sequence: int, pages: int) -> tuple[list[tuple[int, bytes]], int | None]:
-    """Sequences and ids of ready tasks with a tenant or a limit key, from a sequence on, the oldest first, as far as
-    they are in so many pages; and where to go on, None if there are no more pages."""
+def read_ages(
+    kv: OrderedKV, ready_in: ReadyIn, queue: bytes, sequence: int, pages: int
+) -> tuple[list[Aged], int | None]:
+    """Ready tasks with a tenant or a limit key, from a sequence on, the oldest first, as far as they are in so many
+    pages; and where to go on, None if there are no more pages."""
     start = keys.ready_age(queue, sequence // AGE_PAGE_PLACES)
     first = kv.get(start) if pages == 1 else None  # mostly there, and found far sooner than by a scan
-    rows = kv.scan(start, keys.after_prefix(keys.ready_age_queue(queue)), pages) if first is None else [(start, first)]
-    found = []
+    stop = keys.after_prefix(keys.ready_age_queue(queue))
+    rows = kv.scan(start, stop, pages) if first is None else [(start, first)]
+    found: list[Aged] = []
     number = 0
     for key, row in rows:
         number = keys.ready_age_number(key)
-        found += AgePage.decode(row).tasks(number)
+        ready = ready_in(queue, number)
+        found += [aged for aged in aged_tasks(row, number) if ready >> aged[0] % AGE_PAGE_PLACES & 1]
     if found and found[0][0] < sequence:
-        found = [task for task in found if task[0] >= sequence]
+        found = [aged for aged in found if aged[0] >= sequence]
     return found, (number + 1) * AGE_PAGE_PLACES if len(rows) == pages else None
 
 
-def read_oldest(kv: OrderedKV, queue: bytes, sequence: int) -> tuple[int, bytes] | None:
+def read_oldest(kv: OrderedKV, ready_in: ReadyIn, queue: bytes, sequence: int) -> Aged | None:
     """The first of them."""
     at: int | None = sequence
     while at is not None:
-        found, at = read_ages(kv, queue, at, 1)
+        found, at = read_ages(kv, ready_in, queue, at, 1)
         if found:
             return found[0]
     return None

@@ -1,6 +1,7 @@
 """The rows of ready tasks: where each waits in its line, its lane, and by age."""
 
 import struct
+from collections.abc import Callable
 
 from holdfast.machine.keys import TASK_ID_BYTES
 
@@ -80,43 +81,56 @@ class Lane:
 
 AGE_PAGE_PLACES = 32  # of one READY_AGE row
 
-_AGED_BYTES = 1 + TASK_ID_BYTES
+_AGED = struct.Struct(">B16s")  # place in the page, task id
 _OFFSETS = [bytes((offset,)) for offset in range(AGE_PAGE_PLACES)]
+
+Aged = tuple[int, bytes]  # sequence and id of a task
 
 
 class AgePage:
     """The ready tasks with a tenant or a limit key in a run of places of a queue, for whoever looks for the oldest.
 
-    They come one behind the other, and often leave together. So one row for all of them is written far less often than
-    a row for each.
+    Its row lists who has come since the page was last empty. They come one behind the other, so it is written a few
+    times; but they leave in any order, so who has left stays in it: that is counted, not stored. The row goes with the
+    last of them. Which ones are left, a start can tell from their executions.
     """
 
-    __slots__ = ("_tasks", "is_dirty")
+    __slots__ = ("_came", "_listed", "_replaces_row", "is_dirty", "ready")
 
-    def __init__(self, tasks: bytes = b"") -> None:
-        self._tasks = tasks  # packed: place in the page and task id, in the order in which they came
+    def __init__(self, listed: int = 0, ready: int = 0) -> None:
+        self.ready = ready  # a bit for each place with a ready task
+        self._listed = listed  # the same of those that the row lists, or will with the next commit
+        self._came = b""  # what the row does not list yet
+        self._replaces_row = not listed  # what the row lists is of the past
         self.is_dirty = False
 
     def join(self, sequence: int, task_id: bytes) -> None:
-        self._tasks = b"%b%b%b" % (self._tasks, _OFFSETS[sequence % AGE_PAGE_PLACES], task_id)
+        offset = sequence % AGE_PAGE_PLACES
+        bit = 1 << offset
+        self.ready |= bit
+        if not self._listed & bit:
+            self._listed |= bit
+            self._came += _OFFSETS[offset] + task_id
 
     def leave(self, sequence: int) -> None:
-        tasks, offset = self._tasks, sequence % AGE_PAGE_PLACES
-        if tasks[0] == offset:
-            self._tasks = tasks[_AGED_BYTES:]
-        else:
-            at = tasks[::_AGED_BYTES].index(offset) * _AGED_BYTES
-            self._tasks = tasks[:at] + tasks[at + _AGED_BYTES :]
+        self.ready &= ~(1 << sequence % AGE_PAGE_PLACES)
+        if not self.ready:
+            self._listed, self._came, self._replaces_row = 0, b"", True
 
-    def tasks(self, number: int) -> list[tuple[int, bytes]]:
-        """Their sequences and ids, the oldest first, if this is the page of that number."""
-        start, tasks = number * AGE_PAGE_PLACES, self._tasks
-        return sorted((start + tasks[at], tasks[at + 1 : at + _AGED_BYTES]) for at in range(0, len(tasks), _AGED_BYTES))
+    def row(self, before: Callable[[], bytes | None]) -> tuple[bool, bytes | None]:
+        """Whether the row must be written, and what it is then; None: it goes. `before` reads what it is so far."""
+        if not self.ready:
+            return True, None
+        if not self._came:
+            return False, None
+        return True, self._came if self._replaces_row else (before() or b"") + self._came
 
-    def encode(self) -> bytes:
-        """Empty if there is none."""
-        return self._tasks
+    def was_written(self) -> None:
+        self.is_dirty = False
+        self._came, self._replaces_row = b"", False
 
-    @staticmethod
-    def decode(row: bytes) -> "AgePage":
-        return AgePage(row)
+
+def aged_tasks(row: bytes, number: int) -> list[Aged]:
+    """All that the row of the page of that number lists, the oldest first."""
+    start = number * AGE_PAGE_PLACES
+    return sorted((start + offset, task_id) for offset, task_id in _AGED.iter_unpack(row))

@@ -152,6 +152,11 @@ class Execution:
         """The state alone, where the rest is not needed."""
         return row[0]
 
+    @staticmethod
+    def is_ready_at(row: bytes, sequence: int) -> bool:
+        """Whether the task is ready, and in this place of the line."""
+        return row[0] == READY and int.from_bytes(row[4:12], "big") == sequence
+
     @property
     def state_name(self) -> str:
         return STATE_NAMES[self.state]

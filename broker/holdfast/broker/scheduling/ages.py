@@ -9,13 +9,11 @@ from typing import NamedTuple
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.ready_lines import read_ages
-from holdfast.machine.ready_rows import Place
+from holdfast.machine.ready_rows import Aged, Place
 from holdfast.machine.rows import READY
 
 AGE_PAGES = 2  # rows that are read at a time where many of the first are blocked
 HELD_MAX = 64
-
-Aged = tuple[int, bytes]  # sequence and task id
 
 
 class Elder(NamedTuple):
@@ -114,7 +112,7 @@ class Ages:
         return line[0] if line else None
 
     def _refill(self, claiming: Container[int], pages: int) -> None:
-        found, after = read_ages(self._kv, self._queue, self._cursor, pages)
+        found, after = read_ages(self._kv, self._machine.ready_in_age_page, self._queue, self._cursor, pages)
         fresh = [aged for aged in found if aged[0] not in claiming]
         self._line.extend(fresh)
         self._live.update(aged[0] for aged in fresh)

@@ -39,10 +39,14 @@ class Lane:
 class Tenant:
     """One tenant's lanes of one priority."""
 
-    __slots__ = ("credit", "debt", "keys", "name")
+    __slots__ = ("credit", "debt", "has_given", "keys", "name", "only")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
+        # Its lane, while there is surely no other one and it is not known to be empty or blocked. It takes no turns
+        # with itself, so nothing of `keys` need be touched for it.
+        self.only: Lane | None = None
+        self.has_given = False  # a task, while it had only one lane
         self.credit = 0  # how many tasks it may still give in its turn
         self.debt = 0  # how many it gave out of turn, because they were the oldest: its next turns are shorter by them
         self.keys: Keys
@@ -137,6 +141,11 @@ class Keys(Turns[Lane]):
                 at = bisect_right(names, resume)
                 names = names[at:] + names[:at]
             self._meet(names)
+        self._changed()
+
+    def _changed(self) -> None:
+        is_alone = len(self.known) == 1 and self.walk_after is None
+        self._tenant.only = next(iter(self.due.values()), None) if is_alone else None
 
     def is_spent(self) -> bool:
         """Whether the tenant has no task left. If it had several lanes it may not be seen at once."""
@@ -147,17 +156,22 @@ class Keys(Turns[Lane]):
                 return lane.line is not None and lane.line.is_spent
         return True
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is surely no more than one lane. It takes no turns, and stays where it is."""
-        return len(self.known) < 2 and self.walk_after is None
-
     def add(self, name: bytes) -> Lane | None:
-        if self.is_alone:
-            for lane in self.known.values():
-                if lane.name == self.last and self.due.pop(lane.name, None) is not None:
-                    self.served[lane.name] = lane  # it has had a turn, which nobody noted while it was alone
+        only = self._tenant.only
+        if only is not None and self._tenant.has_given:  # it has had a turn, which nobody noted while it was alone
+            self._tenant.has_given = False
+            self.served[only.name] = self.due.pop(only.name)
+            self.last = only.name
         return super().add(name)
+
+    def gave(self, lane: Lane, *, is_spent: bool) -> bool:
+        """The lane whose turn it was has given a task, perhaps its last; returns whether the tenant has none left."""
+        self.barren = 0
+        if is_spent and self.may_end(lane):
+            self.end(lane)
+            return self.is_spent()
+        self.finish_turn(lane)
+        return False
 
     def finish_turn(self, item: Lane) -> None:
         self.last = item.name
@@ -259,12 +273,9 @@ class Ring(Turns[Tenant]):
     def lane_at_once(self) -> Lane | None:
         """The lane whose turn it is, where it is plain to see that its line has a task; None: look closely."""
         for tenant in self.due.values():
-            for lane in tenant.keys.due.values():
-                line = lane.line
-                if line is not None and line.line and not line.returned and not line.withdrawn:
-                    return lane
-                return None
-            return None
+            lane = tenant.only or next(iter(tenant.keys.due.values()), None)
+            line = None if lane is None else lane.line
+            return lane if line is not None and line.line and not line.returned and not line.withdrawn else None
         return None
 
     def came(self, tenant: bytes, limit_key: bytes) -> Lane | None:
@@ -375,17 +386,17 @@ class Ring(Turns[Tenant]):
                 self.shelf.lines.forget(lane.line)
 
     def _discard(self, item: Tenant) -> None:
+        item.only = None
         del item.keys  # they know the tenant: both would wait for the garbage collector, and a producer for that
 
     def _rested(self, item: Tenant) -> None:
         item.debt = 0  # it is forgotten with the last task
-        self.shelf.lanes -= len(item.keys.known) - len(item.keys.idle)
+        self.shelf.lanes -= item.keys.active if item.only is None else 1
 
     def _returned(self, item: Tenant) -> None:
-        held = item.keys
-        if not held.is_alone:
-            held.begin_again()
-        self.shelf.lanes += held.active
+        if item.only is None:
+            item.keys.begin_again()
+        self.shelf.lanes += item.keys.active if item.only is None else 1
         if item is not self.holder:
             item.credit = 0
 

@@ -76,7 +76,7 @@ class Pick:
                 if tenant.debt:
                     break
                 tenant.credit = gates.rules.weights.get(tenant.name, 1)
-            count = tenant.credit if tenant.keys.is_alone else 1
+            count = 1 if tenant.only is None else tenant.credit
             if count > last - len(places):
                 count = last - len(places)
             both = gates.of(lane.names)

@@ -109,6 +109,9 @@ class Turns(Generic[T]):
     def _returned(self, item: T) -> None:
         """The item is idle no more."""
 
+    def _changed(self) -> None:
+        """Something has come, gone, or changed its place, or the walk goes on."""
+
     # Turns.
 
     @property
@@ -131,6 +134,7 @@ class Turns(Generic[T]):
             elif self.served:
                 self.due, self.served = self.served, self.due
                 self._gone.clear()
+                self._changed()
             else:
                 return None
 
@@ -140,6 +144,7 @@ class Turns(Generic[T]):
         self.served[item.name] = item
         if self.walk_after is not None and len(self.served) > self._held_max:
             self.forget_one()
+        self._changed()
 
     def may_end(self, item: T) -> bool:
         """Whether `end` may be called for one that has nothing more to give."""
@@ -162,6 +167,7 @@ class Turns(Generic[T]):
             self._rested(item)
         else:
             self._forget(item)
+        self._changed()
 
     def wake(self, name: bytes) -> None:
         """Something new has that name. If it is idle, it waits for its turn again."""
@@ -170,6 +176,7 @@ class Turns(Generic[T]):
             self._spares.left += 1
             self._returned(item)
             (self.served if name in self._gone else self.due)[name] = item
+            self._changed()
 
     def set_aside(self, item: T) -> None:
         """Whose turn it was is blocked."""
@@ -177,6 +184,7 @@ class Turns(Generic[T]):
         self.aside[item.name] = item
         if len(self.aside) > self._aside_max:
             self._lose_one()
+        self._changed()
 
     def open(self, name: bytes) -> bool:
         """What was set aside may be blocked no more."""
@@ -184,6 +192,7 @@ class Turns(Generic[T]):
         if item is None:
             return False
         self.due[name] = item
+        self._changed()
         return True
 
     def open_all(self) -> None:
@@ -191,6 +200,7 @@ class Turns(Generic[T]):
         self.aside.clear()
         if self.lost:
             self.walk_again()
+        self._changed()
 
     def walk_again(self) -> None:
         """There may be something in the index that is not held."""
@@ -204,9 +214,11 @@ class Turns(Generic[T]):
         """Something new has that name, which is not held. None if the walk will meet it."""
         if name != self._stays and not self._may_hold():
             self._forgot = True
+            self._changed()
             return None
         item = self.known[name] = self._make(name)
         (self.served if name in self._gone else self.due)[name] = item
+        self._changed()
         return item
 
     def forget_idle(self) -> None:
@@ -214,6 +226,7 @@ class Turns(Generic[T]):
             self._returned(item)
             self._forget(item)
         self.idle.clear()
+        self._changed()
 
     def _may_hold(self) -> bool:
         if self.walk_after is None and self.active >= self._held_max:
@@ -228,6 +241,7 @@ class Turns(Generic[T]):
                 if self.walk_after is None:
                     self.walk_after = b""
                 self._forget(self.served.pop(name))
+                self._changed()
                 return True
         return self._lose_one()
 
@@ -256,6 +270,7 @@ class Turns(Generic[T]):
                 self._forgot = False
                 if self._stays is not None and self._stays in self.served:  # once in each cycle, as everybody
                     self._meet([self._stays])
+        self._changed()
         return page.rows
 
     def _meet(self, names: Iterable[bytes]) -> None:

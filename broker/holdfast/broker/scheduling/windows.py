@@ -80,28 +80,30 @@ class Window:
 
     def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
         band = self.bands[BANDS - 1 - priority]
-        if tenant or limit_key:
-            self.ages.came(place[0], place[1])
-            ring = band.ring
-            if ring is None:
-                ring = band.open_ring(self.shelf)
-                self.rings += 1
-            held = ring.known.get(tenant)
-            lane = None if held is None else held.keys.known.get(limit_key)
-            if held is None or lane is None:
-                self._enter_new_lane(ring, place, tenant, limit_key)
-                return
-            if ring.idle:
-                ring.wake(tenant)
-            if held.keys.idle:
-                held.keys.wake(limit_key)
-            if lane.line is not None:
-                self.lines.append(lane.line, place)
-        else:
+        if not tenant and not limit_key:
             self._plain[priority] = band
             self.lines.append(band.line, place)
             if band.ring is not None and band.ring.lane(b"", b"") is None:
                 band.ring.came(b"", b"")
+            return
+        self.ages.came(place[0], place[1])
+        ring = band.ring
+        if ring is None:
+            ring = band.open_ring(self.shelf)
+            self.rings += 1
+        held = ring.known.get(tenant)
+        lane = None if held is None else held.only
+        if lane is None or lane.name != limit_key:
+            lane = None if held is None else held.keys.known.get(limit_key)
+        if held is None or lane is None:
+            self._enter_new_lane(ring, place, tenant, limit_key)
+            return
+        if tenant in ring.idle:
+            ring.wake(tenant)
+        if lane is not held.only and held.keys.idle:
+            held.keys.wake(limit_key)
+        if lane.line is not None:
+            self.lines.append(lane.line, place)
 
     def _enter_new_lane(self, ring: Ring, place: Place, tenant: bytes, limit_key: bytes) -> None:
         lane = ring.came(tenant, limit_key)
@@ -277,17 +279,12 @@ class Window:
         ring, tenant, line = band.ring, lane.tenant, lane.line
         assert ring is not None
         assert line is not None
-        held = tenant.keys
         is_spent = line.complete and not line.line and not line.returned
-        if held.is_alone:
-            held.last = lane.name
-        elif is_spent and held.may_end(lane):
-            held.end(lane)
-            is_spent = held.is_spent()
+        if tenant.only is lane:
+            tenant.has_given = True
         else:
-            held.finish_turn(lane)
-            is_spent = False
-        ring.barren = held.barren = 0
+            is_spent = tenant.keys.gave(lane, is_spent=is_spent)
+        ring.barren = 0
         ring.holder = None
         tenant.credit -= count
         if is_spent and ring.may_end(tenant):
