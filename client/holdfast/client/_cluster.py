@@ -111,8 +111,10 @@ class OperatorCalls:
     ) -> QueueSettings:
         """Changes what is given and leaves the rest of a queue's settings as they are. The queue may be in use.
 
-        policy: only what is given in it changes; a list replaces the one before, of tenants each by itself. clear:
-        names of fields of the policy that go back to the default; "tenants" forgets them all, "tenants.acme" one.
+        policy: only what is given in it changes, also of each tenant; any other list replaces the one before. clear:
+        names of fields of the policy that go back to the default, before anything is set; "tenants" forgets them all,
+        "tenants.acme" one, "tenant_weight.acme" (tenant_concurrency_max, tenant_rate_per_second, tenant_rate_burst) a
+        field of one.
         spread: over so many shards. pin: on exactly these shards. home: on its home shard alone, as at first; at most
         one of the three. Tasks never move for that: new ones go to the new shards, old ones drain where they are.
         """
