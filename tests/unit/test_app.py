@@ -3,13 +3,14 @@
 import doctest
 import functools
 import json
+import math
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from holdfast.client import AsyncTask, Holdfast, InvalidAddress, Task, Worker, _options
+from holdfast.client import AsyncTask, Holdfast, InvalidAddress, InvalidArgument, Task, Worker, _options
 from holdfast.client._options import Retry
 from holdfast.client.models import RetryPolicy, RetryShape, UniqueScope
 
@@ -260,19 +261,34 @@ def test_the_address_comes_from_the_environment_unless_given(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"concurrency": 0}, "concurrency from 1 to"),
-        ({"concurrency": 1_001}, "concurrency from 1 to"),
-        ({"grace": -1}, "grace period"),
-        ({"queues": {"mail": 0}}, "limit of at least 1 for queue mail"),
-        ({"address": "nowhere"}, "host:port"),
+        ({"concurrency": 0}, "Expected concurrency to be from 1 to 1000"),
+        ({"concurrency": 1_001}, "Expected concurrency to be from 1 to 1000"),
+        ({"grace": -1}, "Expected grace of at least 0 seconds"),
+        ({"grace": math.nan}, "Expected grace of at least 0 seconds"),
+        ({"queues": {"mail": 0}}, r"Expected queues\['mail'\] to be from 1 to 1000"),
+        ({"queues": {"mail": 1_001}}, r"Expected queues\['mail'\] to be from 1 to 1000"),
     ],
 )
 def test_wrong_settings_of_a_worker_are_refused(app: Holdfast, arguments: dict[str, Any], problem: str) -> None:
     @app.task(queue="mail")
     def send() -> None: ...
 
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(InvalidArgument, match=problem) as refused:
         Worker(app, **arguments)
+    assert refused.value.field.partition("[")[0] in arguments
+
+
+@pytest.mark.parametrize("value", [math.nan, 1.5, "3", True, math.inf])
+def test_how_much_a_worker_does_at_once_is_a_whole_number(app: Holdfast, value: Any) -> None:
+    @app.task(queue="mail")
+    def send() -> None: ...
+
+    with pytest.raises(InvalidArgument, match="a whole number") as refused:
+        Worker(app, concurrency=value)
+    assert refused.value.field == "concurrency"
+    with pytest.raises(InvalidArgument, match="a whole number") as refused:
+        Worker(app, {"reports": None, "mail": value})
+    assert refused.value.field == "queues['mail']"
 
 
 def test_a_worker_serves_the_queues_of_its_tasks_unless_told_otherwise(app: Holdfast) -> None:
@@ -289,5 +305,7 @@ def test_a_worker_serves_the_queues_of_its_tasks_unless_told_otherwise(app: Hold
     assert Worker(app, {"reports": 2, "mail": None}).queues == {"reports": 2, "mail": None}
     with pytest.raises(TypeError, match="put it into a list"):
         Worker(app, "mail")
+    with pytest.raises(InvalidAddress, match="host:port"):
+        Worker(app, address="nowhere")
     assert Worker(app).name != Worker(app).name
     assert Worker(app, name="me").name == "me"

@@ -179,6 +179,7 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         (["bench", "--payload-bytes", "7"], "--payload-bytes"),
         (["worker", "tasks"], "Expected MODULE:APP"),
         (["worker", "tasks:app", "-q", "mail:0"], "--queue: Expected QUEUE or QUEUE:N"),
+        (["worker", "tasks:app", "-q", "mail:1001"], "--queue: Expected QUEUE or QUEUE:N with N from 1 to 1,000"),
         (["worker", "tasks:app", "-q", "a", "-q", "a:2"], "'a' is there twice"),
         (["worker", "tasks:app", "-c", "0"], "--concurrency"),
         (["worker", "tasks:app", "--log-level", "loud"], "--log-level: Expected one of debug"),
