@@ -19,7 +19,10 @@ from holdfast.client import (
     TenantPolicy,
 )
 
-VALUES = {"negative": -1, "zero": 0, "huge": 2**70, "nan": math.nan, "infinite": math.inf, "a half": 0.5}
+VALUES = {
+    "negative": -1, "zero": 0, "huge": 2**70, "nan": math.nan, "infinite": math.inf, "a half": 0.5,
+    "true": True, "false": False,
+}  # fmt: skip
 
 
 class Case(NamedTuple):

@@ -15,7 +15,7 @@ from holdfast.client._cluster_wire import (
     queue_settings,
     topology_of,
 )
-from holdfast.client._fitting import build, fit, several
+from holdfast.client._fitting import build, fit, number, several
 from holdfast.client._options import call_limit_s
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
 from holdfast.client.cluster_models import (
@@ -128,7 +128,7 @@ class OperatorCalls:
             queue=queue,
             clear=build(lambda: several(clear), "clear"),
             spread=spread,
-            pin=None if pin is None else build(lambda: pb.ShardList(shards=pin), "pin"),
+            pin=None if pin is None else build(lambda: pb.ShardList(shards=map(number, pin)), "pin"),
             home=home or None,
         )
         if policy is not None:

@@ -4,7 +4,7 @@ have in common."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -15,6 +15,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 T = TypeVar("T")
 ChoiceT = TypeVar("ChoiceT", bound=Choice)
 MessageT = TypeVar("MessageT", bound=Message)
+NumberT = TypeVar("NumberT", bound=float)
 
 # What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
 MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
@@ -51,9 +52,23 @@ def fit(kind: type[MessageT], where: str = "", /, **values: Any) -> MessageT:
         raise field_misfit(kind, values, where, found) from None
 
 
+def number(value: NumberT) -> NumberT:
+    """TypeError for True and False, which protobuf takes for 1 and 0."""
+    if value is True or value is False:
+        raise TypeError
+    return value
+
+
+def check_number(kind: type[Message], name: str, value: object) -> None:
+    """The same for a value of a field that may hold anything."""
+    if isinstance(value, bool) and kind.DESCRIPTOR.fields_by_name[name].type != FieldDescriptor.TYPE_BOOL:
+        raise TypeError
+
+
 def _without_gaps(kind: type[Message], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Protobuf takes None for a zero or an empty text; TypeError where that is something else than nothing."""
     for name, value in values.items():
+        check_number(kind, name, value)
         if value is None and not kind.DESCRIPTOR.fields_by_name[name].has_presence:
             raise TypeError
         if isinstance(value, Mapping) and (inner := _message_of(kind, name)) is not None:
