@@ -168,6 +168,12 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
             ["schedule", "put", "n", "-q", "q", "--type=t", "--every=9s", "--catch-up=two"],
             "--catch-up: Expected one of",
         ),
+        (
+            ["schedule", "put", "n", "-q", "q", "--type=t", "--every=9s", "--zone="],
+            "--zone: Expected a text, but it is",
+        ),
+        (["schedule", "next", "@daily", "--zone", ""], "--zone: Expected a text, but it is empty"),
+        (["schedule", "ls", "--queue", ""], "--queue: Expected a text, but it is empty"),
         (["schedule", "next", "@daily", "-n", "0"], "-n"),
         (["schedule", "next", "nightly", "-q", "q", "--zone", "UTC"], "a schedule has its own zone"),
         (["dlq", "ls", "q", "--since", "soon"], "--since: Expected how long ago"),
