@@ -78,6 +78,9 @@ def test_wrong_options_are_refused(app: Holdfast) -> None:
         (lambda: send.options(delay=1, run_at=datetime.now(UTC)), "delay", "at most one of delay and run_at"),
         (lambda: send.options(run_at=datetime(2030, 1, 1)), "run_at", "time zone"),
         (lambda: send.options(run_at=5), "run_at", "run_at to be a datetime, but got int"),  # type: ignore[arg-type]
+        (lambda: send.options(request_id=""), "request_id", "request_id to be a text, but it is empty"),
+        (lambda: send.options(request_id=5), "request_id", "request_id to be a text, but got int"),  # type: ignore[arg-type]
+        (lambda: send.options(request_id="r" * 257), "request_id", "request_id of at most 256 bytes"),
         (lambda: app.task(lease=0), "lease", "lease of more than 0"),
         (lambda: app.task(name=5)(send.function), "name", "a task with a name"),  # type: ignore[call-overload]
     ]

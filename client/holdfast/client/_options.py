@@ -163,7 +163,7 @@ def checked(
         "tenant": _key("tenant", tenant),
         "delay_ms": _optional_ms("delay", delay),
         "run_at_ms": None if run_at is None else _instant_ms(run_at),
-        "request_id": request_id,
+        "request_id": _request_id(request_id),
         "request_id_ttl_ms": _optional_ms("request_id_ttl", request_id_ttl),
         "headers": _headers(headers),
         "result_ttl_ms": _optional_ms("result_ttl", result_ttl),
@@ -242,6 +242,13 @@ def _checked_text(option: str, text: object) -> str:
     if len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:
         raise refused(option, f"Expected {option} of at most {_TEXT_BYTES_MAX} bytes, but it is longer.", "TOO_LARGE")
     return text
+
+
+def _request_id(text: str | None) -> str | None:
+    if text == "":
+        sentence = "Expected request_id to be a text, but it is empty: leave it out if there is none."
+        raise refused("request_id", sentence, "MISSING_FIELD")
+    return text if text is None else _checked_text("request_id", text)
 
 
 def _choice(option: str, kinds: type[ChoiceT], value: str) -> ChoiceT:
