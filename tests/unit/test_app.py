@@ -81,6 +81,8 @@ def test_wrong_options_are_refused(app: Holdfast) -> None:
         (lambda: send.options(request_id=""), "request_id", "request_id to be a text, but it is empty"),
         (lambda: send.options(request_id=5), "request_id", "request_id to be a text, but got int"),  # type: ignore[arg-type]
         (lambda: send.options(request_id="r" * 257), "request_id", "request_id of at most 256 bytes"),
+        (lambda: send.options(retry=RetryPolicy(base_ms=10, cap_ms=5)), "retry.base_ms", r"at most cap_ms \(5\)"),
+        (lambda: app.task(retry=RetryPolicy(base_ms=10, cap_ms=5)), "retry.base_ms", r"at most cap_ms \(5\)"),
         (lambda: app.task(lease=0), "lease", "lease of more than 0"),
         (lambda: app.task(name=5)(send.function), "name", "a task with a name"),  # type: ignore[call-overload]
     ]

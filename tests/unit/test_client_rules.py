@@ -144,6 +144,7 @@ async def test_an_empty_policy_is_still_a_policy(server: ScriptedServer, client:
         ({"retry": RetryPolicy(factor="2")}, "retry.factor"),  # type: ignore[arg-type]  # on purpose
         ({"retry": RetryPolicy(cap_ms=-(2**63) - 1)}, "retry.cap_ms"),
         ({"retry": RetryPolicy(jitter=[])}, "retry.jitter"),  # type: ignore[arg-type]  # on purpose
+        ({"retry": RetryPolicy(base_ms=10, cap_ms=5)}, "retry.base_ms"),
         ({"retry": RetryPolicy(non_retryable="ValueError")}, "retry.non_retryable"),
     ],
 )

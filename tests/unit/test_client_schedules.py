@@ -18,6 +18,7 @@ from holdfast.client import (
     NewTask,
     NotFound,
     Overlap,
+    RetryPolicy,
     Schedule,
     ScheduleInfo,
     SchedulePage,
@@ -206,6 +207,7 @@ async def test_previews(server: ScriptedServer, client: AsyncClient) -> None:
         ({"task": None}, "spec.task"),
         ({"task": NewTask("q", "t", priority=2**63)}, "spec.task.priority"),
         ({"task": NewTask("q", "t", run_at_ms=1, delay_ms=1)}, "spec.task.run_at_ms"),
+        ({"task": NewTask("q", "t", retry=RetryPolicy(base_ms=10, cap_ms=5))}, "spec.task.retry.base_ms"),
     ],
 )
 async def test_what_does_not_fit_is_refused_by_name_and_not_sent(

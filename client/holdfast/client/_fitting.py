@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer, rejected
-from holdfast.client.models import Choice, TaskState
+from holdfast.client.models import Choice, RetryPolicy, TaskState
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 T = TypeVar("T")
@@ -121,6 +121,17 @@ def whole(name: str, value: int, low: int, high: int | None) -> None:
 def at_most_one_start(run_at_ms: int | None, delay_ms: int | None, where: str) -> None:
     if run_at_ms is not None and delay_ms is not None:
         raise both_given("run_at_ms", "delay_ms", where)
+
+
+def check_pauses(retry: RetryPolicy, where: str) -> None:
+    """A first pause that is longer than the longest is a contradiction, as in the policy of a queue."""
+    base_ms, cap_ms = retry.base_ms, retry.cap_ms
+    if isinstance(base_ms, int) and isinstance(cap_ms, int) and base_ms > cap_ms:
+        raise InvalidArgument(
+            f"Expected {where}.base_ms of at most cap_ms ({cap_ms}), but it is {base_ms}.",
+            reason="OUT_OF_RANGE",
+            field=f"{where}.base_ms",
+        )
 
 
 def both_given(one: str, other: str, where: str) -> InvalidArgument:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from holdfast.client._fitting import check_pauses
 from holdfast.client.arguments import JSON_HEADERS
 from holdfast.client.errors import InvalidArgument
 from holdfast.client.models import NewTask, RetryPolicy, RetryShape, UniqueScope
@@ -213,7 +214,10 @@ def _error_type(kind: object) -> str:
 
 
 def _retry(retry: Retry | RetryPolicy | None) -> RetryPolicy | None:
-    if retry is None or isinstance(retry, RetryPolicy):
+    if retry is None:
+        return None
+    if isinstance(retry, RetryPolicy):
+        check_pauses(retry, "retry")
         return retry
     if not isinstance(retry, Retry):
         raise refused("retry", f"Expected retry to be a Retry, but got {type(retry).__name__}.")

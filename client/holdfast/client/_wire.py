@@ -14,6 +14,7 @@ from holdfast.client._fitting import (
     at_most_one_start,
     both_given,
     build,
+    check_pauses,
     field_misfit,
     fit,
     misfit,
@@ -273,6 +274,8 @@ def put_task(spec: pb.TaskSpec, task: NewTask, where: str) -> None:
     except MISFITS as found:
         raise _spec_misfit(task, where, found) from None
     at_most_one_start(task.run_at_ms, task.delay_ms, where)
+    if task.retry is not None:
+        check_pauses(task.retry, f"{where}.retry")
 
 
 def _check(task: NewTask, where: str, index: int) -> None:
@@ -285,6 +288,8 @@ def _check(task: NewTask, where: str, index: int) -> None:
         )
     if task.run_at_ms is not None and task.delay_ms is not None:
         raise both_given("run_at_ms", "delay_ms", f"{where}[{index}]")
+    if task.retry is not None:
+        check_pauses(task.retry, f"{where}[{index}].retry")
 
 
 def _put_spec(spec: pb.TaskSpec, task: NewTask) -> None:
