@@ -19,7 +19,10 @@ from holdfast.client import (
     TenantPolicy,
 )
 
-VALUES = {"negative": -1, "zero": 0, "huge": 2**70, "nan": math.nan, "infinite": math.inf, "a half": 0.5}
+VALUES = {
+    "negative": -1, "zero": 0, "huge": 2**70, "nan": math.nan, "infinite": math.inf, "a half": 0.5,
+    "true": True, "false": False,
+}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -128,7 +131,7 @@ CASES = {
     "letters died_before_ms": Case(dead(True, "died_before_ms"), "filter.died_before_ms", ("zero",)),
     "letters limit": Case(dead(False, "limit"), "limit", ("huge",)),
     "letters batch_size": Case(dead(False, "batch_size"), "batch_size"),
-    "preview count": Case(lambda client, _, value: client.preview_schedule("@daily", count=value), "count", ("zero",)),
+    "preview count": Case(lambda client, _, value: client.preview_schedule("@daily", count=value), "count"),
     "preview after_ms": Case(
         lambda client, _, value: client.preview_schedule("@daily", after_ms=value), "after_ms", ("zero",)
     ),

@@ -3,13 +3,14 @@
 import doctest
 import functools
 import json
+import math
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from holdfast.client import AsyncTask, Holdfast, InvalidAddress, Task, Worker, _options
+from holdfast.client import AsyncTask, Holdfast, InvalidAddress, InvalidArgument, Task, Worker, _options
 from holdfast.client._options import Retry
 from holdfast.client.models import RetryPolicy, RetryShape, UniqueScope
 
@@ -73,12 +74,22 @@ def test_wrong_options_are_refused(app: Holdfast) -> None:
     @app.task
     def send() -> None: ...
 
-    with pytest.raises(ValueError, match="at most one of delay and run_at"):
-        send.options(delay=1, run_at=datetime.now(UTC))
-    with pytest.raises(ValueError, match="time zone"):
-        send.options(run_at=datetime(2030, 1, 1))
-    with pytest.raises(ValueError, match="lease of more than 0"):
-        app.task(lease=0)
+    wrong: list[tuple[Any, str, str]] = [
+        (lambda: send.options(delay=1, run_at=datetime.now(UTC)), "delay", "at most one of delay and run_at"),
+        (lambda: send.options(run_at=datetime(2030, 1, 1)), "run_at", "time zone"),
+        (lambda: send.options(run_at=5), "run_at", "run_at to be a datetime, but got int"),  # type: ignore[arg-type]
+        (lambda: send.options(request_id=""), "request_id", "request_id to be a text, but it is empty"),
+        (lambda: send.options(request_id=5), "request_id", "request_id to be a text, but got int"),  # type: ignore[arg-type]
+        (lambda: send.options(request_id="r" * 257), "request_id", "request_id of at most 256 bytes"),
+        (lambda: send.options(retry=RetryPolicy(base_ms=10, cap_ms=5)), "retry.base_ms", r"at most cap_ms \(5\)"),
+        (lambda: app.task(retry=RetryPolicy(base_ms=10, cap_ms=5)), "retry.base_ms", r"at most cap_ms \(5\)"),
+        (lambda: app.task(lease=0), "lease", "lease of more than 0"),
+        (lambda: app.task(name=5)(send.function), "name", "a task with a name"),  # type: ignore[call-overload]
+    ]
+    for call, field, problem in wrong:
+        with pytest.raises(InvalidArgument, match=problem) as refused:
+            call()
+        assert refused.value.field == field
 
 
 def test_examples_of_the_options_run() -> None:
@@ -178,14 +189,16 @@ def coroutine_key() -> Any:
 def test_an_option_that_no_server_would_take_is_refused_by_its_name(
     app: Holdfast, options: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises((ValueError, TypeError), match=problem):
+    with pytest.raises(InvalidArgument, match=problem) as refused:
         app.task(**options)
+    assert [refused.value.field] == list(options)
 
     @app.task
     def send() -> None: ...
 
-    with pytest.raises((ValueError, TypeError), match=problem):
+    with pytest.raises(InvalidArgument, match=problem) as refused:
         send.options(**options)
+    assert [refused.value.field] == list(options)
 
 
 @pytest.mark.parametrize(
@@ -200,14 +213,16 @@ def test_an_option_that_no_server_would_take_is_refused_by_its_name(
         ({"jitter": 1.1}, "retry.jitter from 0 to 1"),
         ({"non_retryable": KeyError}, "put it into a list"),
         ({"non_retryable": "KeyError"}, "put it into a list"),
+        ({"non_retryable": 5}, "several exceptions"),
         ({"non_retryable": [int]}, "exceptions or their names"),
         ({"non_retryable": [""]}, "names of 1 to 256 bytes"),
         ({"non_retryable": [str(number) for number in range(65)]}, "at most 64 exceptions"),
     ],
 )
 def test_a_retry_policy_that_no_server_would_take_is_refused_by_name(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=problem):
+    with pytest.raises(InvalidArgument, match=problem) as refused:
         Retry(**options)
+    assert refused.value.field == f"retry.{next(iter(options))}"
 
 
 def test_a_key_that_is_no_text_is_refused_when_the_call_is_made(app: Holdfast) -> None:
@@ -216,9 +231,9 @@ def test_a_key_that_is_no_text_is_refused_when_the_call_is_made(app: Holdfast) -
     @app.task(limit_key=lambda number: "k" * number)
     def other(number: int) -> None: ...
 
-    with pytest.raises(TypeError, match="unique_key to be a text, but got int"):
+    with pytest.raises(InvalidArgument, match="unique_key to be a text, but got int"):
         count.call(1)
-    with pytest.raises(ValueError, match="limit_key of at most 256 bytes"):
+    with pytest.raises(InvalidArgument, match="limit_key of at most 256 bytes"):
         other.call(257)
 
 
@@ -226,11 +241,11 @@ def test_two_tasks_of_one_name_and_tasks_without_a_name_are_refused(app: Holdfas
     @app.task
     def send() -> None: ...
 
-    with pytest.raises(ValueError, match="one task named send"):
+    with pytest.raises(InvalidArgument, match="one task named send"):
         app.task(send.function)
-    with pytest.raises(ValueError, match="a task with a name"):
+    with pytest.raises(InvalidArgument, match="a task with a name"):
         app.task(lambda: None)
-    with pytest.raises(ValueError, match="a task with a name"):
+    with pytest.raises(InvalidArgument, match="a task with a name"):
         app.task(functools.partial(send.function))
     assert app.task(name="other")(send.function).name == "other"
 
@@ -243,7 +258,7 @@ def test_generators_are_no_tasks(app: Holdfast) -> None:
         yield 1
 
     for function in (numbers, numbers_async):
-        with pytest.raises(TypeError, match="is a generator"):
+        with pytest.raises(InvalidArgument, match="is a generator"):
             app.task(function)
 
 
@@ -260,19 +275,34 @@ def test_the_address_comes_from_the_environment_unless_given(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"concurrency": 0}, "concurrency from 1 to"),
-        ({"concurrency": 1_001}, "concurrency from 1 to"),
-        ({"grace": -1}, "grace period"),
-        ({"queues": {"mail": 0}}, "limit of at least 1 for queue mail"),
-        ({"address": "nowhere"}, "host:port"),
+        ({"concurrency": 0}, "Expected concurrency to be from 1 to 1000"),
+        ({"concurrency": 1_001}, "Expected concurrency to be from 1 to 1000"),
+        ({"grace": -1}, "Expected grace of at least 0 seconds"),
+        ({"grace": math.nan}, "Expected grace of at least 0 seconds"),
+        ({"queues": {"mail": 0}}, r"Expected queues\['mail'\] to be from 1 to 1000"),
+        ({"queues": {"mail": 1_001}}, r"Expected queues\['mail'\] to be from 1 to 1000"),
     ],
 )
 def test_wrong_settings_of_a_worker_are_refused(app: Holdfast, arguments: dict[str, Any], problem: str) -> None:
     @app.task(queue="mail")
     def send() -> None: ...
 
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(InvalidArgument, match=problem) as refused:
         Worker(app, **arguments)
+    assert refused.value.field.partition("[")[0] in arguments
+
+
+@pytest.mark.parametrize("value", [math.nan, 1.5, "3", True, math.inf])
+def test_how_much_a_worker_does_at_once_is_a_whole_number(app: Holdfast, value: Any) -> None:
+    @app.task(queue="mail")
+    def send() -> None: ...
+
+    with pytest.raises(InvalidArgument, match="a whole number") as refused:
+        Worker(app, concurrency=value)
+    assert refused.value.field == "concurrency"
+    with pytest.raises(InvalidArgument, match="a whole number") as refused:
+        Worker(app, {"reports": None, "mail": value})
+    assert refused.value.field == "queues['mail']"
 
 
 def test_a_worker_serves_the_queues_of_its_tasks_unless_told_otherwise(app: Holdfast) -> None:
@@ -289,5 +319,7 @@ def test_a_worker_serves_the_queues_of_its_tasks_unless_told_otherwise(app: Hold
     assert Worker(app, {"reports": 2, "mail": None}).queues == {"reports": 2, "mail": None}
     with pytest.raises(TypeError, match="put it into a list"):
         Worker(app, "mail")
+    with pytest.raises(InvalidAddress, match="host:port"):
+        Worker(app, address="nowhere")
     assert Worker(app).name != Worker(app).name
     assert Worker(app, name="me").name == "me"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import Holdfast
+from holdfast.client import Holdfast, InvalidArgument
 
 
 @pytest.fixture
@@ -18,27 +18,18 @@ def app() -> Iterator[Holdfast]:
 
 
 @pytest.mark.parametrize("option", ["delay", "request_id_ttl", "result_ttl"])
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        (math.nan, ValueError),
-        (math.inf, ValueError),
-        (-1, ValueError),
-        (timedelta(seconds=-1), ValueError),
-        ("5", TypeError),
-    ],
-)
-def test_a_duration_that_is_none_is_refused_by_the_name_of_its_option(
-    app: Holdfast, option: str, value: Any, kind: type[Exception]
-) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, timedelta(seconds=-1), "5", True])
+def test_a_duration_that_is_none_is_refused_by_the_name_of_its_option(app: Holdfast, option: str, value: Any) -> None:
     @app.task
     def send() -> None: ...
 
     options: dict[str, Any] = {option: value}
-    with pytest.raises(kind, match=f"Expected {option} "):
+    with pytest.raises(InvalidArgument, match=f"Expected {option} ") as refused:
         send.options(**options)
-    with pytest.raises(kind, match="Expected lease "):
+    assert refused.value.field == option
+    with pytest.raises(InvalidArgument, match="Expected lease ") as refused:
         app.task(lease=value)
+    assert refused.value.field == "lease"
 
 
 @pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, ["a"], "a"])
@@ -46,7 +37,7 @@ def test_headers_of_another_type_are_refused(app: Holdfast, headers: Any) -> Non
     @app.task
     def send() -> None: ...
 
-    with pytest.raises(TypeError, match="Expected headers to .* texts to texts, but got (int|list|str)"):
+    with pytest.raises(InvalidArgument, match="Expected headers to .* texts to texts, but got (int|list|str)"):
         send.options(headers=headers)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client import NotJson
+from holdfast.client import InvalidArgument, NotJson
 from holdfast.client.arguments import decode_call, decode_json, encode_call, encode_json, signature_of
 
 JSON = st.recursive(
@@ -108,7 +108,7 @@ def test_a_payload_that_holds_no_arguments_is_refused(payload: bytes) -> None:
 
 
 def test_a_method_is_no_task() -> None:
-    with pytest.raises(TypeError, match="is a method"):
+    with pytest.raises(InvalidArgument, match="is a method"):
         signature_of(Sender.send)
 
 

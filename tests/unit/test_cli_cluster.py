@@ -466,6 +466,17 @@ def test_every_setting_of_a_queue_has_an_option() -> None:
             ),
         ),
         (
+            ["--tenant=acme:concurrency=5", "--reset=tenant-weight:acme", "--reset=--tenant-rate:a:b",
+             "--reset=tenant:acme", "--reset=tenant-concurrency:c", "--reset=tenant-burst:c", "--reset=tenant-rate"],
+            pb.SetQueueRequest(
+                policy=pb.QueuePolicy(tenants=[pb.TenantPolicy(tenant="acme", concurrency_max=5)]),
+                clear=[
+                    "tenant_weight.acme", "tenant_rate_per_second.a:b", "tenants.acme", "tenant_concurrency_max.c",
+                    "tenant_rate_burst.c", "tenant_rate_per_second",
+                ],
+            ),
+        ),
+        (
             ["--reset=task-timeout", "--reset=rate", "--reset=paused"],
             pb.SetQueueRequest(clear=["timeout_ms", "rate_per_second", "paused"]),
         ),

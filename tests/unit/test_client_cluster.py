@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf.descriptor import FieldDescriptor
 
 from holdfast.client import (
     AsyncClient,
@@ -250,6 +251,24 @@ async def test_a_policy_that_does_not_fit_is_refused_by_name(
     with pytest.raises(InvalidArgument) as caught:
         await client.set_queue("mail", policy=QueuePolicy(**given))
     assert caught.value.field == field
+    assert not server.requests
+
+
+@pytest.mark.parametrize("value", [True, False])
+async def test_true_is_no_number_of_a_policy(server: ScriptedServer, client: AsyncClient, value: Any) -> None:
+    """Protobuf would take it for 1: a cap of one."""
+    kinds = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_DOUBLE)
+    policies: dict[str, Any] = {
+        each.name: QueuePolicy(**{each.name: value}) for each in pb.QueuePolicy.DESCRIPTOR.fields if each.type in kinds
+    }
+    for each in pb.TenantPolicy.DESCRIPTOR.fields:
+        if each.type in kinds:
+            policies[f"tenants[0].{each.name}"] = QueuePolicy(tenants=[TenantPolicy("a", **{each.name: value})])
+    assert len(policies) == 27
+    for field, policy in policies.items():
+        with pytest.raises(InvalidArgument, match="number") as caught:
+            await client.set_queue("mail", policy=policy)
+        assert caught.value.field == f"policy.{field}"
     assert not server.requests
 
 

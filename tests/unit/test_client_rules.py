@@ -1,13 +1,15 @@
 """What a task can ask for, and what happens to it later: retries, keys, timeouts, snoozing, updates."""
 
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import fields
 from typing import Any
 
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from holdfast.client import (
     Accepted,
@@ -15,6 +17,7 @@ from holdfast.client import (
     Attempt,
     ClaimRef,
     Conflict,
+    DeadLetterFilter,
     Failed,
     Failure,
     InvalidArgument,
@@ -141,6 +144,7 @@ async def test_an_empty_policy_is_still_a_policy(server: ScriptedServer, client:
         ({"retry": RetryPolicy(factor="2")}, "retry.factor"),  # type: ignore[arg-type]  # on purpose
         ({"retry": RetryPolicy(cap_ms=-(2**63) - 1)}, "retry.cap_ms"),
         ({"retry": RetryPolicy(jitter=[])}, "retry.jitter"),  # type: ignore[arg-type]  # on purpose
+        ({"retry": RetryPolicy(base_ms=10, cap_ms=5)}, "retry.base_ms"),
         ({"retry": RetryPolicy(non_retryable="ValueError")}, "retry.non_retryable"),
     ],
 )
@@ -150,6 +154,52 @@ async def test_what_does_not_fit_is_refused_by_name_and_not_sent(
     with pytest.raises(InvalidArgument) as caught:
         await client.enqueue_many([NewTask("q", "t"), NewTask("q", "t", **given)])
     assert caught.value.field == f"tasks[1].{field}"
+    assert not server.requests
+
+
+NUMBERS = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_DOUBLE)
+
+
+def numbers_of(kind: type[Message]) -> list[str]:
+    return [each.name for each in kind.DESCRIPTOR.fields if each.type in NUMBERS and not each.is_repeated]
+
+
+@pytest.mark.parametrize("value", [True, False])
+async def test_true_is_no_number_of_a_task(server: ScriptedServer, client: AsyncClient, value: Any) -> None:
+    """Protobuf takes it for 1 and warns, which only tests hear: there it is another refusal."""
+    tasks: dict[str, Any] = {name: NewTask("q", "t", **{name: value}) for name in numbers_of(pb.TaskSpec)}
+    for name in numbers_of(pb.RetryPolicy):
+        tasks[f"retry.{name}"] = NewTask("q", "t", retry=RetryPolicy(**{name: value}))
+    assert len(tasks) == 13
+    for field, task in tasks.items():
+        with pytest.raises(InvalidArgument, match="number") as caught:
+            await client.enqueue_many([NewTask("q", "t"), task])
+        assert caught.value.field == f"tasks[1].{field}"
+    assert not server.requests
+
+
+async def test_true_is_no_number_of_other_calls(server: ScriptedServer, client: AsyncClient) -> None:
+    claim = ClaimRef("id-1", 1)
+    calls: list[tuple[Coroutine[Any, Any, object], str]] = [
+        (client.update_task("id-1", priority=True), "items[0].priority"),
+        (client.update_task("id-1", run_at_ms=True), "items[0].run_at_ms"),
+        (client.update_task("id-1", delay_ms=True), "items[0].delay_ms"),
+        (client.fail(claim, retry_delay_ms=True), "items[0].retry_delay_ms"),
+        (client.fail(claim, retry_at_ms=True), "items[0].retry_at_ms"),
+        (client.extend(claim, True), "items[0].lease_ms"),
+        (client.release(claim, delay_ms=True), "delay_ms"),
+        (client.reserve(["q"], max_tasks=True), "max_tasks"),
+        (client.reserve(["q"], max_tasks_by_queue={"q": True}), "max_tasks_by_queue"),
+        (client.list_queues(page_size=True), "page_size"),
+        (client.list_dead_letters("q", where=DeadLetterFilter(died_from_ms=True)), "filter.died_from_ms"),
+        (client.preview_schedule("@daily", after_ms=True), "after_ms"),
+        (client.set_queue("q", spread=True), "spread"),
+        (client.set_queue("q", pin=[1, True]), "pin"),
+    ]
+    for call, field in calls:
+        with pytest.raises(InvalidArgument, match="of another type") as caught:
+            await call
+        assert caught.value.field == field
     assert not server.requests
 
 

@@ -18,6 +18,7 @@ from holdfast.client import (
     NewTask,
     NotFound,
     Overlap,
+    RetryPolicy,
     Schedule,
     ScheduleInfo,
     SchedulePage,
@@ -203,8 +204,10 @@ async def test_previews(server: ScriptedServer, client: AsyncClient) -> None:
         ({"catch_up": "some"}, "spec.catch_up"),
         ({"catch_up": CatchUp.UNKNOWN}, "spec.catch_up"),
         ({"overlap": None}, "spec.overlap"),
+        ({"task": None}, "spec.task"),
         ({"task": NewTask("q", "t", priority=2**63)}, "spec.task.priority"),
         ({"task": NewTask("q", "t", run_at_ms=1, delay_ms=1)}, "spec.task.run_at_ms"),
+        ({"task": NewTask("q", "t", retry=RetryPolicy(base_ms=10, cap_ms=5))}, "spec.task.retry.base_ms"),
     ],
 )
 async def test_what_does_not_fit_is_refused_by_name_and_not_sent(
@@ -214,6 +217,24 @@ async def test_what_does_not_fit_is_refused_by_name_and_not_sent(
     with pytest.raises(InvalidArgument) as caught:
         await client.put_schedule(Schedule(**whole))
     assert caught.value.field == field
+    assert not server.requests
+
+
+async def test_what_is_no_schedule_is_refused(server: ScriptedServer, client: AsyncClient) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await client.put_schedule(NewTask("q", "t"))  # type: ignore[arg-type]  # on purpose
+    assert caught.value.field == "schedule"
+    assert not server.requests
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.0, 2**63])
+async def test_a_number_of_ticks_that_cannot_be_is_refused(
+    server: ScriptedServer, client: AsyncClient, count: Any
+) -> None:
+    for call in (client.preview_schedule("@daily", count=count), client.schedule_times("q", "n", count=count)):
+        with pytest.raises(InvalidArgument) as caught:
+            await call
+        assert caught.value.field == "count"
     assert not server.requests
 
 

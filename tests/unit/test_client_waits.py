@@ -260,10 +260,8 @@ async def test_what_are_no_ids_is_refused(server: ScriptedServer, bad: list[str]
     assert server.requests["WaitTasks"] == []
 
 
-@pytest.mark.parametrize(("timeout_s", "kind"), [(math.nan, ValueError), (-1, ValueError), ("5", TypeError)])
-async def test_a_time_limit_that_is_none_is_refused_at_once(
-    server: ScriptedServer, timeout_s: Any, kind: type[Exception]
-) -> None:
+@pytest.mark.parametrize("timeout_s", [math.nan, -1, "5", True])
+async def test_a_time_limit_that_is_none_is_refused_at_once(server: ScriptedServer, timeout_s: Any) -> None:
     """Nothing is after NaN: a wait with it would go on for ever."""
     async with AsyncClient(server.address) as client, asyncio.timeout(10):
         for call in (
@@ -278,9 +276,9 @@ async def test_a_time_limit_that_is_none_is_refused_at_once(
             client.hash_shard(0, timeout_s=timeout_s),
             client.transfer(0, "n1", timeout_s=timeout_s),
         ):
-            with pytest.raises(kind, match="Expected timeout_s "):
+            with pytest.raises(InvalidArgument, match="Expected timeout_s "):
                 await call
-    with pytest.raises(kind, match="Expected timeout_s "):
+    with pytest.raises(InvalidArgument, match="Expected timeout_s "):
         AsyncClient(server.address, timeout_s=timeout_s)
     assert not server.requests
 

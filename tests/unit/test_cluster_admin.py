@@ -247,6 +247,15 @@ async def test_tenants_and_lists_are_settings_too(server: Server) -> None:
     assert list(listed.queues) == [second]
 
 
+async def test_fields_of_a_tenant_change_one_by_one(server: Server) -> None:
+    await server.init()
+    await server.set("q", policy=pb.QueuePolicy(tenants=[pb.TenantPolicy(tenant="acme", weight=3)]))
+    more = pb.QueuePolicy(tenants=[pb.TenantPolicy(tenant="acme", concurrency_max=5)])
+    both = await server.set("q", policy=more)
+    assert list(both.policy.tenants) == [pb.TenantPolicy(tenant="acme", weight=3, concurrency_max=5)]
+    assert (await server.set("q", clear=["tenant_weight.acme"])).policy == more
+
+
 async def test_a_page_that_grows_too_large_ends_early(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     await server.init()
     for name in ("a", "b", "c"):

@@ -293,11 +293,52 @@ def test_tenants_change_each_for_itself() -> None:
     policy = changed(tenants=[tenant("b", weight=2), tenant("a.b", concurrency_max=4, weight=3)])
     assert [each.tenant for each in policy.tenants] == ["a.b", "b"]
     more = changed(policy, tenants=[tenant("c", weight=9), tenant("a.b", weight=1)])
-    assert more.tenants == (tenant("a.b", weight=1), tenant("b", weight=2), tenant("c", weight=9))
+    assert more.tenants == (
+        tenant("a.b", concurrency_max=4, weight=1), tenant("b", weight=2), tenant("c", weight=9)
+    )  # fmt: skip
     less = changed(more, ["tenants.a.b", "tenants.nobody"])
     assert [each.tenant for each in less.tenants] == ["b", "c"]
     assert changed(more, ["tenants"]) == NO_POLICY
     assert changed(more, ["tenants"], tenants=[tenant("d", weight=2)]).tenants == (tenant("d", weight=2),)
+
+
+def test_what_is_not_given_of_a_tenant_stays() -> None:
+    policy = changed(tenants=[tenant("a", weight=3, rate_per_second=5.0, rate_burst=9)])
+    policy = changed(policy, tenants=[tenant("a", concurrency_max=5, rate_per_second=6.0)])
+    assert policy.tenants == (tenant("a", weight=3, concurrency_max=5, rate_per_second=6.0, rate_burst=9),)
+    assert changed(policy, tenants=[tenant("a", concurrency_max=5)]) is policy
+
+
+def test_a_burst_of_a_tenant_needs_a_rate_that_is_there() -> None:
+    policy = changed(tenants=[tenant("a", rate_per_second=5.0), tenant("b", weight=2)])
+    burst = tenant("a", rate_burst=9)
+    assert changed(policy, tenants=[burst]).tenants[0] == tenant("a", rate_per_second=5.0, rate_burst=9)
+    wrong = [tenant("a", weight=1), tenant("b", rate_burst=9)]
+    assert refused(policy, tenants=wrong)[:2] == (refusals.INVALID_FIELD, "policy.tenants[1].rate_burst")
+    assert refused(policy, ["tenant_rate_per_second.a"], tenants=[burst])[1] == "policy.tenants[0].rate_burst"
+    assert refused(policy, ["tenants.a"], tenants=[burst])[1] == "policy.tenants[0].rate_burst"
+
+
+def test_single_fields_of_a_tenant_are_cleared() -> None:
+    full = tenant("a.b", weight=3, concurrency_max=5, rate_per_second=6.0, rate_burst=9)
+    policy = changed(tenants=[full, tenant("c", weight=2)], tenant_concurrency_max=7)
+    less = changed(policy, ["tenant_weight.a.b", "tenant_rate_burst.a.b", "tenant_weight.nobody"])
+    assert less.tenants == (tenant("a.b", concurrency_max=5, rate_per_second=6.0), tenant("c", weight=2))
+    without_rate = changed(policy, ["tenant_rate_per_second.a.b"]).tenants[0]
+    assert without_rate == tenant("a.b", weight=3, concurrency_max=5), "a burst goes with its rate"
+    assert changed(policy, ["tenant_concurrency_max"]).tenants == policy.tenants, "that of each tenant"
+    assert changed(policy, ["tenant_concurrency_max.a.b"]).tenant_concurrency_max == 7
+
+
+def test_a_tenant_of_which_everything_is_cleared_is_forgotten() -> None:
+    policy = changed(tenants=[tenant("a", weight=3)])
+    assert changed(policy, ["tenant_weight.a"]) == NO_POLICY
+
+
+def test_a_tenant_that_is_cleared_and_set_has_only_what_is_set() -> None:
+    policy = changed(tenants=[tenant("a", weight=3, concurrency_max=5), tenant("b", weight=2)])
+    anew = changed(policy, ["tenants.a"], tenants=[tenant("a", concurrency_max=6)])
+    assert anew.tenants == (tenant("a", concurrency_max=6), tenant("b", weight=2))
 
 
 def test_a_tenant_may_be_called_like_a_field() -> None:
@@ -326,14 +367,19 @@ def test_a_burst_goes_with_its_rate() -> None:
     assert refused(policy, ["rate_per_second"], rate_burst=1)[:2] == (refusals.INVALID_FIELD, "policy.rate_burst")
 
 
-@pytest.mark.parametrize("name", ["nonsense", "tenants.", "tenant", "policy.max_claims", ""])
+@pytest.mark.parametrize(
+    "name",
+    ["nonsense", "tenants.", "tenant", "policy.max_claims", "", "tenant_weight", "tenant_weight.", "weight.a",
+     "max_claims.a"],
+)  # fmt: skip
 def test_what_cannot_be_cleared_is_refused(name: str) -> None:
     assert refused(clear=[name])[:2] == (refusals.INVALID_FIELD, "clear")
 
 
 def test_what_is_set_and_cleared_is_refused() -> None:
     assert refused(clear=["max_claims"], max_claims=9)[1] == "clear"
-    assert refused(clear=["tenants.a"], tenants=[tenant("a", weight=1)])[1] == "clear"
+    assert refused(clear=["tenant_weight.a"], tenants=[tenant("a", weight=1)])[1] == "clear"
+    assert changed(clear=["tenant_rate_burst.a"], tenants=[tenant("a", weight=1)]).tenants
 
 
 def test_a_contradiction_with_what_was_set_before_is_refused_too() -> None:

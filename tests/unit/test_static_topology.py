@@ -76,6 +76,14 @@ async def test_settings_change_one_by_one(node: Node) -> None:
     ]
 
 
+async def test_fields_of_a_tenant_change_one_by_one(node: Node) -> None:
+    await node.set("mail", tenants=[pb.TenantPolicy(tenant="acme", weight=3)])
+    both = await node.set("mail", tenants=[pb.TenantPolicy(tenant="acme", concurrency_max=5)])
+    assert list(both.policy.tenants) == [pb.TenantPolicy(tenant="acme", weight=3, concurrency_max=5)]
+    less = await node.set("mail", ("tenant_weight.acme",))
+    assert list(less.policy.tenants) == [pb.TenantPolicy(tenant="acme", concurrency_max=5)]
+
+
 async def test_the_same_again_is_not_written(node: Node) -> None:
     first = await node.set("mail", max_attempts=3)
     applied = node.small.machine.meta.applied_index

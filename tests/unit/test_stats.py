@@ -121,11 +121,43 @@ def test_tasks_that_came_for_later_while_a_queue_rested_are_no_burst() -> None:
     assert counted.rates()[0] == 1.0
 
 
+def test_a_first_batch_counts_though_its_tasks_start_later() -> None:
+    counted = Counted()
+    counted.enqueue(300, run_at_ms=counted.shard.now_ms + 600_000)
+    assert counted.rates() == (60.0, 0, 0, 0)
+
+
+def test_a_first_batch_counts_though_some_of_it_starts_later() -> None:
+    counted = Counted()
+    later = new_task(run_at_ms=counted.shard.now_ms + 600_000)
+    counted.shard.enqueue_all(*[new_task()] * 300, later)
+    counted.stats.follow(counted.shard.effects)
+    assert counted.rates() == (60.2, 0, 0, 0)
+
+
+def test_rare_batches_that_start_later_count_each_time() -> None:
+    counted = Counted()
+    for _ in range(3):
+        counted.enqueue(100, run_at_ms=counted.shard.now_ms + 86_400_000)
+        assert counted.rates() == (20.0, 0, 0, 0)
+        counted.pass_samples(3 * SAMPLES_MAX)
+        assert not counted.stats._rates._samples
+
+
+def test_tasks_whose_time_comes_are_not_new() -> None:
+    counted = Counted()
+    [task_id] = counted.enqueue(1, run_at_ms=counted.shard.now_ms + 600_000)
+    counted.stats = Stats(counted.shard.kv, counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
+    counted.shard.now_ms += 600_000
+    counted.shard.promote(task_id)
+    counted.stats.follow(counted.shard.effects)
+    assert counted.rates() == (0, 0, 0, 0)
+
+
 def test_a_new_leader_begins_at_nothing() -> None:
     counted = Counted()
     counted.enqueue(1000)
     counted.stats = Stats(counted.shard.kv, counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
-    counted.enqueue(5)
     assert counted.rates() == (0, 0, 0, 0)
     counted.pass_samples(1)
     counted.enqueue(5)
@@ -133,15 +165,12 @@ def test_a_new_leader_begins_at_nothing() -> None:
     assert counted.rates()[0] == 0.5
 
 
-def test_who_asks_for_a_queue_with_nothing_but_delayed_tasks_gets_its_rate() -> None:
+def test_the_first_batch_of_a_new_leader_counts() -> None:
     counted = Counted()
-    later_ms = counted.shard.now_ms + 3_600_000
-    counted.enqueue(1, run_at_ms=later_ms)
-    counted.rates()
-    counted.pass_samples(1)
-    counted.enqueue(10, run_at_ms=later_ms)
-    counted.pass_samples(1)
-    assert counted.rates()[0] == 1.0
+    counted.enqueue(1000)
+    counted.stats = Stats(counted.shard.kv, counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
+    counted.enqueue(5)
+    assert counted.rates() == (1.0, 0, 0, 0)
 
 
 def test_a_queue_that_is_not_there_has_no_rates() -> None:

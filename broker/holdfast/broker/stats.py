@@ -55,21 +55,19 @@ class Rates:
         self._samples: dict[bytes, deque[tuple[int, _Totals]]] = {}
         self._resting: OrderedDict[bytes, _Totals] = OrderedDict()  # those that were left alone, and how they were
 
-    def touch(self, queue: bytes, came: int = 0) -> None:
-        """Begins to watch a queue that something has just happened in: `came` tasks of it became ready."""
+    def touch(self, queue: bytes, enqueued: int = 0) -> None:
+        """Begins to watch a queue that something has just happened in: so many tasks of it are new."""
         if queue in self._samples:
             return
         totals = self._totals_of(queue)
         if totals is None or len(self._samples) >= RATED_QUEUES_MAX:
             return
-        # The totals have what has just happened. Of a queue that rested or is new it is known how they were before; but
-        # a queue also rests while tasks come that are to start later, and these did not come just now.
-        before = self._resting.pop(queue, None)
-        if before is None:
-            before = _NOTHING if totals[0] <= came else totals
-        else:
-            before = (max(before[0], totals[0] - came), *before[1:])
-        self._samples[queue] = deque([(self._now_ms(), before)], SAMPLES_MAX)
+        # The totals have what has just happened. How many tasks there were before is known; of claims and their ends it
+        # is if the queue rested or is new.
+        before = self._resting.pop(queue, totals)
+        if totals[0] <= enqueued:
+            before = _NOTHING
+        self._samples[queue] = deque([(self._now_ms(), (totals[0] - enqueued, *before[1:]))], SAMPLES_MAX)
 
     def sample(self) -> None:
         """To be called every SAMPLE_SECONDS."""
@@ -140,12 +138,10 @@ class Stats(Background):
         self._on_sample()
 
     def follow(self, effects: Effects) -> None:
-        if effects.ready:
-            came: dict[bytes, int] = {}
-            for task in effects.ready:
-                came[task.queue] = came.get(task.queue, 0) + 1
-            for queue, count in came.items():
-                self._rates.touch(queue, count)
+        for queue, count in effects.enqueued.items():
+            self._rates.touch(queue, count)
+        for queue in {task.queue for task in effects.ready}:  # they also come back, and at their time
+            self._rates.touch(queue)
         if effects.timings:
             self._add_timings(effects.timings)
 

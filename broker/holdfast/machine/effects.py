@@ -36,11 +36,12 @@ class Effects:
     """Collected while entries are applied."""
 
     __slots__ = (
-        "died", "due_ms", "expiry_ms", "finished", "forget_ms", "freed", "outbox", "purge_ms", "ready", "schedule_ms",
-        "settings", "start_by_ms", "timings", "withdrawn",
+        "died", "due_ms", "enqueued", "expiry_ms", "finished", "forget_ms", "freed", "outbox", "purge_ms", "ready",
+        "schedule_ms", "settings", "start_by_ms", "timings", "withdrawn",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self.enqueued: dict[bytes, int] = {}  # by queue: tasks that are new, also those that are to start later
         self.ready: list[ReadyTask] = []  # entered the ready line
         self.withdrawn: list[ReadyTask] = []  # left the ready line without being claimed
         self.finished: list[bytes] = []  # reached an end

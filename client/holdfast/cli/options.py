@@ -113,8 +113,6 @@ def tenant(text: str) -> TenantPolicy:
                 f"Expected weight=, concurrency=, rate= and burst=, each once, but got {part!r} of {name!r}."
             )
         given[key] = value
-    if "burst" in given and "rate" not in given:
-        raise ValueError(f"Expected rate= with burst=, but {name!r} has none.")
     return TenantPolicy(
         name,
         weight=_value(given, "weight", whole(1, WEIGHT_MAX)),

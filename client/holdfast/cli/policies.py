@@ -154,7 +154,7 @@ SETTINGS = (
         "tenants",
         "tenant",
         "NAME:…",
-        "What one tenant has: NAME:weight=3,concurrency=5,rate=10/s; may be repeated.",
+        "What one tenant has: NAME:weight=3,concurrency=5,rate=10/s,burst=20; may be repeated.",
         tenant,
         "tenants",
         _shown_tenants,

@@ -17,6 +17,7 @@ log = logging.getLogger("holdfast.worker")
 
 _EXAMPLE = "for `app = Holdfast()` in tasks.py write tasks:app"
 _APPS_NAMED_MAX = 5
+_LIMIT_MAX = 1_000
 
 
 def queue_limits(texts: Sequence[str]) -> dict[str, int | None]:
@@ -24,8 +25,8 @@ def queue_limits(texts: Sequence[str]) -> dict[str, int | None]:
     limits: dict[str, int | None] = {}
     for text in texts:
         queue, colon, number = text.partition(":")
-        if not queue or (colon and not (number.isascii() and number.isdecimal() and 0 < int(number) < 1_000_000)):
-            raise usage(f"--queue: Expected QUEUE or QUEUE:N with N of at least 1, but got {text!r}.")
+        if not queue or (colon and not (number.isascii() and number.isdecimal() and 0 < int(number) <= _LIMIT_MAX)):
+            raise usage(f"--queue: Expected QUEUE or QUEUE:N with N from 1 to {_LIMIT_MAX:,}, but got {text!r}.")
         if queue in limits:
             raise usage(f"--queue: Expected each queue once, but {queue!r} is there twice.")
         limits[queue] = int(number) if colon else None

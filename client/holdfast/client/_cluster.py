@@ -15,7 +15,7 @@ from holdfast.client._cluster_wire import (
     queue_settings,
     topology_of,
 )
-from holdfast.client._fitting import build, fit, several
+from holdfast.client._fitting import build, fit, number, several
 from holdfast.client._options import call_limit_s
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
 from holdfast.client.cluster_models import (
@@ -111,8 +111,10 @@ class OperatorCalls:
     ) -> QueueSettings:
         """Changes what is given and leaves the rest of a queue's settings as they are. The queue may be in use.
 
-        policy: only what is given in it changes; a list replaces the one before, of tenants each by itself. clear:
-        names of fields of the policy that go back to the default; "tenants" forgets them all, "tenants.acme" one.
+        policy: only what is given in it changes, also of each tenant; any other list replaces the one before. clear:
+        names of fields of the policy that go back to the default, before anything is set; "tenants" forgets them all,
+        "tenants.acme" one, "tenant_weight.acme" (tenant_concurrency_max, tenant_rate_per_second, tenant_rate_burst) a
+        field of one.
         spread: over so many shards. pin: on exactly these shards. home: on its home shard alone, as at first; at most
         one of the three. Tasks never move for that: new ones go to the new shards, old ones drain where they are.
         """
@@ -126,7 +128,7 @@ class OperatorCalls:
             queue=queue,
             clear=build(lambda: several(clear), "clear"),
             spread=spread,
-            pin=None if pin is None else build(lambda: pb.ShardList(shards=pin), "pin"),
+            pin=None if pin is None else build(lambda: pb.ShardList(shards=map(number, pin)), "pin"),
             home=home or None,
         )
         if policy is not None:

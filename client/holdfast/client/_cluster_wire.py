@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from holdfast.client._fitting import MISFITS, choice_of, misfit, several, wanted_by
+from holdfast.client._fitting import MISFITS, check_number, choice_of, misfit, several, wanted_by
 from holdfast.client.cluster_models import (
     ClusterInfo,
     ClusterNode,
@@ -134,6 +134,7 @@ def _put_given(
         if given is None:
             continue
         try:
+            check_number(type(message), name, given)
             setattr(message, name, given)
         except MISFITS as found:
             raise misfit(f"{where}.{name}", found, wanted_by(type(message), name)) from None

@@ -4,17 +4,18 @@ have in common."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer, rejected
-from holdfast.client.models import Choice, TaskState
+from holdfast.client.models import Choice, RetryPolicy, TaskState
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 T = TypeVar("T")
 ChoiceT = TypeVar("ChoiceT", bound=Choice)
 MessageT = TypeVar("MessageT", bound=Message)
+NumberT = TypeVar("NumberT", bound=float)
 
 # What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
 MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
@@ -51,9 +52,23 @@ def fit(kind: type[MessageT], where: str = "", /, **values: Any) -> MessageT:
         raise field_misfit(kind, values, where, found) from None
 
 
+def number(value: NumberT) -> NumberT:
+    """TypeError for True and False, which protobuf takes for 1 and 0."""
+    if value is True or value is False:
+        raise TypeError
+    return value
+
+
+def check_number(kind: type[Message], name: str, value: object) -> None:
+    """The same for a value of a field that may hold anything."""
+    if isinstance(value, bool) and kind.DESCRIPTOR.fields_by_name[name].type != FieldDescriptor.TYPE_BOOL:
+        raise TypeError
+
+
 def _without_gaps(kind: type[Message], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Protobuf takes None for a zero or an empty text; TypeError where that is something else than nothing."""
     for name, value in values.items():
+        check_number(kind, name, value)
         if value is None and not kind.DESCRIPTOR.fields_by_name[name].has_presence:
             raise TypeError
         if isinstance(value, Mapping) and (inner := _message_of(kind, name)) is not None:
@@ -106,6 +121,17 @@ def whole(name: str, value: int, low: int, high: int | None) -> None:
 def at_most_one_start(run_at_ms: int | None, delay_ms: int | None, where: str) -> None:
     if run_at_ms is not None and delay_ms is not None:
         raise both_given("run_at_ms", "delay_ms", where)
+
+
+def check_pauses(retry: RetryPolicy, where: str) -> None:
+    """A first pause that is longer than the longest is a contradiction, as in the policy of a queue."""
+    base_ms, cap_ms = retry.base_ms, retry.cap_ms
+    if isinstance(base_ms, int) and isinstance(cap_ms, int) and base_ms > cap_ms:
+        raise InvalidArgument(
+            f"Expected {where}.base_ms of at most cap_ms ({cap_ms}), but it is {base_ms}.",
+            reason="OUT_OF_RANGE",
+            field=f"{where}.base_ms",
+        )
 
 
 def both_given(one: str, other: str, where: str) -> InvalidArgument:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from holdfast.client._fitting import check_pauses
 from holdfast.client.arguments import JSON_HEADERS
 from holdfast.client.errors import InvalidArgument
 from holdfast.client.models import NewTask, RetryPolicy, RetryShape, UniqueScope
@@ -30,6 +31,7 @@ _JITTER = (0, 1)
 _PRIORITY = (0, 9)
 _ATTEMPTS = (1, 1_000)
 _CLAIMS = (1, 10_000)
+_NON_RETRYABLE = "retry.non_retryable"
 _NON_RETRYABLE_MAX = 64
 _TEXT_BYTES_MAX = 256
 
@@ -65,7 +67,9 @@ non_retryable=('PermissionError',))
         """The same as the wire has it."""
         base_ms, cap_ms = _ms("retry.base", self.base, _PAUSE_S), _ms("retry.cap", self.cap, _PAUSE_S)
         if base_ms is not None and cap_ms is not None and base_ms > cap_ms:
-            raise ValueError(f"Expected retry.base of at most retry.cap, but got {self.base} and {self.cap}.")
+            raise _out_of_range(
+                "retry.base", f"Expected retry.base of at most retry.cap, but got {self.base} and {self.cap}."
+            )
         return RetryPolicy(
             shape=None if self.shape is None else _choice("retry.shape", RetryShape, self.shape),
             base_ms=base_ms,
@@ -145,7 +149,7 @@ def checked(
 ) -> dict[str, Any]:
     """The fields of `Options` for what is given."""
     if delay is not None and run_at is not None:
-        raise ValueError("Expected at most one of delay and run_at, but both are given.")
+        raise refused("delay", "Expected at most one of delay and run_at, but both are given.")
     given: dict[str, Any] = {
         "queue": queue,
         "priority": _whole("priority", priority, _PRIORITY),
@@ -160,7 +164,7 @@ def checked(
         "tenant": _key("tenant", tenant),
         "delay_ms": _optional_ms("delay", delay),
         "run_at_ms": None if run_at is None else _instant_ms(run_at),
-        "request_id": request_id,
+        "request_id": _request_id(request_id),
         "request_id_ttl_ms": _optional_ms("request_id_ttl", request_id_ttl),
         "headers": _headers(headers),
         "result_ttl_ms": _optional_ms("result_ttl", result_ttl),
@@ -179,12 +183,16 @@ def type_name(kind: type[BaseException]) -> str:
 
 
 def _error_types(kinds: Iterable[type[BaseException] | str]) -> tuple[str, ...]:
-    if isinstance(kinds, str | type):
-        raise TypeError("Expected several exceptions in retry.non_retryable, but got one: put it into a list.")
+    if isinstance(kinds, str | type) or not isinstance(kinds, Iterable):
+        raise refused(
+            _NON_RETRYABLE, f"Expected several exceptions in {_NON_RETRYABLE}, but got one: put it into a list."
+        )
     names = tuple(dict.fromkeys(map(_error_type, kinds)))
     if len(names) > _NON_RETRYABLE_MAX:
-        raise ValueError(
-            f"Expected at most {_NON_RETRYABLE_MAX} exceptions in retry.non_retryable, but got {len(names)}."
+        raise refused(
+            _NON_RETRYABLE,
+            f"Expected at most {_NON_RETRYABLE_MAX} exceptions in {_NON_RETRYABLE}, but got {len(names)}.",
+            "TOO_LARGE",
         )
     return names
 
@@ -197,17 +205,22 @@ def _error_type(kind: object) -> str:
     elif isinstance(kind, str):
         name = kind
     else:
-        raise TypeError(f"Expected exceptions or their names in retry.non_retryable, but got {kind!r}.")
+        raise refused(_NON_RETRYABLE, f"Expected exceptions or their names in {_NON_RETRYABLE}, but got {kind!r}.")
     if not name or len(name.encode()) > _TEXT_BYTES_MAX:
-        raise ValueError(f"Expected names of 1 to {_TEXT_BYTES_MAX} bytes in retry.non_retryable, but got {name!r}.")
+        raise refused(
+            _NON_RETRYABLE, f"Expected names of 1 to {_TEXT_BYTES_MAX} bytes in {_NON_RETRYABLE}, but got {name!r}."
+        )
     return name
 
 
 def _retry(retry: Retry | RetryPolicy | None) -> RetryPolicy | None:
-    if retry is None or isinstance(retry, RetryPolicy):
+    if retry is None:
+        return None
+    if isinstance(retry, RetryPolicy):
+        check_pauses(retry, "retry")
         return retry
     if not isinstance(retry, Retry):
-        raise TypeError(f"Expected retry to be a Retry, but got {type(retry).__name__}.")
+        raise refused("retry", f"Expected retry to be a Retry, but got {type(retry).__name__}.")
     return retry.policy()
 
 
@@ -215,7 +228,7 @@ def _key(option: str, key: Key | None) -> Key | None:
     if key is None or isinstance(key, str):
         return key if key is None else _checked_text(option, key)
     if not callable(key) or inspect.iscoroutinefunction(key):
-        raise TypeError(f"Expected {option} to be a text or a plain function of the arguments, but got {key!r}.")
+        raise refused(option, f"Expected {option} to be a text or a plain function of the arguments, but got {key!r}.")
     return key
 
 
@@ -229,10 +242,17 @@ def _key_of(option: str, key: Key, arguments: inspect.BoundArguments) -> str:
 
 def _checked_text(option: str, text: object) -> str:
     if not isinstance(text, str):
-        raise TypeError(f"Expected {option} to be a text, but got {type(text).__name__}.")
+        raise refused(option, f"Expected {option} to be a text, but got {type(text).__name__}.")
     if len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:
-        raise ValueError(f"Expected {option} of at most {_TEXT_BYTES_MAX} bytes, but it is longer.")
+        raise refused(option, f"Expected {option} of at most {_TEXT_BYTES_MAX} bytes, but it is longer.", "TOO_LARGE")
     return text
+
+
+def _request_id(text: str | None) -> str | None:
+    if text == "":
+        sentence = "Expected request_id to be a text, but it is empty: leave it out if there is none."
+        raise refused("request_id", sentence, "MISSING_FIELD")
+    return text if text is None else _checked_text("request_id", text)
 
 
 def _choice(option: str, kinds: type[ChoiceT], value: str) -> ChoiceT:
@@ -242,7 +262,7 @@ def _choice(option: str, kinds: type[ChoiceT], value: str) -> ChoiceT:
         choice = kinds.UNKNOWN
     if choice is kinds.UNKNOWN:
         names = ", ".join(kind.lower() for kind in kinds if kind is not kinds.UNKNOWN)
-        raise ValueError(f"Expected {option} to be one of {names}, but got {value!r}.")
+        raise refused(option, f"Expected {option} to be one of {names}, but got {value!r}.")
     return choice
 
 
@@ -250,16 +270,16 @@ def _number(option: str, value: float | None, limits: tuple[float, float], unit:
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"Expected {option} to be a number, but got {type(value).__name__}.")
+        raise refused(option, f"Expected {option} to be a number, but got {type(value).__name__}.")
     low, high = limits
     if not low <= value <= high:
-        raise ValueError(f"Expected {option} from {low} to {high}{unit}, but got {value}.")
+        raise _out_of_range(option, f"Expected {option} from {low} to {high}{unit}, but got {value}.")
     return value
 
 
 def _whole(option: str, value: int | None, limits: tuple[int, int]) -> int | None:
     if isinstance(value, float):
-        raise TypeError(f"Expected {option} to be a whole number, but got {value}.")
+        raise refused(option, f"Expected {option} to be a whole number, but got {value}.")
     return None if _number(option, value, limits) is None else value
 
 
@@ -273,7 +293,7 @@ def limit_s(option: str, value: Seconds) -> float:
     """How long something may take: infinity is allowed and means decades, what is no number would never be over."""
     given_s = value.total_seconds() if isinstance(value, timedelta) else value
     if not isinstance(given_s, int | float) or isinstance(given_s, bool):
-        raise TypeError(f"Expected {option} to be a number of seconds, but got {type(value).__name__}.")
+        raise refused(option, f"Expected {option} to be a number of seconds, but got {type(value).__name__}.")
     if not given_s >= 0:  # also for NaN
         raise _out_of_range(option, f"Expected {option} of at least 0 seconds, but got {given_s}.")
     return min(given_s, _FOREVER_S)
@@ -292,8 +312,12 @@ def duration_ms(option: str, value: Seconds) -> int:
     return round(given_s * 1000)
 
 
+def refused(option: str, sentence: str, reason: str = "INVALID_FIELD") -> InvalidArgument:
+    return InvalidArgument(sentence, reason=reason, field=option)
+
+
 def _out_of_range(option: str, sentence: str) -> InvalidArgument:
-    return InvalidArgument(sentence, reason="OUT_OF_RANGE", field=option)
+    return refused(option, sentence, "OUT_OF_RANGE")
 
 
 def _optional_ms(option: str, value: Seconds | None) -> int | None:
@@ -304,15 +328,21 @@ def _headers(headers: object) -> dict[str, str] | None:
     if headers is None:
         return None
     if not isinstance(headers, Mapping):
-        raise TypeError(f"Expected headers to be a mapping of texts to texts, but got {type(headers).__name__}.")
+        raise refused(
+            "headers", f"Expected headers to be a mapping of texts to texts, but got {type(headers).__name__}."
+        )
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             kind = type(value if isinstance(name, str) else name).__name__
-            raise TypeError(f"Expected headers to map texts to texts, but got {kind} in {name!r}.")
+            raise refused("headers", f"Expected headers to map texts to texts, but got {kind} in {name!r}.")
     return {**JSON_HEADERS, **headers}
 
 
 def _instant_ms(instant: datetime) -> int:
+    if not isinstance(instant, datetime):
+        raise refused("run_at", f"Expected run_at to be a datetime, but got {type(instant).__name__}.")
     if instant.tzinfo is None:
-        raise ValueError("Expected run_at with a time zone, but it has none: datetime.now(UTC), for example, has one.")
+        raise refused(
+            "run_at", "Expected run_at with a time zone, but it has none: datetime.now(UTC), for example, has one."
+        )
     return (instant - _EPOCH) // timedelta(milliseconds=1)

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from holdfast.client._fitting import build, fit, number_of
+from holdfast.client._fitting import build, fit, misfit, number_of, whole
 from holdfast.client._wire import new_task, put_task
 from holdfast.client.errors import UnexpectedAnswer
+from holdfast.client.models import NewTask
 from holdfast.client.schedules import CatchUp, Overlap, Schedule, ScheduleInfo, SchedulePage
 from holdfast.proto.v1 import schedules_pb2 as pb
 
@@ -23,6 +24,10 @@ _OVERLAPS: dict[int, Overlap] = {number: overlap for overlap, number in _OVERLAP
 
 
 def put_request(schedule: Schedule, *, must_be_new: bool, paused: bool) -> pb.PutScheduleRequest:
+    if not isinstance(schedule, Schedule):
+        raise misfit("schedule", TypeError(), "a Schedule")
+    if not isinstance(schedule.task, NewTask):  # it names the queue
+        raise misfit("spec.task", TypeError(), "a NewTask")
     spec = {"expression": schedule.expression, "time_zone": schedule.time_zone}
     request = fit(
         pb.PutScheduleRequest,
@@ -66,6 +71,7 @@ def trigger_request(queue: str, name: str, request_id: str) -> pb.TriggerSchedul
 def preview_request(
     expression: str, time_zone: str, queue: str, name: str, count: int, after_ms: int | None
 ) -> pb.PreviewScheduleRequest:
+    whole("count", count, 1, None)  # on the wire 0 is as many as by default
     return fit(
         pb.PreviewScheduleRequest,
         expression=expression,

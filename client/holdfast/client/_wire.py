@@ -14,9 +14,11 @@ from holdfast.client._fitting import (
     at_most_one_start,
     both_given,
     build,
+    check_pauses,
     field_misfit,
     fit,
     misfit,
+    number,
     number_of,
     parts,
     read_each,
@@ -143,7 +145,7 @@ def _queue_limits(queues: Sequence[str], limits: Mapping[str, int]) -> list[int]
     if problem:
         field = "max_tasks_by_queue"
         raise InvalidArgument(f"Expected {field} {problem}.", reason="INVALID_FIELD", field=field)
-    found = [limits.get(queue, 0) for queue in queues]
+    found = [number(limits.get(queue, 0)) for queue in queues]
     pb.ReserveRequest(queue_tasks_max=found)  # they may not fit, and have another name there
     return found
 
@@ -179,9 +181,9 @@ def fail_request(items: Sequence[Failure]) -> pb.FailRequest:
             message.error.message = item.error.message
             message.error.traceback = item.error.traceback
             if item.retry_delay_ms is not None:
-                message.retry_delay_ms = item.retry_delay_ms
+                message.retry_delay_ms = number(item.retry_delay_ms)
             if item.retry_at_ms is not None:
-                message.retry_at_ms = item.retry_at_ms
+                message.retry_at_ms = number(item.retry_at_ms)
             message.dead = item.dead
         except MISFITS as found:
             values = parts(item, "retry_delay_ms", "retry_at_ms", "dead")
@@ -199,7 +201,7 @@ def extend_request(items: Sequence[Extension]) -> pb.ExtendRequest:
         message = request.items.add()
         try:
             _put_claim(message.claim, item.claim)
-            message.lease_ms = item.lease_ms
+            message.lease_ms = number(item.lease_ms)
         except MISFITS as found:
             values = {"claim": parts(getattr(item, "claim", None), *_CLAIM)} | parts(item, "lease_ms")
             raise field_misfit(pb.ExtendItem, values, f"items[{index}]", found) from None
@@ -227,11 +229,11 @@ def update_request(items: Sequence[TaskUpdate]) -> pb.UpdateTasksRequest:
         try:
             message.task_id = item.task_id
             if item.priority is not None:
-                message.priority = item.priority
+                message.priority = number(item.priority)
             if item.run_at_ms is not None:
-                message.run_at_ms = item.run_at_ms
+                message.run_at_ms = number(item.run_at_ms)
             if item.delay_ms is not None:
-                message.delay_ms = item.delay_ms
+                message.delay_ms = number(item.delay_ms)
         except MISFITS as found:
             values = parts(item, "task_id", "priority", "run_at_ms", "delay_ms")
             raise field_misfit(pb.UpdateItem, values, f"items[{index}]", found) from None
@@ -272,6 +274,8 @@ def put_task(spec: pb.TaskSpec, task: NewTask, where: str) -> None:
     except MISFITS as found:
         raise _spec_misfit(task, where, found) from None
     at_most_one_start(task.run_at_ms, task.delay_ms, where)
+    if task.retry is not None:
+        check_pauses(task.retry, f"{where}.retry")
 
 
 def _check(task: NewTask, where: str, index: int) -> None:
@@ -284,6 +288,8 @@ def _check(task: NewTask, where: str, index: int) -> None:
         )
     if task.run_at_ms is not None and task.delay_ms is not None:
         raise both_given("run_at_ms", "delay_ms", f"{where}[{index}]")
+    if task.retry is not None:
+        check_pauses(task.retry, f"{where}[{index}].retry")
 
 
 def _put_spec(spec: pb.TaskSpec, task: NewTask) -> None:
@@ -293,23 +299,23 @@ def _put_spec(spec: pb.TaskSpec, task: NewTask) -> None:
     if task.headers:
         spec.headers.update(task.headers)
     if task.priority is not None:
-        spec.priority = task.priority
+        spec.priority = number(task.priority)
     if task.tenant:
         spec.tenant = task.tenant
     if task.request_id:
         spec.request_id = task.request_id
     if task.request_id_ttl_ms is not None:
-        spec.request_id_ttl_ms = task.request_id_ttl_ms
+        spec.request_id_ttl_ms = number(task.request_id_ttl_ms)
     if task.run_at_ms is not None:
-        spec.run_at_ms = task.run_at_ms
+        spec.run_at_ms = number(task.run_at_ms)
     if task.delay_ms is not None:
-        spec.delay_ms = task.delay_ms
+        spec.delay_ms = number(task.delay_ms)
     if task.max_attempts is not None:
-        spec.max_attempts = task.max_attempts
+        spec.max_attempts = number(task.max_attempts)
     if task.max_claims is not None:
-        spec.max_claims = task.max_claims
+        spec.max_claims = number(task.max_claims)
     if task.result_ttl_ms is not None:
-        spec.result_ttl_ms = task.result_ttl_ms
+        spec.result_ttl_ms = number(task.result_ttl_ms)
     _put_rules(spec, task)
 
 
@@ -323,9 +329,9 @@ def _put_rules(spec: pb.TaskSpec, task: NewTask) -> None:
     if task.limit_key:
         spec.limit_key = task.limit_key
     if task.timeout_ms is not None:
-        spec.timeout_ms = task.timeout_ms
+        spec.timeout_ms = number(task.timeout_ms)
     if task.ttl_ms is not None:
-        spec.ttl_ms = task.ttl_ms
+        spec.ttl_ms = number(task.ttl_ms)
 
 
 def _put_retry(message: pb.RetryPolicy, retry: RetryPolicy) -> None:
@@ -333,13 +339,13 @@ def _put_retry(message: pb.RetryPolicy, retry: RetryPolicy) -> None:
     if retry.shape is not None:
         message.shape = number_of(retry.shape, _SHAPE_NUMBERS, RetryShape)
     if retry.base_ms is not None:
-        message.base_ms = retry.base_ms
+        message.base_ms = number(retry.base_ms)
     if retry.factor is not None:
-        message.factor = retry.factor
+        message.factor = number(retry.factor)
     if retry.cap_ms is not None:
-        message.cap_ms = retry.cap_ms
+        message.cap_ms = number(retry.cap_ms)
     if retry.jitter is not None:
-        message.jitter = retry.jitter
+        message.jitter = number(retry.jitter)
     if retry.non_retryable:
         message.non_retryable.extend(several(retry.non_retryable))
 

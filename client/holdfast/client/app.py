@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from holdfast.client._batches import take_batch
 from holdfast.client._loop_thread import LoopThread
-from holdfast.client._options import Key, Options, Retry, Seconds, checked, duration_ms, limit_s
+from holdfast.client._options import Key, Options, Retry, Seconds, checked, duration_ms, limit_s, refused
 from holdfast.client._wire import approximate_bytes
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.arguments import decode_json, encode_call, signature_of
@@ -356,7 +356,7 @@ class Holdfast:
         """
         lease_ms = duration_ms("lease", lease)
         if lease_ms <= 0:
-            raise ValueError(f"Expected a lease of more than 0 seconds, but got {lease}.")
+            raise refused("lease", f"Expected lease of more than 0 seconds, but got {lease}.", "OUT_OF_RANGE")
         given = checked(
             priority=priority,
             max_attempts=max_attempts,
@@ -373,18 +373,20 @@ class Holdfast:
 
         def decorate(function: Callable[..., Any]) -> Any:
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-                raise TypeError(f"{function.__qualname__} is a generator: a task returns one value when it is done.")
+                sentence = f"{function.__qualname__} is a generator: a task returns one value when it is done."
+                raise refused("function", sentence)
             kind: type[Any] = AsyncTask if inspect.iscoroutinefunction(function) else Task
             return self._register(kind(self, function, name or getattr(function, "__name__", ""), options, lease_ms))
 
         return _Decorator(decorate) if function is None else decorate(function)
 
     def _register(self, task: Task[..., Any] | AsyncTask[..., Any]) -> Task[..., Any] | AsyncTask[..., Any]:
-        if not task.name or not task.name.isprintable() or task.name == "<lambda>":
-            raise ValueError(f"Expected a task with a name, but got {task.name!r}: give it one with name=….")
+        is_text = isinstance(task.name, str) and task.name.isprintable()
+        if not task.name or not is_text or task.name == "<lambda>":
+            raise refused("name", f"Expected a task with a name, but got {task.name!r}: give it one with name=….")
         if task.name in self._tasks:
-            raise ValueError(
-                f"Expected one task named {task.name}, but there is one already: set name= on one of them."
+            raise refused(
+                "name", f"Expected one task named {task.name}, but there is one already: set name= on one of them."
             )
         self._tasks[task.name] = task
         return task

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.client.errors import NotJson
+from holdfast.client.errors import InvalidArgument, NotJson
 
 JSON_HEADERS = {"content-type": "application/json"}
 
@@ -96,5 +96,6 @@ def signature_of(function: Callable[..., object]) -> inspect.Signature:
     signature = inspect.signature(function)
     first, name = next(iter(signature.parameters), None), getattr(function, "__qualname__", "")
     if first == "self" and "." in name:
-        raise TypeError(f"{name} is a method: a task is a plain function, found again by its name.")
+        sentence = f"{name} is a method: a task is a plain function, found again by its name."
+        raise InvalidArgument(sentence, reason="INVALID_FIELD", field="function")
     return signature

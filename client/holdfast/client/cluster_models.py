@@ -277,7 +277,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """What one tenant of a queue has in its own way."""
+    """What one tenant of a queue has in its own way. `None`, in a change: as it is."""
 
     tenant: str
     _: KW_ONLY

@@ -74,6 +74,8 @@ _ORDERED = (("retry_base_ms", "retry_cap_ms"), ("max_attempts", "max_claims"))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _URL = re.compile(r"https?://[!-~]+")
 _ONE_TENANT = "tenants."
+# What is cleared of one tenant: tenant_weight.NAME. The field comes first, because names may have any characters.
+_TENANT_FIELDS: Mapping[str, str] = {f"tenant_{name}": name for name in TENANT_LIMITS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,10 @@ class TenantPolicy:
         """Only what is set, and the name."""
         values = ((name, getattr(self, name)) for name in ("tenant", *TENANT_LIMITS))
         return {name: value for name, value in values if value is not None}
+
+    @property
+    def has_any(self) -> bool:
+        return any(getattr(self, name) is not None for name in TENANT_LIMITS)
 
     @classmethod
     def of(cls, fields: Fields) -> "TenantPolicy":
@@ -180,40 +186,65 @@ def change_policy(
 ) -> QueuePolicy:  # fmt: skip
     """The queue's next policy, or RefusedError; equal to the present one if nothing differs.
 
-    given: fields to set; a list replaces the one before, but of tenants each the one of its name. clear: fields that go
-    back to the default, before anything is set; a burst goes with its rate.
+    given: fields to set; a list replaces the one before, but of tenants only what is given of each changes. clear:
+    fields that go back to the default, before anything is set; a burst goes with its rate.
     """
     checked: dict[str, Any] = {name: _checked(name, value) for name, value in given.items()}
     cleared = _check_clear(given, clear)
     values = {name: getattr(policy, name) for name in POLICY_FIELDS if name not in cleared}
-    tenants = {each.tenant: each for each in values.pop("tenants", ())}
-    for name in cleared:
-        if name.startswith(_ONE_TENANT):
-            tenants.pop(name.removeprefix(_ONE_TENANT), None)
-    tenants |= {each.tenant: each for each in checked.pop("tenants", ())}
-    if len(tenants) > TENANTS_MAX:
-        raise _too_many("policy.tenants", len(tenants), TENANTS_MAX)
-    values |= checked
-    found = QueuePolicy(**values, tenants=tuple(tenants[name] for name in sorted(tenants)))
+    tenants = _without_cleared(values.pop("tenants", ()), cleared)
+    values["tenants"] = _with_tenants(tenants, checked.pop("tenants", ()))
+    found = QueuePolicy(**values | checked)
     _check_together(found)
     return policy if found == policy else found
 
 
+def _without_cleared(tenants: Sequence[TenantPolicy], cleared: Collection[str]) -> dict[str, TenantPolicy]:
+    found = {each.tenant: each for each in tenants}
+    for name in cleared:
+        if name.startswith(_ONE_TENANT):
+            found.pop(name.removeprefix(_ONE_TENANT), None)
+            continue
+        field, dot, tenant = name.partition(".")
+        if dot and tenant in found:
+            found[tenant] = replace(found[tenant], **{_TENANT_FIELDS[field]: None})  # type: ignore[arg-type]  # never the name
+    return {name: each for name, each in found.items() if each.has_any}
+
+
+def _with_tenants(tenants: dict[str, TenantPolicy], given: Sequence[TenantPolicy]) -> tuple[TenantPolicy, ...]:
+    """By name. Each has what is given of it, and for the rest what it had."""
+    for at, each in enumerate(given):
+        merged = replace(tenants.get(each.tenant, each), **each.given())  # type: ignore[arg-type]  # its own fields
+        if merged.rate_burst is not None and merged.rate_per_second is None:
+            raise _burst_alone(f"policy.tenants[{at}].rate_burst", "rate_per_second")
+        tenants[each.tenant] = merged
+    if len(tenants) > TENANTS_MAX:
+        raise _too_many("policy.tenants", len(tenants), TENANTS_MAX)
+    return tuple(tenants[name] for name in sorted(tenants))
+
+
 def _check_clear(given: Mapping[str, PolicyValue], clear: Collection[str]) -> set[str]:
     tenants: Sequence[TenantPolicy] = given.get("tenants", ())  # type: ignore[assignment]
-    named = {_ONE_TENANT + each.tenant for each in tenants}
+    named = {f"tenant_{field}.{each.tenant}" for each in tenants for field in each.given() if field in TENANT_LIMITS}
     for name in clear:
-        if name not in _KNOWN and not (name.startswith(_ONE_TENANT) and name != _ONE_TENANT):
+        if name not in _KNOWN and not _is_of_tenant(name):
             raise RefusedError(
                 INVALID_FIELD,
-                f"Expected {{field}} to name fields of the policy ({', '.join(POLICY_FIELDS)}) or tenants.NAME, but it "
-                f"has {name[:TEXT_BYTES_MAX]!r}.",
+                f"Expected {{field}} to name fields of the policy ({', '.join(POLICY_FIELDS)}), tenants.NAME or "
+                f"{', '.join(f'{field}.NAME' for field in _TENANT_FIELDS)}, but it has {name[:TEXT_BYTES_MAX]!r}.",
                 "clear",
             )
-        # All tenants may be cleared and some be set: those are then the only ones.
+        # All tenants, or one, may be cleared and set: what is set is then all there is.
         if name in named or (name in given and name != "tenants"):
             raise RefusedError(INVALID_FIELD, f"Expected {name} to be set or cleared, but it is both.", "clear")
-    return {*clear, *(burst for burst, rate in _RATE_OF_BURST.items() if rate in clear)}
+    bursts = {burst for burst, rate in _RATE_OF_BURST.items() if rate in clear}
+    rate, burst = "tenant_rate_per_second.", "tenant_rate_burst."
+    return {*clear, *bursts, *(burst + name.removeprefix(rate) for name in clear if name.startswith(rate))}
+
+
+def _is_of_tenant(name: str) -> bool:
+    field, _, tenant = name.partition(".")
+    return bool(tenant) and (field == "tenants" or field in _TENANT_FIELDS)
 
 
 def _check_together(policy: QueuePolicy) -> None:
@@ -337,8 +368,6 @@ def _tenant(policy: TenantPolicy, field: str) -> TenantPolicy:
             "Expected {field} to set something of the tenant, but it has a name only; clear tenants.NAME to forget it.",
             field,
         )
-    if "rate_burst" in values and "rate_per_second" not in values:
-        raise _burst_alone(f"{field}.rate_burst", "rate_per_second")
     return replace(policy, **values)  # type: ignore[arg-type]  # whole where the field is
 
 

@@ -54,7 +54,8 @@ class QueueChange:
 
     placement: Placement | None = None
     policy: Mapping[str, PolicyValue] | None = None  # fields to set
-    clear: Collection[str] = ()  # fields that go back to the default; tenants.NAME for one tenant
+    # Fields that go back to the default; tenants.NAME for one tenant, tenant_weight.NAME for a field of it.
+    clear: Collection[str] = ()
 
 
 def check_queue_name(name: str, field: str = "queue") -> str:

@@ -62,6 +62,8 @@ def _make_task(draft: Draft, new: NewTask) -> bytes:
     else:
         join_ready_line(draft, task_id, task, queue)
     queue.enqueued_total += 1
+    enqueued = draft.effects.enqueued
+    enqueued[new.queue] = enqueued.get(new.queue, 0) + 1
     return task_id
 
 

@@ -1,6 +1,7 @@
 """`holdfast queue set|show|pause|resume`: what a queue does in its own way, and over which shards it is spread."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any
 
 import typer
@@ -8,11 +9,18 @@ import typer
 from holdfast.cli import cluster_calls, cluster_output, cluster_records, output, policies, records
 from holdfast.cli.commands.shared import Address, Json, Queue, Timeout, epilog, parsed, with_options
 from holdfast.cli.problems import usage
-from holdfast.client import QueuePolicy, QueueSettings
+from holdfast.client import QueuePolicy, QueueSettings, TenantPolicy
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
 _SHARDS_MAX = 1_024
-_ONE_TENANT = "tenant:"
+# What --reset calls fields of one tenant, with its name behind a colon, and how they are called.
+_OF_ONE_TENANT = {
+    "tenant": "tenants",
+    "tenant-weight": "tenant_weight",
+    "tenant-concurrency": "tenant_concurrency_max",
+    "tenant-rate": "tenant_rate_per_second",
+    "tenant-burst": "tenant_rate_burst",
+}
 
 
 def _policy_option(setting: policies.Setting) -> Any:
@@ -34,7 +42,7 @@ _Reset = Annotated[
     typer.Option(
         "--reset",
         metavar="NAME",
-        help="Back to the default: retry-base, tenant:acme, …; may be repeated.",
+        help="Back to the default: retry-base, tenant:acme, tenant-rate:acme, …; may be repeated.",
         show_default=False,
     ),
 ]
@@ -58,6 +66,8 @@ def queue_set(
     Every queue works without this, with the defaults of the brokers' configuration.
     Caps and rates bound what is claimed: of the whole queue, of each tenant, of each limit key.
     Tenants take turns: one of weight 3 gives three tasks in its turn, the others one.
+    --tenant changes what is given of that tenant; with --reset tenant:NAME it has then nothing else.
+    --reset tenant-weight:NAME, and -concurrency, -rate, -burst, takes back one setting of it.
     --spread, --pin and --home change the shards of a running queue: new tasks go to the new ones.
     Older tasks stay where they are, and workers get them from there until none is left.
     Deduplication stays exact: tasks with a request id of the producer's own always go to the home shard.
@@ -96,15 +106,15 @@ def _cleared(names: Sequence[str], policy: QueuePolicy) -> list[str]:
     cleared = []
     for given in names:
         name = given.removeprefix("--")
-        if name.startswith(_ONE_TENANT) and name != _ONE_TENANT:
-            tenant = name.removeprefix(_ONE_TENANT)
-            is_set = any(each.tenant == tenant for each in policy.tenants)
-            field = f"tenants.{tenant}"
+        option, _, tenant = name.partition(":")
+        if tenant and option in _OF_ONE_TENANT:
+            field = f"{_OF_ONE_TENANT[option]}.{tenant}"
+            is_set = field in {f"tenant_{name}.{each.tenant}" for each in policy.tenants for name in _given(each)}
         else:
             setting = policies.BY_OPTION.get(name)
             field = setting.field if setting is not None else name
             if field not in policies.FIELDS:
-                known = ", ".join((*policies.BY_OPTION, f"{_ONE_TENANT}NAME", "paused"))
+                known = ", ".join((*policies.BY_OPTION, *(f"{option}:NAME" for option in _OF_ONE_TENANT), "paused"))
                 raise usage(f"--reset: Expected one of {known}, but got {given!r}.")
             # Resetting all tenants and setting some is no contradiction: those are then the only ones.
             is_set = field != "tenants" and getattr(policy, field) not in (None, ())
@@ -112,6 +122,10 @@ def _cleared(names: Sequence[str], policy: QueuePolicy) -> list[str]:
             raise usage(f"--reset: Expected {given} to be either set or reset, but it is both.")
         cleared.append(field)
     return cleared
+
+
+def _given(tenant: TenantPolicy) -> list[str]:
+    return [field.name for field in fields(TenantPolicy) if getattr(tenant, field.name) is not None]
 
 
 def _shards(text: str) -> list[int]:
@@ -187,7 +201,7 @@ def add_to(queue_app: typer.Typer) -> None:
         "holdfast queue set mail --tenant acme:weight=3,rate=10/s --tenant-concurrency 5",
         "holdfast queue set mail --dead-alert 100 --dead-alert-url https://example.org/alert",
         "holdfast queue set clicks --spread 4",
-        "holdfast queue set mail --home --reset retry-base --reset tenant:acme",
+        "holdfast queue set mail --home --reset retry-base --reset tenant-rate:acme --reset tenant:globex",
     )
     queue_app.command("set", epilog=epilog(*examples))(queue_set)
     queue_app.command("pause", epilog=epilog("holdfast queue pause mail", "holdfast queue pause mail --json"))(

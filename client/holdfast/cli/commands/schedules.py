@@ -8,7 +8,17 @@ import typer
 
 from holdfast.cli import options, output, records, schedule_calls, schedule_output, times
 from holdfast.cli.commands import task_options
-from holdfast.cli.commands.shared import Address, Json, Timeout, complete_queue, epilog, group, parsed, with_options
+from holdfast.cli.commands.shared import (
+    Address,
+    Json,
+    Timeout,
+    complete_queue,
+    epilog,
+    given_text,
+    group,
+    parsed,
+    with_options,
+)
 from holdfast.cli.problems import CommandFailed, problem_of, usage
 from holdfast.client import CatchUp, InvalidArgument, Overlap, Schedule
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
@@ -40,7 +50,7 @@ _Cron = Annotated[
     str | None, _option("--cron", "EXPRESSION", "When: five fields, six with seconds first, or @daily and the like.")
 ]
 _Every = Annotated[str | None, _option("--every", "TIME", "Instead: once in this time, 1s to 366d: 90s, 1h30m.")]
-_Zone = Annotated[str, _option("--zone", "ZONE", "Whose clocks: Europe/Berlin.", "UTC")]
+_Zone = Annotated[str | None, _option("--zone", "ZONE", "Whose clocks: Europe/Berlin.", "UTC")]
 _Type = Annotated[str, _option("--type", "TYPE", "Names the handler of its tasks.")]
 _Payload = Annotated[
     str,
@@ -67,7 +77,7 @@ def schedule_put(
     type_: _Type,
     cron: _Cron = None,
     every: _Every = None,
-    zone: _Zone = "",
+    zone: _Zone = None,
     payload: _Payload = "{}",
     catch_up: _CatchUp = "one",
     overlap: _Overlap = "allow",
@@ -91,7 +101,7 @@ def schedule_put(
         name,
         _expression(cron, every),
         task,
-        zone,
+        given_text("--zone", zone),
         parsed("--catch-up", options.one_of(CatchUp), catch_up) or CatchUp.ONE,
         parsed("--overlap", options.one_of(Overlap), overlap) or Overlap.ALLOW,
     )
@@ -128,7 +138,7 @@ def schedule_ls(
 
     Times are as the clocks of the schedule's zone show them, with the offset from UTC.
     """
-    found, more = schedule_calls.list_schedules(address, timeout_s, queue or "", limit)
+    found, more = schedule_calls.list_schedules(address, timeout_s, given_text("--queue", queue), limit)
     if as_json:
         listed = [schedule_output.schedule_json(info, with_payload=False) for info in found]
         records.print_json({"queue": queue, "schedules": listed, "more": more})
@@ -260,7 +270,7 @@ def schedule_next(
         ),
     ] = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=_TIMES_MAX, help="How many times.")] = 10,
-    zone: _Zone = "",
+    zone: _Zone = None,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -269,12 +279,13 @@ def schedule_next(
 
     Each time has its offset from UTC, so that a change to or from daylight saving time can be seen.
     """
-    if queue is not None and zone:
+    time_zone = given_text("--zone", zone)
+    if queue is not None and time_zone:
         raise usage("Expected --zone with an expression only, but there is --queue: a schedule has its own zone.")
     if queue is not None:
         found = schedule_calls.times_of_schedule(address, timeout_s, queue, what, count)
     else:
-        found = _times_of_expression(address, timeout_s, what, zone, count)
+        found = _times_of_expression(address, timeout_s, what, time_zone, count)
     if as_json:
         records.print_json(schedule_output.times_json(found))
         return

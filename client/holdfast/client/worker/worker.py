@@ -8,7 +8,9 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 
+from holdfast.client._fitting import whole
 from holdfast.client._leaders import check_address
+from holdfast.client._options import limit_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import Holdfast
 from holdfast.client.worker.session import Session, Settings, WorkerReport
@@ -21,7 +23,7 @@ class Worker:
     """Runs the tasks of an app until it is stopped.
 
     `queues` are those of the app's tasks unless named; as a mapping, a number limits how many slots a queue may take at
-    once. Queues take turns, so that a long one does not starve the others.
+    once, 1 to 1,000. Queues take turns, so that a long one does not starve the others.
 
     Blocking handlers run on threads, async ones together on one event loop. Leases are extended while handlers run,
     whatever these do. A task whose lease is lost all the same is not reported any more: an async handler is cancelled,
@@ -44,18 +46,16 @@ class Worker:
         address: str | None = None,
         direct: bool | None = None,
     ) -> None:
-        if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise ValueError(f"Expected a concurrency from 1 to {CONCURRENCY_MAX}, but got {concurrency}.")
-        if grace < 0:
-            raise ValueError(f"Expected a grace period of no less than 0 seconds, but got {grace:g}.")
+        whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        grace_s = limit_s("grace", grace)
         if not app.tasks:
             raise ValueError("Expected an app with tasks, but it has none: decorate a function with @app.task.")
         if isinstance(queues, str):
             raise TypeError("Expected several names of queues, but got one text: put it into a list.")
         limits = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
         for queue, limit in limits.items():
-            if limit is not None and limit < 1:
-                raise ValueError(f"Expected a limit of at least 1 for queue {queue}, but got {limit}.")
+            if limit is not None:
+                whole(f"queues[{queue!r}]", limit, 1, CONCURRENCY_MAX)
         queues_all: dict[str, int | None] = dict.fromkeys(task.queue for task in app.tasks.values())
         self._settings = Settings(
             # Unique: the server counts claims by it, and answers repeated questions by it.
@@ -63,7 +63,7 @@ class Worker:
             address=check_address(address or app.address),
             queues=limits or queues_all,
             concurrency=concurrency,
-            grace_s=grace,
+            grace_s=grace_s,
             tasks=app.tasks,
         )
         self._direct = app.direct if direct is None else direct
