@@ -92,7 +92,6 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
     marks = {name: (queue.pop("marks"), queue.pop("age_mark")) for name, queue in queues.items()}
     lanes = {name: queue.pop("lanes") for name, queue in queues.items()}
     numbers = ("ready", "claimed", "delayed", "retrying", "dead")
-    executions = {key[1:]: row for key, row in families[keys.EXECUTION]}
     timed = families[keys.CLAIM_EXPIRY] + families[keys.DUE] + families[keys.RETENTION] + families[keys.START_BY]
     return {
         "clock": (meta.now_ms, meta.stepped_ms, meta.next_sequence, meta.next_token),
@@ -107,12 +106,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         "marks": marks,
         "lane counts": lanes,
         "lanes": {lane_of(key): (lane.ready, lane.mark) for key, lane in lane_rows(families[keys.LANE])},
-        "ages": {
-            (key[1:-9], sequence): task_id
-            for key, row in families[keys.READY_AGE]
-            for sequence, task_id in ready_rows.aged_tasks(row, keys.ready_age_number(key))
-            if task_id in executions and rows.Execution.is_ready_at(executions[task_id], sequence)
-        },
+        "ages": ages_in(families[keys.READY_AGE], state),
         "timers": {(key[0], *keys.timed(key)) for key, _ in timed},
         "dead": {
             (queue, int.from_bytes(rest[:8], "big"), rest[8:])
@@ -143,6 +137,18 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
             for key, row in families[keys.ATTEMPTS]
         },
         "shares": {share_of(key): row for key, row in families[keys.SHARE]},
+    }
+
+
+def ages_in(pages: list[tuple[bytes, bytes]], state: dict[bytes, bytes]) -> dict[tuple[bytes, int], bytes]:
+    """Of those that pages list the ones that are still ready."""
+    listed = [
+        (key[1:-9], *aged) for key, row in pages for aged in ready_rows.aged_tasks(row, keys.ready_age_number(key))
+    ]
+    return {
+        (queue, sequence): task_id
+        for queue, sequence, task_id in listed
+        if (row := state.get(keys.execution(task_id))) is not None and rows.Execution.is_ready_at(row, sequence)
     }
 
 
