@@ -218,7 +218,9 @@ def code(outcome: outcomes.Outcome) -> str:
 
 
 def use_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few tasks need several rows of lanes and of ages."""
+    """So that a few tasks need several rows of lanes and of ages, and more than is kept at hand of them."""
     monkeypatch.setattr(ready_rows, "LANE_TASKS_MAX", 2)
     for module in (ready_rows, ready_lines, draft):
         monkeypatch.setattr(module, "AGE_PAGE_PLACES", 4)
+    for cache, entries_max in {"AGE_PAGES": 2, "LANES": 3, "TASKS": 5}.items():
+        monkeypatch.setattr(draft, f"{cache}_CACHED_MAX", entries_max)
