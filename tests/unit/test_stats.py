@@ -111,6 +111,18 @@ def test_a_queue_that_rested_counts_from_its_first_batch_again() -> None:
     assert counted.rates()[0] == 2.0
 
 
+def test_a_failure_after_a_long_rest_counts() -> None:
+    counted = Counted()
+    (task_id,) = counted.enqueue(1)
+    token = counted.claim(task_id)
+    counted.pass_samples(2 * SAMPLES_MAX)
+    assert not counted.stats._rates._samples
+    counted.shard.fail(task_id, token)
+    counted.stats.follow(counted.shard.effects)
+    counted.pass_samples(2)
+    assert counted.rates() == (0, 0, 0, 0.1)
+
+
 def test_tasks_that_came_for_later_while_a_queue_rested_are_no_burst() -> None:
     counted = Counted()
     counted.enqueue(1)

@@ -142,6 +142,8 @@ class Stats(Background):
             self._rates.touch(queue, count)
         for queue in {task.queue for task in effects.ready}:  # they also come back, and at their time
             self._rates.touch(queue)
+        for queue in effects.freed:
+            self._rates.touch(queue)
         if effects.timings:
             self._add_timings(effects.timings)
 
