@@ -169,19 +169,33 @@ class Model:
     # Tasks that come.
 
     def _enqueue(self, new: NewTask, _: entries.Enqueue) -> Answer:
-        what, _until_ms = self.memory.get(("request", new.queue, new.request_id), (None, 0))
-        if what is not None and new.digest and what[2] and what[2] != new.digest:
+        known = self._request(new)
+        if known is not None and new.digest and known[2] and known[2] != new.digest:
             return "REQUEST_ID_CONFLICT"
         return ("Accepted", *self._accept(new))
 
+    def _request(self, new: NewTask) -> tuple[bytes, int, int] | None:
+        """What its request id stands for: for as long as its window, counted from when it was accepted, and while the
+        task lives that it made."""
+        what, until_ms = self.memory.get(("request", new.queue, new.request_id), (None, 0))
+        if what is None or not new.request_id:
+            return None
+        task_id, window_ms, digest = what
+        made_ms = int.from_bytes(task_id[:6], "big")
+        ends_ms = made_ms + window_ms if window_ms else until_ms  # without a window it made no task
+        lives = window_ms > 0 and task_id in self.tasks and self.tasks[task_id].state not in FINISHED
+        return (task_id, window_ms, digest) if self.now_ms < ends_ms or lives or self._paused() else None
+
     def _accept(self, new: NewTask) -> tuple[bytes, bool, int]:
         handle = ("request", new.queue, new.request_id)
-        if new.request_id and handle in self.memory:
-            return self._known(self.memory[handle][0][0])
+        known = self._request(new)
+        if known is not None:
+            return self._known(known[0])
         holder = self.unique.get((new.queue, new.unique_key))
         task_id = self._make(new) if holder is None else holder
         if new.request_id:
-            self.memory[handle] = (task_id, new.dedup_window_ms, new.digest), self.now_ms + new.dedup_window_ms
+            window_ms = new.dedup_window_ms if holder is None else 0
+            self.memory[handle] = (task_id, window_ms, new.digest), self.now_ms + new.dedup_window_ms
         return (task_id, False, 0) if holder is None else self._known(holder)
 
     def _known(self, task_id: bytes) -> tuple[bytes, bool, int]:
@@ -520,8 +534,7 @@ class Model:
         if handle[0] == "request":
             task_id, window_ms, _digest = what
             task = self.tasks.get(task_id)
-            is_its_own = task is not None and handle == handle_of(keys.dedup(task.new.queue, task.new.request_id))
-            if task is not None and task.state not in FINISHED and is_its_own:
+            if window_ms and task is not None and task.state not in FINISHED:
                 age_ms = min(self.now_ms - task.enqueued_ms, 3_600_000)
                 self.memory[handle] = what, self.now_ms + max(window_ms, age_ms)
                 return ("Moved", task.state)

@@ -129,6 +129,12 @@ def reorder_forget(shard: Shard) -> None:
     shard.kv.write({keys.forget(when_ms, key): None, keys.forget(when_ms + 1, key): b""})
 
 
+def widen_window(shard: Shard) -> None:
+    key = next(key for _, key in shard.armed() if key[0] == keys.DEDUP)
+    dedup = rows.Dedup.decode(shard.kv.rows()[key])
+    shard.kv.write({key: dedup._replace(window_ms=dedup.window_ms + 1).encode()})
+
+
 def arm_twice(shard: Shard) -> None:
     when_ms, key = next(pair for pair in shard.armed() if pair[1][0] == keys.RECENT)
     shard.kv.write({keys.forget(when_ms + 1, key): b""})
@@ -233,6 +239,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("report of an unknown kind", strange_report, "unknown kind"),
     ("forgotten at another time", reorder_forget, "another time"),
     ("forgotten twice", arm_twice, "more than once"),
+    ("forgotten in its window", widen_window, "before its window is over"),
     ("letter gone", lambda s: s.kv.write({keys.outbox(2, 3): None}), "letters that it says"),
     ("letter delivered, yet there", lambda s: s.kv.write({keys.outbox(2, 1): b""}), "letters that it says"),
     ("outbox of nothing", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox().encode()}), "0 letters of 0"),

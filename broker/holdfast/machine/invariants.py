@@ -349,6 +349,12 @@ def _memory_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str
     found = [f"row {key.hex()} is never forgotten" for key in kept.keys() - armed.keys()]
     found += [f"row {key.hex()} is forgotten, but is not there" for key in armed.keys() - kept.keys()]
     found += [f"row {key.hex()} is forgotten more than once" for key, times in armed.items() if len(times) > 1]
+    requests = ((key, Dedup.decode(row)) for key, row in _family(kv, keys.DEDUP))
+    found += [
+        f"request id {key.hex()} is forgotten before its window is over"
+        for key, dedup in requests
+        if dedup.forget_ms < dedup.window_end_ms
+    ]
     found += [
         f"row {key.hex()} is forgotten at another time than it says"
         for key, when_ms in kept.items()

@@ -6,6 +6,7 @@ Every row begins with fixed fields in big-endian order; parts of varying length 
 import struct
 from typing import NamedTuple
 
+from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.keys import PRIORITY_MAX, TASK_ID_BYTES
 
 # Task states. The numbers are stored and equal those of the wire API.
@@ -460,12 +461,17 @@ _DEDUP = struct.Struct(">16sQQQ")
 
 
 class Dedup(NamedTuple):
-    """Which task a request id made."""
+    """Which task a request id made, or was answered with. The row may be there for longer than it counts."""
 
     task_id: bytes
-    forget_ms: int
-    window_ms: int  # how much longer to remember it if the task still lives when `forget_ms` comes
+    forget_ms: int  # when the row goes, unless the task that the id made lives on
+    window_ms: int  # how long the id counts at least; 0: it made no task, another one had its unique key
     digest: int  # of what the task was made of; 0: not to be compared
+
+    @property
+    def window_end_ms(self) -> int:
+        """Exactly, however often the row was renewed: an id is accepted when its task is made."""
+        return task_id_time_ms(self.task_id) + self.window_ms if self.window_ms else self.forget_ms
 
     def encode(self) -> bytes:
         return _DEDUP.pack(*self)

@@ -3,12 +3,13 @@
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Enqueue
+from holdfast.machine.handlers.request_ids import counts, read_request, remember_request
 from holdfast.machine.ids import make_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Outcome
 from holdfast.machine.rejections import request_id_conflict
-from holdfast.machine.rows import DELAYED, NOT_DEAD, Dedup, Execution
-from holdfast.machine.transitions import arm_start_by, enter_waiting, join_ready_line, remember_until
+from holdfast.machine.rows import DELAYED, NOT_DEAD, Execution
+from holdfast.machine.transitions import arm_start_by, enter_waiting, join_ready_line
 
 _NEW = 0  # in no state yet: there is nothing to leave
 
@@ -19,28 +20,28 @@ def apply_enqueue(draft: Draft, entry: Enqueue) -> list[Outcome]:
 
 def _accept_or_refuse(draft: Draft, new: NewTask) -> Outcome:
     if new.digest:
-        row = draft.get(keys.dedup(new.queue, new.request_id))
-        if row is not None and Dedup.decode(row).digest not in (0, new.digest):
+        known = read_request(draft, keys.dedup(new.queue, new.request_id))
+        if known is not None and known.digest not in (0, new.digest) and counts(draft, known):
             return request_id_conflict()
     return accept_task(draft, new)
 
 
 def accept_task(draft: Draft, new: NewTask) -> Accepted:
     """Accepts one task, or finds the one that its request id made before or that has its unique key."""
-    key = b""
+    key, before = b"", None
     if new.request_id:
         key = keys.dedup(new.queue, new.request_id)
-        known = draft.get(key)
-        if known is not None:
-            return _duplicate(draft, Dedup.decode(known).task_id)
+        before = read_request(draft, key)
+        if before is not None and counts(draft, before):
+            return _duplicate(draft, before.task_id)
     holder = draft.get(keys.unique(new.queue, new.unique_key)) if new.unique_key else None
     if holder is not None:
         if key:  # a repeat must get this answer, also once the key is free
-            _remember_request(draft, key, holder, new)
+            remember_request(draft, key, before, new, holder, made_it=False)
         return _duplicate(draft, holder)
     task_id = _make_task(draft, new)
     if key:
-        _remember_request(draft, key, task_id, new)
+        remember_request(draft, key, before, new, task_id, made_it=True)
     return Accepted(task_id, False)
 
 
@@ -63,12 +64,6 @@ def _make_task(draft: Draft, new: NewTask) -> bytes:
         join_ready_line(draft, task_id, task, queue)
     queue.enqueued_total += 1
     return task_id
-
-
-def _remember_request(draft: Draft, key: bytes, task_id: bytes, new: NewTask) -> None:
-    forget_ms = draft.now_ms + new.dedup_window_ms
-    draft.put(key, Dedup(task_id, forget_ms, new.dedup_window_ms, new.digest).encode())
-    remember_until(draft, forget_ms, key)
 
 
 def _duplicate(draft: Draft, task_id: bytes) -> Accepted:
