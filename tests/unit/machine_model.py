@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.machine import entries, keys, operator_entries, rows
 from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, ForgetItem
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
+from tests.unit.machine_model_task import Lane, Task
 from tests.unit.machine_picture import Answer, Handle, handle_of
 
 SHARD = 0x1234
@@ -17,65 +17,7 @@ FINISHED = (SUCCEEDED, CANCELLED)
 ENDED = (SUCCEEDED, CANCELLED, DEAD)
 WAITING = (READY, DELAYED, RETRY_PENDING)
 PAUSE_MS = 600_000
-ATTEMPTS_KEPT = 16
 STATES_WITH_KEY = {rows.UNIQUE_UNTIL_DONE: (*WAITING, CLAIMED), rows.UNIQUE_WHILE_WAITING: WAITING}
-
-Lane = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
-
-
-@dataclass
-class Task:
-    id: bytes
-    new: NewTask
-    place: int
-    priority: int
-    enqueued_ms: int
-    start_by_ms: int
-    state: int = 0
-    changed_ms: int = 0
-    lined_up_ms: int = 0
-    timer_ms: int = 0
-    token: int = 0
-    worker: bytes = b""
-    claims: int = 0
-    failures: int = 0
-    cancel: bool = False
-    dead_reason: int = 0
-    report: tuple[int, bytes] | None = None
-    had_follow_ups: bool = False
-    had_result: bool = False
-    lost_key: bool = False
-    attempts: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
-
-    @property
-    def lane(self) -> Lane:
-        return self.new.queue, self.priority, self.new.tenant, self.new.limit_key
-
-    @property
-    def is_plain(self) -> bool:
-        return (self.new.tenant, self.new.limit_key) == (b"", b"")
-
-    def note_attempt(self, how: int, now_ms: int, brief: bytes) -> None:
-        self.attempts = [*self.attempts, (how, self.changed_ms, now_ms, self.worker, brief)][-ATTEMPTS_KEPT:]
-
-    def fields(self) -> dict[str, Any]:
-        """Named as in rows.Execution."""
-        new = self.new
-        flags = {
-            8: bool(self.attempts), 16: self.had_follow_ups, 32: self.cancel, 64: self.lost_key, 128: self.had_result,
-        }  # fmt: skip
-        return {
-            "queue": new.queue, "tenant": new.tenant, "request_id": new.request_id, "worker": self.worker,
-            "type": new.type, "limit_key": new.limit_key, "unique_key": new.unique_key,
-            "state": self.state, "priority": self.priority,
-            "flags": new.flags + sum(flag for flag, is_set in flags.items() if is_set),
-            "dead_reason": self.dead_reason, "sequence": self.place, "token": self.token, "timer_ms": self.timer_ms,
-            "start_by_ms": self.start_by_ms, "timeout_ms": new.timeout_ms, "enqueued_ms": self.enqueued_ms,
-            "changed_ms": self.changed_ms, "ready_since_ms": self.lined_up_ms, "result_ttl_ms": new.result_ttl_ms,
-            "claims": self.claims,
-            "failures": self.failures, "max_attempts": new.max_attempts, "max_claims": new.max_claims,
-            "size_bytes": len(new.envelope),
-        }  # fmt: skip
 
 
 class Model:
@@ -169,21 +111,29 @@ class Model:
     # Tasks that come.
 
     def _enqueue(self, new: NewTask, _: entries.Enqueue) -> Answer:
-        known = self._request(new)
-        if known is not None and new.digest and known[2] and known[2] != new.digest:
-            return "REQUEST_ID_CONFLICT"
-        return ("Accepted", *self._accept(new))
+        return "REQUEST_ID_CONFLICT" if self._conflict([new]) else ("Accepted", *self._accept(new))
 
-    def _request(self, new: NewTask) -> tuple[bytes, int, int] | None:
+    def _conflict(self, tasks: Iterable[NewTask], ending: bytes = b"") -> bool:
+        """Whether one of these has a request id that stands for another content, also for that of one before it."""
+        contents: dict[tuple[bytes, bytes], int] = {}
+        for new in tasks:
+            known = self._request(new, ending)
+            content = contents.setdefault((new.queue, new.request_id), new.digest if known is None else known[2])
+            if new.request_id and content and new.digest and content != new.digest:
+                return True
+        return False
+
+    def _request(self, new: NewTask, ending: bytes = b"") -> tuple[bytes, int, int] | None:
         """What its request id stands for: for as long as its window, counted from when it was accepted, and while the
-        task lives that it made."""
+        task lives that it made, which `ending` is about not to do."""
         what, until_ms = self.memory.get(("request", new.queue, new.request_id), (None, 0))
         if what is None or not new.request_id:
             return None
         task_id, window_ms, digest = what
         made_ms = int.from_bytes(task_id[:6], "big")
         ends_ms = made_ms + window_ms if window_ms else until_ms  # without a window it made no task
-        lives = window_ms > 0 and task_id in self.tasks and self.tasks[task_id].state not in FINISHED
+        living = {task.id for task in self.tasks.values() if task.state not in FINISHED} - {ending}
+        lives = window_ms > 0 and task_id in living
         return (task_id, window_ms, digest) if self.now_ms < ends_ms or lives or self._paused() else None
 
     def _accept(self, new: NewTask) -> tuple[bytes, bool, int]:
@@ -362,6 +312,8 @@ class Model:
             if done is None or done.state != SUCCEEDED or done.token != item.token or done.had_follow_ups:
                 return self._first_answer(item, "Acked")
             return ("Acked", ())
+        if self._conflict(item.follow_ups, item.task_id):
+            return "REQUEST_ID_CONFLICT"
         if isinstance(entry, entries.AckAway):
             for parcel in item.parcels:
                 coming = sum(other.destination == parcel.destination for other in item.parcels)

@@ -176,6 +176,13 @@ async def test_a_trigger_that_a_unique_key_kept_out_is_a_duplicate(server: Scrip
         assert triggered == Accepted("id-1", duplicate=True)
 
 
+async def test_a_trigger_with_an_id_that_looks_made_up_is_not_sent(server: ScriptedServer, client: AsyncClient) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await client.trigger_schedule("reports", "nightly", request_id="~9.mine.0")
+    assert (refused.value.reason, refused.value.field) == ("INVALID_FIELD", "request_id")
+    assert "TriggerSchedule" not in server.requests
+
+
 async def test_a_trigger_without_an_id_is_not_repeated(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("TriggerSchedule", LOST)
     with pytest.raises(ConnectionFailed):

@@ -203,6 +203,24 @@ async def test_a_request_id_is_known_there_too(pair: Pair) -> None:
     assert len(pair.far.envelopes()) == 1
 
 
+async def test_an_ack_whose_follow_up_here_conflicts_is_refused_and_nothing_goes_away(pair: Pair) -> None:
+    known = tasks_pb2.TaskSpec(queue=QUEUE.decode(), type="known", request_id="r")
+    await pair.near.service.enqueue(tasks_pb2.EnqueueRequest(tasks=[known]))
+    other = tasks_pb2.TaskSpec(queue=QUEUE.decode(), type="other", request_id="r")
+    wanted = tasks_pb2.ReserveRequest(queues=[QUEUE.decode()], max_tasks=1, lease_ms=30_000)
+    (held,) = (await pair.near.service.reserve(wanted)).claims
+    claim = tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token)
+    item = tasks_pb2.AckItem(claim=claim, follow_ups=[far_task("a"), far_task("b"), other])
+    stale = tasks_pb2.AckItem(claim=tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token + 1))
+    refusals = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[stale, item]))).outcomes
+    told = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
+    assert told == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]
+    assert read_outboxes(pair.near.kv) == []
+    item.follow_ups[2].CopyFrom(known)
+    (done,) = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[item]))).outcomes
+    assert done.acked.follow_ups[2].duplicate
+
+
 async def test_a_full_outbox_refuses_the_ack_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.broker.service.OUTBOX_TASKS_MAX", 2)
     pair.troubles = [ConnectionError()] * 10_000

@@ -113,6 +113,7 @@ class ScheduleService:
 
     async def trigger_schedule(self, request: pb.TriggerScheduleRequest) -> pb.TriggerScheduleResponse:
         queue, name = self._names(request.queue, request.name)
+        self._validator.own_request_id(request.request_id)
         await self._shard.be_current()
 
         async def trigger() -> Outcome | None:
@@ -122,7 +123,10 @@ class ScheduleService:
             new = tasks.of_request(request.request_id, now_ms, self._shard.policies)
             # A tick of 0 is no tick: what is to come stays as it is, and nothing is cancelled for it.
             entry = FireSchedule(now_ms, queue, name, known.version, known.next_ms, 0, OVERLAP_ALLOW, [0], [new])
-            return await self._submit(entry)
+            outcome = await self._submit(entry)
+            if isinstance(outcome, Rejection) and outcome.code == rejections.REQUEST_ID_CONFLICT:
+                raise _refusal(outcome, "request_id")
+            return outcome
 
         fired = await self._change(trigger)
         assert isinstance(fired, Fired), "a trigger is answered with its task"
@@ -343,8 +347,8 @@ def _next_ms(known: Schedule | None, body: bytes, timetable: Timetable, now_ms: 
     return timetable.next_after_ms(now_ms) or 0
 
 
-def _refusal(rejection: Rejection) -> RefusedError:
-    return RefusedError(*rejection, field="name")
+def _refusal(rejection: Rejection, field: str = "name") -> RefusedError:
+    return RefusedError(rejection.code, rejection.message, field=field)
 
 
 def _after_token(text: str) -> bytes:

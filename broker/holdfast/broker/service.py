@@ -98,7 +98,7 @@ class Service:
         now_ms = self._shard.now_ms()
         policies = self._shard.policies
         new_tasks, refused = self._answering.validate(
-            request.tasks, "tasks", lambda spec: self._validator.enqueued_task(spec, now_ms, policies)
+            request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms, policies)
         )
         self._homes.check_tasks(new_tasks)
         count = len(request.tasks)
@@ -225,7 +225,8 @@ class Service:
                 for accepted in outcome.follow_ups:
                     fill_follow_up(answer.acked.follow_ups.add(), accepted)
             else:
-                self._answering.reject(answer, outcome, refused.get(at))
+                follow_up = outcome.place if isinstance(outcome, Rejection) else 0
+                self._answering.reject(answer, outcome, refused.get(at), f"items[{at}].follow_ups[{follow_up}]")
         self._metrics.tasks_acked.inc(succeeded(outcomes))
         return response
 

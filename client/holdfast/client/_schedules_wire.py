@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast.client._fitting import build, fit, number_of
-from holdfast.client._wire import new_task, put_task
+from holdfast.client._wire import new_task, put_task, refuse_made_up
 from holdfast.client.errors import UnexpectedAnswer
 from holdfast.client.schedules import CatchUp, Overlap, Schedule, ScheduleInfo, SchedulePage
 from holdfast.proto.v1 import schedules_pb2 as pb
@@ -60,7 +60,9 @@ def pause_request(queue: str, name: str, *, paused: bool) -> pb.PauseScheduleReq
 
 
 def trigger_request(queue: str, name: str, request_id: str) -> pb.TriggerScheduleRequest:
-    return fit(pb.TriggerScheduleRequest, queue=queue, name=name, request_id=request_id)
+    request = fit(pb.TriggerScheduleRequest, queue=queue, name=name, request_id=request_id)
+    refuse_made_up(request.request_id, "request_id")
+    return request
 
 
 def preview_request(

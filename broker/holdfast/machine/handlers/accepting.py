@@ -3,7 +3,7 @@
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Enqueue
-from holdfast.machine.handlers.request_ids import counts, read_request, remember_request
+from holdfast.machine.handlers.request_ids import counts, read_request, remember_request, stands_for_another
 from holdfast.machine.ids import make_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Outcome
@@ -19,15 +19,12 @@ def apply_enqueue(draft: Draft, entry: Enqueue) -> list[Outcome]:
 
 
 def _accept_or_refuse(draft: Draft, new: NewTask) -> Outcome:
-    if new.digest:
-        known = read_request(draft, keys.dedup(new.queue, new.request_id))
-        if known is not None and known.digest not in (0, new.digest) and counts(draft, known):
-            return request_id_conflict()
-    return accept_task(draft, new)
+    return request_id_conflict() if stands_for_another(draft, new) else accept_task(draft, new)
 
 
 def accept_task(draft: Draft, new: NewTask) -> Accepted:
-    """Accepts one task, or finds the one that its request id made before or that has its unique key."""
+    """Accepts one task, or finds the one that its request id made before or that has its unique key. What the id stands
+    for was compared before."""
     key, before = b"", None
     if new.request_id:
         key = keys.dedup(new.queue, new.request_id)

@@ -4,11 +4,13 @@ An id counts for its window, and at least while the task that it made lives. Dea
 be retried. Nothing else counts: its row may stay for longer, but says nothing then.
 """
 
+from collections.abc import Iterable
+
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.handlers.purging import purge_allowed_ms
 from holdfast.machine.new_tasks import NewTask
-from holdfast.machine.rows import CANCELLED, SUCCEEDED, Dedup
+from holdfast.machine.rows import CANCELLED, NO_TASK, SUCCEEDED, Dedup
 from holdfast.machine.transitions import remember_until
 
 
@@ -18,13 +20,44 @@ def read_request(draft: Draft, key: bytes) -> Dedup | None:
     return None if row is None else Dedup.decode(row)
 
 
-def counts(draft: Draft, known: Dedup) -> bool:
+def counts(draft: Draft, known: Dedup, ending: bytes = NO_TASK) -> bool:
+    """`ending`: a task that is about to succeed, and counts as ended."""
     if draft.now_ms < known.window_end_ms:
         return True
     if draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms):
         return True  # the clock may be wrong
-    task = draft.execution(known.task_id) if known.window_ms else None
+    task = draft.execution(known.task_id) if known.window_ms and known.task_id != ending else None
     return task is not None and task.state not in (SUCCEEDED, CANCELLED)
+
+
+def stands_for_another(draft: Draft, new: NewTask) -> Dedup | None:
+    """What the request id of a new task stands for, if that is something else."""
+    if not new.digest:
+        return None
+    known = read_request(draft, keys.dedup(new.queue, new.request_id))
+    return known if known is not None and _differ(known.digest, new.digest) and counts(draft, known) else None
+
+
+def first_conflict(draft: Draft, tasks: Iterable[NewTask], ending: bytes) -> int | None:
+    """Which is the first of some new tasks whose request id stands for something else, before any of them is accepted:
+    for a known task, or for one of those before it. `ending` is the task that they come from."""
+    digests: dict[bytes, int] = {}
+    for at, new in enumerate(tasks):
+        if not new.request_id:
+            continue
+        key = keys.dedup(new.queue, new.request_id)
+        if key not in digests:
+            known = read_request(draft, key)
+            if known is not None and not counts(draft, known, ending):
+                known = None
+            digests[key] = new.digest if known is None else known.digest
+        if _differ(digests[key], new.digest):
+            return at
+    return None
+
+
+def _differ(digest: int, other: int) -> bool:
+    return 0 not in (digest, other) and digest != other
 
 
 def remember_request(
