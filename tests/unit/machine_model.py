@@ -151,7 +151,22 @@ class Model:
     def _known(self, task_id: bytes) -> tuple[bytes, bool, int]:
         return task_id, True, self.tasks[task_id].state if task_id in self.tasks else 0
 
+    def _bury(self, new: NewTask, other_id: bytes, keep_ms: int) -> tuple[bytes, bool, int]:
+        """A task whose request id stands for another one, and that cannot be refused, is a dead letter."""
+        task = self._write_down(new)
+        task.report = rows.REPORT_CONFLICT, other_id
+        self.totals[new.queue]["enqueued_total"] += 1
+        self._die(task, rows.REQUEST_ID_CONFLICT, keep_ms)
+        return task.id, False, DEAD
+
     def _make(self, new: NewTask) -> bytes:
+        task = self._write_down(new)
+        later = new.run_at_ms > self.now_ms
+        task.lined_up_ms = 0 if later else self.now_ms
+        self._move(task, DELAYED if later else READY, new.run_at_ms if later else 0, "enqueued_total")
+        return task.id
+
+    def _write_down(self, new: NewTask) -> Task:
         place, now_ms = self._next_place(), self.now_ms
         bits = f"{now_ms:048b}1000{SHARD >> 4:012b}10{SHARD & 15:04b}{place:058b}"
         task_id = int(bits, 2).to_bytes(16, "big")
@@ -159,10 +174,7 @@ class Model:
         self.marks.setdefault(new.queue, [0] * 10)
         self.age_marks.setdefault(new.queue, 0)
         task = self.tasks[task_id] = Task(task_id, new, place, new.priority, now_ms, new.start_by_ms)
-        later = new.run_at_ms > now_ms
-        task.lined_up_ms = 0 if later else now_ms
-        self._move(task, DELAYED if later else READY, new.run_at_ms if later else 0, "enqueued_total")
-        return task_id
+        return task
 
     def _receive(self, entry: entries.Receive) -> list[Answer]:
         source = entry.source, entry.incarnation
@@ -173,7 +185,8 @@ class Model:
         accepted = []
         for number, new in numbered:
             if number > last:
-                accepted.append(self._accept(new))
+                known = self._request(new) if self._conflict([new]) else None
+                accepted.append(self._accept(new) if known is None else self._bury(new, known[0], entry.dead_keep_ms))
                 self.inbox[source] = number
         return [("Received", self.inbox.get(source, last), tuple(accepted))]
 

@@ -12,7 +12,7 @@ from holdfast.machine.kv import MemoryKV
 from holdfast.machine.operator_entries import DealShares, PutSchedule
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from holdfast.machine.running import claim_row
-from tests.unit.machine_shard import ALL_STATES, KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, new_task
+from tests.unit.machine_shard import ALL_STATES, DEAD_KEEP_MS, KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, new_task
 
 
 def busy_shard() -> Shard:
@@ -27,7 +27,7 @@ def busy_shard() -> Shard:
     item = entries.AckItem(away := shard.enqueue(), shard.claim(away), None, (), (entries.Parcel(0, 2, 0, b"x"),) * 3)
     shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, 9, [item]))
     shard.apply(entries.Delivered(shard.now_ms, 2, 1))
-    shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, [new_task()]))
+    shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, DEAD_KEEP_MS, [new_task()]))
     limit_and_date(shard)
     first = shard.task(shard.line()[0])
     shard.claim_all(marks=(Mark(QUEUE, shard.queue().mark_version, 4, first.sequence),))

@@ -11,7 +11,9 @@ ELSEWHERE = bytes(16)
 class Accepted(NamedTuple):
     task_id: bytes
     duplicate: bool  # the request id was seen before, or the unique key is taken: by this task
-    state: int = 0  # of a duplicate: what that task is now; 0 if it is known no more
+    state: int = (
+        0  # of a duplicate: what that task is now; 0 if it is known no more. DEAD: it is new, and a dead letter
+    )
 
 
 class Claimed(NamedTuple):

@@ -35,6 +35,7 @@ CLAIMS_SPENT = 2
 WORKER_GAVE_UP = 3
 NON_RETRYABLE = 4
 TTL_PASSED = 5
+REQUEST_ID_CONFLICT = 6
 
 DEAD_REASONS = {
     NOT_DEAD: "",
@@ -43,6 +44,7 @@ DEAD_REASONS = {
     WORKER_GAVE_UP: "WORKER_GAVE_UP",
     NON_RETRYABLE: "NON_RETRYABLE",
     TTL_PASSED: "TTL_PASSED",
+    REQUEST_ID_CONFLICT: "REQUEST_ID_CONFLICT",
 }
 
 # Flags of a task. The numbers are stored.
@@ -511,10 +513,12 @@ class Recent(NamedTuple):
 
 REPORT_ERROR = 1
 REPORT_RESULT = 2
+REPORT_CONFLICT = 3
 
 
 class Report(NamedTuple):
-    """What a worker last said about a task: its error or its result, opaque to the machine."""
+    """What a worker last said about a task: its error or its result, opaque to the machine. Or what the machine has to
+    say: the id of the task that its request id stands for."""
 
     kind: int  # REPORT_*
     body: bytes

@@ -8,8 +8,17 @@ from holdfast.machine.ids import make_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Outcome
 from holdfast.machine.rejections import request_id_conflict
-from holdfast.machine.rows import DELAYED, NOT_DEAD, Execution
-from holdfast.machine.transitions import arm_start_by, enter_waiting, join_ready_line
+from holdfast.machine.rows import (
+    DEAD,
+    DELAYED,
+    NOT_DEAD,
+    REPORT_CONFLICT,
+    REQUEST_ID_CONFLICT,
+    Dedup,
+    Execution,
+    Report,
+)
+from holdfast.machine.transitions import arm_start_by, enter_dead, enter_waiting, join_ready_line
 
 _NEW = 0  # in no state yet: there is nothing to leave
 
@@ -42,7 +51,18 @@ def accept_task(draft: Draft, new: NewTask) -> Accepted:
     return Accepted(task_id, False)
 
 
-def _make_task(draft: Draft, new: NewTask) -> bytes:
+def accept_dead(draft: Draft, new: NewTask, known: Dedup, keep_ms: int) -> Accepted:
+    """Accepts a task whose request id stands for another one, `known`, where nobody can be told: as a dead letter, for
+    somebody to decide. It has no part in the id, also once it is retried."""
+    task_id, task = _new_execution(draft, new)
+    draft.meta.next_sequence += 1  # the id used it up
+    draft.put(keys.report(task_id), Report(REPORT_CONFLICT, known.task_id).encode())
+    enter_dead(draft, task_id, task, REQUEST_ID_CONFLICT, draft.now_ms + keep_ms)
+    draft.queue(new.queue).enqueued_total += 1
+    return Accepted(task_id, False, DEAD)
+
+
+def _new_execution(draft: Draft, new: NewTask) -> tuple[bytes, Execution]:
     now_ms, meta = draft.now_ms, draft.meta
     task_id = make_task_id(now_ms, meta.shard, meta.next_sequence)
     task = Execution(
@@ -51,11 +71,16 @@ def _make_task(draft: Draft, new: NewTask) -> bytes:
         new.max_attempts, new.max_claims, len(new.envelope), new.timeout_ms,
     )  # fmt: skip
     draft.put(keys.envelope(task_id), new.envelope)
+    return task_id, task
+
+
+def _make_task(draft: Draft, new: NewTask) -> bytes:
+    task_id, task = _new_execution(draft, new)
     queue = draft.queue(new.queue)
     if new.start_by_ms:
         arm_start_by(draft, task_id, task)
-    if new.run_at_ms > now_ms:
-        meta.next_sequence += 1  # the id used it up
+    if new.run_at_ms > draft.now_ms:
+        draft.meta.next_sequence += 1  # the id used it up
         enter_waiting(draft, task_id, task, DELAYED, new.run_at_ms)
     else:
         join_ready_line(draft, task_id, task, queue)
