@@ -213,7 +213,7 @@ def test_a_task_that_has_its_unique_key_is_not_taken_for_its_own(bench: Bench) -
 
 def test_a_task_on_request_leaves_the_ticks_alone(bench: Bench) -> None:
     [fired] = bench.fire(0, overlap=OVERLAP_REPLACE, request_id=b"now")
-    assert bench.fire(0, request_id=b"now") == [Fired(fired.task_id, True)]
+    assert bench.fire(0, request_id=b"now") == [Fired(fired.task_id, True, READY)]
     assert bench.known == Schedule(bench.version, NEXT_MS, 0, 0, 1, 0, NO_TASK, b"body")
     assert bench.due() == [NEXT_MS]
 

@@ -185,6 +185,7 @@ async def test_a_trigger_is_one_task_and_no_tick(desk: Desk) -> None:
     assert not response.duplicate
     again = await desk.trigger("once")
     assert (again.task_id, again.duplicate) == (response.task_id, True)
+    assert (response.state, again.state) == (tasks_pb2.TASK_STATE_UNSPECIFIED, tasks_pb2.TASK_STATE_READY)
     other = await desk.trigger()
     assert other.task_id not in (response.task_id, (await desk.trigger()).task_id)
     info = await desk.get()

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from holdfast.broker import views
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.home_guard import HomeGuard
+from holdfast.broker.messages import wire_state
 from holdfast.broker.schedule_keeper import GRACE_MS
 from holdfast.broker.schedule_specs import CATCH_UPS, TIME_ZONE_DEFAULT, TickTasks, timetable_of
 from holdfast.broker.shard import Shard
@@ -134,6 +135,7 @@ class ScheduleService:
             task_id=format_task_id(fired.task_id),
             duplicate=fired.duplicate,
             is_of_another=fired.duplicate and self._is_of_another(fired.task_id, request.request_id),
+            state=wire_state(fired.state),
         )
 
     def _is_of_another(self, task_id: bytes, request_id: str) -> bool:

@@ -58,6 +58,7 @@ class Fired(NamedTuple):
 
     task_id: bytes  # rows.NO_TASK: none, because the task before has not finished
     duplicate: bool
+    state: int = 0  # of a duplicate: what that task is now; 0 if it is known no more
 
 
 class Received(NamedTuple):

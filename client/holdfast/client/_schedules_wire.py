@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from holdfast.client._fitting import build, fit, number_of
+from holdfast.client._fitting import build, fit, number_of, state_of
 from holdfast.client._wire import new_task, put_task, refuse_made_up
 from holdfast.client.errors import UnexpectedAnswer
+from holdfast.client.models import Accepted
 from holdfast.client.schedules import CatchUp, Overlap, Schedule, ScheduleInfo, SchedulePage
 from holdfast.proto.v1 import schedules_pb2 as pb
 
@@ -77,6 +78,11 @@ def preview_request(
         count=count,
         after_ms=0 if after_ms is None else after_ms,
     )
+
+
+def triggered(response: pb.TriggerScheduleResponse) -> Accepted:
+    state = response.state
+    return Accepted(response.task_id, response.duplicate, state_of(state) if response.duplicate and state else None)
 
 
 def schedule_info(

@@ -116,8 +116,7 @@ def _fire_one(draft: Draft, entry: FireSchedule, known: Schedule, tick_ms: int, 
             return Fired(NO_TASK, False)
         if entry.overlap == OVERLAP_REPLACE:
             cancel_one(draft, known.last_task_id, entry.keep_ms)
-    accepted = accept_task(draft, new)
-    return Fired(accepted.task_id, accepted.duplicate)
+    return Fired(*accept_task(draft, new))
 
 
 def _is_unfinished(draft: Draft, task_id: bytes) -> bool:
