@@ -1,7 +1,7 @@
 """Request ids: which task one stands for, and for how long.
 
 An id counts for its window, and at least while the task that it made lives. Dead is alive here, because a dead task can
-be retried. Nothing else counts: its row may stay for longer, but says nothing then.
+be retried. Its row may stay for longer, but says nothing then. After a step of the clock every row counts for a while.
 """
 
 from collections.abc import Iterable
