@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.client import AsyncClient, ClaimRef, NewTask, StaleToken, TaskState
+from holdfast.client import Accepted, AsyncClient, ClaimRef, NewTask, RequestIdConflict, StaleToken, TaskState
 from tests.integration.server import ServerProcess
 
 LONG_LEASE_MS = 600_000
@@ -73,6 +73,20 @@ async def test_a_repeated_settlement_gets_its_first_answer(client: AsyncClient, 
     assert (await client.get_task(to_fail.task_id)).failures == 1
     # The repeated release does not take the task from the one who holds it now.
     await client.ack(held)
+
+
+async def test_a_follow_up_whose_id_stands_for_another_task_keeps_the_claim(client: AsyncClient, queue: str) -> None:
+    known = await client.enqueue(NewTask(f"{queue}.next", "n", b"1", request_id="once"))
+    await client.enqueue(NewTask(queue, "t"))
+    [claim] = await client.reserve([queue], lease_ms=LONG_LEASE_MS)
+    other, same = (NewTask(f"{queue}.next", "n", payload, request_id="once") for payload in (b"2", b"1"))
+    with pytest.raises(RequestIdConflict) as refused:
+        await client.ack(claim, follow_ups=[NewTask(f"{queue}.next", "n"), other])
+    assert refused.value.field == "items[0].follow_ups[1].request_id"
+    assert (await client.queue_stats(f"{queue}.next")).enqueued_total == 1
+    acked = await client.ack(claim, follow_ups=[same])
+    assert acked.follow_ups == (Accepted(known.task_id, True, TaskState.READY),)
+    assert await client.ack(claim, follow_ups=[same]) == acked
 
 
 async def test_another_call_with_a_settled_token_is_refused(client: AsyncClient, queue: str) -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from holdfast.client import (
     Accepted,
+    Ack,
     Client,
+    DeadLetterFilter,
     NewTask,
     QueuePolicy,
     QueueRoute,
@@ -257,3 +259,22 @@ def test_which_dead_letters_are_meant_is_decided_by_each_shard(
         for each in (client, direct):
             told = each.retry_dead_letters_where(queue, batch_size=2, progress=lambda _told: kill_what_waits(worker))
             assert (told.found, told.done) == (count, count)
+
+
+def test_a_follow_up_with_a_taken_id_is_a_dead_letter_where_it_lives(client: Client) -> None:
+    near = "follow.0"
+    far = next(name for n in range(1, 99) if home_shard(name := f"follow.{n}", SHARDS) != home_shard(near, SHARDS))
+    known = client.enqueue(NewTask(far, "t", b"first", request_id="once"))
+    client.enqueue(NewTask(near, "t"))
+    [claim] = client.reserve([near])
+    acked = client.ack(claim, follow_ups=[NewTask(far, "t", b"second", request_id="once")])
+    assert acked.follow_ups == (Accepted(""),), "nobody could know yet"
+    taken = DeadLetterFilter(reason="REQUEST_ID_CONFLICT", error=known.task_id)
+    until(lambda: client.list_dead_letters(far, where=taken).tasks, "the dead letter")
+    [letter] = client.list_dead_letters(far, where=taken).tasks
+    assert client.enqueue(NewTask(far, "t", b"first", request_id="once")).task_id == known.task_id
+    client.retry_dead_letter(letter.task_id)
+    claims = client.reserve([far], max_tasks=9)
+    assert [claim.payload for claim in claims] == [b"first", b"second"]
+    client.ack_many([Ack(claim) for claim in claims])
+    assert client.queue_stats(far).dead_total == 1

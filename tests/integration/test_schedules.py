@@ -5,7 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.client import CatchUp, Client, Conflict, InvalidArgument, NewTask, NotFound, Schedule
+from holdfast.client import (
+    Accepted,
+    CatchUp,
+    Client,
+    Conflict,
+    InvalidArgument,
+    NewTask,
+    NotFound,
+    RequestIdConflict,
+    Schedule,
+    TaskState,
+)
 from tests.integration.cluster import Cluster
 from tests.integration.server import wait_until
 
@@ -66,7 +77,13 @@ def test_a_schedule_from_the_first_call_to_the_last(client: Client) -> None:
         client.put_schedule(Schedule("nightly", "0 3 * * *", NewTask("reports", "sales"), time_zone="Mars/Base"))
     triggered = client.trigger_schedule("reports", "nightly", request_id="now")
     again = client.trigger_schedule("reports", "nightly", request_id="now")
-    assert (again.task_id, again.duplicate) == (triggered.task_id, True)
+    assert again == Accepted(triggered.task_id, True, TaskState.READY)
+    with pytest.raises(RequestIdConflict):
+        client.enqueue(NewTask("reports", "sales", b"p", request_id="now"))
+    client.enqueue(NewTask("reports", "sales", b"p", request_id="enqueued", delay_ms=3_600_000))
+    with pytest.raises(RequestIdConflict) as refused:
+        client.trigger_schedule("reports", "nightly", request_id="enqueued")
+    assert refused.value.field == "request_id"
     [claim] = client.reserve(["reports"], worker="w")
     assert (claim.task_id, claim.payload, claim.headers) == (triggered.task_id, b"p", {"holdfast-schedule": "nightly"})
     assert client.pause_schedule("reports", "nightly").next_at_ms is None

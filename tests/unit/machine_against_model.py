@@ -542,7 +542,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
     )
     def receive(self, source: tuple[int, int], ahead: int, tasks: list[NewTask]) -> None:
         first = max(1, self.model.inbox.get(source, 0) + 1 + ahead)
-        self.propose(entries.Receive(self.stamp_ms, *source, first, self.dated(tasks)))
+        self.propose(entries.Receive(self.stamp_ms, *source, first, DEAD_KEEP_MS, self.dated(tasks)))
 
     @rule(queue=queue_names, version=st.integers(1, 6), policy=st.binary(max_size=3), changes_rates=st.booleans())
     def set_queue(self, queue: bytes, version: int, policy: bytes, changes_rates: bool) -> None:

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.machine import entries, keys, operator_entries, rows
 from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, ForgetItem
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
+from tests.unit.machine_model_task import Lane, Task
 from tests.unit.machine_picture import Answer, Handle, handle_of
 
 SHARD = 0x1234
@@ -17,65 +17,7 @@ FINISHED = (SUCCEEDED, CANCELLED)
 ENDED = (SUCCEEDED, CANCELLED, DEAD)
 WAITING = (READY, DELAYED, RETRY_PENDING)
 PAUSE_MS = 600_000
-ATTEMPTS_KEPT = 16
 STATES_WITH_KEY = {rows.UNIQUE_UNTIL_DONE: (*WAITING, CLAIMED), rows.UNIQUE_WHILE_WAITING: WAITING}
-
-Lane = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
-
-
-@dataclass
-class Task:
-    id: bytes
-    new: NewTask
-    place: int
-    priority: int
-    enqueued_ms: int
-    start_by_ms: int
-    state: int = 0
-    changed_ms: int = 0
-    lined_up_ms: int = 0
-    timer_ms: int = 0
-    token: int = 0
-    worker: bytes = b""
-    claims: int = 0
-    failures: int = 0
-    cancel: bool = False
-    dead_reason: int = 0
-    report: tuple[int, bytes] | None = None
-    had_follow_ups: bool = False
-    had_result: bool = False
-    lost_key: bool = False
-    attempts: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
-
-    @property
-    def lane(self) -> Lane:
-        return self.new.queue, self.priority, self.new.tenant, self.new.limit_key
-
-    @property
-    def is_plain(self) -> bool:
-        return (self.new.tenant, self.new.limit_key) == (b"", b"")
-
-    def note_attempt(self, how: int, now_ms: int, brief: bytes) -> None:
-        self.attempts = [*self.attempts, (how, self.changed_ms, now_ms, self.worker, brief)][-ATTEMPTS_KEPT:]
-
-    def fields(self) -> dict[str, Any]:
-        """Named as in rows.Execution."""
-        new = self.new
-        flags = {
-            8: bool(self.attempts), 16: self.had_follow_ups, 32: self.cancel, 64: self.lost_key, 128: self.had_result,
-        }  # fmt: skip
-        return {
-            "queue": new.queue, "tenant": new.tenant, "request_id": new.request_id, "worker": self.worker,
-            "type": new.type, "limit_key": new.limit_key, "unique_key": new.unique_key,
-            "state": self.state, "priority": self.priority,
-            "flags": new.flags + sum(flag for flag, is_set in flags.items() if is_set),
-            "dead_reason": self.dead_reason, "sequence": self.place, "token": self.token, "timer_ms": self.timer_ms,
-            "start_by_ms": self.start_by_ms, "timeout_ms": new.timeout_ms, "enqueued_ms": self.enqueued_ms,
-            "changed_ms": self.changed_ms, "ready_since_ms": self.lined_up_ms, "result_ttl_ms": new.result_ttl_ms,
-            "claims": self.claims,
-            "failures": self.failures, "max_attempts": new.max_attempts, "max_claims": new.max_claims,
-            "size_bytes": len(new.envelope),
-        }  # fmt: skip
 
 
 class Model:
@@ -169,25 +111,62 @@ class Model:
     # Tasks that come.
 
     def _enqueue(self, new: NewTask, _: entries.Enqueue) -> Answer:
-        what, _until_ms = self.memory.get(("request", new.queue, new.request_id), (None, 0))
-        if what is not None and new.digest and what[2] and what[2] != new.digest:
-            return "REQUEST_ID_CONFLICT"
-        return ("Accepted", *self._accept(new))
+        return "REQUEST_ID_CONFLICT" if self._conflict([new]) else ("Accepted", *self._accept(new))
+
+    def _conflict(self, tasks: Iterable[NewTask], ending: bytes = b"") -> bool:
+        """Whether one of these has a request id that stands for another content, also for that of one before it."""
+        contents: dict[tuple[bytes, bytes], int] = {}
+        for new in tasks:
+            known = self._request(new, ending)
+            content = contents.setdefault((new.queue, new.request_id), new.digest if known is None else known[2])
+            if new.request_id and content and new.digest and content != new.digest:
+                return True
+        return False
+
+    def _request(self, new: NewTask, ending: bytes = b"") -> tuple[bytes, int, int] | None:
+        """What its request id stands for: for as long as its window, counted from when it was accepted, and while the
+        task lives that it made, which `ending` is about not to do."""
+        what, until_ms = self.memory.get(("request", new.queue, new.request_id), (None, 0))
+        if what is None or not new.request_id:
+            return None
+        task_id, window_ms, digest = what
+        made_ms = int.from_bytes(task_id[:6], "big")
+        ends_ms = made_ms + window_ms if window_ms else until_ms  # without a window it made no task
+        living = {task.id for task in self.tasks.values() if task.state not in FINISHED} - {ending}
+        lives = window_ms > 0 and task_id in living
+        return (task_id, window_ms, digest) if self.now_ms < ends_ms or lives or self._paused() else None
 
     def _accept(self, new: NewTask) -> tuple[bytes, bool, int]:
         handle = ("request", new.queue, new.request_id)
-        if new.request_id and handle in self.memory:
-            return self._known(self.memory[handle][0][0])
+        known = self._request(new)
+        if known is not None:
+            return self._known(known[0])
         holder = self.unique.get((new.queue, new.unique_key))
         task_id = self._make(new) if holder is None else holder
         if new.request_id:
-            self.memory[handle] = (task_id, new.dedup_window_ms, new.digest), self.now_ms + new.dedup_window_ms
+            window_ms = new.dedup_window_ms if holder is None else 0
+            self.memory[handle] = (task_id, window_ms, new.digest), self.now_ms + new.dedup_window_ms
         return (task_id, False, 0) if holder is None else self._known(holder)
 
     def _known(self, task_id: bytes) -> tuple[bytes, bool, int]:
         return task_id, True, self.tasks[task_id].state if task_id in self.tasks else 0
 
+    def _bury(self, new: NewTask, other_id: bytes, keep_ms: int) -> tuple[bytes, bool, int]:
+        """A task whose request id stands for another one, and that cannot be refused, is a dead letter."""
+        task = self._write_down(new)
+        task.report = rows.REPORT_CONFLICT, other_id
+        self.totals[new.queue]["enqueued_total"] += 1
+        self._die(task, rows.REQUEST_ID_CONFLICT, keep_ms)
+        return task.id, False, DEAD
+
     def _make(self, new: NewTask) -> bytes:
+        task = self._write_down(new)
+        later = new.run_at_ms > self.now_ms
+        task.lined_up_ms = 0 if later else self.now_ms
+        self._move(task, DELAYED if later else READY, new.run_at_ms if later else 0, "enqueued_total")
+        return task.id
+
+    def _write_down(self, new: NewTask) -> Task:
         place, now_ms = self._next_place(), self.now_ms
         bits = f"{now_ms:048b}1000{SHARD >> 4:012b}10{SHARD & 15:04b}{place:058b}"
         task_id = int(bits, 2).to_bytes(16, "big")
@@ -195,10 +174,7 @@ class Model:
         self.marks.setdefault(new.queue, [0] * 10)
         self.age_marks.setdefault(new.queue, 0)
         task = self.tasks[task_id] = Task(task_id, new, place, new.priority, now_ms, new.start_by_ms)
-        later = new.run_at_ms > now_ms
-        task.lined_up_ms = 0 if later else now_ms
-        self._move(task, DELAYED if later else READY, new.run_at_ms if later else 0, "enqueued_total")
-        return task_id
+        return task
 
     def _receive(self, entry: entries.Receive) -> list[Answer]:
         source = entry.source, entry.incarnation
@@ -209,7 +185,8 @@ class Model:
         accepted = []
         for number, new in numbered:
             if number > last:
-                accepted.append(self._accept(new))
+                known = self._request(new) if self._conflict([new]) else None
+                accepted.append(self._accept(new) if known is None else self._bury(new, known[0], entry.dead_keep_ms))
                 self.inbox[source] = number
         return [("Received", self.inbox.get(source, last), tuple(accepted))]
 
@@ -348,6 +325,8 @@ class Model:
             if done is None or done.state != SUCCEEDED or done.token != item.token or done.had_follow_ups:
                 return self._first_answer(item, "Acked")
             return ("Acked", ())
+        if self._conflict(item.follow_ups, item.task_id):
+            return "REQUEST_ID_CONFLICT"
         if isinstance(entry, entries.AckAway):
             for parcel in item.parcels:
                 coming = sum(other.destination == parcel.destination for other in item.parcels)
@@ -520,8 +499,7 @@ class Model:
         if handle[0] == "request":
             task_id, window_ms, _digest = what
             task = self.tasks.get(task_id)
-            is_its_own = task is not None and handle == handle_of(keys.dedup(task.new.queue, task.new.request_id))
-            if task is not None and task.state not in FINISHED and is_its_own:
+            if window_ms and task is not None and task.state not in FINISHED:
                 age_ms = min(self.now_ms - task.enqueued_ms, 3_600_000)
                 self.memory[handle] = what, self.now_ms + max(window_ms, age_ms)
                 return ("Moved", task.state)

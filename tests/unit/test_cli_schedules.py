@@ -187,21 +187,26 @@ def test_trigger(cli: Cli) -> None:
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports") == 0
     assert cli.out == f"Accepted task {TASK_ID} into queue reports.\n"
     cli.server._script["TriggerSchedule"].clear()
-    cli.server.on("TriggerSchedule", pb.TriggerScheduleResponse(task_id=TASK_ID, duplicate=True))
+    there = pb.TriggerScheduleResponse(task_id=TASK_ID, duplicate=True, state=tasks_pb2.TASK_STATE_READY)
+    cli.server.on("TriggerSchedule", there)
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports", "--request-id", "r") == 0
-    assert cli.out == f"Already there: task {TASK_ID} has this request id or the same unique key. Nothing was added.\n"
+    has = "this request id or the same unique key"
+    assert cli.out == f"Already there: task {TASK_ID} (READY) has {has}. Nothing was added.\n"
     made_up, given = (request.request_id for request in cli.server.requests["TriggerSchedule"])
     assert made_up
     assert given == "r"
 
 
 def test_trigger_says_that_a_unique_key_kept_the_task_out(cli: Cli) -> None:
-    taken = pb.TriggerScheduleResponse(task_id=TASK_ID, duplicate=True, is_of_another=True)
+    taken = pb.TriggerScheduleResponse(
+        task_id=TASK_ID, duplicate=True, is_of_another=True, state=tasks_pb2.TASK_STATE_CLAIMED
+    )
     cli.server.on("TriggerSchedule", taken)
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports") == 0
-    assert cli.out == f"Already there: task {TASK_ID} has the same unique key. Nothing was added.\n"
+    assert cli.out == f"Already there: task {TASK_ID} (CLAIMED) has the same unique key. Nothing was added.\n"
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports", "--json") == 0
-    assert cli.json_out()["duplicate"] is True
+    told = cli.json_out()
+    assert (told["duplicate"], told["state"]) == (True, "CLAIMED")
 
 
 # ------------------------------------------------------------------------------------------------------------- next

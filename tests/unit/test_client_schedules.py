@@ -22,6 +22,7 @@ from holdfast.client import (
     Schedule,
     ScheduleInfo,
     SchedulePage,
+    TaskState,
     UnexpectedAnswer,
 )
 from holdfast.proto.v1 import schedules_pb2 as pb
@@ -175,6 +176,21 @@ async def test_a_trigger_that_a_unique_key_kept_out_is_a_duplicate(server: Scrip
     for request_id in (None, "", "mine"):
         triggered = await client.trigger_schedule("reports", "nightly", request_id=request_id)
         assert triggered == Accepted("id-1", duplicate=True)
+
+
+async def test_a_trigger_tells_what_the_task_is_that_was_there(server: ScriptedServer, client: AsyncClient) -> None:
+    there = pb.TriggerScheduleResponse(task_id="id-1", duplicate=True, state=tasks_pb2.TASK_STATE_CLAIMED)
+    server.on("TriggerSchedule", there)
+    triggered = await client.trigger_schedule("reports", "nightly", request_id="mine")
+    assert triggered == Accepted("id-1", True, TaskState.CLAIMED)
+    assert await client.trigger_schedule("reports", "nightly") == Accepted("id-1"), "its own first attempt"
+
+
+async def test_a_trigger_with_an_id_that_looks_made_up_is_not_sent(server: ScriptedServer, client: AsyncClient) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await client.trigger_schedule("reports", "nightly", request_id="~9.mine.0")
+    assert (refused.value.reason, refused.value.field) == ("INVALID_FIELD", "request_id")
+    assert "TriggerSchedule" not in server.requests
 
 
 async def test_a_trigger_without_an_id_is_not_repeated(server: ScriptedServer, client: AsyncClient) -> None:

@@ -203,6 +203,56 @@ async def test_a_request_id_is_known_there_too(pair: Pair) -> None:
     assert len(pair.far.envelopes()) == 1
 
 
+async def test_a_follow_up_whose_id_stands_for_another_task_there_is_a_dead_letter(pair: Pair) -> None:
+    """Brought again and again, and there once; it is kept as long as its queue says, and runs if it is retried."""
+    policy = PolicyMessage(dead_retention_ms=77_000).SerializeToString()
+    await pair.far.shard.set_queue(FAR, 1, policy)
+    request = tasks_pb2.EnqueueRequest(tasks=[far_task("a", request_id="r")])
+    (known,) = (await pair.far.service.enqueue(request)).outcomes
+    pair.troubles = [None, None]
+    elsewhere = tasks_pb2.TaskSpec(queue="far.other", type="c")
+    pair.near.shard._owner_of = lambda new: AWAY if new.queue.startswith(FAR) else None
+    outcome = await pair.ack(far_task("b", request_id="r"), elsewhere, far_task("d"))
+    assert outcome.HasField("acked")
+    await pair.until_delivered()
+    assert [spec.type for spec in pair.far.envelopes()] == ["a", "b", "c", "d"]
+    letters = pair.far.service.dead_letters
+    wanted = tasks_pb2.DeadLetterFilter(reason="REQUEST_ID_CONFLICT", error="STANDS FOR TASK")
+    listed = tasks_pb2.ListDeadLettersRequest(queue=FAR.decode(), filter=wanted)
+    (letter,) = (await letters.list_dead_letters(listed)).tasks
+    assert (letter.dead_reason, letter.purge_at_ms) == ("REQUEST_ID_CONFLICT", START_MS + 77_000)
+    assert letter.last_error.type == "RequestIdConflict"
+    assert f'The request id "r" of queue far stands for task {known.accepted.task_id}' in letter.last_error.message
+    assert pair.far.shard._metrics.tasks_dead._value.get() == 1
+    retried = tasks_pb2.RetryDeadLettersRequest(task_ids=[letter.task_id])
+    await letters.retry_dead_letters(retried)
+    await pair.far.service.cancel(tasks_pb2.CancelRequest(task_ids=[known.accepted.task_id]))
+    (again,) = (await pair.far.service.enqueue(request)).outcomes
+    assert again.accepted.task_id == known.accepted.task_id
+    wanted_tasks = tasks_pb2.ReserveRequest(queues=[FAR.decode()], max_tasks=9, lease_ms=30_000)
+    claims = (await pair.far.service.reserve(wanted_tasks)).claims
+    assert sorted(claim.task.type for claim in claims) == ["b", "d"]
+
+
+async def test_an_ack_whose_follow_up_here_conflicts_is_refused_and_nothing_goes_away(pair: Pair) -> None:
+    known = tasks_pb2.TaskSpec(queue=QUEUE.decode(), type="known", request_id="r")
+    await pair.near.service.enqueue(tasks_pb2.EnqueueRequest(tasks=[known]))
+    other = tasks_pb2.TaskSpec(queue=QUEUE.decode(), type="other", request_id="r")
+    wanted = tasks_pb2.ReserveRequest(queues=[QUEUE.decode()], max_tasks=1, lease_ms=30_000)
+    (held,) = (await pair.near.service.reserve(wanted)).claims
+    claim = tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token)
+    item = tasks_pb2.AckItem(claim=claim, follow_ups=[far_task("a"), far_task("b"), other])
+    stale = tasks_pb2.AckItem(claim=tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token + 1))
+    refusals = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[stale, item]))).outcomes
+    told = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
+    assert told == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]
+    assert read_outboxes(pair.near.kv) == []
+    item.follow_ups[2].CopyFrom(known)
+    (done,) = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[item]))).outcomes
+    there = done.acked.follow_ups[2]
+    assert (there.duplicate, there.state) == (True, tasks_pb2.TASK_STATE_SUCCEEDED), "it was the task itself"
+
+
 async def test_a_full_outbox_refuses_the_ack_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.broker.service.OUTBOX_TASKS_MAX", 2)
     pair.troubles = [ConnectionError()] * 10_000
@@ -323,7 +373,7 @@ def test_a_disk_that_is_low_takes_no_letters() -> None:
     guard = DiskGuard(lambda: 80, 100)
     guard.check(Delivered(1, 2, 3))
     with pytest.raises(RefusedError) as refused:
-        guard.check(entries.Receive(1, 2, 3, 4, []))
+        guard.check(entries.Receive(1, 2, 3, 4, 5, []))
     assert refused.value.reason == DISK_LOW
 
 

@@ -69,7 +69,7 @@ async def test_everything_else_is_taken(number: int, shards: int, tasks: list[ta
     validator = service.validator
     guard = HomeGuard(small.shard, MapSurroundings(node("a").identity, known).home_of)
     for _ in range(2):  # the second time from memory
-        guard.check_tasks([validator.enqueued_task(each, 0) for each in tasks])
+        guard.check_tasks([validator.new_task(each, 0) for each in tasks])
 
 
 async def test_a_schedule_is_put_on_the_home_alone() -> None:

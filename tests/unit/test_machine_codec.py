@@ -110,7 +110,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.RaiseLevel: st.builds(entries.RaiseLevel, u64, u16),
     entries.SetQueue: st.builds(entries.SetQueue, u64, queues, u64, blobs),
     entries.AckAway: st.builds(entries.AckAway, u64, u64, u64, some(away_items)),
-    entries.Receive: st.builds(entries.Receive, u64, u16, u16, u64, some(new_tasks)),
+    entries.Receive: st.builds(entries.Receive, u64, u16, u16, u64, u64, some(new_tasks)),
     entries.Delivered: st.builds(entries.Delivered, u64, u16, u64),
     operator_entries.UpdateTasks: st.builds(
         operator_entries.UpdateTasks, u64, some(st.builds(UpdateItem, task_ids, u8, u8, u64))
@@ -186,7 +186,7 @@ FULL_ENTRIES: list[Entry] = [
     entries.RaiseLevel(1, 2),
     entries.SetQueue(1, b"queue", 2, b"policy"),
     entries.AckAway(1, 2, 3, [AckItem(bytes(16), 1, b"result", (FULL_TASK,), (Parcel(1, 2, 3, b"envelope"),) * 2)]),
-    entries.Receive(1, 2, 3, 4, [FULL_TASK, FULL_TASK]),
+    entries.Receive(1, 2, 3, 4, 5, [FULL_TASK, FULL_TASK]),
     entries.Delivered(1, 2, 3),
     operator_entries.UpdateTasks(1, [UpdateItem(bytes(16), 2, 1, 3)] * 2),
     operator_entries.Lapse(1, 2, b"error", [bytes(16)]),
@@ -342,7 +342,9 @@ def test_stored_numbers_of_states_and_reasons() -> None:
     }  # fmt: skip
     assert rows.DEAD_REASONS == {
         0: "", 1: "ATTEMPTS_SPENT", 2: "CLAIMS_SPENT", 3: "WORKER_GAVE_UP", 4: "NON_RETRYABLE", 5: "TTL_PASSED",
+        6: "REQUEST_ID_CONFLICT",
     }  # fmt: skip
+    assert (rows.REPORT_ERROR, rows.REPORT_RESULT, rows.REPORT_CONFLICT) == (1, 2, 3)
     how = rows.ATTEMPT_FAILED, rows.ATTEMPT_LEASE_EXPIRED, rows.ATTEMPT_TIMED_OUT
     assert how == (1, 2, 3)
     assert (keys.SCOPE_QUEUE, keys.SCOPE_TENANT, keys.SCOPE_KEY) == (0x71, 0x74, 0x6B)

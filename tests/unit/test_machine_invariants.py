@@ -12,7 +12,7 @@ from holdfast.machine.kv import MemoryKV
 from holdfast.machine.operator_entries import DealShares, PutSchedule
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from holdfast.machine.running import claim_row
-from tests.unit.machine_shard import ALL_STATES, KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, new_task
+from tests.unit.machine_shard import ALL_STATES, DEAD_KEEP_MS, KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, new_task
 
 
 def busy_shard() -> Shard:
@@ -27,7 +27,7 @@ def busy_shard() -> Shard:
     item = entries.AckItem(away := shard.enqueue(), shard.claim(away), None, (), (entries.Parcel(0, 2, 0, b"x"),) * 3)
     shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, 9, [item]))
     shard.apply(entries.Delivered(shard.now_ms, 2, 1))
-    shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, [new_task()]))
+    shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, DEAD_KEEP_MS, [new_task()]))
     limit_and_date(shard)
     first = shard.task(shard.line()[0])
     shard.claim_all(marks=(Mark(QUEUE, shard.queue().mark_version, 4, first.sequence),))
@@ -128,6 +128,12 @@ def name_another_tenant(shard: Shard) -> None:
 def reorder_forget(shard: Shard) -> None:
     when_ms, key = next(pair for pair in shard.armed() if pair[1][0] == keys.DEDUP)
     shard.kv.write({keys.forget(when_ms, key): None, keys.forget(when_ms + 1, key): b""})
+
+
+def widen_window(shard: Shard) -> None:
+    key = next(key for _, key in shard.armed() if key[0] == keys.DEDUP)
+    dedup = rows.Dedup.decode(shard.kv.rows()[key])
+    shard.kv.write({key: dedup._replace(window_ms=dedup.window_ms + 1).encode()})
 
 
 def arm_twice(shard: Shard) -> None:
@@ -234,6 +240,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("report of an unknown kind", strange_report, "unknown kind"),
     ("forgotten at another time", reorder_forget, "another time"),
     ("forgotten twice", arm_twice, "more than once"),
+    ("forgotten in its window", widen_window, "before its window is over"),
     ("letter gone", lambda s: s.kv.write({keys.outbox(2, 3): None}), "letters that it says"),
     ("letter delivered, yet there", lambda s: s.kv.write({keys.outbox(2, 1): b""}), "letters that it says"),
     ("outbox of nothing", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox().encode()}), "0 letters of 0"),

@@ -9,7 +9,7 @@ from holdfast.machine import entries, keys, rows
 from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Timing
 from holdfast.machine.entries import AckItem
 from holdfast.machine.invariants import violations
-from holdfast.machine.outcomes import Accepted, Acked, Claimed, Extended, Moved
+from holdfast.machine.outcomes import Accepted, Claimed, Extended, Moved
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine_shard import (
     BACKOFF_MS,
@@ -48,13 +48,6 @@ def test_a_request_id_that_stands_for_another_task_is_refused(shard: Shard) -> N
     shard.enqueue(request_id=b"s")
     assert shard.enqueue_all(new_task(request_id=b"s", digest=8))[0].duplicate, "the first did not say what it was"
     assert not shard.enqueue_all(new_task(queue=b"other", request_id=b"r", digest=8))[0].duplicate
-
-
-def test_a_follow_up_is_never_refused_for_its_request_id(shard: Shard) -> None:
-    """Its ack cannot be undone for it."""
-    known, task_id = shard.enqueue(request_id=b"r", digest=7), shard.enqueue()
-    follow_ups = (new_task(request_id=b"r", digest=8),)
-    assert shard.ack(task_id, shard.claim(task_id), None, follow_ups) == Acked((Accepted(known, True, READY),))
 
 
 def test_a_repeated_ack_is_told_the_state_that_its_duplicate_had(shard: Shard) -> None:

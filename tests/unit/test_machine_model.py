@@ -46,7 +46,7 @@ def some_tasks(rng: Random, count_max: int) -> list[NewTask]:
             timeout_ms=rng.choice((0, 0, 12, 100)),
             start_by_ms=rng.choice((0, 0, 0, 20, 90)),
             digest=rng.choice((0, 7, 7, 7, 8)),
-            request_id=rng.choice((b"", b"", b"%d" % rng.randrange(12))),
+            request_id=rng.choice((b"", b"", b"%d" % rng.randrange(12), b"often")),
             dedup_window_ms=rng.choice((5, WINDOW_MS, 500)),
             run_at_ms=rng.choice((0, 0, 15, 90)),
             max_attempts=rng.randint(1, 4),

@@ -15,8 +15,8 @@ from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, Changed, Claimed, Outcome, Received
-from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
-from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, Shard, code, new_task
+from holdfast.machine.rows import CLAIMED, DEAD, READY, SUCCEEDED
+from tests.unit.machine_shard import DEAD_KEEP_MS, KEEP_MS, QUEUE, START_MS, WINDOW_MS, Shard, code, new_task
 
 AWAY = 2
 
@@ -48,7 +48,7 @@ def held_task(shard: Shard) -> tuple[bytes, int]:
 
 
 def receive(shard: Shard, first: int, *tasks: NewTask, incarnation: int = 1) -> Outcome:
-    return shard.apply(entries.Receive(shard.now_ms, 5, incarnation, first, list(tasks)))[0]
+    return shard.apply(entries.Receive(shard.now_ms, 5, incarnation, first, DEAD_KEEP_MS, list(tasks)))[0]
 
 
 def envelopes(shard: Shard) -> list[bytes]:
@@ -170,6 +170,49 @@ def test_a_request_id_counts_for_what_comes_by_letter_too(shard: Shard) -> None:
     assert shard.task(outcome.accepted[0].task_id).timer_ms == later
 
 
+def test_a_letter_whose_request_id_stands_for_another_task_is_a_dead_letter(shard: Shard) -> None:
+    """The ack that brought it has succeeded: it cannot be refused, and must not be lost."""
+    known = shard.enqueue(request_id=b"r", digest=7)
+    dedup = shard.kv.get(keys.dedup(QUEUE, b"r"))
+    other = new_task(request_id=b"r", digest=8, envelope=b"other", run_at_ms=START_MS + 50, start_by_ms=START_MS + 90)
+    outcome = receive(shard, 1, new_task(envelope=b"before"), other, new_task(request_id=b"r", digest=7))
+    assert isinstance(outcome, Received)
+    before, dead, same = outcome.accepted
+    assert (before.duplicate, dead.duplicate, dead.state, same) == (False, False, DEAD, Accepted(known, True, READY))
+    task = shard.task(dead.task_id)
+    assert (task.dead_reason, task.timer_ms) == (rows.REQUEST_ID_CONFLICT, START_MS + DEAD_KEEP_MS)
+    assert shard.kv.get(keys.report(dead.task_id)) == rows.Report(rows.REPORT_CONFLICT, known).encode()
+    assert shard.kv.get(keys.dedup(QUEUE, b"r")) == dedup, "the id is that of the other"
+    assert (shard.queue().dead, shard.queue().dead_total, shard.queue().enqueued_total) == (1, 1, 3)
+    assert (shard.effects.died, shard.effects.finished) == ({QUEUE}, [dead.task_id])
+    assert violations(shard.kv) == []
+    rows_before = shard.state_rows()
+    assert receive(shard, 1, new_task(envelope=b"before"), other) == Received(3, ()), "once"
+    assert shard.state_rows() == rows_before
+
+
+def test_a_conflict_that_is_retried_runs_and_has_no_part_in_the_id(shard: Shard) -> None:
+    known = shard.enqueue(request_id=b"r", digest=7)
+    outcome = receive(shard, 1, new_task(request_id=b"r", digest=8, unique_key=b"k", flags=rows.UNIQUE_UNTIL_DONE))
+    assert isinstance(outcome, Received)
+    dead = outcome.accepted[0].task_id
+    assert shard.holder(b"k") is None
+    shard.retry_dead(dead)
+    assert shard.holder(b"k") == dead
+    assert shard.enqueue_all(new_task(request_id=b"r", digest=7)) == [Accepted(known, True, READY)]
+    shard.ack(known, shard.claim(known))
+    shard.now_ms += WINDOW_MS
+    assert not shard.enqueue_all(new_task(request_id=b"r", digest=9))[0].duplicate, "although the letter lives"
+    assert isinstance(shard.ack(dead, shard.claim(dead)), Acked)
+    assert violations(shard.kv) == []
+
+
+def test_letters_are_compared_with_those_before_them(shard: Shard) -> None:
+    outcome = receive(shard, 1, *(new_task(request_id=b"r", digest=digest) for digest in (8, 7, 8)))
+    assert isinstance(outcome, Received)
+    assert [(each.duplicate, each.state) for each in outcome.accepted] == [(False, 0), (False, DEAD), (True, READY)]
+
+
 # --- two shards and a bad road between them ---------------------------------------------------------------------------
 
 Message = tuple[int, tuple[tuple[int, bytes], ...]]  # the first sequence and the letters
@@ -252,7 +295,7 @@ class BadRoad(RuleBasedStateMachine):
         at = which % len(self.road)
         first, sent = self.road[at] if stays else self.road.pop(at)
         tasks = [new_task(envelope=envelope) for _, envelope in sent]
-        (outcome,) = self.destination.apply(entries.Receive(START_MS, 1, 1, first, tasks))
+        (outcome,) = self.destination.apply(entries.Receive(START_MS, 1, 1, first, DEAD_KEEP_MS, tasks))
         assert isinstance(outcome, Received), "a courier that waits for answers never makes a gap"
         self.answers.append(outcome.last)
 

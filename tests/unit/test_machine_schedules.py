@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.machine import keys, outcomes
+from holdfast.machine.entries import Enqueue
 from holdfast.machine.invariants import violations
 from holdfast.machine.operator_entries import (
     OVERLAP_ALLOW,
@@ -212,9 +213,19 @@ def test_a_task_that_has_its_unique_key_is_not_taken_for_its_own(bench: Bench) -
 
 def test_a_task_on_request_leaves_the_ticks_alone(bench: Bench) -> None:
     [fired] = bench.fire(0, overlap=OVERLAP_REPLACE, request_id=b"now")
-    assert bench.fire(0, request_id=b"now") == [Fired(fired.task_id, True)]
+    assert bench.fire(0, request_id=b"now") == [Fired(fired.task_id, True, READY)]
     assert bench.known == Schedule(bench.version, NEXT_MS, 0, 0, 1, 0, NO_TASK, b"body")
     assert bench.due() == [NEXT_MS]
+
+
+def test_a_task_on_request_whose_id_stands_for_another_changes_nothing(bench: Bench) -> None:
+    bench.fire(0, request_id=b"now", digest=7)
+    before = bench.shard.state_rows()
+    assert code(bench.propose(0, request_id=b"now", digest=8, overlap=OVERLAP_REPLACE)[0]) == "REQUEST_ID_CONFLICT"
+    assert bench.shard.state_rows() == before
+    assert bench.fire(0, request_id=b"now", digest=7)[0].duplicate
+    [refused] = bench.shard.apply(Enqueue(START_MS, [new_task(request_id=b"now", digest=8)]))
+    assert code(refused) == "REQUEST_ID_CONFLICT"
 
 
 @pytest.mark.parametrize("overlap", [OVERLAP_SKIP, OVERLAP_REPLACE])

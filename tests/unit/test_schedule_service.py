@@ -11,6 +11,7 @@ from holdfast.broker.schedule_keeper import GRACE_MS
 from holdfast.broker.schedule_service import ScheduleService
 from holdfast.broker.validation import Validator
 from holdfast.machine import keys
+from holdfast.machine.entries import Enqueue
 from holdfast.machine.ids import parse_task_id
 from holdfast.machine.operator_entries import OVERLAP_ALLOW, FireSchedule, PutSchedule
 from holdfast.machine.outcomes import Changed
@@ -54,8 +55,8 @@ class Desk:
     async def delete(self, name: str = NAME) -> None:
         await self.small.rounds_until(self.service.delete_schedule(pb.DeleteScheduleRequest(queue=QUEUE, name=name)))
 
-    async def trigger(self, request_id: str = "") -> pb.TriggerScheduleResponse:
-        request = pb.TriggerScheduleRequest(queue=QUEUE, name=NAME, request_id=request_id)
+    async def trigger(self, request_id: str = "", name: str = NAME) -> pb.TriggerScheduleResponse:
+        request = pb.TriggerScheduleRequest(queue=QUEUE, name=name, request_id=request_id)
         return await self.small.rounds_until(self.service.trigger_schedule(request))
 
     async def page(self, **request: Any) -> pb.ListSchedulesResponse:
@@ -184,6 +185,7 @@ async def test_a_trigger_is_one_task_and_no_tick(desk: Desk) -> None:
     assert not response.duplicate
     again = await desk.trigger("once")
     assert (again.task_id, again.duplicate) == (response.task_id, True)
+    assert (response.state, again.state) == (tasks_pb2.TASK_STATE_UNSPECIFIED, tasks_pb2.TASK_STATE_READY)
     other = await desk.trigger()
     assert other.task_id not in (response.task_id, (await desk.trigger()).task_id)
     info = await desk.get()
@@ -206,6 +208,32 @@ async def test_a_trigger_that_a_unique_key_keeps_out_says_so(desk: Desk) -> None
         (False, False), (True, False), (True, True), (True, True), (True, True),
     ]  # fmt: skip
     assert {told.task_id for told in (first, same, *kept_out)} == {first.task_id}
+
+
+async def test_a_trigger_whose_id_stands_for_another_task_is_refused(desk: Desk) -> None:
+    """For what the schedule said before, for another one, or for a task that somebody enqueued."""
+    await desk.put(task={"payload": b"p"})
+    first = await desk.trigger("once")
+    await desk.put(task={"payload": b"q"})
+    refused = await desk.refused(desk.trigger("once"))
+    assert (refused.reason, refused.field) == ("REQUEST_ID_CONFLICT", "request_id")
+    assert status_of(refused)[0] == "FAILED_PRECONDITION"
+    await desk.put(task={"payload": b"p"})
+    assert (await desk.trigger("once")).task_id == first.task_id
+    await desk.put("weekly", task={"payload": b"p"})
+    assert (await desk.refused(desk.trigger("once", "weekly"))).reason == "REQUEST_ID_CONFLICT"
+    validator = Validator(CONFIG)
+    enqueued = tasks_pb2.TaskSpec(queue=QUEUE, type="t", payload=b"p", request_id="enqueued")
+    await desk.small.rounds_until(desk.small.shard.submit(Enqueue(desk.now_ms, [validator.new_task(enqueued, 0)])))
+    assert (await desk.refused(desk.trigger("enqueued"))).reason == "REQUEST_ID_CONFLICT"
+    assert (await desk.get()).fired_total == 1
+
+
+async def test_a_made_up_id_is_none_for_a_trigger(desk: Desk) -> None:
+    """It would stand for anything."""
+    await desk.put()
+    refused = await desk.refused(desk.trigger("~0.x.0"))
+    assert (refused.reason, refused.field) == ("INVALID_FIELD", "request_id")
 
 
 async def test_a_paused_schedule_can_be_triggered(desk: Desk) -> None:

@@ -344,3 +344,39 @@ def test_a_letter_is_not_held_against_limits_of_time_here(validator: Validator) 
     letter = spec(retry=pb.RetryPolicy(base_ms=long_ms, cap_ms=long_ms))
     assert validator.received_task(letter, NOW_MS, 0, None).flags
     assert refusal(lambda: validator.new_task(letter, NOW_MS))[1] == "retry.base_ms"
+
+
+def test_what_a_request_id_stands_for_is_the_same_whoever_brings_it(validator: Validator) -> None:
+    wanted = spec(payload=b"p", headers={"b": "1", "a": "2"}, tenant="t", request_id="r", priority=3)
+    enqueued = validator.new_task(wanted, NOW_MS).digest
+    (follow_up,) = validator.follow_ups(pb.AckItem(follow_ups=[wanted]), NOW_MS)
+    letter = pb.TaskSpec.FromString(wanted.SerializeToString())
+    assert enqueued
+    assert enqueued == follow_up.digest == validator.received_task(letter, NOW_MS, 0, None).digest
+    other = spec(payload=b"p", headers={"b": "2", "a": "1"}, tenant="t", request_id="r")
+    assert validator.new_task(other, NOW_MS).digest not in (0, enqueued)
+
+
+@pytest.mark.parametrize("request_id", ["", "~0.x.0", "~12.a-b_c.345"])
+def test_without_an_id_of_the_producers_own_nothing_is_compared(validator: Validator, request_id: str) -> None:
+    assert validator.new_task(spec(request_id=request_id), NOW_MS).digest == 0
+    assert validator.received_task(spec(request_id=request_id), NOW_MS, 0, None).digest == 0
+
+
+@pytest.mark.parametrize("request_id", ["~", "~order-17", "~01.x.0", "~0.x"])
+def test_an_id_that_only_looks_made_up_is_compared(validator: Validator, request_id: str) -> None:
+    assert validator.new_task(spec(request_id=request_id), NOW_MS).digest
+    validator.own_request_id(request_id)
+
+
+def test_a_made_up_id_is_not_taken_for_ones_own(validator: Validator) -> None:
+    assert refusal(lambda: validator.own_request_id("~0.x.0"))[:2] == (INVALID_FIELD, "request_id")
+
+
+def test_follow_ups_of_one_ack_are_compared_wherever_they_go(validator: Validator) -> None:
+    one, other = spec(request_id="r"), spec(request_id="r", payload=b"other")
+    with pytest.raises(RefusedError) as refused:
+        validator.follow_ups(pb.AckItem(follow_ups=[one, one, other]), NOW_MS)
+    assert (refused.value.reason, refused.value.field) == ("REQUEST_ID_CONFLICT", "follow_ups[2].request_id")
+    unlike = [one, spec(queue="q", request_id="r", payload=b"other"), spec(), spec(payload=b"other")]
+    assert len(validator.follow_ups(pb.AckItem(follow_ups=unlike), NOW_MS)) == 4

@@ -62,7 +62,7 @@ class Answering:
             message.field = refused.field
             message.retry_after_ms = refused.retry_after_ms
         elif isinstance(outcome, Rejection):
-            message.reason, message.message = outcome
+            message.reason, message.message = outcome.code, outcome.message
             if outcome.code == rejections.OUTBOX_FULL:
                 message.retry_after_ms = OUTBOX_RETRY_MS
             elif outcome.code == rejections.REQUEST_ID_CONFLICT:

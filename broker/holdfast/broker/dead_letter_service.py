@@ -62,7 +62,8 @@ class DeadLetterService:
     async def get_dead_letter(self, request: pb.GetDeadLetterRequest) -> pb.GetDeadLetterResponse:
         task = await self._shard.current_task(self._validator.task_id(request.task_id))
         if task.execution.state != DEAD:
-            raise RefusedError(*rejections.not_dead(task.execution.state_name), field="task_id")
+            rejection = rejections.not_dead(task.execution.state_name)
+            raise RefusedError(rejection.code, rejection.message, field="task_id")
         return pb.GetDeadLetterResponse(task=task_message(task))
 
     async def retry_dead_letters(self, request: pb.RetryDeadLettersRequest) -> pb.RetryDeadLettersResponse:

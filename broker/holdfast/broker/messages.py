@@ -59,8 +59,7 @@ def fill_accepted(message: pb.Accepted, accepted: Accepted) -> None:
 def fill_follow_up(message: pb.Accepted, accepted: Accepted) -> None:
     """One that belongs to another shard has no id yet."""
     if accepted.task_id != ELSEWHERE:
-        message.task_id = format_task_id(accepted.task_id)
-        message.duplicate = accepted.duplicate
+        fill_accepted(message, accepted)
 
 
 def brief_error(error: pb.TaskError) -> bytes:

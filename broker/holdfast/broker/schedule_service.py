@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from holdfast.broker import views
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.home_guard import HomeGuard
+from holdfast.broker.messages import wire_state
 from holdfast.broker.schedule_keeper import GRACE_MS
 from holdfast.broker.schedule_specs import CATCH_UPS, TIME_ZONE_DEFAULT, TickTasks, timetable_of
 from holdfast.broker.shard import Shard
@@ -113,6 +114,7 @@ class ScheduleService:
 
     async def trigger_schedule(self, request: pb.TriggerScheduleRequest) -> pb.TriggerScheduleResponse:
         queue, name = self._names(request.queue, request.name)
+        self._validator.own_request_id(request.request_id)
         await self._shard.be_current()
 
         async def trigger() -> Outcome | None:
@@ -122,7 +124,10 @@ class ScheduleService:
             new = tasks.of_request(request.request_id, now_ms, self._shard.policies)
             # A tick of 0 is no tick: what is to come stays as it is, and nothing is cancelled for it.
             entry = FireSchedule(now_ms, queue, name, known.version, known.next_ms, 0, OVERLAP_ALLOW, [0], [new])
-            return await self._submit(entry)
+            outcome = await self._submit(entry)
+            if isinstance(outcome, Rejection) and outcome.code == rejections.REQUEST_ID_CONFLICT:
+                raise _refusal(outcome, "request_id")
+            return outcome
 
         fired = await self._change(trigger)
         assert isinstance(fired, Fired), "a trigger is answered with its task"
@@ -130,6 +135,7 @@ class ScheduleService:
             task_id=format_task_id(fired.task_id),
             duplicate=fired.duplicate,
             is_of_another=fired.duplicate and self._is_of_another(fired.task_id, request.request_id),
+            state=wire_state(fired.state),
         )
 
     def _is_of_another(self, task_id: bytes, request_id: str) -> bool:
@@ -343,8 +349,8 @@ def _next_ms(known: Schedule | None, body: bytes, timetable: Timetable, now_ms: 
     return timetable.next_after_ms(now_ms) or 0
 
 
-def _refusal(rejection: Rejection) -> RefusedError:
-    return RefusedError(*rejection, field="name")
+def _refusal(rejection: Rejection, field: str = "name") -> RefusedError:
+    return RefusedError(rejection.code, rejection.message, field=field)
 
 
 def _after_token(text: str) -> bytes:

@@ -44,6 +44,7 @@ from holdfast.machine.entries import (
     Receive,
     Release,
 )
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateTasks
 from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome, Received
 from holdfast.machine.rejections import Rejection
@@ -98,7 +99,7 @@ class Service:
         now_ms = self._shard.now_ms()
         policies = self._shard.policies
         new_tasks, refused = self._answering.validate(
-            request.tasks, "tasks", lambda spec: self._validator.enqueued_task(spec, now_ms, policies)
+            request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms, policies)
         )
         self._homes.check_tasks(new_tasks)
         count = len(request.tasks)
@@ -225,7 +226,8 @@ class Service:
                 for accepted in outcome.follow_ups:
                     fill_follow_up(answer.acked.follow_ups.add(), accepted)
             else:
-                self._answering.reject(answer, outcome, refused.get(at))
+                follow_up = outcome.place if isinstance(outcome, Rejection) else 0
+                self._answering.reject(answer, outcome, refused.get(at), f"items[{at}].follow_ups[{follow_up}]")
         self._metrics.tasks_acked.inc(succeeded(outcomes))
         return response
 
@@ -343,16 +345,34 @@ class Service:
             request, now_ms, self._cluster_id(), self._shard.number, self._shard.policies
         )
         await self._shard.use_level(MACHINE_LEVEL)
-        first = request.first_sequence
-        entry = Receive(now_ms, request.source_shard, request.source_incarnation, first, new_tasks)
-        (outcome,) = await self._shard.submit(entry)
-        if not isinstance(outcome, Received):
-            assert isinstance(outcome, Rejection)
-            raise RefusedError(INVALID_FIELD, outcome.message, "first_sequence")
-        duplicates = sum(accepted.duplicate for accepted in outcome.accepted)
-        self._metrics.tasks_enqueued.inc(len(outcome.accepted) - duplicates)
+        last = 0
+        for (outcome,) in await self._shard.submit_all(self._receipts(request, now_ms, new_tasks)):
+            if not isinstance(outcome, Received):
+                assert isinstance(outcome, Rejection)
+                raise RefusedError(INVALID_FIELD, outcome.message, "first_sequence")
+            last = outcome.last
+            self._count_received(outcome.accepted)
+        return couriers_pb.ReceiveTasksResponse(received=last)
+
+    def _receipts(
+        self, request: couriers_pb.ReceiveTasksRequest, now_ms: int, new_tasks: list[NewTask]
+    ) -> list[Receive]:
+        """One entry as a rule: an entry says only once how long dead letters are kept, and queues may differ in it."""
+        policies, default = self._shard.policies, self._default_policy
+        entries: list[Receive] = []
+        for at, new in enumerate(new_tasks):
+            dead_ms = (default if policies is None else policies.of(new.queue)).dead_retention_ms
+            if not entries or entries[-1].dead_keep_ms != dead_ms:
+                source = request.source_shard, request.source_incarnation
+                entries.append(Receive(now_ms, *source, request.first_sequence + at, dead_ms, []))
+            entries[-1].tasks.append(new)
+        return entries
+
+    def _count_received(self, accepted: Sequence[Accepted]) -> None:
+        duplicates = sum(each.duplicate for each in accepted)
+        self._metrics.tasks_enqueued.inc(len(accepted) - duplicates)
         self._metrics.duplicates.inc(duplicates)
-        return couriers_pb.ReceiveTasksResponse(received=outcome.last)
+        self._metrics.tasks_dead.inc(sum(not each.duplicate and each.state == DEAD for each in accepted))
 
     async def deal_shares(self, request: couriers_pb.DealSharesRequest) -> couriers_pb.DealSharesResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""

@@ -439,7 +439,8 @@ class Shard:
         await self.be_current()
         task = read_task(self.kv, task_id, self.now_ms())
         if task is None:
-            raise RefusedError(*task_not_found(), field="task_id")
+            rejection = task_not_found()
+            raise RefusedError(rejection.code, rejection.message, field="task_id")
         return task
 
     @property

@@ -24,9 +24,11 @@ from holdfast.machine.ids import INCARNATION_MAX, SEQUENCE_MAX, SHARD_MAX, TIME_
 from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, UpdateItem
+from holdfast.machine.rejections import request_id_conflict
 from holdfast.machine.rows import DEAD_REASONS, HAS_RETRY, UNIQUE_UNTIL_DONE, UNIQUE_WHILE_WAITING
 from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.sets import is_made_up
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
     INVALID_FIELD,
@@ -53,7 +55,6 @@ ERROR_TEXT_BYTES_MAX = 16 * 1024
 NON_RETRYABLE_MAX = 64
 PRIORITY_DEFAULT = 5
 TEXTS_KNOWN_MAX = 10_000
-MADE_UP_ID = "~"  # with this begin the request ids that clients make up for their own retries
 
 _UNIQUE_FLAGS = {
     pb.UNIQUE_SCOPE_UNSPECIFIED: UNIQUE_UNTIL_DONE,
@@ -121,6 +122,15 @@ def _digest(spec: pb.TaskSpec) -> int:
         hashed.update(len(part).to_bytes(4, "big"))
         hashed.update(part)
     return int.from_bytes(hashed.digest(), "big") or 1  # 0 means: not to be compared
+
+
+def _refuse_conflicts(follow_ups: Sequence[NewTask]) -> None:
+    """Of one ack, wherever they go: the shards that some are for do not see the others."""
+    digests: dict[tuple[bytes, bytes], int] = {}
+    for at, new in enumerate(follow_ups):
+        if new.digest and digests.setdefault((new.queue, new.request_id), new.digest) != new.digest:
+            conflict = request_id_conflict()
+            raise RefusedError(conflict.code, conflict.message, f"follow_ups[{at}].request_id")
 
 
 def _at_the_right_door(
@@ -240,13 +250,6 @@ class Validator:
             self._headers(spec)
         return self._make_task(spec, queue, policy, now_ms, self._run_at_ms(spec, now_ms), self._config.delay_ms_max)
 
-    def enqueued_task(self, spec: pb.TaskSpec, now_ms: int, policies: Policies | None = None) -> NewTask:
-        """One whose request id must stand for the same thing every time."""
-        new = self.new_task(spec, now_ms, policies)
-        if not new.request_id or spec.request_id.startswith(MADE_UP_ID):
-            return new
-        return new._replace(digest=_digest(spec))
-
     def received_task(self, spec: pb.TaskSpec, now_ms: int, run_at_ms: int, policies: Policies | None) -> NewTask:
         """A task that another shard has accepted: limits of size and time were its business, defaults are ours."""
         queue = self.queue(spec.queue)
@@ -279,6 +282,7 @@ class Validator:
             self._flags(spec, delay_ms_max),
             self._timeout_ms(spec, policy),
             self._start_by_ms(spec, policy, max(now_ms, run_at_ms)),
+            _digest(spec) if request_id and not is_made_up(request_id) else 0,
         )
 
     def _flags(self, spec: pb.TaskSpec, delay_ms_max: int) -> int:
@@ -361,6 +365,15 @@ class Validator:
                 INVALID_FIELD, f"Expected {{field}} to be one of {known}, but it is not.", "filter.reason"
             )
         return wanted
+
+    def own_request_id(self, text: str) -> None:
+        """Where no client makes one up: what such an id stands for is not compared."""
+        if is_made_up(text):
+            raise RefusedError(
+                INVALID_FIELD,
+                "Expected {field} that does not look like one that clients make up (~0.x.0), but it does.",
+                "request_id",
+            )
 
     def signature(self, text: str, field: str) -> bytes:
         """Who did something, or why."""
@@ -475,6 +488,8 @@ class Validator:
                 new_tasks.append(self.new_task(spec, now_ms, policies))
             except RefusedError as error:
                 raise error.within(f"follow_ups[{at}]") from None
+        if len(new_tasks) > 1:
+            _refuse_conflicts(new_tasks)
         return tuple(new_tasks)
 
     def error(self, error: pb.TaskError) -> bytes:

@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 
 from holdfast.machine import keys
+from holdfast.machine.ids import format_task_id
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.ready_lines import ReadyIn, read_oldest
 from holdfast.machine.ready_rows import split_ready_row
 from holdfast.machine.rows import (
     HAD_RESULT,
     HAS_ATTEMPTS,
+    REPORT_CONFLICT,
     REPORT_ERROR,
+    REPORT_RESULT,
     Attempt,
     Attempts,
     Discard,
@@ -20,8 +23,10 @@ from holdfast.machine.rows import (
     Report,
     Settings,
 )
+from holdfast.proto.v1 import tasks_pb2 as pb
 
 LETTERS_PAGE = 16  # read at once: each may be as large as a call
+REQUEST_ID_CONFLICT = "RequestIdConflict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +68,33 @@ def make_view(
     attempts: tuple[Attempt, ...] = (),
 ) -> TaskView:
     """A result is shown for its time only, also where the row is still there because its deletion is late."""
-    is_error = report is not None and report.kind == REPORT_ERROR
     is_in_time = now_ms < execution.result_end_ms
-    is_result = report is not None and not is_error and is_in_time
+    is_result = report is not None and report.kind == REPORT_RESULT and is_in_time
     return TaskView(
         task_id,
         execution,
         envelope,
-        error=report.body if report is not None and is_error else None,
+        error=None if report is None else _error_of(execution, report),
         result=report.body if report is not None and is_result else None,
         result_expired_ms=execution.result_end_ms if execution.flags & HAD_RESULT and not is_in_time else 0,
         attempts=attempts,
     )
+
+
+def _error_of(execution: Execution, report: Report) -> bytes | None:
+    if report.kind == REPORT_CONFLICT:
+        return conflict_error(execution, report.body).SerializeToString()
+    return report.body if report.kind == REPORT_ERROR else None
+
+
+def conflict_error(execution: Execution, other_id: bytes) -> pb.TaskError:
+    """Of a task whose request id stands for another one."""
+    message = (
+        f'The request id "{execution.request_id.decode()}" of queue {execution.queue.decode()} stands for task '
+        f"{format_task_id(other_id)}, which has another type, payload, headers, tenant or key. Retry this letter to "
+        "run it without the id, or discard it; a task of its own needs a request id of its own."
+    )
+    return pb.TaskError(type=REQUEST_ID_CONFLICT, message=message)
 
 
 def read_executions(kv: OrderedKV, task_ids: list[bytes]) -> list[Execution | None]:

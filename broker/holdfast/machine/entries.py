@@ -42,7 +42,7 @@ _LEVEL = struct.Struct(">H")
 _SETTINGS = struct.Struct(">BQI")
 _PARCEL = struct.Struct(">HHQI")
 _PARCELS = struct.Struct(">H")
-_RECEIVE_HEAD = struct.Struct(">HHQ")
+_RECEIVE_HEAD = struct.Struct(">HHQQ")
 _DELIVERED = struct.Struct(">HQ")
 
 
@@ -461,17 +461,18 @@ class Receive:
     source: int
     incarnation: int  # of the source
     first_sequence: int  # of the tasks, which have sequences without a gap
+    dead_keep_ms: int  # how long one is kept that is dead on arrival: nobody is there to refuse it to
     tasks: list[NewTask]
 
     def put(self, parts: list[bytes]) -> None:
-        parts.append(_RECEIVE_HEAD.pack(self.source, self.incarnation, self.first_sequence))
+        parts.append(_RECEIVE_HEAD.pack(self.source, self.incarnation, self.first_sequence, self.dead_keep_ms))
         parts.append(COUNT.pack(len(self.tasks)))
         put_tasks(parts, self.tasks)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Receive":
-        source, incarnation, first_sequence = reader.unpack(_RECEIVE_HEAD)
-        return cls(now_ms, source, incarnation, first_sequence, read_tasks(reader, reader.count()))
+        source, incarnation, first_sequence, dead_keep_ms = reader.unpack(_RECEIVE_HEAD)
+        return cls(now_ms, source, incarnation, first_sequence, dead_keep_ms, read_tasks(reader, reader.count()))
 
 
 @dataclass(slots=True)

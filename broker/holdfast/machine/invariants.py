@@ -15,6 +15,7 @@ from holdfast.machine.rows import (
     HAS_ATTEMPTS,
     LOST_UNIQUE_KEY,
     READY,
+    REPORT_CONFLICT,
     REPORT_ERROR,
     REPORT_RESULT,
     RETRY_PENDING,
@@ -284,7 +285,7 @@ def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list
             found.append(f"report {key[1:].hex()} belongs to no task")
         elif kind == REPORT_RESULT and not task.result_end_ms:
             found.append(f"report {key[1:].hex()} is the result of a task that has none")
-        if kind not in (REPORT_ERROR, REPORT_RESULT):
+        if kind not in (REPORT_ERROR, REPORT_RESULT, REPORT_CONFLICT):
             found.append(f"report {key[1:].hex()} is of an unknown kind")
     listed = {key[1:]: Attempts.decode(row) for key, row in _family(kv, keys.ATTEMPTS)}
     told = {task_id for task_id, task in tasks.items() if task.flags & HAS_ATTEMPTS}
@@ -349,6 +350,12 @@ def _memory_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str
     found = [f"row {key.hex()} is never forgotten" for key in kept.keys() - armed.keys()]
     found += [f"row {key.hex()} is forgotten, but is not there" for key in armed.keys() - kept.keys()]
     found += [f"row {key.hex()} is forgotten more than once" for key, times in armed.items() if len(times) > 1]
+    requests = ((key, Dedup.decode(row)) for key, row in _family(kv, keys.DEDUP))
+    found += [
+        f"request id {key.hex()} is forgotten before its window is over"
+        for key, dedup in requests
+        if dedup.forget_ms < dedup.window_end_ms
+    ]
     found += [
         f"row {key.hex()} is forgotten at another time than it says"
         for key, when_ms in kept.items()

@@ -26,7 +26,7 @@ A family number is never reused for something else, also when its family is reti
     QUEUE           queue                                       rows.Queue, counters and low-water marks
     OUTBOX          destination, sequence                       rows.Letter; at sequence 0 rows.Outbox, how far it is
     INBOX           source, incarnation                         rows.Inbox, how far that source's letters have come
-    REPORT          task id                                     rows.Report, the last error or the result
+    REPORT          task id                                     rows.Report, the last error, the result or a conflict
     CLAIM_REQUEST   worker, claim request id                    rows.ClaimRequest
     WORKER          worker                                      how many claims it holds; no row if none
     BUCKET          queue, scope, name                          rows.Bucket, the level of a rate limit that is not full

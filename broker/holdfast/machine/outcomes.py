@@ -11,7 +11,8 @@ ELSEWHERE = bytes(16)
 class Accepted(NamedTuple):
     task_id: bytes
     duplicate: bool  # the request id was seen before, or the unique key is taken: by this task
-    state: int = 0  # of a duplicate: what that task is now; 0 if it is known no more
+    # Of a duplicate: what that task is now; 0 if it is known no more. DEAD of a new one: it is a dead letter at once.
+    state: int = 0
 
 
 class Claimed(NamedTuple):
@@ -56,6 +57,7 @@ class Fired(NamedTuple):
 
     task_id: bytes  # rows.NO_TASK: none, because the task before has not finished
     duplicate: bool
+    state: int = 0  # of a duplicate: what that task is now; 0 if it is known no more
 
 
 class Received(NamedTuple):

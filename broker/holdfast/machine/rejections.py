@@ -26,6 +26,7 @@ SCHEDULE_CHANGED = "SCHEDULE_CHANGED"
 class Rejection(NamedTuple):
     code: str
     message: str
+    place: int = 0  # which of an ack's follow-ups is to blame, if one is
 
 
 def task_not_found() -> Rejection:
@@ -86,11 +87,12 @@ def out_of_order(last: int) -> Rejection:
     return Rejection(OUT_OF_ORDER, f"Expected the task behind number {last} next, but got a later one.")
 
 
-def request_id_conflict() -> Rejection:
+def request_id_conflict(place: int = 0) -> Rejection:
     return Rejection(
         REQUEST_ID_CONFLICT,
         "Expected the task that this request_id stood for before, but this one has another type, payload, headers, "
         "tenant or key; use another request_id for another task.",
+        place,
     )
 
 

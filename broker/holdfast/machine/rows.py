@@ -6,6 +6,7 @@ Every row begins with fixed fields in big-endian order; parts of varying length 
 import struct
 from typing import NamedTuple
 
+from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.keys import PRIORITY_MAX, TASK_ID_BYTES
 
 # Task states. The numbers are stored and equal those of the wire API.
@@ -34,6 +35,7 @@ CLAIMS_SPENT = 2
 WORKER_GAVE_UP = 3
 NON_RETRYABLE = 4
 TTL_PASSED = 5
+REQUEST_ID_CONFLICT = 6
 
 DEAD_REASONS = {
     NOT_DEAD: "",
@@ -42,6 +44,7 @@ DEAD_REASONS = {
     WORKER_GAVE_UP: "WORKER_GAVE_UP",
     NON_RETRYABLE: "NON_RETRYABLE",
     TTL_PASSED: "TTL_PASSED",
+    REQUEST_ID_CONFLICT: "REQUEST_ID_CONFLICT",
 }
 
 # Flags of a task. The numbers are stored.
@@ -465,12 +468,17 @@ _DEDUP = struct.Struct(">16sQQQ")
 
 
 class Dedup(NamedTuple):
-    """Which task a request id made."""
+    """Which task a request id made, or was answered with. The row may be there for longer than it counts."""
 
     task_id: bytes
-    forget_ms: int
-    window_ms: int  # how much longer to remember it if the task still lives when `forget_ms` comes
+    forget_ms: int  # when the row goes, unless the task that the id made lives on
+    window_ms: int  # how long the id counts at least; 0: it made no task, another one had its unique key
     digest: int  # of what the task was made of; 0: not to be compared
+
+    @property
+    def window_end_ms(self) -> int:
+        """Exactly, however often the row was renewed: an id is accepted when its task is made."""
+        return task_id_time_ms(self.task_id) + self.window_ms if self.window_ms else self.forget_ms
 
     def encode(self) -> bytes:
         return _DEDUP.pack(*self)
@@ -510,10 +518,12 @@ class Recent(NamedTuple):
 
 REPORT_ERROR = 1
 REPORT_RESULT = 2
+REPORT_CONFLICT = 3
 
 
 class Report(NamedTuple):
-    """What a worker last said about a task: its error or its result, opaque to the machine."""
+    """What a worker last said about a task: its error or its result, opaque to the machine. Or what the machine has to
+    say: the id of the task that its request id stands for."""
 
     kind: int  # REPORT_*
     body: bytes

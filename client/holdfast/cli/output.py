@@ -82,13 +82,17 @@ def print_line_at_once(text: str) -> None:
     print(printable(text), flush=True)
 
 
+def known_task(accepted: Accepted) -> str:
+    """Which task a duplicate is of. One is forgotten only once it has ended; its request id is kept for longer."""
+    state = "ended, and known no more" if accepted.state is None else str(accepted.state)
+    return f"task {accepted.task_id} ({state})"
+
+
 def print_accepted(accepted: Accepted, task: NewTask) -> None:
     if accepted.duplicate:
-        # A task is forgotten only once it has ended, and its request id may be remembered for longer.
-        state = f" ({accepted.state})" if accepted.state is not None else " (ended, and known no more)"
         names = [name for name, value in (("request id", task.request_id), ("unique key", task.unique_key)) if value]
         has = " or ".join(names) or "unique key"
-        print(f"Already there: task {accepted.task_id}{state} has this {has}. Nothing was added.")
+        print(f"Already there: {known_task(accepted)} has this {has}. Nothing was added.")
     else:
         print(f"Accepted task {accepted.task_id} into queue {printable(task.queue)}.")
 

@@ -37,12 +37,14 @@ def print_json(value: Mapping[str, object], *, at_once: bool = False) -> None:
 
 
 def accepted_json(accepted: Accepted, task: NewTask) -> dict[str, object]:
+    return {**triggered_json(accepted), "queue": task.queue, "type": task.type}
+
+
+def triggered_json(accepted: Accepted) -> dict[str, object]:
     return {
         "task_id": accepted.task_id,
         "duplicate": accepted.duplicate,
         "state": None if accepted.state is None else str(accepted.state),
-        "queue": task.queue,
-        "type": task.type,
     }
 
 

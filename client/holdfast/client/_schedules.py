@@ -83,14 +83,15 @@ class ScheduleCalls(Calls):
 
         Calls with the same `request_id` make one task. None: the client makes one up for its own retries. Empty: none,
         and a call whose connection is lost is not repeated. `duplicate` of the answer is true if nothing was added:
-        the task is of an earlier call with that `request_id`, or has the unique key of the schedule's task.
+        the task is of an earlier call with that `request_id`, or has the unique key of the schedule's task. `state` is
+        what it is now. Raises `RequestIdConflict` if the id stands for something else.
         """
         chosen = uuid.uuid4().hex if request_id is None else request_id
         request = _schedules_wire.trigger_request(queue, name, chosen)
         response = await self._call(_TRIGGER, request, timeout_s, repeatable=bool(chosen))
         # With an id of this call alone, what was made by a call with that id is new: an earlier attempt made it.
         is_new = request_id is None and not response.is_of_another
-        return Accepted(response.task_id, response.duplicate and not is_new)
+        return Accepted(response.task_id) if is_new else _schedules_wire.triggered(response)
 
     async def preview_schedule(
         self,

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from holdfast.client._fitting import build, fit, misfit, number_of, whole
-from holdfast.client._wire import new_task, put_task
+from holdfast.client._fitting import build, fit, misfit, number_of, state_of, whole
+from holdfast.client._wire import new_task, put_task, refuse_made_up
 from holdfast.client.errors import UnexpectedAnswer
-from holdfast.client.models import NewTask
+from holdfast.client.models import Accepted, NewTask
 from holdfast.client.schedules import CatchUp, Overlap, Schedule, ScheduleInfo, SchedulePage
 from holdfast.proto.v1 import schedules_pb2 as pb
 
@@ -65,7 +65,9 @@ def pause_request(queue: str, name: str, *, paused: bool) -> pb.PauseScheduleReq
 
 
 def trigger_request(queue: str, name: str, request_id: str) -> pb.TriggerScheduleRequest:
-    return fit(pb.TriggerScheduleRequest, queue=queue, name=name, request_id=request_id)
+    request = fit(pb.TriggerScheduleRequest, queue=queue, name=name, request_id=request_id)
+    refuse_made_up(request.request_id, "request_id")
+    return request
 
 
 def preview_request(
@@ -81,6 +83,11 @@ def preview_request(
         count=count,
         after_ms=0 if after_ms is None else after_ms,
     )
+
+
+def triggered(response: pb.TriggerScheduleResponse) -> Accepted:
+    state = response.state
+    return Accepted(response.task_id, response.duplicate, state_of(state) if response.duplicate and state else None)
 
 
 def schedule_info(

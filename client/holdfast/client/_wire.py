@@ -50,7 +50,7 @@ from holdfast.client.models import (
     Updated,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import made_up_id, parse_made_up
+from holdfast.routing.sets import is_made_up, made_up_id, parse_made_up
 
 _SHAPE_NUMBERS = {
     RetryShape.EXPONENTIAL: pb.RETRY_SHAPE_EXPONENTIAL,
@@ -279,17 +279,22 @@ def put_task(spec: pb.TaskSpec, task: NewTask, where: str) -> None:
 
 
 def _check(task: NewTask, where: str, index: int) -> None:
-    if task.request_id and parse_made_up(task.request_id) is not None:
-        # Servers would look for it where this client's own ids go, which is not always the same place.
-        raise InvalidArgument(
-            "Expected a request_id that does not look like one that clients make up (~0.x.0), but it does.",
-            reason="INVALID_FIELD",
-            field=f"{where}[{index}].request_id",
-        )
+    if task.request_id:
+        refuse_made_up(task.request_id, f"{where}[{index}].request_id")
     if task.run_at_ms is not None and task.delay_ms is not None:
         raise both_given("run_at_ms", "delay_ms", f"{where}[{index}]")
     if task.retry is not None:
         check_pauses(task.retry, f"{where}[{index}].retry")
+
+
+def refuse_made_up(request_id: str, field: str) -> None:
+    """Servers would look for it where this client's own ids go, which is not always the same place."""
+    if is_made_up(request_id):
+        raise InvalidArgument(
+            "Expected a request_id that does not look like one that clients make up (~0.x.0), but it does.",
+            reason="INVALID_FIELD",
+            field=field,
+        )
 
 
 def _put_spec(spec: pb.TaskSpec, task: NewTask) -> None:

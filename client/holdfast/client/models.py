@@ -305,7 +305,8 @@ class TaskInfo:
     result: bytes | None = field(default=None, repr=False)  # None: there was none, none was to be kept, or it expired
     result_expired_at_ms: int | None = None  # when the result went; None: it has not gone, or there was none
     purge_at_ms: int | None = None  # when a finished task is forgotten
-    # Why a dead task died: ATTEMPTS_SPENT, CLAIMS_SPENT, WORKER_GAVE_UP, NON_RETRYABLE or TTL_PASSED.
+    # Why a dead task died: ATTEMPTS_SPENT, CLAIMS_SPENT, WORKER_GAVE_UP, NON_RETRYABLE, TTL_PASSED or
+    # REQUEST_ID_CONFLICT.
     dead_reason: str = ""
     attempts: tuple[Attempt, ...] = ()  # the newest that came to nothing; in get_task and get_dead_letter
     type: str = ""

@@ -118,6 +118,11 @@ def made_up_id(generation: int, call_key: str, n: int) -> str:
     return f"~{generation}.{call_key}.{n}"
 
 
+def is_made_up(request_id: str) -> bool:
+    """Whether a client made it up for its own retries."""
+    return request_id[:1] == "~" and _MADE_UP.fullmatch(request_id) is not None
+
+
 def parse_made_up(request_id: str) -> MadeUp | None:
     """None: it is an id of the producer's own. So is one that only looks made up."""
     if request_id[:1] != "~" or (found := _MADE_UP.fullmatch(request_id)) is None:

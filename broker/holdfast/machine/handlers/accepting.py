@@ -3,12 +3,22 @@
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Enqueue
+from holdfast.machine.handlers.request_ids import counts, read_request, remember_request, stands_for_another
 from holdfast.machine.ids import make_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Outcome
 from holdfast.machine.rejections import request_id_conflict
-from holdfast.machine.rows import DELAYED, NOT_DEAD, Dedup, Execution
-from holdfast.machine.transitions import arm_start_by, enter_waiting, join_ready_line, remember_until
+from holdfast.machine.rows import (
+    DEAD,
+    DELAYED,
+    NOT_DEAD,
+    REPORT_CONFLICT,
+    REQUEST_ID_CONFLICT,
+    Dedup,
+    Execution,
+    Report,
+)
+from holdfast.machine.transitions import arm_start_by, enter_dead, enter_waiting, join_ready_line
 
 _NEW = 0  # in no state yet: there is nothing to leave
 
@@ -18,33 +28,41 @@ def apply_enqueue(draft: Draft, entry: Enqueue) -> list[Outcome]:
 
 
 def _accept_or_refuse(draft: Draft, new: NewTask) -> Outcome:
-    if new.digest:
-        row = draft.get(keys.dedup(new.queue, new.request_id))
-        if row is not None and Dedup.decode(row).digest not in (0, new.digest):
-            return request_id_conflict()
-    return accept_task(draft, new)
+    return request_id_conflict() if stands_for_another(draft, new) else accept_task(draft, new)
 
 
 def accept_task(draft: Draft, new: NewTask) -> Accepted:
-    """Accepts one task, or finds the one that its request id made before or that has its unique key."""
-    key = b""
+    """Accepts one task, or finds the one that its request id made before or that has its unique key. What the id stands
+    for was compared before."""
+    key, before = b"", None
     if new.request_id:
         key = keys.dedup(new.queue, new.request_id)
-        known = draft.get(key)
-        if known is not None:
-            return _duplicate(draft, Dedup.decode(known).task_id)
+        before = read_request(draft, key)
+        if before is not None and counts(draft, before):
+            return _duplicate(draft, before.task_id)
     holder = draft.get(keys.unique(new.queue, new.unique_key)) if new.unique_key else None
     if holder is not None:
         if key:  # a repeat must get this answer, also once the key is free
-            _remember_request(draft, key, holder, new)
+            remember_request(draft, key, before, new, holder, made_it=False)
         return _duplicate(draft, holder)
     task_id = _make_task(draft, new)
     if key:
-        _remember_request(draft, key, task_id, new)
+        remember_request(draft, key, before, new, task_id, made_it=True)
     return Accepted(task_id, False)
 
 
-def _make_task(draft: Draft, new: NewTask) -> bytes:
+def accept_dead(draft: Draft, new: NewTask, known: Dedup, keep_ms: int) -> Accepted:
+    """Accepts a task whose request id stands for another one, `known`, where nobody can be told: as a dead letter, for
+    somebody to decide. It has no part in the id, also once it is retried."""
+    task_id, task = _new_execution(draft, new)
+    draft.meta.next_sequence += 1  # the id used it up
+    draft.put(keys.report(task_id), Report(REPORT_CONFLICT, known.task_id).encode())
+    enter_dead(draft, task_id, task, REQUEST_ID_CONFLICT, draft.now_ms + keep_ms)
+    _count(draft, new.queue)
+    return Accepted(task_id, False, DEAD)
+
+
+def _new_execution(draft: Draft, new: NewTask) -> tuple[bytes, Execution]:
     now_ms, meta = draft.now_ms, draft.meta
     task_id = make_task_id(now_ms, meta.shard, meta.next_sequence)
     task = Execution(
@@ -53,24 +71,27 @@ def _make_task(draft: Draft, new: NewTask) -> bytes:
         new.max_attempts, new.max_claims, len(new.envelope), new.timeout_ms,
     )  # fmt: skip
     draft.put(keys.envelope(task_id), new.envelope)
+    return task_id, task
+
+
+def _make_task(draft: Draft, new: NewTask) -> bytes:
+    task_id, task = _new_execution(draft, new)
     queue = draft.queue(new.queue)
     if new.start_by_ms:
         arm_start_by(draft, task_id, task)
-    if new.run_at_ms > now_ms:
-        meta.next_sequence += 1  # the id used it up
+    if new.run_at_ms > draft.now_ms:
+        draft.meta.next_sequence += 1  # the id used it up
         enter_waiting(draft, task_id, task, DELAYED, new.run_at_ms)
     else:
         join_ready_line(draft, task_id, task, queue)
-    queue.enqueued_total += 1
-    enqueued = draft.effects.enqueued
-    enqueued[new.queue] = enqueued.get(new.queue, 0) + 1
+    _count(draft, new.queue)
     return task_id
 
 
-def _remember_request(draft: Draft, key: bytes, task_id: bytes, new: NewTask) -> None:
-    forget_ms = draft.now_ms + new.dedup_window_ms
-    draft.put(key, Dedup(task_id, forget_ms, new.dedup_window_ms, new.digest).encode())
-    remember_until(draft, forget_ms, key)
+def _count(draft: Draft, queue: bytes) -> None:
+    draft.queue(queue).enqueued_total += 1
+    enqueued = draft.effects.enqueued
+    enqueued[queue] = enqueued.get(queue, 0) + 1
 
 
 def _duplicate(draft: Draft, task_id: bytes) -> Accepted:

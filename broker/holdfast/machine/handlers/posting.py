@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, Delivered, Parcel, Receive
-from holdfast.machine.handlers.accepting import accept_task
-from holdfast.machine.outcomes import Changed, Outcome, Received
+from holdfast.machine.handlers.accepting import accept_dead, accept_task
+from holdfast.machine.handlers.request_ids import stands_for_another
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.outcomes import Accepted, Changed, Outcome, Received
 from holdfast.machine.rejections import Rejection, not_waiting, out_of_order, outbox_full
 from holdfast.machine.rows import Inbox, Letter, Outbox
 
@@ -58,8 +60,14 @@ def apply_receive(draft: Draft, entry: Receive) -> list[Outcome]:
     if entry.first_sequence > last + 1:
         return [out_of_order(last)]
     fresh = entry.tasks[last + 1 - entry.first_sequence :]
-    accepted = tuple(accept_task(draft, new) for new in fresh)
+    accepted = tuple(_take_in(draft, new, entry.dead_keep_ms) for new in fresh)
     if fresh:
         last += len(fresh)
         draft.put(key, Inbox(last).encode())
     return [Received(last, accepted)]
+
+
+def _take_in(draft: Draft, new: NewTask, dead_keep_ms: int) -> Accepted:
+    """Never refused: the ack that brought it has succeeded long ago."""
+    known = stands_for_another(draft, new)
+    return accept_task(draft, new) if known is None else accept_dead(draft, new, known, dead_keep_ms)

@@ -14,7 +14,7 @@ from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup, Execution
 from holdfast.machine.transitions import remember_until, vanish
 
 PURGE_PAUSE_MS = 10 * 60 * 1000  # after a step of the clock
-RENEWAL_MS_MAX = 60 * 60 * 1000  # how far a short window is stretched for a task that lives on
+RENEWAL_MS_MAX = 60 * 60 * 1000  # how much longer the row of a request id stays whose task lives on, if not a window
 
 _DEDUP = bytes([keys.DEDUP])
 
@@ -49,12 +49,6 @@ def apply_forget(draft: Draft, entry: Forget) -> list[Outcome]:
     return [_forget_one(draft, item) for item in entry.items]
 
 
-def _is_its_own(key: bytes, row: bytes) -> bool:
-    """Whether the request of a DEDUP key made this task; another was only answered with it, for its unique key."""
-    task = Execution.decode(row)
-    return keys.dedup(task.queue, task.request_id) == key
-
-
 def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
     armed = keys.forget(item.when_ms, item.key)
     if item.when_ms > draft.now_ms or draft.get(armed) is None:
@@ -65,8 +59,8 @@ def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
         dedup = Dedup.decode(row)
         task = draft.get(keys.execution(dedup.task_id))
         state = Execution.state_in(task) if task is not None else SUCCEEDED
-        if task is not None and state not in (SUCCEEDED, CANCELLED) and _is_its_own(item.key, task):
-            # A request id is remembered at least while its task lives, and a dead one can be brought back to life.
+        if dedup.window_ms and state not in (SUCCEEDED, CANCELLED):
+            # A request id counts at least while its task lives, and a dead one can be brought back to life.
             # Renewals get rarer with its age, or a backlog of tasks with short windows would cost one per window each.
             age_ms = draft.now_ms - task_id_time_ms(dedup.task_id)
             renewed = dedup._replace(forget_ms=draft.now_ms + max(dedup.window_ms, min(age_ms, RENEWAL_MS_MAX)))

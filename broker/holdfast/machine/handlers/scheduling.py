@@ -4,6 +4,7 @@ from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.operating import cancel_one
+from holdfast.machine.handlers.request_ids import stands_for_another
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import (
     OVERLAP_ALLOW,
@@ -14,7 +15,13 @@ from holdfast.machine.operator_entries import (
     PutSchedule,
 )
 from holdfast.machine.outcomes import Changed, Fired, Outcome
-from holdfast.machine.rejections import schedule_changed, schedule_exists, schedule_not_found
+from holdfast.machine.rejections import (
+    Rejection,
+    request_id_conflict,
+    schedule_changed,
+    schedule_exists,
+    schedule_not_found,
+)
 from holdfast.machine.rows import CANCELLED, DEAD, NO_TASK, SUCCEEDED, Schedule
 
 
@@ -84,6 +91,8 @@ def apply_fire_schedule(draft: Draft, entry: FireSchedule) -> list[Outcome]:
             continue
         fired = _fire_one(draft, entry, known, tick_ms, new)
         outcomes.append(fired)
+        if isinstance(fired, Rejection):
+            continue
         if not tick_ms:  # a person's wish, not a tick
             known = known._replace(fired_total=known.fired_total + (not fired.duplicate))
         elif fired.task_id == NO_TASK or fired.duplicate:  # also if another task has its unique key
@@ -94,18 +103,20 @@ def apply_fire_schedule(draft: Draft, entry: FireSchedule) -> list[Outcome]:
         known = known._replace(last_ms=max(known.last_ms, known.next_ms))
     if any(entry.ticks) or not entry.ticks:
         known = known._replace(next_ms=entry.next_ms)
-    _save(draft, entry.queue, entry.name, before, known)
+    if known is not before:
+        _save(draft, entry.queue, entry.name, before, known)
     return outcomes
 
 
-def _fire_one(draft: Draft, entry: FireSchedule, known: Schedule, tick_ms: int, new: NewTask) -> Fired:
+def _fire_one(draft: Draft, entry: FireSchedule, known: Schedule, tick_ms: int, new: NewTask) -> Fired | Rejection:
+    if stands_for_another(draft, new):
+        return request_id_conflict()
     if tick_ms and entry.overlap != OVERLAP_ALLOW and _is_unfinished(draft, known.last_task_id):
         if entry.overlap == OVERLAP_SKIP:
             return Fired(NO_TASK, False)
         if entry.overlap == OVERLAP_REPLACE:
             cancel_one(draft, known.last_task_id, entry.keep_ms)
-    accepted = accept_task(draft, new)
-    return Fired(accepted.task_id, accepted.duplicate)
+    return Fired(*accept_task(draft, new))
 
 
 def _is_unfinished(draft: Draft, task_id: bytes) -> bool:

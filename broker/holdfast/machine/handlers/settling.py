@@ -10,8 +10,9 @@ from holdfast.machine.effects import CLAIM_TO_ACK, Timing
 from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.posting import post, refuse_parcels
+from holdfast.machine.handlers.request_ids import first_conflict
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, Failed, Moved, Outcome
-from holdfast.machine.rejections import Rejection, stale_token, task_not_found
+from holdfast.machine.rejections import Rejection, request_id_conflict, stale_token, task_not_found
 from holdfast.machine.rows import (
     ANSWER_ACK,
     ANSWER_FAIL,
@@ -69,10 +70,9 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
     task = draft.execution(item.task_id)
     if task is None or not _holds(task, item.token):
         return _acked_before(draft, item, task)
-    if isinstance(entry, AckAway) and item.parcels:
-        refusal = refuse_parcels(draft, item.parcels, entry.waiting_max)
-        if refusal is not None:
-            return refusal
+    refusal = _refuse_follow_ups(draft, item, entry)
+    if refusal is not None:
+        return refusal
     keep_ms = entry.keep_ms
     if item.result is not None and task.result_ttl_ms:
         keep_result(draft, item.task_id, task, item.result, keep_ms)
@@ -87,6 +87,18 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
     accepted = _accept_follow_ups(draft, item)
     _remember(draft, item.token, keep_ms, Recent(item.task_id, ANSWER_ACK, SUCCEEDED, 0, accepted))
     return Acked(accepted)
+
+
+def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Rejection | None:
+    """Why an ack cannot be accepted because of what it brings, if it cannot: all of it is looked at before."""
+    at = first_conflict(draft, item.follow_ups, item.task_id) if item.follow_ups else None
+    if at is not None:
+        for parcel in item.parcels:  # by place, and those before it shift it
+            at += parcel.place <= at
+        return request_id_conflict(at)
+    if isinstance(entry, AckAway) and item.parcels:
+        return refuse_parcels(draft, item.parcels, entry.waiting_max)
+    return None
 
 
 def _accept_follow_ups(draft: Draft, item: AckItem) -> tuple[Accepted, ...]:

@@ -32,7 +32,9 @@ from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
 dlq_app = group("Look at dead letters (tasks that were given up), retry them or throw them away.")
 
-REASONS = ("ATTEMPTS_SPENT", "CLAIMS_SPENT", "WORKER_GAVE_UP", "NON_RETRYABLE", "TTL_PASSED")
+REASONS = (
+    "ATTEMPTS_SPENT", "CLAIMS_SPENT", "WORKER_GAVE_UP", "NON_RETRYABLE", "TTL_PASSED", "REQUEST_ID_CONFLICT",
+)  # fmt: skip
 _TEXT_BYTES_MAX = 256  # of who discards, and why
 
 _IdsOrAll = Annotated[

@@ -235,10 +235,11 @@ def schedule_trigger(
     parsed("--request-id", options.some_text, request_id)
     accepted = schedule_calls.trigger(address, timeout_s, queue, name, request_id)
     if as_json:
-        records.print_json({"queue": queue, "name": name, "task_id": accepted.task_id, "duplicate": accepted.duplicate})
+        records.print_json({"queue": queue, "name": name, **records.triggered_json(accepted)})
     elif accepted.duplicate:
         has = "the same unique key" if request_id is None else "this request id or the same unique key"
-        output.print_line(f"Already there: task {accepted.task_id} has {has}. Nothing was added.")
+        known = output.known_task(accepted)
+        output.print_line(f"Already there: {known} has {has}. Nothing was added.")
     else:
         output.print_line(f"Accepted task {accepted.task_id} into queue {queue}.")
 

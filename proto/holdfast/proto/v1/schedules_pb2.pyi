@@ -159,14 +159,16 @@ class TriggerScheduleRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class TriggerScheduleResponse(_message.Message):
-    __slots__ = ("task_id", "duplicate", "is_of_another")
+    __slots__ = ("task_id", "duplicate", "is_of_another", "state")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     IS_OF_ANOTHER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     duplicate: bool
     is_of_another: bool
-    def __init__(self, task_id: _Optional[str] = ..., duplicate: bool = ..., is_of_another: bool = ...) -> None: ...
+    state: _tasks_pb2.TaskState
+    def __init__(self, task_id: _Optional[str] = ..., duplicate: bool = ..., is_of_another: bool = ..., state: _Optional[_Union[_tasks_pb2.TaskState, str]] = ...) -> None: ...
 
 class PreviewScheduleRequest(_message.Message):
     __slots__ = ("expression", "time_zone", "count", "after_ms", "queue", "name")
