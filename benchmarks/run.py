@@ -107,6 +107,12 @@ SCENARIOS = {
     "limits": Scenario(
         "lifecycle with tenants, priorities, caps and rates, and without, in turns", limits.AIMS, limits.measure, 1
     ),
+    "replicated-limits": Scenario(
+        "lifecycle with tenants, priorities and caps, and without, in turns, three replicas",
+        limits.REPLICATED_AIMS,
+        limits.measure_replicated,
+        1,
+    ),
     "many-tenants": Scenario(
         "single enqueues while workers take turns through very many tenants", tenants.AIMS, tenants.measure, 1
     ),
@@ -139,7 +145,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tasks",
         type=_positive,
         metavar="N",
-        help="tasks of enqueue, lifecycle, worker and caller, replicated or not, of a turn of router-enqueue and "
+        help="tasks of enqueue, lifecycle, worker and caller, replicated or not, of a run of router-enqueue and "
         "limits, and of a storm",
     )
     parser.add_argument(

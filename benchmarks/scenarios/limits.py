@@ -4,14 +4,14 @@ The caps and the rates are too high to hold anything up, so what is measured is 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
 from harness.bench import Bench, FleetRun
 from harness.loads import tenant_name
 from harness.protocol import LoadSpec
-from harness.results import Aim, Measured, Target, expect
+from harness.results import Aim, BrokenRunError, Measured, Target, expect
 from harness.server import ServerProcess
 from holdfast.client import AsyncClient, QueuePolicy, TenantPolicy
 from scenarios.batches import CONSUMERS, consumer, producer
@@ -65,7 +65,7 @@ _LIMITED = KINDS[1:]
 # Of a turn, each between two plain ones. What the aim is for comes more often: single runs differ much.
 _OTHERS = [kind for kind in _LIMITED if kind is not TOGETHER]
 _ORDER = [run for at, kind in enumerate(_OTHERS) for run in ((kind,) if at % 2 else (kind, TOGETHER))]
-RUNS = 2 * len(_ORDER) + 1
+_REPLICATED_ORDER = (TOGETHER,) * 3
 
 _COST = f"cost of {TOGETHER.name}"
 AIMS = (
@@ -76,9 +76,40 @@ AIMS = (
     *(Aim(f"server, {kind.name}", "µs CPU/task") for kind in KINDS),
     *(Aim(f"clients, {kind.name}", "µs CPU/task") for kind in KINDS),
 )
+REPLICATED_AIMS = (
+    Aim(_COST, "%", Target(25.0)),
+    Aim(f"{_COST}, by CPU", "%"),
+    *(Aim(f"rate, {kind.name}", "tasks/s", more_is_better=True) for kind in (PLAIN, TOGETHER)),
+    *(Aim(f"leader, {kind.name}", "µs CPU/task") for kind in (PLAIN, TOGETHER)),
+)
+
+
+class Where(NamedTuple):
+    """A single node, or a cluster."""
+
+    address: str
+    servers: Mapping[str, ServerProcess]  # the one that leads first
 
 
 async def measure(bench: Bench) -> Measured:
+    async with bench.server() as server:
+        measured = await _take_turns(bench, Where(server.address, {"server": server}), _ORDER)
+        await server.stop()
+    return measured
+
+
+async def measure_replicated(bench: Bench) -> Measured:
+    async with bench.cluster() as cluster:
+        term, leader = await cluster.leadership()
+        measured = await _take_turns(bench, Where(cluster.address, cluster.by_role(leader)), _REPLICATED_ORDER)
+        if await cluster.leadership() != (term, leader):
+            raise BrokenRunError("another node leads than before the load, so nobody knows whose figures these are")
+        await cluster.check_equal()
+        await cluster.stop()
+    return measured
+
+
+async def _take_turns(bench: Bench, where: Where, order: Sequence[Kind]) -> Measured:
     """Each run is compared with the mean of the plain ones before and after it: what a kind leaves to do for those
     after it, and what the machine does meanwhile, must not count for one of the two only."""
     measured = Measured()
@@ -88,33 +119,29 @@ async def measure(bench: Bench) -> Measured:
         measured.add(run.measured)
         measured.add(Measured(figures={name: [value] for name, value in figures.items()}))
 
-    async with bench.server() as server:
-        for turn in range(turns):
-            before = await _live(bench, server, PLAIN, f"turn-{turn}-plain-0")
-            note(before, _figures_of(PLAIN, before))
-            for at, kind in enumerate(_ORDER, 1):
-                run = await _live(bench, server, kind, f"turn-{turn}-{at}")
-                after = await _live(bench, server, PLAIN, f"turn-{turn}-plain-{at}")
-                note(run, _figures_of(kind, run) | _costs_of(kind, run, (before, after)))
-                note(after, _figures_of(PLAIN, after))
-                before = after
-        await server.stop()
-    measured.counts = {"succeeded": turns * RUNS * bench.sizes.limit_tasks}
+    for turn in range(turns):
+        before = await _live(bench, where, PLAIN, f"turn-{turn}-plain-0")
+        note(before, _figures_of(where, PLAIN, before))
+        for at, kind in enumerate(order, 1):
+            run = await _live(bench, where, kind, f"turn-{turn}-{at}")
+            after = await _live(bench, where, PLAIN, f"turn-{turn}-plain-{at}")
+            note(run, _figures_of(where, kind, run) | _costs_of(where, kind, run, (before, after)))
+            note(after, _figures_of(where, PLAIN, after))
+            before = after
+    measured.counts = {"succeeded": turns * (2 * len(order) + 1) * bench.sizes.limit_tasks}
     return measured
 
 
-async def _live(bench: Bench, server: ServerProcess, kind: Kind, queue: str) -> FleetRun:
+async def _live(bench: Bench, where: Where, kind: Kind, queue: str) -> FleetRun:
     """All tasks of one queue, from their enqueue to their ack."""
-    tasks, address = bench.sizes.limit_tasks, server.address
+    tasks, address = bench.sizes.limit_tasks, where.address
     if kind.policy is not None:
         async with AsyncClient(address) as client:
             await client.set_queue(queue, policy=kind.policy)
     consumers = [f"consumer {number}" for number in range(1, CONSUMERS + 1)]
     specs: dict[str, LoadSpec] = {"producer": _producer(address, tasks, kind, queue)}
     specs |= {name: consumer(address, name, queue=queue) for name in consumers}
-    run = await bench.run_fleet(
-        {"server": server}, kind.name, specs, counted=consumers, tasks=tasks, stop_after=consumers
-    )
+    run = await bench.run_fleet(where.servers, kind.name, specs, counted=consumers, tasks=tasks, stop_after=consumers)
     stats = await bench.stats(address, queue)
     expect(f"tasks enqueued, {kind.name},", stats.enqueued_total, tasks)
     expect(f"tasks succeeded, {kind.name},", stats.succeeded_total, tasks)
@@ -134,19 +161,20 @@ def _producer(address: str, tasks: int, kind: Kind, queue: str) -> LoadSpec:
     )
 
 
-def _figures_of(kind: Kind, run: FleetRun) -> dict[str, float]:
+def _figures_of(where: Where, kind: Kind, run: FleetRun) -> dict[str, float]:
+    first = next(iter(where.servers))
     return {
         f"rate, {kind.name}": run.rate_per_s,
-        f"server, {kind.name}": _cpu_us(kind, run, "server"),
+        f"{first}, {kind.name}": _cpu_us(kind, run, first),
         f"clients, {kind.name}": sum(_cpu_us(kind, run, name) for name in run.results),
     }
 
 
-def _costs_of(kind: Kind, run: FleetRun, neighbours: Sequence[FleetRun]) -> dict[str, float]:
+def _costs_of(where: Where, kind: Kind, run: FleetRun, neighbours: Sequence[FleetRun]) -> dict[str, float]:
     """What a kind costs against the plain runs before and after it."""
 
     def all_processes_us(kind: Kind, run: FleetRun) -> float:
-        return sum(_cpu_us(kind, run, name) for name in ("server", *run.results))
+        return sum(_cpu_us(kind, run, name) for name in (*where.servers, *run.results))
 
     plain_us = mean(all_processes_us(PLAIN, neighbour) for neighbour in neighbours)
     costs = {f"cost of {kind.name}, by CPU": 100 * (1 - plain_us / all_processes_us(kind, run))}
