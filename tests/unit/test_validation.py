@@ -277,6 +277,13 @@ def test_results_and_errors(validator: Validator) -> None:
         assert refusal(partial(validator.error, error)) == (TOO_LARGE, f"error.{field}", str(limit))
 
 
+def test_a_first_pause_is_at_most_the_longest(validator: Validator) -> None:
+    retry = pb.RetryPolicy(base_ms=10, cap_ms=5)
+    assert refusal(lambda: validator.new_task(spec(retry=retry), NOW_MS)) == (OUT_OF_RANGE, "retry.base_ms", "0..5")
+    for fine in (pb.RetryPolicy(base_ms=5, cap_ms=5), pb.RetryPolicy(base_ms=10), pb.RetryPolicy(cap_ms=5)):
+        assert validator.new_task(spec(retry=fine), NOW_MS)
+
+
 def test_retry_delays(validator: Validator) -> None:
     assert validator.retry_delay_ms(pb.FailItem()) is None
     assert validator.retry_delay_ms(pb.FailItem(retry_delay_ms=0)) == 0

@@ -313,6 +313,9 @@ class Validator:
             _fraction(retry.factor, "retry.factor", 1, 100)
         if retry.HasField("cap_ms"):
             _number(retry.cap_ms, "retry.cap_ms", 0, delay_ms_max)
+            if retry.base_ms > retry.cap_ms:
+                message = f"Expected {{field}} of at most cap_ms ({retry.cap_ms}), but it is {retry.base_ms}."
+                raise RefusedError(OUT_OF_RANGE, message, "retry.base_ms", f"0..{retry.cap_ms}")
         if retry.HasField("jitter"):
             _fraction(retry.jitter, "retry.jitter", 0, 1)
         _size(len(retry.non_retryable), "retry.non_retryable", NON_RETRYABLE_MAX, "types")
