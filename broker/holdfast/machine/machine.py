@@ -151,6 +151,10 @@ class Machine:
         """Of tasks, None for those that are not known. Between commits, for reading only and at once."""
         return self._draft.peek_executions(task_ids)
 
+    def read_ahead(self, task_ids: list[bytes]) -> None:
+        """Takes executions that are about to be asked for to hand, in one read."""
+        self._draft.read_ahead(task_ids)
+
     def execution(self, task_id: bytes) -> Execution | None:
         """Of a task that is about to be claimed: it is kept at hand. For reading only."""
         return self._draft.execution(task_id)

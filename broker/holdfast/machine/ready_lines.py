@@ -46,8 +46,7 @@ def read_ages(
     number = 0
     for key, row in rows:
         number = keys.ready_age_number(key)
-        ready = ready_in(queue, number)
-        found += [aged for aged in aged_tasks(row, number) if ready >> aged[0] % AGE_PAGE_PLACES & 1]
+        found += aged_tasks(row, number, ready_in(queue, number))
     if found and found[0][0] < sequence:
         found = [aged for aged in found if aged[0] >= sequence]
     return found, (number + 1) * AGE_PAGE_PLACES if len(rows) == pages else None

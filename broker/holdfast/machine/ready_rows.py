@@ -130,7 +130,9 @@ class AgePage:
         self._came, self._replaces_row = b"", False
 
 
-def aged_tasks(row: bytes, number: int) -> list[Aged]:
-    """All that the row of the page of that number lists, the oldest first."""
+def aged_tasks(row: bytes, number: int, ready: int = -1) -> list[Aged]:
+    """All that the row of the page of that number lists, the oldest first; of `ready` only those with their bits."""
     start = number * AGE_PAGE_PLACES
-    return sorted((start + offset, task_id) for offset, task_id in _AGED.iter_unpack(row))
+    found = [(start + offset, task_id) for offset, task_id in _AGED.iter_unpack(row) if ready >> offset & 1]
+    found.sort()
+    return found

@@ -14,6 +14,7 @@ from holdfast.machine.rows import READY
 
 AGE_PAGES = 2  # rows that are read at a time where many of the first are blocked
 HELD_MAX = 64
+READ_AHEAD = 8  # of those that were found: most of them are handed out soon, as the oldest or in their turn
 
 
 class Elder(NamedTuple):
@@ -114,6 +115,7 @@ class Ages:
     def _refill(self, claiming: Container[int], pages: int) -> None:
         found, after = read_ages(self._kv, self._machine.ready_in_age_page, self._queue, self._cursor, pages)
         fresh = [aged for aged in found if aged[0] not in claiming]
+        self._machine.read_ahead([task_id for _, task_id in fresh[:READ_AHEAD]])
         self._line.extend(fresh)
         self._live.update(aged[0] for aged in fresh)
         end = self._machine.meta.next_sequence  # the last page may have room for those that come yet

@@ -83,9 +83,6 @@ class Rules:
             rates_since_ms=policy.rates_since_ms,
         )
 
-    def weight(self, tenant: bytes) -> int:
-        return self.weights.get(tenant, 1)
-
     def limits_of(self, scope: int, name: bytes) -> tuple[int, Rate | None]:
         """The cap, 0 if there is none, and the rate of a tenant or a limit key."""
         if scope == keys.SCOPE_KEY:

@@ -24,7 +24,8 @@ class Line:
     """
 
     __slots__ = (
-        "complete", "cursor", "is_plain", "line", "prefix", "refill_tasks", "returned", "until_mark", "withdrawn",
+        "complete", "cursor", "is_listed", "is_plain", "line", "prefix", "refill_tasks", "returned", "until_mark",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(self, prefix: bytes, cursor: int, *, complete: bool, is_plain: bool) -> None:
@@ -32,6 +33,7 @@ class Line:
         self.cursor = cursor
         self.complete = complete
         self.is_plain = is_plain
+        self.is_listed = is_plain  # among those whose tasks may be forgotten, or never to be
         self.refill_tasks = REFILL_TASKS if is_plain else LANE_REFILL_TASKS
         # After how many more tasks the state should be told a mark. A lane that is read from the index tells with its
         # first: it may be forgotten at once, and is read from the mark again.
@@ -124,7 +126,7 @@ class Lines:
         line.complete = True
         line.until_mark = MARKED_EACH
         if line.line:
-            self._held[line] = None
+            self._list(line)
             self._shrink(line)
 
     def append(self, line: Line, place: Place) -> None:
@@ -135,8 +137,8 @@ class Lines:
             line.line.append(place)
             line.cursor = place[0] + 1
             self.size += 1
-            if not line.is_plain:
-                self._held[line] = None
+            if not line.is_listed:
+                self._list(line)
         else:
             line.complete = False
 
@@ -147,8 +149,8 @@ class Lines:
         elif self.size < self.tasks_max:
             heapq.heappush(line.returned, place)
             self.size += 1
-            if not line.is_plain:
-                self._held[line] = None
+            if not line.is_listed:
+                self._list(line)
         else:
             self.size -= len(line)
             line.rewind(place[0])
@@ -158,6 +160,11 @@ class Lines:
         if not line.is_plain:
             self.size -= len(line)
             self._held.pop(line, None)
+            line.is_listed = False
+
+    def _list(self, line: Line) -> None:
+        line.is_listed = True
+        self._held[line] = None
 
     def _refill(self, line: Line) -> None:
         wanted = line.refill_tasks
@@ -169,7 +176,7 @@ class Lines:
         places, line.complete = read_lane(self._kv, line.prefix, line.cursor, wanted)
         self._take_in(line, places)
         line.refill_tasks = min(REFILL_TASKS, wanted * 4)
-        self._held[line] = None
+        self._list(line)
         self._held.move_to_end(line)
         self._shrink(line)
 
@@ -188,6 +195,7 @@ class Lines:
             if line is used:
                 self._held[line] = None
                 return
+            line.is_listed = False
             if len(line):
                 self.size -= len(line)
                 line.rewind()

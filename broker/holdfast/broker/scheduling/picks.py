@@ -72,19 +72,20 @@ class Pick:
             if lane is None:
                 break
             tenant, line = lane.tenant, lane.line
-            if not tenant.credit:
-                if tenant.debt:
-                    break
-                tenant.credit = gates.rules.weights.get(tenant.name, 1)
-            count = 1 if tenant.only is None else tenant.credit
-            if count > last - len(places):
-                count = last - len(places)
             both = gates.of(lane.names)
+            count = last - len(places)
             for gate in both:
                 if gate.taken + count > gate.open_until:
                     count = gate.open_until - gate.taken
             if line is None or count <= 0:
                 break
+            if not tenant.credit and not tenant.begin_turn(gates.rules.weights.get(tenant.name, 1)):
+                ring.finish_turn(tenant)  # it gave all of this turn before
+                continue
+            if tenant.only is None:
+                count = 1
+            elif tenant.credit < count:
+                count = tenant.credit
             count = self._take_of_line(band.priority, lane.names, line, count)
             for gate in both:
                 gate.taken += count

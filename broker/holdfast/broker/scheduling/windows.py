@@ -211,7 +211,7 @@ class Window:
             if until_ms is None:
                 lane = self._open_lane(ring, tenant, now_ms, blocked)
                 if lane is not None:
-                    if tenant.credit or tenant.begin_turn(gates.rules.weight(tenant.name)):
+                    if tenant.credit or tenant.begin_turn(gates.rules.weights.get(tenant.name, 1)):
                         return lane
                     ring.finish_turn(tenant)  # it gave all of this turn before
                     continue
