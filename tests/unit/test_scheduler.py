@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policies import default_policy
+from holdfast.broker.scheduling import lines
 from holdfast.broker.scheduling import scheduler as scheduler_module
 from holdfast.broker.scheduling.lines import REFILL_TASKS
 from holdfast.broker.scheduling.scheduler import Picked, Scheduler
@@ -256,22 +257,36 @@ def test_more_queues_than_windows(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 # --- withdrawn ------------------------------------------------------------------------------------------------
 
 
-def test_where_many_queues_are_long_each_holds_less() -> None:
-    bench = Bench(window_tasks_max=16_384)
-    names = [b"q%d" % number for number in range(100)]
+def test_room_is_taken_when_it_is_needed_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many queues there were before: a long one holds as much as it may, as long as not too many are long."""
+    monkeypatch.setattr(lines, "ROOM_STEP_TASKS", 4)
+    monkeypatch.setattr(scheduler_module, "FULL_WINDOWS", 2)
+    bench = Bench(window_tasks_max=20)
+    names = [b"q%d" % number for number in range(10)]
 
-    def held_max() -> list[int]:
-        for name in names:
-            bench.scheduler.pick(name, 1, PLENTY)
-        return [bench.scheduler._windows[name].lines.tasks_max for name in names]
+    def pick(name: bytes) -> None:
+        picked = bench.scheduler.pick(name, 1, PLENTY)
+        assert picked is not None
+        bench.shard.claim_all(*picked.task_ids, marks=tuple(picked.marks))
+        bench.scheduler.settle(picked)
 
-    bench.shard.enqueue_all(*[new_task(queue=name) for name in names])
-    first = held_max()
-    assert first[:8] == [16_384] * 8, "a few have as much as they may"
-    assert first[-1] == scheduler_module.WINDOW_TASKS_MIN
-    assert sum(first) <= scheduler_module.FULL_WINDOWS * 16_384 + 100 * scheduler_module.WINDOW_TASKS_MIN
+    def fill(name: bytes) -> int:
+        """How many of 100 tasks it holds."""
+        bench.shard.enqueue_all(new_task(queue=name))
+        pick(name)
+        bench.shard.enqueue_all(*[new_task(queue=name)] * 100)
+        bench.follow()
+        return bench.scheduler._windows[name].lines.size
+
+    held = [fill(name) for name in names]
+    assert held == [20, 20, 12, *[4] * 7], "each has a little in any case"
+    assert sum(held) == 2 * 20 + 10 * 4
+    for _ in range(100):
+        pick(names[0])
+    assert bench.scheduler._windows[names[0]].lines.tasks_max == 4
+    assert fill(b"late") == 20, "what one gave back another one has"
     bench.scheduler.reset()
-    assert held_max() == first, "what was thrown away takes no room"
+    assert bench.scheduler._room.left == 2 * 20
 
 
 def test_withdrawn_tasks_are_passed_over(bench: Bench) -> None:

@@ -84,6 +84,20 @@ def test_a_limit_key_has_one_cap_for_all_tenants_and_priorities() -> None:
     assert bench.take(9) == []
 
 
+@pytest.mark.parametrize("share_percent", [0, 10])
+@pytest.mark.parametrize("other", [b"b", b""])
+def test_a_lane_that_has_tasks_again_is_not_held_up_by_the_cap_of_another(other: bytes, share_percent: int) -> None:
+    bench = Bench(key_concurrency_max=1, oldest_share_percent=share_percent)
+    bench.enqueue(2, b"t", b"a")
+    bench.enqueue(1, b"t", other)
+    taken = bench.take() + bench.take()  # the last one of the other lane is among them: it is idle now
+    assert bench.pick() is None, "the key is in use, so the tenant is set aside"
+    bench.finish(*(task_id for task_id in taken if bench.task(task_id).limit_key == other))
+    assert bench.pick() is None
+    (task_id,) = bench.enqueue(1, b"t", other)
+    assert bench.take() == [task_id]
+
+
 def test_a_claim_that_came_to_nothing_frees_its_place() -> None:
     """The task was cancelled on its way: it is not claimed, and nothing says that it ended."""
     bench = Bench(concurrency_max=1, tenant_concurrency_max=1, key_concurrency_max=1)

@@ -25,7 +25,7 @@ from holdfast.machine.rows import CLAIMED, READY, Execution
 from tests.unit.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, new_task, use_short_rows
 
 PLENTY = 1 << 40
-EXAMPLES = 20
+EXAMPLES = 60
 REPEATED = b"repeated"  # the claim request of a worker that asks for ever
 LANES = [(b"", b""), (b"", b"x"), (b"a", b""), (b"a", b"x"), (b"b", b""), (b"b", b"x"), (b"b", b"y"), (b"c", b"y")]
 
@@ -308,10 +308,10 @@ def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(lines, "REFILL_TASKS", 3)
     monkeypatch.setattr(lines, "LANE_REFILL_TASKS", 1)
     monkeypatch.setattr(lines, "MARKED_EACH", 2)
-    monkeypatch.setattr(scheduler_module, "SPARES_MAX", 3)
     use_short_rows(monkeypatch)
     if request.param == "all is held":
         return
+    monkeypatch.setattr(scheduler_module, "SPARES_MAX", 3)
     monkeypatch.setattr(ages, "AGE_PAGES", 1)
     monkeypatch.setattr(ages, "HELD_MAX", 4)
     monkeypatch.setattr(lanes, "LANES_PAGE", 2)

@@ -9,6 +9,7 @@ from holdfast.machine.ready_rows import Place
 
 REFILL_TASKS = 256
 LANE_REFILL_TASKS = 4  # of a lane that has just been met: most give one task in their turn; each refill is larger
+ROOM_STEP_TASKS = 1024  # what a queue takes of the room of all at a time, and has for itself in any case
 MARKED_EACH = 16  # so many tombstones of a lane may be walked over: a mark for each task would cost more than they do
 
 Names = tuple[bytes, bytes]  # tenant and limit key
@@ -88,14 +89,29 @@ class Line:
             self.refill_tasks = LANE_REFILL_TASKS
 
 
+class Room:
+    """How many more tasks the lines of all queues together may hold, beyond what each has for itself."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
 class Lines:
-    """What all lines of a queue have together: how many tasks they hold, and which are on their way to a claim."""
+    """What all lines of a queue have together: how many tasks they hold, and which are on their way to a claim.
 
-    __slots__ = ("_held", "_kv", "claiming", "size", "tasks_max", "withdrawn")
+    Mostly a few queues are long. So a queue takes room when it needs it and gives it back when it does not: where many
+    are long, each holds less, and what is not held is read when its turn comes.
+    """
 
-    def __init__(self, kv: OrderedKV, tasks_max: int) -> None:
+    __slots__ = ("_held", "_kv", "_room", "_tasks_most", "claiming", "size", "tasks_max", "withdrawn")
+
+    def __init__(self, kv: OrderedKV, tasks_most: int, room: Room) -> None:
         self._kv = kv
-        self.tasks_max = tasks_max
+        self._tasks_most = tasks_most  # whatever room there is
+        self._room = room
+        self.tasks_max = min(tasks_most, ROOM_STEP_TASKS)  # that may be held at present
         self.size = 0  # tasks held in the lines
         self.claiming: dict[int, Names] = {}  # sequences on their way to a claim, and whose they are
         self.withdrawn: set[int] = set()  # those among them that are no longer ready
@@ -103,7 +119,26 @@ class Lines:
         self._held: OrderedDict[Line, None] = OrderedDict()
 
     def has_room_for(self, tasks: int) -> bool:
-        return self.size + tasks <= self.tasks_max
+        return self.size + tasks <= self.tasks_max or self._grow(self.size + tasks)
+
+    def _grow(self, tasks: int) -> bool:
+        """Takes room for so many; False if there is none."""
+        step = min(ROOM_STEP_TASKS, self._tasks_most - self.tasks_max, self._room.left)
+        self._room.left -= step
+        self.tasks_max += step
+        return tasks <= self.tasks_max
+
+    @property
+    def room_taken(self) -> int:
+        return self.tasks_max - min(self._tasks_most, ROOM_STEP_TASKS)
+
+    def give_room_back(self) -> None:
+        """All but what is in use, and a little more for what may come."""
+        spare = self.tasks_max - self.size
+        if spare > 2 * ROOM_STEP_TASKS or not self.size:
+            given = min(self.room_taken, spare - ROOM_STEP_TASKS if self.size else spare)
+            self._room.left += given
+            self.tasks_max -= given
 
     def head(self, line: Line) -> Place | None:
         """The first task of a line that is still ready."""
@@ -133,7 +168,7 @@ class Lines:
         """The task became ready."""
         if place[0] < line.cursor:
             self.take_back(line, place)
-        elif line.complete and self.size < self.tasks_max:
+        elif line.complete and (self.size < self.tasks_max or self._grow(self.size + 1)):
             line.line.append(place)
             line.cursor = place[0] + 1
             self.size += 1
@@ -146,7 +181,7 @@ class Lines:
         """The task is ready again, in its old place."""
         if place[0] >= line.cursor:
             line.complete = False  # the line was rewound meanwhile and reads it from the index again
-        elif self.size < self.tasks_max:
+        elif self.size < self.tasks_max or self._grow(self.size + 1):
             heapq.heappush(line.returned, place)
             self.size += 1
             if not line.is_listed:
@@ -190,7 +225,7 @@ class Lines:
             line.cursor = places[-1][0] + 1
 
     def _shrink(self, used: Line) -> None:
-        while self.size > self.tasks_max and len(self._held) > 1:
+        while self.size > self.tasks_max and not self._grow(self.size) and len(self._held) > 1:
             line, _ = self._held.popitem(last=False)
             if line is used:
                 self._held[line] = None

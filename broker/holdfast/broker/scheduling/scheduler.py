@@ -17,7 +17,7 @@ from holdfast.broker.policies import QueuePolicy
 from holdfast.broker.scheduling.ages import Ages
 from holdfast.broker.scheduling.gates import OWN_LIMITS, UNTIL_FREED, Allowance, Gates, Name, Rules
 from holdfast.broker.scheduling.lanes import LANES_PAGE, Band, Ring, Shelf
-from holdfast.broker.scheduling.lines import PLAIN, Line, Lines
+from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Room
 from holdfast.broker.scheduling.picks import Pick, Picked
 from holdfast.broker.scheduling.turns import Spares
 from holdfast.broker.scheduling.windows import (
@@ -40,7 +40,6 @@ __all__ = ["Picked", "Scheduler"]
 
 WINDOWS_MAX = 10_000
 FULL_WINDOWS = 16  # so many times what one queue may hold in memory is shared among all of them
-WINDOW_TASKS_MIN = 1024  # of each, however many there are
 SPARES_MAX = 20_000
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
 
@@ -71,7 +70,7 @@ class Scheduler:
         self._allowance = allowance
         self._wake_at = wake_at
         self._windows: dict[bytes, Window] = {}
-        self._room_tasks = FULL_WINDOWS * window_tasks_max
+        self._room = Room(FULL_WINDOWS * window_tasks_max)
         self._spares = Spares(SPARES_MAX)
         self._wakes: list[tuple[int, bytes, Name]] = []  # a heap: when, queue and what a rate lets through then
         self.unfinished: set[bytes] = set()  # queues whose last pick stopped looking before it had seen all
@@ -310,6 +309,7 @@ class Scheduler:
             if lines.withdrawn:
                 lines.withdrawn.discard(place[0])
         gates.settle(picked.places)
+        lines.give_room_back()
         if gates.rules.limited and refused:
             self._reopen(picked)
         if self._spares.left <= 0:
@@ -326,7 +326,7 @@ class Scheduler:
     def reset(self) -> None:
         """Throws everything away, claims on their way included: their entries will never be applied."""
         self._windows.clear()
-        self._room_tasks = FULL_WINDOWS * self._window_tasks_max
+        self._count_room()
         self._wakes.clear()
         self.unfinished.clear()
 
@@ -357,12 +357,8 @@ class Scheduler:
             return None
         if len(self._windows) >= WINDOWS_MAX:
             self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
-            self._room_tasks = FULL_WINDOWS * self._window_tasks_max
-            self._room_tasks -= sum(window.lines.tasks_max for window in self._windows.values())
-        # Mostly a few queues are long. Where many are, each holds less: what is not held is read when its turn comes.
-        tasks_max = min(self._window_tasks_max, max(WINDOW_TASKS_MIN, self._room_tasks // 4))
-        self._room_tasks -= tasks_max
-        lines = Lines(self._kv, tasks_max)
+            self._count_room()
+        lines = Lines(self._kv, self._window_tasks_max, self._room)
         shelf = Shelf(self._kv, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
         bands: list[Band] = []
         unread: list[Ring] = []
@@ -372,7 +368,7 @@ class Scheduler:
             band = Band(priority, line)
             if row.lanes[priority]:
                 band.ring = Ring(shelf, band, walks=True)
-                if row.lanes[priority] < LANES_PAGE and row.ready <= tasks_max:
+                if row.lanes[priority] < LANES_PAGE and row.ready <= self._window_tasks_max:
                     unread.append(band.ring)
             bands.append(band)
         has_lanes = any(row.lanes)
@@ -383,6 +379,11 @@ class Scheduler:
             queue, bands, lines, shelf, ages, gates, unread=unread, picks=row.claimed_total
         )
         return window
+
+    def _count_room(self) -> None:
+        """After windows were thrown away."""
+        taken = sum(window.lines.room_taken for window in self._windows.values())
+        self._room.left = FULL_WINDOWS * self._window_tasks_max - taken
 
     def _rules(self, queue: bytes) -> Rules:
         return Rules.of(self._policy_of(queue), self._allowance(queue))

@@ -102,6 +102,7 @@ class Window:
             ring.wake(tenant)
         if lane is not held.only and held.keys.idle:
             held.keys.wake(limit_key)
+            ring.open(tenant)  # it may have been set aside because of its other lanes
         if lane.line is not None:
             self.lines.append(lane.line, place)
 
