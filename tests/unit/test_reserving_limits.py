@@ -198,6 +198,27 @@ async def test_what_holds_tasks_up_is_told_to_who_asks_for_shares(small: Limited
     assert reserver.outlook(QUEUE) == (True, True, False, 1)
 
 
+async def test_a_look_while_the_state_lags_behind_closes_nothing(small: LimitedShard) -> None:
+    """A claim is counted twice then, as one that runs and as one on its way."""
+    assert small.shard._leading is not None
+    reserver = small.shard._leading.reserver
+    await small.set(tenant_concurrency_max=2)
+    await small.enqueue(4, tenant=b"t")
+    (first,) = await small.claim()
+    acking = asyncio.ensure_future(small.ack(first))
+    await settle()
+    second = small.reserve()
+    await settle()
+    small.kv.is_full = True
+    lagging = asyncio.ensure_future(small.round())
+    await settle()
+    assert not reserver.outlook(QUEUE).is_open
+    small.kv.is_full = False
+    await asyncio.gather(acking, lagging)
+    assert len(await small.served(second)) == 1
+    assert len(await small.claim()) == 1, "one of two runs"
+
+
 async def test_no_timer_is_left_behind(small: LimitedShard) -> None:
     await small.set(rate_per_second=1.0, rate_burst=1)
     await small.enqueue(3)

@@ -12,7 +12,7 @@ from holdfast.broker.proposals import Proposal
 from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
 from holdfast.broker.scheduling.picks import Picked
 from holdfast.broker.scheduling.scheduler import Scheduler
-from holdfast.broker.share_use import Outlook
+from holdfast.broker.share_use import NOTHING_OPEN, Outlook
 from holdfast.broker.views import read_executions
 from holdfast.broker.waiters import Waiter, Waiters
 from holdfast.machine.effects import Effects
@@ -212,6 +212,14 @@ class Reserver:
         if room <= 0:
             raise worker_at_limit(limit)
         return min(tasks_max, room)
+
+    def _is_written(self) -> bool:
+        """Whether the state has all that was applied."""
+        try:
+            self._check_written()
+        except RefusedError:
+            return False
+        return True
 
     def _may_claim(self) -> bool:
         """Whether a claim would be let in; otherwise those who wait are served when space is back."""
@@ -485,7 +493,10 @@ class Reserver:
         return self._scheduler.coming(queue)
 
     def outlook(self, queue: bytes) -> Outlook:
-        """What holds up the ready tasks of the queue, if anything does."""
+        """What holds up the ready tasks of the queue, if anything does. While the state lags behind the machine claims
+        count twice, applied and on their way: a look then would take open gates for closed ones."""
+        if not self._is_written():
+            return NOTHING_OPEN
         if self._doubtful:
             self._adopt()
         return self._scheduler.outlook(queue)

@@ -24,6 +24,9 @@ class Outlook(NamedTuple):
     most_in_use: int  # of the cap, since then: tasks may be short
 
 
+NOTHING_OPEN = Outlook(is_open=False, was_short_of_slots=False, was_short_of_rate=False, most_in_use=0)
+
+
 class Seen(NamedTuple):
     at_ms: int
     claimed_total: int

@@ -27,7 +27,7 @@ from holdfast.broker.scheduling.windows import (
     Found,
     Window,
 )
-from holdfast.broker.share_use import Outlook
+from holdfast.broker.share_use import NOTHING_OPEN, Outlook
 from holdfast.limits.buckets import NEVER_MS
 from holdfast.machine import keys
 from holdfast.machine.effects import FreedNames, ReadyTask
@@ -262,7 +262,7 @@ class Scheduler:
         looked at, something may be; the next look goes on."""
         window = self._windows.get(queue) or self._open_window(queue)
         if window is None:
-            return Outlook(is_open=False, was_short_of_slots=False, was_short_of_rate=False, most_in_use=0)
+            return NOTHING_OPEN
         now_ms = self._now_ms()
         rules = window.gates.rules
         row = self._machine.queue(queue)
