@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 from holdfast.broker.peers.connections import Incoming, tune
 from holdfast.broker.peers.reasons import Reason
@@ -39,6 +40,7 @@ class Acceptor:
         self._context = context
         self._half_open: dict[asyncio.Task[None], None] = {}  # oldest first
         self._pushed_out: set[asyncio.Task[None]] = set()  # on their way out
+        self._untouched: set[socket.socket] = set()  # whose task has not begun: cancelled before, it would not close it
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -75,9 +77,10 @@ class Acceptor:
                 await asyncio.sleep(_BREATH_S)
                 continue
             self._make_room()
+            self._untouched.add(sock)
             task = asyncio.create_task(self._admit(sock), name="peers hello")
             self._half_open[task] = None
-            task.add_done_callback(self._forget)
+            task.add_done_callback(partial(self._forget, sock))
 
     def _make_room(self) -> None:
         if len(self._half_open) < self._limits.half_open_max:
@@ -88,12 +91,16 @@ class Acceptor:
         oldest.cancel()
         self._refused(Reason.HALF_OPEN_MAX)
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        if sock in self._untouched:
+            self._untouched.discard(sock)
+            sock.close()
         self._half_open.pop(task, None)
         self._pushed_out.discard(task)
 
     async def _admit(self, sock: socket.socket) -> None:
         """Until the hello is welcome or the connection has ended; then the connection goes on by itself."""
+        self._untouched.discard(sock)
         loop = asyncio.get_running_loop()
         connection: Incoming | None = None
         shutdown = _TLS_CLOSE_S if self._context else None
