@@ -263,6 +263,7 @@ class Window:
         for ring in self._unread:
             ring.hold_all()
         self._unread = []
+        self.lines.give_room_back()  # what left without a claim, purged or lapsed, needs none any more
         self.shelf.looks.left = LOOKS
         self.unfinished = False
         self.gates.shrink()
