@@ -97,9 +97,9 @@ class WatchedShard(Shard):
     who: str
     take_a_while: Callable[[], Awaitable[None]]
 
-    async def apply_committed(self) -> bool:
+    async def apply_committed(self, *, callers_first: bool = False) -> bool:
         await self.take_a_while()
-        return await super().apply_committed()
+        return await super().apply_committed(callers_first=callers_first)
 
     def _apply_slice(self, committed: Sequence[LogEntry], at: int, started: float) -> tuple[int, Applied]:
         to, applied = super()._apply_slice(committed, at, started)

@@ -356,7 +356,7 @@ def test_answering_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
     async def answer_first(rounds: Rounds, flush: Flush, active: list[Replica]) -> None:
         rounds._finish(active)
-        await rounds._apply(active)
+        await rounds._apply(active, callers_first=False)
         await sync(rounds, flush, active)
 
     monkeypatch.setattr(Rounds, "_sync", answer_first)

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
@@ -20,10 +20,10 @@ from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.recovery import RecoveryError
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.state import StateError
-from holdfast.machine.entries import Enqueue
+from holdfast.machine.entries import Enqueue, Purge
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
-from holdfast.machine.outcomes import Accepted
+from holdfast.machine.outcomes import Accepted, Outcome
 from holdfast.serving.refusals import DISK_LOW, RefusedError
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import lone_replica, replay
@@ -39,14 +39,22 @@ class Held:
     def __init__(self) -> None:
         self.is_open = True
         self.done = 0
+        self.on_begin: Callable[[], None] = lambda: None
         self._opened = asyncio.Event()
 
-    async def run(self, work: Callable[[], None]) -> None:
+    def run(self, work: Callable[[], None]) -> Awaitable[None]:
+        self.on_begin()
+        return self._run(work)
+
+    async def _run(self, work: Callable[[], None]) -> None:
         if not self.is_open:
             self._opened.clear()
             await self._opened.wait()
         work()
         self.done += 1
+
+    def let_one_through(self) -> None:
+        self._opened.set()
 
     def open(self) -> None:
         self.is_open = True
@@ -116,6 +124,60 @@ async def test_nothing_is_answered_before_its_sync(broker: Broker) -> None:
     assert not call.done()
     assert broker.shard.queue(QUEUE) is None
     broker.thread.open()
+    await call
+    await broker.stop()
+
+
+def purge(broker: Broker) -> "asyncio.Future[list[Outcome]]":
+    return asyncio.ensure_future(broker.shard._submit_housekeeping(Purge(START_MS, [])))
+
+
+async def test_callers_have_their_answers_before_housekeeping_of_their_round_is_applied(broker: Broker) -> None:
+    broker.thread.is_open = False
+    chore, call = purge(broker), broker.enqueue()
+    await settle()
+    broker.thread.open()
+    await call
+    assert not chore.done()
+    await chore
+    await broker.stop()
+
+
+async def test_housekeeping_is_applied_beside_the_sync_of_callers_who_came_meanwhile(broker: Broker) -> None:
+    broker.thread.is_open = False
+    chore = purge(broker)
+    await settle()
+    before, applied = broker.shard.applied_index, []
+    broker.thread.on_begin = lambda: applied.append(broker.shard.applied_index)
+    calls = [broker.enqueue()]  # comes while the housekeeping is synced
+    await settle()
+    broker.thread.let_one_through()
+    while not applied:
+        await asyncio.sleep(0)
+        calls.append(broker.enqueue())  # and more and more of them come
+    assert applied == [before], "the sync of the callers waited for housekeeping"
+    await settle()
+    assert chore.done(), "callers who keep coming held it up for longer than a round"
+    assert not any(call.done() for call in calls)
+    broker.thread.open()
+    await asyncio.gather(*calls)
+    await broker.stop()
+
+
+async def test_callers_who_cannot_be_taken_do_not_hold_up_housekeeping(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.thread.is_open = False
+    chore = purge(broker)
+    await settle()
+    call = broker.enqueue()
+    await settle()
+    with monkeypatch.context() as handing_over:
+        handing_over.setattr(type(broker.replica.raft), "accepts", False)
+        broker.thread.open()
+        await chore
+        assert not call.done()
+    broker.rounds.wake(broker.replica.number)
     await call
     await broker.stop()
 

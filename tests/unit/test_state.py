@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -229,6 +230,35 @@ def test_many_states_share_one_cache_and_one_budget(tmp_path: Path) -> None:
     assert 0 < memory.cached_bytes <= 3 << 20
     for state in states:
         state.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+def test_the_threads_of_rocksdb_give_way_to_all_others(tmp_path: Path) -> None:
+    state = open_state(tmp_path)
+    threads = {int(thread.name): (thread / "comm").read_text() for thread in Path("/proc/self/task").iterdir()}
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    niceness = {name.strip(): os.getpriority(os.PRIO_PROCESS, thread) - own for thread, name in threads.items()}
+    theirs = {name: value for name, value in niceness.items() if name.startswith("rocksdb:")}
+    assert len(theirs) == 2
+    assert set(theirs.values()) == {5}
+    assert niceness[threads[threading.get_native_id()].strip()] == 0
+    state.close()
+
+
+def test_files_are_small_for_one_that_is_synced_or_deleted_holds_up_the_log(tmp_path: Path) -> None:
+    state = open_state(tmp_path)
+    rng = random.Random(0)
+    for part in range(4):  # so many flushed files are compacted
+        state.write({key(number): rng.randbytes(4096) for number in range(part, 4 * ROWS, 4)})
+        state.flush()
+    until_s = time.monotonic() + 60
+    while state._db.property_int_value("rocksdb.num-files-at-level0"):
+        assert time.monotonic() < until_s, "there was no compaction"
+        time.sleep(0.01)
+    state.close()
+    sizes = [table.stat().st_size for table in tmp_path.glob("*.sst")]
+    assert sum(sizes) > 4 * ROWS * 4096
+    assert max(sizes) < 9 * 1024 * 1024
 
 
 def test_scans_are_those_of_the_twin(tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ ROUND_BYTES_MAX = 2 * 1024 * 1024
 class Proposal:
     """An entry that the leader decided, and the future of its outcomes."""
 
-    __slots__ = ("abandoned", "entry", "future", "payload", "picks", "takes_room")
+    __slots__ = ("abandoned", "entry", "future", "is_callers", "payload", "picks")
 
     def __init__(self, entry: Entry, picks: list[Picked] | None = None) -> None:
         self.entry = entry
         self.payload = encode(entry)
         self.picks = picks or []  # for a claim: what the scheduler set aside for it
         self.abandoned = False  # for a claim: nobody will take what it brings
-        self.takes_room = False  # it is a caller's: such are bounded
+        self.is_callers = False  # and not housekeeping; those of callers are bounded
         self.future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
     def resolve(self, outcomes: list[Outcome]) -> None:
@@ -59,6 +59,11 @@ class ProposalQueue:
         return len(self._waiting) + len(self._housekeeping)
 
     @property
+    def callers_wait(self) -> bool:
+        """Whether a caller's waits for a round."""
+        return bool(self._waiting)
+
+    @property
     def staged(self) -> int:
         """How many are in the log, or on the way there, and not applied yet."""
         return len(self._staged)
@@ -73,14 +78,14 @@ class ProposalQueue:
             raise overloaded("bytes waiting for the log", self._bytes_max)
 
     def _give_back_room(self, proposal: Proposal) -> None:
-        if proposal.takes_room:
+        if proposal.is_callers:
             self._calls -= 1
             self._calls_bytes -= len(proposal.payload)
 
     # --- waiting for a round ----------------------------------------------------------------------------------
 
     def add(self, proposal: Proposal) -> None:
-        proposal.takes_room = True
+        proposal.is_callers = True
         self._calls += 1
         self._calls_bytes += len(proposal.payload)
         self._waiting.append(proposal)

@@ -132,8 +132,8 @@ class Replica:
         """Whether `apply` has anything to do: of many idle replicas most have not."""
         return self.raft.commit_index > self.shard.applied_index or self.shard.reads_wait or bool(self._watchers)
 
-    async def apply(self) -> None:
-        self._more_to_apply = not await self.shard.apply_committed()
+    async def apply(self, *, callers_first: bool) -> None:
+        self._more_to_apply = not await self.shard.apply_committed(callers_first=callers_first)
         self.shard.follow_role()
         self._tell_watchers()
 

@@ -168,7 +168,7 @@ class Rounds:
                 self._metrics.round_entries.observe(entries)
             else:
                 self._finish(active)
-            await self._apply(active)
+            await self._apply(active, callers_first=True)
             for replica in _driven(active):
                 self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
                 if replica.is_unfinished:
@@ -232,7 +232,7 @@ class Rounds:
         started = time.perf_counter()
         syncing = asyncio.ensure_future(self._run_blocking(flush.run))
         try:
-            await self._apply(active)  # what earlier rounds have committed
+            await self._apply(active, callers_first=False)  # what earlier rounds have committed
             await syncing
         except DiskFullError:
             flush.abort()
@@ -259,10 +259,12 @@ class Rounds:
             replica.synced()
         self._send(active)
 
-    async def _apply(self, active: list[Replica]) -> None:
+    async def _apply(self, active: list[Replica], *, callers_first: bool) -> None:
+        """While a sync runs everything is applied. After it housekeeping yields to callers who came meanwhile: their
+        sync begins at once, and housekeeping is applied beside it."""
         for replica in active:
             if not replica.is_detached and replica.wants_apply:
-                await replica.apply()
+                await replica.apply(callers_first=callers_first)
 
     # --- those who leave --------------------------------------------------------------------------------------
 

@@ -365,12 +365,18 @@ class Shard:
         self._reads.end(shutting_down())
         self.drain()
 
-    async def apply_committed(self) -> bool:
-        """Applies what is committed, in slices short enough for other work to get its turn. False if more is left."""
+    async def apply_committed(self, *, callers_first: bool = False) -> bool:
+        """Applies what is committed, in slices short enough for other work to get its turn. False if more is left.
+
+        With `callers_first`, housekeeping is left for as long as callers wait for a round. To be followed by a call
+        without it: what was agreed later cannot be applied before.
+        """
         began = time.perf_counter()
         while committed := self.replicator.committed(APPLY_ENTRIES_MAX):
             at = 0
             while at < len(committed):
+                if callers_first and self._callers_wait and self._is_housekeeping(committed[at : at + 1]):
+                    return False
                 started = time.perf_counter()
                 at, applied = self._apply_slice(committed, at, started)
                 self._follow(await self._commit(), applied)
@@ -401,7 +407,19 @@ class Shard:
             at += 1
             if kind == PROBE or time.perf_counter() - started > SLICE_SECONDS:
                 break  # a probe asks for the state as it is after it
+            if proposal is not None and proposal.is_callers and self._is_housekeeping(committed[at : at + 1]):
+                break  # callers get their answers before housekeeping is applied
         return at, applied
+
+    def _is_housekeeping(self, committed: Sequence[LogEntry]) -> bool:
+        """Whether the first of these, if there is one, is this node's own."""
+        proposal = self._proposals.staged_at(committed[0].index) if committed else None
+        return proposal is not None and not proposal.is_callers
+
+    @property
+    def _callers_wait(self) -> bool:
+        """Whether the next round will take something of a caller's."""
+        return self._leading is not None and self._proposals.callers_wait and self.replicator.accepts
 
     async def _commit(self) -> Effects:
         """Writes what was applied. It is durable in the log, so a full disk only delays this."""
