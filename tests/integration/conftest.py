@@ -1,6 +1,6 @@
 """Servers for integration tests. Whatever a test starts is ended after it."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,21 @@ from tests.integration.faults import Faults, compile_faults
 from tests.integration.server import ServerProcess
 
 MakeServer = Callable[..., ServerProcess]
+
+LOG_LINES_SHOWN = 40
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed shows what its servers said last: their directories may be gone when somebody reads it."""
+    report = yield
+    if report.when == "call" and report.failed:
+        values = getattr(item, "funcargs", {}).values()
+        directories = {value if isinstance(value, Path) else getattr(value, "directory", None) for value in values}
+        for log in sorted({log for path in directories if path is not None for log in path.rglob("server.log")}):
+            lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+            report.sections.append((f"the end of {log.parent.name}/{log.name}", "\n".join(lines)))
+    return report
 
 
 @pytest.fixture

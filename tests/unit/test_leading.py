@@ -108,6 +108,33 @@ async def test_writes_that_wait_for_a_majority_are_bounded() -> None:
     assert replica.enqueued() == 5
 
 
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_housekeeping_is_left_for_callers_but_not_before_others_who_wait_behind_it(
+    replica: Replica, is_behind: bool
+) -> None:
+    chore = asyncio.ensure_future(replica.shard._submit_housekeeping(entries.Purge(replica.time.now_ms, [])))
+    await settle()
+    replica.stage()
+    if is_behind:
+        durable = replica.submit_enqueue()
+        await settle()
+        replica.stage()
+    waiting = replica.submit_enqueue()
+    await settle()
+    replica.log.flushed()
+    is_all_applied = await replica.shard.apply_committed(callers_first=True)
+    await settle()
+    assert is_all_applied == chore.done() == is_behind
+    assert replica.enqueued() == is_behind
+    assert not waiting.done()
+    if is_behind:
+        assert durable.done()
+    replica.log.take_again(replica.shard.applied_index)
+    await replica.round()
+    assert chore.done()
+    assert waiting.done()
+
+
 async def test_bytes_that_wait_for_a_majority_are_bounded() -> None:
     replica = Replica(proposals_bytes_max=2000)
     in_flight = replica.submit_enqueue(envelope=bytes(2000))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory, read_row
+from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory, _table_bytes, read_row
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 
@@ -233,15 +233,14 @@ def test_many_states_share_one_cache_and_one_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
-def test_the_threads_of_rocksdb_give_way_to_all_others(tmp_path: Path) -> None:
+def test_compactions_give_way_to_all_others(tmp_path: Path) -> None:
     state = open_state(tmp_path)
-    threads = {int(thread.name): (thread / "comm").read_text() for thread in Path("/proc/self/task").iterdir()}
+    threads = {int(thread.name): (thread / "comm").read_bytes() for thread in Path("/proc/self/task").iterdir()}
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    niceness = {name.strip(): os.getpriority(os.PRIO_PROCESS, thread) - own for thread, name in threads.items()}
-    theirs = {name: value for name, value in niceness.items() if name.startswith("rocksdb:")}
-    assert len(theirs) == 2
-    assert set(theirs.values()) == {5}
-    assert niceness[threads[threading.get_native_id()].strip()] == 0
+    niceness = {thread: os.getpriority(os.PRIO_PROCESS, thread) - own for thread in threads}
+    assert [niceness[thread] for thread, name in threads.items() if name.startswith(b"rocksdb:low")] == [5]
+    assert [niceness[thread] for thread, name in threads.items() if name.startswith(b"rocksdb:high")] == [0]
+    assert niceness[threading.get_native_id()] == 0
     state.close()
 
 
@@ -259,6 +258,44 @@ def test_files_are_small_for_one_that_is_synced_or_deleted_holds_up_the_log(tmp_
     sizes = [table.stat().st_size for table in tmp_path.glob("*.sst")]
     assert sum(sizes) > 4 * ROWS * 4096
     assert max(sizes) < 9 * 1024 * 1024
+
+
+def test_large_states_have_larger_files_so_that_they_are_not_too_many() -> None:
+    mib, gib = 1024**2, 1024**3
+    assert [_table_bytes(size) // mib for size in (0, 3 * gib, 4 * gib, 12 * gib, 13 * gib, 40 * gib)] == [
+        8, 8, 16, 32, 64, 64,
+    ]  # fmt: skip
+
+
+def test_a_state_that_grows_or_shrinks_fits_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.broker.state._TABLES_WANTED", 0.1)  # so that little is much
+
+    def written() -> str:
+        newest = max(tmp_path.glob("OPTIONS-*"))
+        [line] = [line for line in newest.read_text().splitlines() if line.strip().startswith("target_file_size_base")]
+        return line.partition("=")[2]
+
+    state = open_state(tmp_path)
+    state.write({key(number): random.Random(number).randbytes(1000) for number in range(ROWS)})
+    state.flush()
+    assert written() == str(32 * 1024 * 1024)
+    state.close()
+    state = open_state(tmp_path)  # it knows by its files how large it is
+    assert written() == str(32 * 1024 * 1024)
+    monkeypatch.undo()
+    state.flush()
+    assert written() == str(8 * 1024 * 1024)
+    state.close()
+
+
+def test_files_that_cannot_be_fitted_do_not_undo_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = open_state(tmp_path)
+    state.write({key(1): b"one"})
+    state.flush()
+    monkeypatch.setattr("holdfast.broker.state._TABLES_WANTED", 0)
+    shutil.rmtree(tmp_path)  # nothing new can be written
+    state.flush()
+    state.close()
 
 
 def test_scans_are_those_of_the_twin(tmp_path: Path) -> None:

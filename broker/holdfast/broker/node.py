@@ -25,6 +25,7 @@ from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
 from holdfast.broker.mapped_cluster import MappedCluster
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
+from holdfast.broker.open_files import allow_many_files
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.rpc import SHARD_KEY, RpcServer
@@ -76,6 +77,7 @@ class Node:
                 loop.add_signal_handler(signum, self.ask_to_stop)
             sys.setswitchinterval(SWITCH_SECONDS)
             gc.set_threshold(*GC_THRESHOLDS)
+            _log.debug("open_files_allowed", limit=allow_many_files())
             await asyncio.to_thread(self._open_storage)
             self._build()
             await self._open_replicas()

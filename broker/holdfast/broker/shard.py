@@ -368,14 +368,14 @@ class Shard:
     async def apply_committed(self, *, callers_first: bool = False) -> bool:
         """Applies what is committed, in slices short enough for other work to get its turn. False if more is left.
 
-        With `callers_first`, housekeeping is left for as long as callers wait for a round. To be followed by a call
-        without it: what was agreed later cannot be applied before.
+        With `callers_first`, housekeeping is left while callers wait for a round, unless others wait behind it for
+        their answers. To be followed by a call without it: what was agreed later cannot be applied before.
         """
         began = time.perf_counter()
         while committed := self.replicator.committed(APPLY_ENTRIES_MAX):
             at = 0
             while at < len(committed):
-                if callers_first and self._callers_wait and self._is_housekeeping(committed[at : at + 1]):
+                if callers_first and self._callers_wait and self._is_housekeeping(committed[at:]):
                     return False
                 started = time.perf_counter()
                 at, applied = self._apply_slice(committed, at, started)
@@ -412,9 +412,9 @@ class Shard:
         return at, applied
 
     def _is_housekeeping(self, committed: Sequence[LogEntry]) -> bool:
-        """Whether the first of these, if there is one, is this node's own."""
-        proposal = self._proposals.staged_at(committed[0].index) if committed else None
-        return proposal is not None and not proposal.is_callers
+        """Whether all of these are this node's own; False if there are none."""
+        proposals = [self._proposals.staged_at(record.index) for record in committed]
+        return bool(proposals) and all(proposal is not None and not proposal.is_callers for proposal in proposals)
 
     @property
     def _callers_wait(self) -> bool:

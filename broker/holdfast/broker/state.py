@@ -32,6 +32,8 @@ from rocksdict import (
     WriteOptions,
 )
 
+from holdfast.serving.logs import get_logger
+
 _NEVER = 1 << 30
 _BLOCK_BYTES = 8 * 1024
 _BLOOM_BITS = 10
@@ -41,15 +43,21 @@ _WRITE_BUFFER_BYTES_MIN = 1024 * 1024
 # RocksDB counts whole arena blocks. With its own choice, up to 1 MiB each, 64 shards that were written to a little
 # would fill the budget of all and have every further write flushed at once.
 _ARENA_BLOCK_BYTES = 64 * 1024
+_OPEN_FILES_MAX = 512  # of one state; of each its index is in memory
 # A file is synced at its end, and deleted, in one go, and until then the log's syncs wait: small files, short waits.
-_TABLE_FILE_BYTES = 8 * 1024 * 1024
-_THREADS = "rocksdb:"  # what the names of RocksDB's own threads begin with
-_THREADS_NICENESS = 5  # above that of the process: a third of its share, where there is not enough for all
+# Large states have larger ones, so that as a rule all of them can be open.
+_TABLE_BYTES_MIN = 8 * 1024 * 1024
+_TABLE_BYTES_MAX = 64 * 1024 * 1024
+_TABLES_WANTED = 384
+_COMPACTING_THREAD = b"rocksdb:low"
+_COMPACTING_NICENESS = 5  # above that of the process: a third of its share, where there is not enough for all
 
 _NO_ROOM = ("No space left", "Disk quota exceeded")
 _DAMAGE = ("Corruption", "Input/output error")
 _TABLE_NAME = re.compile(r"\b[0-9]{6,20}\.(?:sst|blob)\b")
 _OTHER_NAME = re.compile(r"\b(?:MANIFEST-[0-9]+|CURRENT|[0-9]{6,20}\.log)\b")
+
+_log = get_logger(__name__)
 
 
 class StateError(RuntimeError):
@@ -103,7 +111,15 @@ class StateMemory:
         return self.block_cache.get_usage()
 
 
-def _options(memory: StateMemory) -> Options:
+def _table_bytes(state_bytes: int) -> int:
+    """How large a file of a state of this size may be."""
+    size = _TABLE_BYTES_MIN
+    while size < _TABLE_BYTES_MAX and state_bytes > _TABLES_WANTED * size:
+        size *= 2
+    return size
+
+
+def _options(memory: StateMemory, table_bytes: int = _TABLE_BYTES_MIN) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(memory.buffer_bytes)
@@ -111,7 +127,7 @@ def _options(memory: StateMemory) -> Options:
     options.set_arena_block_size(_ARENA_BLOCK_BYTES)
     options.set_max_write_buffer_number(_WRITE_BUFFERS_MAX)
     options.set_max_background_jobs(2)
-    options.set_target_file_size_base(_TABLE_FILE_BYTES)
+    options.set_target_file_size_base(table_bytes)
     # A stalled write would hold the interpreter lock and with it the whole node; the log bounds what piles up instead.
     # Only a disk so slow that four write buffers wait for it still stalls.
     options.set_level_zero_slowdown_writes_trigger(_NEVER)
@@ -120,7 +136,7 @@ def _options(memory: StateMemory) -> Options:
     options.set_hard_pending_compaction_bytes_limit(0)
     options.set_compression_type(DBCompressionType.none())  # payloads are opaque, often compressed already
     options.set_keep_log_file_num(2)
-    options.set_max_open_files(512)
+    options.set_max_open_files(_OPEN_FILES_MAX)
     options.set_stats_dump_period_sec(0)  # nobody reads them, and many idle shards would write them
     options.set_stats_persist_period_sec(0)
     table = BlockBasedOptions()
@@ -132,12 +148,12 @@ def _options(memory: StateMemory) -> Options:
 
 
 def _lower_priority() -> None:
-    """Has the threads that flush and compact give way to the one that serves: there it is callers who wait. They are
-    the same for all states of a process. Only Linux has a priority for each thread."""
-    niceness = os.getpriority(os.PRIO_PROCESS, 0) + _THREADS_NICENESS
+    """Has compactions give way to the thread that serves, where callers wait. Not flushes: a writer waits for them if
+    too much is in memory. All states of a process share these threads; only Linux has a priority for each."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0) + _COMPACTING_NICENESS
     for thread in Path("/proc/self/task").glob("*"):
         try:
-            if (thread / "comm").read_text().startswith(_THREADS):
+            if (thread / "comm").read_bytes().strip() == _COMPACTING_THREAD:
                 os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
         except OSError:
             continue  # it ended meanwhile, or may not be changed: it works all the same
@@ -217,8 +233,9 @@ class RocksState:
         if memory is None:
             memory = StateMemory(block_cache_bytes, _WRITE_BUFFERS_MAX * write_buffer_bytes)
         self.directory = directory
+        self._table_bytes = _table_bytes(sum(table.stat().st_size for table in directory.glob("*.sst")))
         try:
-            self._db = Rdict(str(directory), _options(memory))
+            self._db = Rdict(str(directory), _options(memory, self._table_bytes))
         except Exception as error:
             raise _error(directory, "opened", error) from error
         _lower_priority()
@@ -274,6 +291,18 @@ class RocksState:
         """Makes all that was written durable. Releases the interpreter lock: call it in a thread."""
         with self._slow:
             self._flush()
+            self._fit_tables()
+
+    def _fit_tables(self) -> None:
+        """From now on files are written as large as suits the state; those that are there stay until compacted."""
+        table_bytes = _table_bytes(self.size_bytes)
+        if table_bytes == self._table_bytes:
+            return
+        try:
+            self._db.set_options({"target_file_size_base": str(table_bytes)})
+            self._table_bytes = table_bytes
+        except Exception as error:  # noqa: BLE001 - the binding has no other; what was flushed is flushed all the same
+            _log.warning("state_files_not_resized", error=str(_error(self.directory, "resized", error)))
 
     def _flush(self) -> None:
         try:
