@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.broker.checkpoints import Flushable
+from holdfast.broker.clock import carried_on_ms
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.raft.codec import decode, encode
 from holdfast.broker.raft.engine import ShardRaft
@@ -59,7 +60,9 @@ class Replica:
         self.on_snapshot_message: Callable[[str, bytes], None] = lambda _sender, _data: None
         self.on_look: Callable[[float], None] = lambda _now_s: None  # a few times a second, inside a round
         self._look_due_s = 0.0
-        self._time_ms = 0  # shard time as of the last look
+        self._now_s = 0.0
+        self._time_ms = 0  # shard time as of the last look; 0: it does not serve
+        self._time_looked_s = 0.0
         # Entries after this one are still needed: somebody is sent a snapshot that ends with it.
         self.log_needed_after: Callable[[], int | None] = lambda: None
         self._compact_to = 0
@@ -86,10 +89,13 @@ class Replica:
 
     def step(self, now_s: float) -> int:
         """Lets time pass, takes proposals and sends what is new; returns how many entries were staged."""
+        self._now_s = now_s
         is_look_due = now_s >= self._look_due_s
+        # Who serves tells the time at once: who follows next begins with what it has heard.
+        if is_look_due or (self.shard.serves and not self._time_ms):
+            self._time_ms, self._time_looked_s = self.shard.time_ms(), now_s
         if is_look_due:
             self._look_due_s = now_s + LOOK_SECONDS
-            self._time_ms = self.shard.time_ms()
         self.raft.tick(now_s)
         self._take_new_state()
         if self._compact_to > self.journal.base_index:
@@ -107,8 +113,9 @@ class Replica:
         return staged
 
     def _told_time_ms(self) -> int:
-        """Shard time for heartbeats. A little late is right enough, for it only says what time it is at least."""
-        return self._time_ms
+        """Shard time for heartbeats: what time it is at least. The next leader begins as late as this is, and one that
+        finds itself far behind moves time at once: were it late, leases would end early after a few leaders."""
+        return carried_on_ms(self._time_ms, (self._now_s - self._time_looked_s) * 1000)
 
     def take_outgoing(self) -> list[tuple[str, bytes]]:
         outbox, self.raft.outbox = self.raft.outbox, []
