@@ -273,7 +273,8 @@ async def test_the_callers_deadline_bounds_all_attempts(stage: Stage) -> None:
     assert (refused.reason, refused.retry_after_ms) in (("NOT_LEADER", 100), ("OUTCOME_UNKNOWN", 1000))
     timeouts_s = [call.timeout_s for broker in stage.brokers for call in broker.calls]
     assert len(timeouts_s) > 3
-    assert all(timeout_s is not None and timeout_s <= 1.5 for timeout_s in timeouts_s)
+    # gRPC sends a timeout rounded up to 10 ms, and tells what is left of it by the wall clock.
+    assert all(timeout_s is not None and timeout_s <= 1.5 + 0.02 for timeout_s in timeouts_s)
 
 
 async def test_a_redirect_never_reaches_the_caller(stage: Stage) -> None:
