@@ -91,8 +91,9 @@ class Replica:
         """Lets time pass, takes proposals and sends what is new; returns how many entries were staged."""
         self._now_s = now_s
         is_look_due = now_s >= self._look_due_s
-        # Who serves tells the time at once: who follows next begins with what it has heard.
-        if is_look_due or (self.shard.serves and not self._time_ms):
+        if not self.shard.serves:
+            self._time_ms = 0
+        elif is_look_due or not self._time_ms:  # from the first moment on: whoever leads next begins with what it heard
             self._time_ms, self._time_looked_s = self.shard.time_ms(), now_s
         if is_look_due:
             self._look_due_s = now_s + LOOK_SECONDS
