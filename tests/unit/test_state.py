@@ -289,12 +289,14 @@ def test_a_state_that_grows_or_shrinks_fits_its_files(tmp_path: Path, monkeypatc
 
 
 def test_files_that_cannot_be_fitted_do_not_undo_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is cut behind a flush, which is what makes room."""
     state = open_state(tmp_path)
     state.write({key(1): b"one"})
     state.flush()
     monkeypatch.setattr("holdfast.broker.state._TABLES_WANTED", 0)
     shutil.rmtree(tmp_path)  # nothing new can be written
     state.flush()
+    assert state._table_bytes == 8 * 1024 * 1024, "they were fitted"
     state.close()
 
 

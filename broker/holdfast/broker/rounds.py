@@ -260,8 +260,8 @@ class Rounds:
         self._send(active)
 
     async def _apply(self, active: list[Replica], *, callers_first: bool) -> None:
-        """While a sync runs everything is applied. After it housekeeping yields to callers who came meanwhile: their
-        sync begins at once, and housekeeping is applied beside it."""
+        """While a sync runs nothing is left out. After it housekeeping yields to callers who came meanwhile: their sync
+        begins at once, and housekeeping is applied beside it."""
         for replica in active:
             if not replica.is_detached and replica.wants_apply:
                 await replica.apply(callers_first=callers_first)

@@ -375,7 +375,7 @@ class Shard:
         while committed := self.replicator.committed(APPLY_ENTRIES_MAX):
             at = 0
             while at < len(committed):
-                if callers_first and self._callers_wait and self._is_housekeeping(committed[at:]):
+                if callers_first and self._callers_wait and self._is_all_housekeeping(committed[at:]):
                     return False
                 started = time.perf_counter()
                 at, applied = self._apply_slice(committed, at, started)
@@ -396,6 +396,8 @@ class Shard:
         while at < len(committed):
             record = committed[at]
             proposal = self._proposals.staged_at(record.index)
+            if proposal is not None and not proposal.is_callers and applied and applied[-1][0].is_callers:
+                break  # callers get their answers before housekeeping is applied
             kind = record.command[:1]
             if kind == REGULAR:
                 entry = proposal.entry if proposal is not None else decode(record.command[1:])
@@ -407,14 +409,12 @@ class Shard:
             at += 1
             if kind == PROBE or time.perf_counter() - started > SLICE_SECONDS:
                 break  # a probe asks for the state as it is after it
-            if proposal is not None and proposal.is_callers and self._is_housekeeping(committed[at : at + 1]):
-                break  # callers get their answers before housekeeping is applied
         return at, applied
 
-    def _is_housekeeping(self, committed: Sequence[LogEntry]) -> bool:
-        """Whether all of these are this node's own; False if there are none."""
+    def _is_all_housekeeping(self, committed: Sequence[LogEntry]) -> bool:
+        """Whether nobody waits for an answer to one of these."""
         proposals = [self._proposals.staged_at(record.index) for record in committed]
-        return bool(proposals) and all(proposal is not None and not proposal.is_callers for proposal in proposals)
+        return all(proposal is not None and not proposal.is_callers for proposal in proposals)
 
     @property
     def _callers_wait(self) -> bool:
