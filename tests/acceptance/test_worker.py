@@ -368,6 +368,29 @@ async def test_a_worker_in_a_program_of_ones_own(app: Holdfast, queue: str) -> N
     await asyncio.to_thread(own.close)
 
 
+async def test_every_task_is_claimed_for_its_own_lease(app: Holdfast, queue: str) -> None:
+    """Of one queue, in one claim: not for the shortest of all."""
+    own = Holdfast(app.address)
+    leases_ms: dict[str, int] = {}
+
+    async def look() -> None:
+        info = await own.run_async(lambda client: client.get_task(current_task().id))
+        assert info.lease_expires_at_ms is not None
+        leases_ms[info.type] = info.lease_expires_at_ms - info.changed_at_ms
+
+    for name, lease_s in (("short", 1), ("long", 20), ("other", 30), ("others", 30)):
+        own.task(queue=queue, lease=lease_s, name=name)(look)
+    handles = [await own.tasks[name].enqueue_async() for name in ("short", "long", "other")]
+    worker = Worker(own)
+    serving = asyncio.create_task(worker.serve())
+    for handle in handles:
+        await handle.result(timeout=TIMEOUT_S)
+    worker.stop()
+    await asyncio.wait_for(serving, TIMEOUT_S)
+    await asyncio.to_thread(own.close)
+    assert leases_ms == {"short": 1_000, "long": 20_000, "other": 30_000}
+
+
 def test_settings_that_cannot_be_are_refused() -> None:
     app = chores.make_app("localhost:7400")
     for wrong in ({"concurrency": 0}, {"concurrency": 1_001}, {"grace": -1}, {"queues": {"mail": 0}}):

@@ -116,6 +116,7 @@ class SimBroker:
         max_tasks: int,
         max_tasks_by_queue: Mapping[str, int],
         lease_ms: int,
+        lease_ms_by_type: Mapping[str, int],
         wait_ms: int,
         worker: str,
         claim_request_id: str,
@@ -127,7 +128,9 @@ class SimBroker:
             arrived_s = self.now_s()
             ends_s = arrived_s + wait_ms / 1000
             while True:
-                refs = self._held(claim_request_id) or self._pick(queues, max_tasks, max_tasks_by_queue, lease_ms)
+                refs = self._held(claim_request_id) or self._pick(
+                    queues, max_tasks, max_tasks_by_queue, lease_ms, lease_ms_by_type
+                )
                 if refs or self.now_s() >= ends_s:
                     self._requests[claim_request_id] = refs
                     return [self._claim_message(task_id, sent_s, arrived_s) for task_id, _ in refs]
@@ -145,7 +148,12 @@ class SimBroker:
         return [(task_id, token) for task_id, token in refs if self._is_current(task_id, token)]
 
     def _pick(
-        self, queues: Sequence[str], max_tasks: int, by_queue: Mapping[str, int], lease_ms: int
+        self,
+        queues: Sequence[str],
+        max_tasks: int,
+        by_queue: Mapping[str, int],
+        lease_ms: int,
+        by_type: Mapping[str, int],
     ) -> list[tuple[str, int]]:
         picked: list[tuple[str, int]] = []
         for queue in queues:
@@ -156,7 +164,7 @@ class SimBroker:
                 task.state, task.token, task.claims = TaskState.CLAIMED, self._tokens, task.claims + 1
                 deadline_s = float("inf") if task.timeout_s is None else self.now_s() + task.timeout_s
                 self._deadlines_s[task.task_id, task.token] = deadline_s
-                self._set_expiry(task, lease_ms)
+                self._set_expiry(task, by_type.get(task.type, lease_ms))
                 picked.append((task.task_id, task.token))
         return picked
 

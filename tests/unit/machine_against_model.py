@@ -368,6 +368,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
         worker = b"worker of " + request_id if request_id else WORKERS[count % 3]
         expiry_ms = self.clock_ms + lease_ms
         entry = entries.Claim(self.stamp_ms, expiry_ms, worker, request_id, forget_ms, chosen + extra, marks)
+        if turn % 2:
+            entry.type_expiries[b"send"] = expiry_ms + 7
         for scope, name in ((keys.SCOPE_QUEUE, b""), (keys.SCOPE_TENANT, b"blue"))[: turn % 3]:
             level = BucketLevel(queues[0], scope, name, 1000 * turn, self.clock_ms, self.clock_ms + 10 * turn)
             entry.levels.append(level)

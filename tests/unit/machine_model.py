@@ -292,8 +292,9 @@ class Model:
         self.next_token += 1
         task.worker = entry.worker
         task.claims += 1
-        last_ms = self.now_ms + task.new.timeout_ms if task.new.timeout_ms else entry.expiry_ms
-        self._move(task, CLAIMED, min(entry.expiry_ms, last_ms), "claimed_total")
+        expiry_ms = entry.type_expiries.get(task.new.type, entry.expiry_ms)
+        last_ms = self.now_ms + task.new.timeout_ms if task.new.timeout_ms else expiry_ms
+        self._move(task, CLAIMED, min(expiry_ms, last_ms), "claimed_total")
         return self._granted(task_id)
 
     def _raise_mark(self, mark: entries.Mark) -> None:

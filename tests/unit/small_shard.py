@@ -182,11 +182,11 @@ class SmallShard:
         worker: bytes = b"worker",
         request_id: bytes = b"",
         queue_tasks_max: dict[bytes, int] | None = None,
+        type_lease_ms: dict[bytes, int] | None = None,
     ) -> asyncio.Task[list[Claimed]]:
         """A call that has begun; it gets its claims in a later round."""
-        wanted = ReserveWanted(
-            list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id, queue_tasks_max or {}
-        )
+        limits = queue_tasks_max or {}, type_lease_ms or {}
+        wanted = ReserveWanted(list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id, *limits)
         return asyncio.ensure_future(self.shard.reserve(wanted))
 
     async def claim(self, *queues: bytes, **wishes: Any) -> list[Claimed]:

@@ -179,13 +179,15 @@ async def test_each_shard_is_asked_for_its_own_queues_with_their_limits(cluster:
     shelves(cluster, (), ())
     calls = 8  # each with another id, which decides where shards begin that are equal
     for _ in range(calls):
-        assert await client.reserve([AT_1, AT_0], max_tasks=5, max_tasks_by_queue={AT_0: 2}) == []
+        limits, leases = {AT_0: 2}, {"slow": 60_000}
+        assert await client.reserve([AT_1, AT_0], max_tasks=5, max_tasks_by_queue=limits, lease_ms_by_type=leases) == []
     asked = [[list(each.queues) for each in leader.requests["AwaitTasks"]] for leader in cluster.leaders]
     assert asked == [[[AT_0]] * calls, [[AT_1, AT_0]] * calls]
     assert cluster.sent("Reserve") == [0, 0, calls], "where the first queue is, is tried first"
     for tried in cluster.leaders[1].requests["Reserve"]:
         assert list(tried.queues) == [AT_1, AT_0]
         assert list(tried.queue_tasks_max) == [0, 2]
+        assert dict(tried.type_lease_ms) == {"slow": 60_000}
 
 
 async def test_a_repeated_reserve_takes_what_its_first_attempt_claimed(cluster: Cluster, client: AsyncClient) -> None:

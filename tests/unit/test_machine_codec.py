@@ -171,7 +171,7 @@ LEVELS = [BucketLevel(b"queue", keys.SCOPE_TENANT, b"tenant", 1, 2, 3)] * 2
 FULL_ENTRIES: list[Entry] = [
     entries.LeaderStarted(1, True),
     entries.Enqueue(1, [FULL_TASK, FULL_TASK]),
-    entries.Claim(1, 2, b"worker", b"request", 3, [bytes(16)] * 2, MARKS, LEVELS),
+    entries.Claim(1, 2, b"worker", b"request", 3, [bytes(16)] * 2, MARKS, LEVELS, {b"slow": 9, b"": 4}),
     entries.Ack(1, 2, [AckItem(bytes(16), 1, b"result", ()), AckItem(bytes(16), 1, None, (FULL_TASK, FULL_TASK))]),
     entries.Fail(1, 2, 3, [FailItem(bytes(16), 1, 2, 3, b"error", b"brief")]),
     entries.Extend(1, [ExtendItem(bytes(16), 1, 2)]),

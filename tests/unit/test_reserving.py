@@ -125,6 +125,19 @@ async def test_a_queue_gives_no_more_than_its_own_limit(small: SmallShard) -> No
     assert ids(claims) == slow[2:3], "the limit of the call still holds"
 
 
+async def test_each_type_is_claimed_for_its_own_lease(small: SmallShard) -> None:
+    """In one claim of one queue, also for a call that had to wait."""
+    leases = {b"slow": 90_000, b"quick": 1_000, b"elsewhere": 5_000}
+    tasks = [new_task(type=name) for name in (b"slow", b"other", b"quick")]
+    call = small.reserve(tasks_max=3, type_lease_ms=leases)
+    await settle()
+    await small.submit(entries.Enqueue(small.time.now_ms, tasks))
+    await small.round()
+    await small.submit(entries.Enqueue(small.time.now_ms, tasks))
+    for claims in (await call, await small.claim(tasks_max=3, type_lease_ms=leases)):
+        assert [claim.expiry_ms - small.time.now_ms for claim in claims] == [90_000, 30_000, 1_000]
+
+
 async def test_who_waits_keeps_the_limit_of_a_queue(small: SmallShard) -> None:
     call = small.reserve(QUEUE, OTHER, tasks_max=10, queue_tasks_max={QUEUE: 2, OTHER: 1})
     await settle()

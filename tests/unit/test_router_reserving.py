@@ -244,7 +244,13 @@ async def test_bad_requests_are_refused_by_the_first_shard(shop: Shop) -> None:
 async def test_each_shard_is_asked_for_its_own_queues_the_first_ones_first(shop: Shop) -> None:
     shop.table.at_home("only2", 2)
     shop.table.at_home("only0", 0)
-    request = pb.ReserveRequest(queues=["only2", "q", "only0"], queue_tasks_max=[7, 0, 9], max_tasks=5, lease_ms=5000)
+    request = pb.ReserveRequest(
+        queues=["only2", "q", "only0"],
+        queue_tasks_max=[7, 0, 9],
+        max_tasks=5,
+        lease_ms=5000,
+        type_lease_ms={"slow": 60_000},
+    )
     await shop.call("Reserve", request)
     asked = {call.shard: call.request for broker in shop.brokers for call in broker.calls}
     assert {shard: list(one.queues) for shard, one in asked.items()} == {
@@ -253,6 +259,7 @@ async def test_each_shard_is_asked_for_its_own_queues_the_first_ones_first(shop:
         2: ["only2", "q"],
     }
     assert {shard: list(one.queue_tasks_max) for shard, one in asked.items()} == {0: [0, 9], 1: [0], 2: [7, 0]}
+    assert all(dict(one.type_lease_ms) == {"slow": 60_000} for one in asked.values())
     shop.shelves[0].put("later")
     shop.shelves[2].put("first")
     for _ in range(3):

@@ -205,7 +205,8 @@ RESERVE: dict[str, Any] = {"queues": ["mail"], "max_tasks": 1, "lease_ms": 1000}
     [
         {"queues": [f"q{at}" for at in range(64)]}, {"max_tasks": 10}, {"lease_ms": 5000}, {"wait_ms": 0},
         {"wait_ms": 700}, {"worker": "w" * 256}, {"claim_request_id": "c" * 256}, {"queue_tasks_max": [0]},
-        {"queue_tasks_max": [10]},
+        {"queue_tasks_max": [10]}, {"type_lease_ms": {f"t{at}": 1000 + at for at in range(100)}},
+        {"type_lease_ms": {"t" * 256: 5000}},
     ],
 )  # fmt: skip
 def test_a_reserve_at_a_limit_fits(validator: Validator, changes: dict[str, Any]) -> None:
@@ -233,6 +234,11 @@ def test_a_reserve_at_a_limit_fits(validator: Validator, changes: dict[str, Any]
         ({"queues": ["a", "b"], "queue_tasks_max": [1]}, (INVALID_FIELD, "queue_tasks_max", "2")),
         ({"queues": ["a", "b"], "queue_tasks_max": [1, -1]}, (OUT_OF_RANGE, "queue_tasks_max[1]", "0..10")),
         ({"queue_tasks_max": [11]}, (OUT_OF_RANGE, "queue_tasks_max[0]", "0..10")),
+        ({"type_lease_ms": {f"t{at}": 1000 for at in range(101)}}, (BATCH_TOO_LARGE, "type_lease_ms", "100")),
+        ({"type_lease_ms": {"t": 999}}, (OUT_OF_RANGE, "type_lease_ms", "1000..5000")),
+        ({"type_lease_ms": {"t": 5001}}, (OUT_OF_RANGE, "type_lease_ms", "1000..5000")),
+        ({"type_lease_ms": {"t" * 257: 1000}}, (TOO_LARGE, "type_lease_ms", "256")),
+        ({"type_lease_ms": {"a\nb": 1000}}, (INVALID_FIELD, "type_lease_ms", "")),
     ],
 )
 def test_a_reserve_beyond_a_limit_is_refused(

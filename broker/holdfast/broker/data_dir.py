@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 
 _LOCK = "LOCK"
 _FORMAT = "FORMAT"

@@ -43,6 +43,7 @@ class ReserveWanted:
     worker: bytes
     request_id: bytes
     queue_tasks_max: dict[bytes, int] = field(default_factory=dict)  # for the queues that have a limit of their own
+    type_lease_ms: dict[bytes, int] = field(default_factory=dict)  # for the types that have a lease of their own
 
 
 def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
@@ -162,6 +163,7 @@ class Reserver:
             wanted.worker,
             wanted.request_id,
             wanted.queue_tasks_max,
+            wanted.type_lease_ms,
         )
         self._check(_NOTHING)
         # Where others wait already nothing is left to take, but in the other queues there may be.
@@ -265,15 +267,17 @@ class Reserver:
             task_ids += picked.task_ids
             marks += picked.marks
             levels += picked.levels
+        lease_ms_max = max(waiter.lease_ms, *waiter.type_lease_ms.values(), CLAIM_REQUEST_KEEP_MS)
         return Claim(
             now_ms,
             now_ms + waiter.lease_ms,
             waiter.worker,
             waiter.request_id,
-            now_ms + max(waiter.lease_ms, CLAIM_REQUEST_KEEP_MS),
+            now_ms + lease_ms_max,
             task_ids,
             marks,
             levels,
+            {name: now_ms + lease_ms for name, lease_ms in waiter.type_lease_ms.items()},
         )
 
     def _count_coming(self, worker: bytes, delta: int) -> None:

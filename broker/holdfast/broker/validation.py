@@ -1,7 +1,7 @@
 """Turns requests into what the shard works with, or refuses them with the field and the limit. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -44,6 +44,7 @@ HEADERS_BYTES_MAX = 16 * 1024
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
 QUEUES_PER_RESERVE_MAX = 64
+LEASES_PER_RESERVE_MAX = 100
 QUEUES_PER_STATS_MAX = 100
 FOLLOW_UPS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
@@ -475,8 +476,8 @@ class Validator:
             raise RefusedError(MISSING_FIELD, "Expected {field} from the claim, but it is missing.", "token")
         return task_id, token
 
-    def lease_ms(self, value: int) -> int:
-        return _number(value, "lease_ms", self._config.lease_ms_min, self._config.lease_ms_max)
+    def lease_ms(self, value: int, field: str = "lease_ms") -> int:
+        return _number(value, field, self._config.lease_ms_min, self._config.lease_ms_max)
 
     def result(self, result: bytes) -> bytes:
         _size(len(result), "result", self._config.result_bytes_max)
@@ -536,7 +537,13 @@ class Validator:
             worker=_text(request.worker, "worker"),
             request_id=_text(request.claim_request_id, "claim_request_id"),
             queue_tasks_max=self._queue_tasks_max(queues, request.queue_tasks_max) if request.queue_tasks_max else {},
+            type_lease_ms=self._type_lease_ms(request.type_lease_ms) if request.type_lease_ms else {},
         )
+
+    def _type_lease_ms(self, leases: Mapping[str, int]) -> dict[bytes, int]:
+        field = "type_lease_ms"
+        _batch(len(leases), field, LEASES_PER_RESERVE_MAX)
+        return {_name(name, field): self.lease_ms(lease_ms, field) for name, lease_ms in leases.items()}
 
     def _queue_tasks_max(self, queues: Sequence[bytes], limits: Sequence[int]) -> dict[bytes, int]:
         """The limits by queue; the smallest one counts where a queue is named twice."""

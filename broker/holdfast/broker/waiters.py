@@ -9,13 +9,15 @@ from typing import Generic, Protocol, TypeVar
 from holdfast.broker.proposals import Proposal
 from holdfast.serving.refusals import overloaded
 
-_NO_LIMITS: Mapping[bytes, int] = MappingProxyType({})
+_NONE: Mapping[bytes, int] = MappingProxyType({})
 
 
 class Waiter:
     """One waiting call."""
 
-    __slots__ = ("future", "lease_ms", "queue_tasks_max", "queues", "request_id", "tasks_max", "worker")
+    __slots__ = (
+        "future", "lease_ms", "queue_tasks_max", "queues", "request_id", "tasks_max", "type_lease_ms", "worker",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -24,12 +26,14 @@ class Waiter:
         lease_ms: int,
         worker: bytes,
         request_id: bytes,
-        queue_tasks_max: Mapping[bytes, int] = _NO_LIMITS,
+        queue_tasks_max: Mapping[bytes, int] = _NONE,
+        type_lease_ms: Mapping[bytes, int] = _NONE,
     ) -> None:
         self.queues = queues
         self.tasks_max = tasks_max
         self.queue_tasks_max = queue_tasks_max  # for the queues that have a limit of their own
         self.lease_ms = lease_ms
+        self.type_lease_ms = type_lease_ms  # for the types that have a lease of their own
         self.worker = worker
         self.request_id = request_id
         # The claim that was proposed for it, or None when the wait is over without one.

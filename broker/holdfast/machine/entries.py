@@ -30,6 +30,7 @@ AGE_MARK = 0xFF  # where a mark has a priority: it is that of all lanes but the 
 
 _HEAD = struct.Struct(">BQ")
 _CLAIM_HEAD = struct.Struct(">QQHH")
+_TYPE_EXPIRY = struct.Struct(">QH")
 _MARK = struct.Struct(">BHHQBQ")
 _LEVEL_ITEM = struct.Struct(">BBHQQQ")
 _ACK_ITEM = struct.Struct(">QqH")
@@ -154,13 +155,14 @@ class Enqueue:
 @dataclass(slots=True)
 class Claim:
     now_ms: int
-    expiry_ms: int
+    expiry_ms: int  # of tasks whose type has none of its own
     worker: bytes
     request_id: bytes  # empty: the caller will not retry
     forget_ms: int  # until when to remember `request_id`
     task_ids: list[bytes]
     marks: list[Mark]
     levels: list[BucketLevel] = field(default_factory=list)
+    type_expiries: dict[bytes, int] = field(default_factory=dict)
 
     def put(self, parts: list[bytes]) -> None:
         parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, len(self.worker), len(self.request_id)))
@@ -173,6 +175,9 @@ class Claim:
         parts.append(COUNT.pack(len(self.levels)))
         for queue, scope, name, *numbers in self.levels:
             parts += (_LEVEL_ITEM.pack(len(queue), scope, len(name), *numbers), queue, name)
+        parts.append(COUNT.pack(len(self.type_expiries)))
+        for name, expiry_ms in self.type_expiries.items():
+            parts += (_TYPE_EXPIRY.pack(expiry_ms, len(name)), name)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Claim":
@@ -188,7 +193,11 @@ class Claim:
         for _ in range(reader.count()):
             queue_n, scope, name_n, *numbers = reader.unpack(_LEVEL_ITEM)
             levels.append(BucketLevel(reader.take(queue_n), scope, reader.take(name_n), *numbers))
-        return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels)
+        type_expiries = {}
+        for _ in range(reader.count()):
+            type_expiry_ms, type_n = reader.unpack(_TYPE_EXPIRY)
+            type_expiries[reader.take(type_n)] = type_expiry_ms
+        return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels, type_expiries)
 
 
 def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:

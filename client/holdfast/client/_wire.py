@@ -116,11 +116,13 @@ def reserve_request(
     max_tasks: int,
     max_tasks_by_queue: Mapping[str, int] | None,
     lease_ms: int,
+    lease_ms_by_type: Mapping[str, int] | None,
     wait_ms: int,
     claim_request_id: str,
     worker: str,
 ) -> pb.ReserveRequest:
     limits = build(lambda: _queue_limits(queues, max_tasks_by_queue or {}), "max_tasks_by_queue")
+    leases = build(lambda: _type_leases(lease_ms_by_type or {}), "lease_ms_by_type")
     return fit(
         pb.ReserveRequest,
         queues=build(lambda: several(queues), "queues"),
@@ -130,7 +132,14 @@ def reserve_request(
         claim_request_id=claim_request_id,
         worker=worker,
         queue_tasks_max=limits,
+        type_lease_ms=leases,
     )
+
+
+def _type_leases(leases: Mapping[str, int]) -> dict[str, int]:
+    found = {name: number(lease_ms) for name, lease_ms in leases.items()}
+    pb.ReserveRequest(type_lease_ms=found)  # they may not fit, and have another name there
+    return found
 
 
 def _queue_limits(queues: Sequence[str], limits: Mapping[str, int]) -> list[int]:

@@ -231,6 +231,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         max_tasks: int = 1,
         max_tasks_by_queue: Mapping[str, int] | None = None,
         lease_ms: int = 30_000,
+        lease_ms_by_type: Mapping[str, int] | None = None,
         wait_ms: int = 0,
         worker: str = "",
         claim_request_id: str | None = None,
@@ -239,6 +240,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         """Claims up to `max_tasks` tasks, the queues tried in order, waiting up to `wait_ms` for the first task.
 
         `max_tasks_by_queue` limits single queues further: {"reports": 2} takes at most two of that queue.
+        `lease_ms_by_type` has the types of tasks that are claimed for another time than `lease_ms`, 100 at most.
         An empty list means that there was none. Repeating a call whose answer was lost with its `claim_request_id`
         returns the claims it made; this method draws a new one unless it is given one.
         """
@@ -247,6 +249,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             max_tasks=max_tasks,
             max_tasks_by_queue=max_tasks_by_queue,
             lease_ms=lease_ms,
+            lease_ms_by_type=lease_ms_by_type,
             wait_ms=wait_ms,
             claim_request_id=uuid.uuid4().hex if claim_request_id is None else claim_request_id,
             worker=worker,

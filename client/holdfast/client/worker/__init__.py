@@ -4,6 +4,7 @@ worker.py      the worker as its users see it
 session.py     one run of it: what happens to each task, and the warm shutdown
 slots.py       how many tasks may run, and of which queues (pure)
 jobs.py        one claimed task on its way through the worker, and how its handler ended (pure)
+leases.py      for how long the tasks of an app are claimed (pure)
 claiming.py    asks for tasks as slots become free
 handlers.py    runs handlers: async ones on a loop, blocking ones on threads
 heartbeats.py  extends leases while handlers run, and notices lost ones

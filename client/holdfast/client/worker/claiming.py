@@ -9,6 +9,7 @@ from holdfast.client._pauses import wished_pause_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError
 from holdfast.client.models import ClaimedTask
+from holdfast.client.worker.leases import Leases
 from holdfast.client.worker.outages import PASSING, Outage
 from holdfast.client.worker.slots import Ask, Slots
 
@@ -21,12 +22,12 @@ class Claimer:
     """`run` until it is cancelled, then `collect` what the last call may have left behind."""
 
     def __init__(
-        self, client: AsyncClient, slots: Slots, worker: str, lease_ms: int, claimed: Callable[[ClaimedTask], None]
+        self, client: AsyncClient, slots: Slots, worker: str, leases: Leases, claimed: Callable[[ClaimedTask], None]
     ) -> None:
         self._client = client
         self._slots = slots
         self._worker = worker
-        self._lease_ms = lease_ms
+        self._leases = leases
         self._claimed = claimed
         self._outage = Outage("claim tasks")
         self._room = asyncio.Event()  # set when there may be room for more tasks
@@ -80,7 +81,8 @@ class Claimer:
             ask.queues,
             max_tasks=ask.tasks_max,
             max_tasks_by_queue=ask.tasks_max_by_queue,
-            lease_ms=self._lease_ms,
+            lease_ms=self._leases.others_ms,
+            lease_ms_by_type=self._leases.by_type,
             wait_ms=wait_ms,
             worker=self._worker,
             claim_request_id=self._request_id,

@@ -24,6 +24,7 @@ from holdfast.client.worker.jobs import (
     new_job,
     timeout_of,
 )
+from holdfast.client.worker.leases import leases_of
 from holdfast.client.worker.mailboxes import Mailbox
 from holdfast.client.worker.settling import Settler
 from holdfast.client.worker.slots import Slots
@@ -97,17 +98,17 @@ class Session:
         self._empty = asyncio.Event()  # set while no task is held
         self._idle.set()
         self._empty.set()
-        # The server is asked before it is known which tasks come: the shortest lease will do, heartbeats give the rest.
-        self._lease_ms_min = min(task.lease_ms for task in settings.tasks.values())
+        self._leases = leases_of(settings.tasks)
+        lease_ms_min = min(task.lease_ms for task in settings.tasks.values())
         self._slots = Slots(settings.concurrency, settings.queues)
         outcomes: Mailbox[tuple[Job, Outcome]] = Mailbox(asyncio.get_running_loop(), self._ended)
         self._handlers = make_handlers(
             settings.tasks, settings.concurrency, lambda job, outcome: outcomes.put((job, outcome))
         )
         self._settler = Settler(client, self._answered)
-        self._claimer = Claimer(client, self._slots, settings.name, self._lease_ms_min, self._claimed)
+        self._claimer = Claimer(client, self._slots, settings.name, self._leases, self._claimed)
         self._deadlines = Deadlines(now_s)
-        self._heartbeats = Heartbeats(client, self._jobs.keys(), self._lease_ms_min, self._deadlines, now_s)
+        self._heartbeats = Heartbeats(client, self._jobs.keys(), lease_ms_min, self._deadlines, now_s)
 
     async def run(self) -> WorkerReport:
         settings = self._settings
@@ -142,7 +143,8 @@ class Session:
 
     def _take(self, claim: ClaimedTask) -> Job:
         task = self._settings.tasks.get(claim.type)
-        job = new_job(claim, task.lease_ms if task is not None else self._lease_ms_min, self._lease_ms_min)
+        asked_ms = self._leases.of(claim.type)
+        job = new_job(claim, task.lease_ms if task is not None else asked_ms, asked_ms)
         self._slots.take(claim.queue)
         self._jobs[job] = None
         self._idle.clear()

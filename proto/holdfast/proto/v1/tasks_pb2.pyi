@@ -163,7 +163,14 @@ class EnqueueResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ..., generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max")
+    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max", "type_lease_ms")
+    class TypeLeaseMsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +178,7 @@ class ReserveRequest(_message.Message):
     CLAIM_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_TASKS_MAX_FIELD_NUMBER: _ClassVar[int]
+    TYPE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     max_tasks: int
     lease_ms: int
@@ -178,7 +186,8 @@ class ReserveRequest(_message.Message):
     claim_request_id: str
     worker: str
     queue_tasks_max: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ...) -> None: ...
+    type_lease_ms: _containers.ScalarMap[str, int]
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ..., type_lease_ms: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Claim(_message.Message):
     __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms")
