@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 
 from holdfast.client import AsyncClient, ClaimedTask, InvalidArgument, Rejected, TaskState
-from holdfast.client.worker import claiming, deadlines, heartbeats, session
+from holdfast.client.worker import claiming, deadlines, heartbeats, session, settling
 from holdfast.client.worker.jobs import Job, Outcome, Succeeded, new_job
 from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
 from holdfast.client.worker.stopping import StopRequest
+from holdfast.routing.task_ids import shard_of_task
 from tests.simulation import virtual_time
 from tests.simulation.worker_world import Network, SimBroker, SimHandlers
 
@@ -183,6 +184,36 @@ def test_a_warm_shutdown_leaves_no_claim_behind_and_spends_no_attempt() -> None:
     check_nothing_is_left_behind(range(50))
 
 
+async def beside_a_silent_shard(seed: int) -> World:
+    """One of two shards does not answer for a minute, in the middle of it all; returns when it answers again."""
+    world = World(seed, Network(latency_s_max=0.02))
+
+    async def story() -> None:
+        await asyncio.sleep(world.draw.uniform(0.5, 3))
+        world.network.silent = frozenset({1})
+        await asyncio.sleep(60)
+        of_the_other = [task for task in world.broker.tasks.values() if shard_of_task(task.task_id) == 0]
+        assert {task.state for task in of_the_other} == {TaskState.SUCCEEDED}, "done while the other one is silent"
+        world.network.silent = frozenset()
+        await world.until_done()
+
+    await work(world, story, tasks=120, shards=(0, 1))
+    return world
+
+
+def check_a_silent_shard(seeds: range) -> None:
+    silent_expired = 0
+    for seed in seeds:
+        world = virtual_time.run(lambda seed=seed: beside_a_silent_shard(seed), seed)  # type: ignore[misc]
+        assert 0 not in world.broker.expired_of, f"seed {seed}: a lease of the shard that answers"
+        silent_expired += len(world.broker.expired_of)
+    assert silent_expired, "the worker held tasks of the silent one"
+
+
+def test_a_silent_shard_costs_no_lease_of_another_one_and_holds_up_none_of_its_reports() -> None:
+    check_a_silent_shard(range(20))
+
+
 async def told_twice(seed: int) -> float:
     """Told to stop twice while the server is gone; returns how long that took."""
     world = World(seed, Network(latency_s_max=0.02), takes_s_max=60.0)
@@ -254,7 +285,7 @@ async def with_timeouts(
 ) -> tuple[WorkerReport, World]:
     """Handlers often take longer than they may. The last tasks come when the worker has waited for a while."""
     world = World(seed, Network(latency_s_max=LATENCY_S), takes_s_max=2 * timeout_s, lease_s=lease_s)
-    options = {"timeout_s": timeout_s, "timeout_is_told": is_told}
+    options: dict[str, Any] = {"timeout_s": timeout_s, "timeout_is_told": is_told}
 
     async def story() -> None:
         await world.until_done()
@@ -333,7 +364,7 @@ def test_the_checks_notice_a_request_id_that_is_not_repeated(monkeypatch: pytest
 
 
 def test_the_checks_notice_missing_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def silent(self: heartbeats.Heartbeats, due: list[Job]) -> None:
+    async def silent(self: heartbeats.Heartbeats, shard: int | None, due: list[Job]) -> None:
         pass
 
     monkeypatch.setattr(heartbeats.Heartbeats, "_extend", silent)
@@ -357,6 +388,13 @@ def test_the_checks_notice_a_shutdown_that_forgets_the_last_poll(monkeypatch: py
     monkeypatch.setattr(claiming.Claimer, "collect", collect)
     with pytest.raises(AssertionError):
         check_nothing_is_left_behind(range(50))
+
+
+@pytest.mark.parametrize("part", [settling, heartbeats])
+def test_the_checks_notice_calls_that_are_not_made_for_each_shard(monkeypatch: pytest.MonkeyPatch, part: Any) -> None:
+    monkeypatch.setattr(part, "shard_of_task", lambda task_id: None)
+    with pytest.raises(AssertionError):
+        check_a_silent_shard(range(20))
 
 
 def _ends_nothing(job: Job) -> None:

@@ -16,6 +16,7 @@ from holdfast.client import (
     Acked,
     ClaimedTask,
     ConnectionFailed,
+    DeadlineExceeded,
     Extended,
     Extension,
     Failed,
@@ -28,6 +29,8 @@ from holdfast.client import (
 )
 from holdfast.client.models import TaskError
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded
+from holdfast.machine.ids import format_task_id, make_task_id
+from holdfast.routing.task_ids import shard_of_task
 
 T = TypeVar("T")
 
@@ -58,6 +61,7 @@ class Network:
     overloaded: float = 0.0
     latency_s_max: float = 0.05
     down: bool = False
+    silent: frozenset[int] = frozenset()  # shards: a call with a task of one of them is not answered
 
 
 class SimBroker:
@@ -65,6 +69,7 @@ class SimBroker:
         self.network = network
         self.tasks: dict[str, SimTask] = {}
         self.expired = 0
+        self.expired_of: list[int | None] = []  # their shards
         self.timed_out = 0  # noticed here, before the worker had reported it
         self.reported: set[tuple[str, int]] = set()  # task and token of every report that was sent
         self.error_types: list[str] = []  # of the failures that were recorded
@@ -80,9 +85,12 @@ class SimBroker:
     def now_s() -> float:
         return asyncio.get_running_loop().time()
 
-    def add(self, count: int, queues: Sequence[str], kinds: Sequence[str], **options: Any) -> None:
+    def add(
+        self, count: int, queues: Sequence[str], kinds: Sequence[str], shards: Sequence[int] = (), **options: Any
+    ) -> None:
         for number in range(len(self.tasks), len(self.tasks) + count):
-            task_id = f"task-{number}"
+            shard = shards[number % len(shards)] if shards else None
+            task_id = f"task-{number}" if shard is None else format_task_id(make_task_id(0, shard, number))
             self.tasks[task_id] = SimTask(task_id, self._draw.choice(queues), self._draw.choice(kinds), **options)
         self._ready.set()
 
@@ -99,6 +107,7 @@ class SimBroker:
                     task.attempt += 1
                 else:
                     self.expired += 1
+                    self.expired_of.append(shard_of_task(task.task_id))
                 self._make_ready(task)
             elif task.state is TaskState.DELAYED and task.due_s <= now_s:
                 self._make_ready(task)
@@ -158,7 +167,11 @@ class SimBroker:
         picked: list[tuple[str, int]] = []
         for queue in queues:
             room = min(by_queue.get(queue, max_tasks), max_tasks - len(picked))
-            ready = (task for task in self.tasks.values() if task.queue == queue and task.state is TaskState.READY)
+            ready = (
+                task
+                for task in self.tasks.values()
+                if task.queue == queue and task.state is TaskState.READY and not self._is_silent(task.task_id)
+            )
             for task, _ in zip(ready, range(room), strict=False):
                 self._tokens += 1
                 task.state, task.token, task.claims = TaskState.CLAIMED, self._tokens, task.claims + 1
@@ -196,6 +209,14 @@ class SimBroker:
             lease_ends_s=sent_s + lease_ms / 1000,
         )
 
+    def _is_silent(self, task_id: str) -> bool:
+        return shard_of_task(task_id) in self.network.silent
+
+    async def _be_silent(self, items: Sequence[Any], timeout_s: float) -> None:
+        if any(self._is_silent(item.claim.task_id) for item in items):
+            await asyncio.sleep(timeout_s)
+            raise DeadlineExceeded("sim", timeout_s)
+
     def _is_current(self, task_id: str, token: int) -> bool:
         task = self.tasks[task_id]
         return task.state is TaskState.CLAIMED and task.token == token
@@ -215,7 +236,8 @@ class SimBroker:
                     answers.append(StaleToken("", reason="STALE_TOKEN"))
             return answers
 
-        return await self._over_the_network(extend, timeout_s)
+        await self._be_silent(items, timeout_s)
+        return await self._over_the_network(extend)
 
     async def ack_many(self, items: Sequence[Ack], *, timeout_s: float) -> list[Acked | Rejected]:
         def finish(task: SimTask, _: Ack) -> Acked:
@@ -223,7 +245,7 @@ class SimBroker:
             self.succeeded_s[task.task_id, task.token] = self.now_s()
             return Acked()
 
-        return await self._report(items, finish)
+        return await self._report(items, finish, timeout_s)
 
     async def fail_many(self, items: Sequence[Failure], *, timeout_s: float) -> list[Failed | Rejected]:
         def fail(task: SimTask, failure: Failure) -> Failed:
@@ -232,7 +254,7 @@ class SimBroker:
             self._make_ready(task)
             return Failed(TaskState.RETRY_PENDING)
 
-        return await self._report(items, fail)
+        return await self._report(items, fail, timeout_s)
 
     async def release_many(
         self, claims: Sequence[ClaimedTask], *, delay_ms: int = 0, timeout_s: float
@@ -244,9 +266,12 @@ class SimBroker:
                 self._make_ready(task)
             return Released(task.state)
 
-        return await self._report([Failure(claim) for claim in claims], release)
+        return await self._report([Failure(claim) for claim in claims], release, timeout_s)
 
-    async def _report(self, items: Sequence[Any], settle: Callable[[SimTask, Any], T]) -> list[T | Rejected]:
+    async def _report(
+        self, items: Sequence[Any], settle: Callable[[SimTask, Any], T], timeout_s: float
+    ) -> list[T | Rejected]:
+        await self._be_silent(items, timeout_s)
         self.reported |= {(item.claim.task_id, item.claim.token) for item in items}
 
         async def report() -> list[T | Rejected]:
@@ -264,7 +289,7 @@ class SimBroker:
 
         return await self._over_the_network(report)
 
-    async def _over_the_network(self, act: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
+    async def _over_the_network(self, act: Callable[[], Awaitable[T]]) -> T:
         network, draw = self.network, self._draw
         await asyncio.sleep(draw.uniform(0, network.latency_s_max))
         if network.down or draw.random() < network.request_lost:

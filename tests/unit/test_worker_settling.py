@@ -25,8 +25,11 @@ from holdfast.client import (
     TaskState,
     UnexpectedAnswer,
 )
+from holdfast.client.worker import settling as settling_module
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Snoozed, Succeeded, new_job
 from holdfast.client.worker.settling import Settler
+from holdfast.machine.ids import format_task_id, make_task_id
+from holdfast.routing.task_ids import shard_of_task
 
 _CANCELLED = Released(TaskState.CANCELLED)
 
@@ -261,7 +264,54 @@ async def test_a_report_that_is_refused_as_a_whole_goes_item_by_item_and_then_to
         assert len(calls.acks[4]) == 3
 
 
-async def test_an_error_that_time_does_not_heal_ends_the_lane() -> None:
+def job_of_shard(shard: int, number: int) -> Job:
+    ends_s = time.monotonic() + 30
+    task_id = format_task_id(make_task_id(0, shard, number))
+    claim = ClaimedTask(task_id=task_id, token=number, queue="q", type="t", lease_ends_s=ends_s)
+    return new_job(claim, 30_000, 30_000)
+
+
+class SilentShard(ScriptedCalls):
+    """Shard 7 answers when the gate is open; the others do so at once."""
+
+    async def ack_many(self, items: list[Ack], *, timeout_s: float) -> list[Acked | Rejected]:
+        self.acks.append(items)
+        if any(shard_of_task(item.claim.task_id) == 7 for item in items):
+            await self.gate.wait()
+        return [Acked() for _ in items]
+
+
+async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling_module, "_LATE_S", 0.01)
+    calls, answers = SilentShard(), Answers()
+    late: list[int] = []
+    calls.gate.clear()
+    settler = Settler(cast(AsyncClient, calls), answers, late.append)
+    runs = [asyncio.create_task(run) for run in settler.runs()]
+    silent = [job_of_shard(7, number) for number in range(3)]
+    others = [job_of_shard(shard, number) for number in range(10, 20) for shard in (1, 2)]
+    try:
+        for each in (*silent, *others):
+            settler.put(each, Succeeded())
+        await answers.wait_for(20)
+        assert answers.by_task.keys() == {each.claim.task_id for each in others}
+        assert [len(items) for items in calls.acks] == [3, 10, 10], "one call for each shard"
+        async with asyncio.timeout(20):
+            while late[-1:] != [3]:
+                await asyncio.sleep(0.001)
+        settler.put(job_of_shard(7, 5), Succeeded())
+        assert late[-1] == 4, "they are known to wait"
+        calls.gate.set()
+        await answers.wait_for(24)
+        assert [len(items) for items in calls.acks] == [3, 10, 10, 1]
+        assert late[-1] == 0
+    finally:
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+
+
+async def test_an_error_that_time_does_not_heal_ends_the_reports() -> None:
     calls, answers = ScriptedCalls(), Answers()
     settler = Settler(cast(AsyncClient, calls), answers)
     acks, *others = settler.runs()

@@ -57,6 +57,27 @@ def test_what_is_not_reported_yet_bounds_what_is_claimed() -> None:
     assert ask.tasks_max == 1
 
 
+def test_reports_that_wait_for_a_silent_shard_leave_room_for_tasks_of_others_within_a_bound() -> None:
+    slots = Slots(3, {"mail": None})
+    for _ in range(6):
+        slots.take("mail")
+        slots.ended("mail")
+    slots.late = 6
+    ask = slots.ask()
+    assert ask is not None
+    assert ask.tasks_max == 3, "all slots"
+    for _ in range(5):
+        slots.take("mail")
+        slots.ended("mail")
+    slots.late = 11
+    ask = slots.ask()
+    assert ask is not None
+    assert ask.tasks_max == 1, "however many shards are silent: four tasks for each slot"
+    slots.take("mail")
+    slots.ended("mail")
+    assert slots.ask() is None
+
+
 _STEPS = st.lists(st.sampled_from(["claim", "end", "report"]), max_size=200)
 _LIMITS = st.dictionaries(st.sampled_from("abcd"), st.none() | st.integers(1, 4), min_size=1)
 

@@ -1,8 +1,9 @@
 """Extends leases while handlers run, and notices those that are lost.
 
-A lease is extended when a third of it has passed, all that are due in one call. It is lost when the server says so, or
-when it has run out by this machine's clock without an answer: then the task may be elsewhere already. One that the
-server extends by less than was asked for, because the attempt may take no longer, is not lost: see deadlines.py.
+A lease is extended when a third of it has passed, all of a shard that are due in one call: a shard that is silent must
+not cost the leases of another one. A lease is lost when the server says so, or when it has run out by this machine's
+clock without an answer: then the task may be elsewhere already. One that the server extends by less than was asked
+for, because the attempt may take no longer, is not lost: see deadlines.py.
 """
 
 import asyncio
@@ -13,10 +14,12 @@ from collections.abc import Callable, Collection, Iterator
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import Conflict, HoldfastError, InvalidArgument, NotFound, Rejected
 from holdfast.client.models import Extended, Extension
+from holdfast.client.worker.background import BackgroundCalls
 from holdfast.client.worker.deadlines import Deadlines, time_out
 from holdfast.client.worker.handlers import interrupt
 from holdfast.client.worker.jobs import Job, Phase, note_extended
 from holdfast.client.worker.outages import Outage
+from holdfast.routing.task_ids import shard_of_task
 
 log = logging.getLogger("holdfast.worker")
 
@@ -43,30 +46,27 @@ class Heartbeats:
         self._deadlines = deadlines
         self._next_look_s = 0.0
         self._look_sooner = asyncio.Event()
-        self._has_short = False  # a lease that cannot wait for the next look, nor for the one after a call
+        self._short: set[int | None] = set()  # shards with a lease that cannot wait for the next look
         self._look_s = lease_ms_min / 1000 / _LOOKS_PER_LEASE
         self._call_s_max = lease_ms_min / 1000 / 3  # the second third: the last one is for another try
-        self._call: asyncio.Task[None] | None = None
-        self._outage = Outage("extend leases")
+        self._calls = BackgroundCalls()
+        self._called: set[int | None] = set()  # shards that have not answered their last call
+        self._outages: dict[int | None, Outage] = {}  # of shards that do not answer
 
     async def run(self) -> None:
-        try:
-            while True:
-                await self._wait()
-                if self._call is not None and self._call.done():
-                    self._call.result()  # an error that time cannot heal ends the worker
-                    self._call = None
-                self._look()
-        finally:
-            if self._call is not None:
-                self._call.cancel()
-                await asyncio.gather(self._call, return_exceptions=True)
+        self._calls.start(self._look_for_ever())
+        await self._calls.run()  # an error that time cannot heal ends the worker
 
     def added(self, job: Job) -> None:
         """There is one more job. Its lease may be shorter than any that was asked for, if its timeout is."""
         if job.extend_at_s < self._next_look_s:
-            self._has_short = True
+            self._short.add(shard_of_task(job.claim.task_id))
             self._look_sooner.set()
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await self._wait()
+            self._look()
 
     async def _wait(self) -> None:
         """Until the next look."""
@@ -81,31 +81,39 @@ class Heartbeats:
 
     def _look(self) -> None:
         now_s = self._now_s()
+        due: dict[int | None, list[Job]] = {}  # by shard; None: of ids that no shard could have made
         for job in self._jobs:
             end_if_over(job, now_s, "its lease has run out without an answer from the server")
-        if self._call is None:
-            self._has_short = False
-            due = [job for job in self._jobs if job.extend_at_s <= now_s + self._look_s and _is_kept(job)]
-            if due:
+            if job.extend_at_s <= now_s + self._look_s and _is_kept(job):
+                due.setdefault(shard_of_task(job.claim.task_id), []).append(job)
+        self._short &= self._called
+        for shard, jobs in due.items():
+            if shard not in self._called:
                 # On its own, because the look-out for lost leases must not wait for a server that does not answer.
-                self._call = asyncio.create_task(self._extend(due))
-                self._call.add_done_callback(self._called)
+                self._called.add(shard)
+                self._calls.start(self._extend(shard, jobs))
 
-    def _called(self, _: asyncio.Task[None]) -> None:
-        if self._has_short:
-            self._look_sooner.set()
+    async def _extend(self, shard: int | None, due: list[Job]) -> None:
+        try:
+            for batch in _batches(due):
+                items = [Extension(job.claim, job.lease_ms) for job in batch]
+                try:
+                    answers = await self._client.extend_many(items, timeout_s=self._call_s_max)
+                except HoldfastError as error:
+                    await self._outage_of(shard).pause(error)
+                    return
+                if shard in self._outages:
+                    self._outages.pop(shard).over()
+                for job, answer in zip(batch, answers, strict=True):
+                    self._note(job, answer)
+        finally:
+            self._called.discard(shard)
+            if shard in self._short:
+                self._look_sooner.set()
 
-    async def _extend(self, due: list[Job]) -> None:
-        for batch in _batches(due):
-            items = [Extension(job.claim, job.lease_ms) for job in batch]
-            try:
-                answers = await self._client.extend_many(items, timeout_s=self._call_s_max)
-            except HoldfastError as error:
-                await self._outage.pause(error)
-                return
-            self._outage.over()
-            for job, answer in zip(batch, answers, strict=True):
-                self._note(job, answer)
+    def _outage_of(self, shard: int | None) -> Outage:
+        what = "extend leases" if shard is None else f"extend leases of shard {shard}"
+        return self._outages.setdefault(shard, Outage(what))
 
     def _note(self, job: Job, answer: Extended | Rejected) -> None:
         if isinstance(answer, Extended):

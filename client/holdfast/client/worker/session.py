@@ -105,7 +105,7 @@ class Session:
         self._handlers = make_handlers(
             settings.tasks, settings.concurrency, lambda job, outcome: outcomes.put((job, outcome))
         )
-        self._settler = Settler(client, self._answered)
+        self._settler = Settler(client, self._answered, self._late_changed)
         self._claimer = Claimer(client, self._slots, settings.name, self._leases, self._claimed)
         self._deadlines = Deadlines(now_s)
         self._heartbeats = Heartbeats(client, self._jobs.keys(), lease_ms_min, self._deadlines, now_s)
@@ -188,6 +188,10 @@ class Session:
             self._report.lost += 1
             log.warning("The outcome of task %s (%s) came too late: %s", job.claim.task_id, job.claim.type, answer)
         self._done(job)
+        self._claimer.slots_changed(reopened=False)
+
+    def _late_changed(self, late: int) -> None:
+        self._slots.late = late
         self._claimer.slots_changed(reopened=False)
 
     def _done(self, job: Job) -> None:

@@ -2,6 +2,9 @@
 
 A report is repeated until the server has answered it, for as long as that takes; the leases are kept alive meanwhile.
 An answer that was lost does no harm: the server gives the first answer again.
+
+Each shard has reports of its own, because a call for several shards is answered when the last of them has answered: one
+that is silent, or has no leader, would hold up the reports of all others.
 """
 
 import asyncio
@@ -14,8 +17,10 @@ from holdfast.client._batches import take_batch
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument, Rejected
 from holdfast.client.models import Ack, Acked, Failed, Failure, Released, TaskError
+from holdfast.client.worker.background import BackgroundCalls
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded, with_note
 from holdfast.client.worker.outages import PASSING_REFUSALS, Outage
+from holdfast.routing.task_ids import shard_of_task
 
 log = logging.getLogger("holdfast.worker")
 
@@ -23,6 +28,7 @@ _BATCH_MAX = 500
 _BATCH_BYTES_MAX = 1024 * 1024
 _ITEM_BYTES = 100  # what an item costs beside its result or its error
 _CALL_S_MAX = 10.0
+_LATE_S = 1.0  # a shard that has not answered for so long is not expected to do so soon
 _REFUSED_MAX = 2  # reports of one failure; then there is nothing left to be left out
 
 ReportT = TypeVar("ReportT", bound=Outcome)
@@ -31,10 +37,15 @@ Answered = Callable[[Job, Acked | Failed | Released | Rejected], None]
 
 
 class Settler:
-    """Takes outcomes and reports them. `answered` is called once per job, with the server's last word on it."""
+    """Takes outcomes and reports them. `answered` is called once per job, with the server's last word on it;
+    `late_changed` with the number of reports that wait for shards which do not answer, whenever that is another."""
 
-    def __init__(self, client: AsyncClient, answered: Answered) -> None:
+    def __init__(
+        self, client: AsyncClient, answered: Answered, late_changed: Callable[[int], None] = lambda _: None
+    ) -> None:
         self._answered = answered
+        self._late_changed = late_changed
+        self._late = 0
         self._refused: dict[Job, int] = {}  # how often the report of a failure was not taken; another is on its way
 
         async def ack(jobs: Sequence[Job], reports: Sequence[Succeeded]) -> list[Acked | Rejected]:
@@ -67,10 +78,10 @@ class Settler:
                 answers |= zip(same, told, strict=True)
             return [answers[job] for job in jobs]
 
-        self._acks = _Lane("report successes", ack, self._ack_answered)
-        self._failures = _Lane("report failures", fail, self._failure_answered)
-        self._releases = _Lane("give tasks back", release, self._release_answered)
-        self._snoozes = _Lane("snooze tasks", snooze, self._snooze_answered)
+        self._acks = _Reports("report successes", ack, self._ack_answered, self._count_late)
+        self._failures = _Reports("report failures", fail, self._failure_answered, self._count_late)
+        self._releases = _Reports("give tasks back", release, self._release_answered, self._count_late)
+        self._snoozes = _Reports("snooze tasks", snooze, self._snooze_answered, self._count_late)
 
     def put(self, job: Job, outcome: Outcome) -> None:
         if isinstance(outcome, Succeeded):
@@ -85,6 +96,12 @@ class Settler:
     def runs(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run until it is cancelled: one for each kind of report, so that none waits for another."""
         return [self._acks.run(), self._failures.run(), self._releases.run(), self._snoozes.run()]
+
+    def _count_late(self) -> None:
+        late = sum(reports.late for reports in (self._acks, self._failures, self._releases, self._snoozes))
+        if late != self._late:
+            self._late = late
+            self._late_changed(late)
 
     def _ack_answered(self, job: Job, _report: Succeeded, answer: Acked | Rejected) -> None:
         if isinstance(answer, InvalidArgument):
@@ -120,58 +137,104 @@ class Settler:
             self._answered(job, answer)
 
 
-class _Lane(Generic[ReportT, AnswerT]):
-    """Reports of one kind: one call at a time, and everything that came meanwhile goes with the next."""
+class _Line(Generic[ReportT]):
+    """The reports of one kind for one shard. It is there while it has any."""
+
+    def __init__(self, what: str) -> None:
+        self.waiting: deque[tuple[Job, ReportT, int]] = deque()
+        self.unanswered = 0  # those that wait, and those that are on their way
+        self.alone = 0  # how many of the next go one by one, because together the server refused them
+        self.outage = Outage(what)
+        self.is_late = False
+
+
+class _Reports(Generic[ReportT, AnswerT]):
+    """Reports of one kind: one call at a time for each shard, and everything that came meanwhile goes with the next.
+
+    As bounded as the tasks that a worker holds: there is no call, and nothing to remember, without one.
+    """
 
     def __init__(
         self,
         what: str,
         send: Callable[[Sequence[Job], Sequence[ReportT]], Awaitable[list[AnswerT | Rejected]]],
         answered: Callable[[Job, ReportT, AnswerT | Rejected], None],
+        late_changed: Callable[[], None],
     ) -> None:
+        self._what = what
         self._send = send
         self._answered = answered
-        self._outage = Outage(what)
-        self._waiting: deque[tuple[Job, ReportT, int]] = deque()
-        self._filled = asyncio.Event()
+        self._late_changed = late_changed
+        self._lines: dict[int | None, _Line[ReportT]] = {}  # by shard; None: of ids that no shard could have made
+        self._calls = BackgroundCalls()
+
+    @property
+    def late(self) -> int:
+        """How many wait for a shard that does not answer."""
+        return sum(line.unanswered for line in self._lines.values() if line.is_late)
 
     def put(self, job: Job, report: ReportT, size_bytes: int) -> None:
-        self._waiting.append((job, report, size_bytes + _ITEM_BYTES))
-        self._filled.set()
+        shard = shard_of_task(job.claim.task_id)
+        line = self._lines.get(shard)
+        if line is None:
+            line = self._lines[shard] = _Line(self._what if shard is None else f"{self._what} of shard {shard}")
+            self._calls.start(self._report(shard, line))
+        line.waiting.append((job, report, size_bytes + _ITEM_BYTES))
+        line.unanswered += 1
+        if line.is_late:
+            self._late_changed()
 
     async def run(self) -> None:
-        alone = 0  # how many of the next items go one by one, because together the server refused them
-        while True:
-            while not self._waiting:
-                self._filled.clear()
-                await self._filled.wait()
-            items_max = 1 if alone else _BATCH_MAX
-            batch = take_batch(self._waiting, items_max, _BATCH_BYTES_MAX, lambda waiting: waiting[2])
-            alone = max(0, alone - 1)
-            jobs, reports = [job for job, _, _ in batch], [report for _, report, _ in batch]
-            try:
-                answers = await self._send(jobs, reports)
-            except InvalidArgument as error:
-                if len(batch) > 1:
-                    alone = len(batch)
-                    self._waiting.extendleft(reversed(batch))
-                else:
-                    self._answered(jobs[0], reports[0], error)
-                continue
-            except HoldfastError as error:
-                self._waiting.extendleft(reversed(batch))
-                await self._outage.pause(error)
-                continue
-            self._outage.over()
-            await self._note(batch, answers)
+        await self._calls.run()
 
-    async def _note(self, batch: list[tuple[Job, ReportT, int]], answers: list[AnswerT | Rejected]) -> None:
+    async def _report(self, shard: int | None, line: _Line[ReportT]) -> None:
+        """Until there is nothing left for this shard."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None  # since the last answer
+        try:
+            while line.waiting:
+                timer = timer or loop.call_later(_LATE_S, self._set_late, line, True)
+                error = await self._send_next(line)
+                if error is not None:
+                    await line.outage.pause(error)
+                    continue
+                timer.cancel()
+                timer = None
+                line.outage.over()
+                self._set_late(line, False)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            del self._lines[shard]
+
+    async def _send_next(self, line: _Line[ReportT]) -> HoldfastError | None:
+        """Returns why something of it has to be repeated."""
+        items_max = 1 if line.alone else _BATCH_MAX
+        batch = take_batch(line.waiting, items_max, _BATCH_BYTES_MAX, lambda waiting: waiting[2])
+        line.alone = max(0, line.alone - 1)
+        answers: Sequence[AnswerT | Rejected]
+        try:
+            answers = await self._send([job for job, _, _ in batch], [report for _, report, _ in batch])
+        except InvalidArgument as error:
+            if len(batch) > 1:
+                line.alone = len(batch)
+                line.waiting.extendleft(reversed(batch))
+                return None
+            answers = [error]
+        except HoldfastError as error:
+            line.waiting.extendleft(reversed(batch))
+            return error
         last_refusal: Rejected | None = None
         for item, answer in zip(batch, answers, strict=True):
             if isinstance(answer, PASSING_REFUSALS):
                 last_refusal = answer
-                self._waiting.append(item)
+                line.waiting.append(item)
             else:
+                line.unanswered -= 1
                 self._answered(item[0], item[1], answer)
-        if last_refusal is not None:
-            await self._outage.pause(last_refusal)
+        return last_refusal
+
+    def _set_late(self, line: _Line[ReportT], is_late: bool) -> None:
+        if line.is_late != is_late:
+            line.is_late = is_late
+            self._late_changed()

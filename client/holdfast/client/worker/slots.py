@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 # What one call may claim.
 _ASK_TASKS_MAX = 1_000
+# Tasks that a worker holds, running or not reported, however many shards do not answer.
+_HELD_PER_SLOT_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class Slots:
     """A slot is taken from the claim of a task until its handler has ended.
 
     What has ended but is not reported yet does not hold a slot, so that the next handler need not wait for the network.
-    It is bounded all the same: as many as there are slots.
+    It is bounded all the same: as many as there are slots. Reports that wait for a shard which does not answer have a
+    bound of their own, so that they do not keep tasks of other shards from their handlers.
     """
 
     def __init__(self, concurrency: int, queues: Mapping[str, int | None]) -> None:
@@ -28,6 +31,7 @@ class Slots:
         self._limits = dict(queues)  # None: only the slots limit it
         self._running = dict.fromkeys(queues, 0)
         self._unreported = 0
+        self.late = 0  # of those, how many wait for a shard that does not answer
         self._turn = 0
 
     @property
@@ -41,7 +45,9 @@ class Slots:
 
     def ask(self) -> Ask | None:
         """What there is room for; None if there is none. Queues take turns at being first, so that none starves."""
-        room = min(self._concurrency - self.running, 2 * self._concurrency - self.held, _ASK_TASKS_MAX)
+        slots = self._concurrency
+        reports_room = min(2 * slots + self.late, _HELD_PER_SLOT_MAX * slots) - self.held
+        room = min(slots - self.running, reports_room, _ASK_TASKS_MAX)
         queues = [queue for queue in self._limits if self._room_of(queue) > 0]
         if room <= 0 or not queues:
             return None
