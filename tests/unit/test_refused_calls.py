@@ -11,10 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.rpc import RpcServer
-from holdfast.broker.validation import Validator
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.metrics import Metrics as RouterMetrics
 from holdfast.router.wire import RouterServer
@@ -78,9 +76,8 @@ FAILURES = [refuse, refuse_by_name, drop_a_write, refuse_because_of_another, bre
 
 
 def broker_of(callee: Callee) -> RpcServer:
-    config = BrokerConfig()
     find: Any = lambda _shard: callee  # noqa: E731
-    return RpcServer(find, None, None, Validator(config), Metrics(), batch_bytes_max=1000, calls_max=10)
+    return RpcServer(find, None, None, Metrics(), batch_bytes_max=1000, calls_max=10)
 
 
 def router_of(callee: Callee) -> RouterServer:

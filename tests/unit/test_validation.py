@@ -189,12 +189,8 @@ def test_the_number_of_follow_ups(validator: Validator) -> None:
 def test_the_size_of_a_call(validator: Validator) -> None:
     validator.batch(1, "tasks")
     validator.batch(10, "tasks")
-    validator.batch_bytes(2000)
     assert refusal(lambda: validator.batch(0, "tasks")) == (MISSING_FIELD, "tasks", "")
     assert refusal(lambda: validator.batch(11, "tasks")) == (BATCH_TOO_LARGE, "tasks", "10")
-    with pytest.raises(RefusedError, match="at most 2000 bytes, but got 2001") as refused:
-        validator.batch_bytes(2001)
-    assert (refused.value.reason, refused.value.limit) == (BATCH_TOO_LARGE, "2000")
 
 
 RESERVE: dict[str, Any] = {"queues": ["mail"], "max_tasks": 1, "lease_ms": 1000}

@@ -9,10 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.rpc import RpcServer
-from holdfast.broker.validation import Validator
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.metrics import Metrics as RouterMetrics
 from holdfast.router.wire import RouterServer
@@ -30,9 +28,8 @@ class Callee:
 
 
 def broker() -> RpcServer:
-    config = BrokerConfig()
     find: Any = lambda _shard: Callee()  # noqa: E731
-    return RpcServer(find, None, None, Validator(config), Metrics(), batch_bytes_max=1000, calls_max=2 * CALLS)
+    return RpcServer(find, None, None, Metrics(), batch_bytes_max=1000, calls_max=2 * CALLS)
 
 
 def router() -> RouterServer:

@@ -35,7 +35,6 @@ from holdfast.broker.shard_service import ShardService
 from holdfast.broker.static_cluster import StaticCluster
 from holdfast.broker.static_topology import StaticTopology
 from holdfast.broker.surroundings import StaticSurroundings
-from holdfast.broker.validation import Validator
 from holdfast.broker.views import read_queue_names
 from holdfast.broker.webhooks import Webhooks
 from holdfast.cluster.connect import connect
@@ -159,7 +158,6 @@ class Node:
             self._find_service,
             ShardService(self._admin),
             self._cluster_service(),
-            Validator(config),
             metrics,
             batch_bytes_max=config.batch_bytes_max,
             calls_max=calls_max,

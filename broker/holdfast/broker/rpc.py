@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.service import Service
 from holdfast.broker.state import StateDamagedError
-from holdfast.broker.validation import Validator
 from holdfast.proto.v1 import cluster_pb2 as cluster_pb
 from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import queues_pb2 as queues_pb
@@ -26,13 +25,13 @@ from holdfast.serving.logs import get_logger
 from holdfast.serving.ports import listen
 from holdfast.serving.refusals import (
     INVALID_FIELD,
-    MALFORMED_REQUEST,
     OutcomeUnknownError,
     RefusedError,
     forget_frames,
     internal_error,
     outcome_unknown,
 )
+from holdfast.serving.request_limits import RequestLimit, parse, request_limit
 from holdfast.serving.statuses import DETAILS_KEY, status_of
 from holdfast.serving.waiting_room import waiting_room
 
@@ -61,7 +60,6 @@ class RpcServer:
         find_service: Callable[[int], Service],
         admin: object,
         cluster: object,
-        validator: Validator,
         metrics: Metrics,
         *,
         batch_bytes_max: int,
@@ -72,7 +70,7 @@ class RpcServer:
         self._on_damage = on_damage
         self._find_service = find_service  # of a shard's number
         self._default_shard = default_shard  # of a call that names none; may refuse it
-        self._validator = validator
+        self._batch_bytes_max = batch_bytes_max
         self._metrics = metrics
         limit = max(batch_bytes_max * RECEIVE_FACTOR, batch_bytes_max + LETTERS_BYTES_MAX)
         limits = [
@@ -123,7 +121,10 @@ class RpcServer:
             room = ROOMS.get(descriptor.name, "")
             find = partial(self._find_handler, room, name) if servant is None else partial(_find_in, servant, name)
             # Couriers bring what was accepted: it must be taken in, whatever clients may send at once.
-            call = self._wrap(method.name, request_type, find, check_size=messages is not couriers_pb)
+            letters_bytes = LETTERS_BYTES_MAX if messages is couriers_pb else 0
+            large_bytes_max = self._batch_bytes_max + letters_bytes
+            limit = request_limit(method.name, request_type, large_bytes_max=large_bytes_max)
+            call = self._wrap(method.name, request_type, find, limit)
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(call)
         generic = grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
         self._server.add_generic_rpc_handlers((generic,))
@@ -137,7 +138,7 @@ class RpcServer:
         return handler
 
     def _wrap(
-        self, method: str, request_type: type[Message], find: Callable[[Any], _Handler], *, check_size: bool
+        self, method: str, request_type: type[Message], find: Callable[[Any], _Handler], limit: RequestLimit
     ) -> Callable[..., Awaitable[bytes]]:
         observed = self._metrics.rpc(method)
 
@@ -145,9 +146,8 @@ class RpcServer:
             started = time.perf_counter()
             code = "OK"
             try:
-                if check_size:
-                    self._validator.batch_bytes(len(data))
-                response = await find(context)(_parse(request_type, data))
+                limit.check(data)
+                response = await find(context)(parse(request_type, data))
                 return response.SerializeToString()
             except asyncio.CancelledError:
                 code = "CANCELLED"
@@ -176,16 +176,6 @@ class RpcServer:
         context.set_details(refused.message)
         context.set_trailing_metadata(((DETAILS_KEY, details),))
         return code
-
-
-def _parse(request_type: type[Message], data: bytes) -> Message:
-    try:
-        return request_type.FromString(data)
-    except DecodeError as error:
-        raise RefusedError(
-            MALFORMED_REQUEST,
-            f"Expected a {request_type.DESCRIPTOR.name} with UTF-8 texts, but the bytes are not one.",
-        ) from error
 
 
 def _find_in(servant: object, name: str, _context: Any) -> _Handler:

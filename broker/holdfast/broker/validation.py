@@ -37,16 +37,15 @@ from holdfast.serving.refusals import (
     TOO_LARGE,
     RefusedError,
 )
+from holdfast.serving.request_limits import FOLLOW_UPS_MAX, HEADERS_MAX
 
 ID_BYTES_MAX = 256
-HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 16 * 1024
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
 QUEUES_PER_RESERVE_MAX = 64
 LEASES_PER_RESERVE_MAX = 100
 QUEUES_PER_STATS_MAX = 100
-FOLLOW_UPS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
 LETTERS_MAX = 1000  # in one call of a courier, whatever clients may send: it must get rid of what was accepted
 REQUEST_ID_TTL_MS_MIN = 1000
@@ -159,13 +158,6 @@ class Validator:
         self._known_types: set[str] = set()
 
     # --- shared -----------------------------------------------------------------------------------------------
-
-    def batch_bytes(self, size: int) -> None:
-        limit = self._config.batch_bytes_max
-        if size > limit:
-            raise RefusedError(
-                BATCH_TOO_LARGE, f"Expected a call of at most {limit} bytes, but got {size}.", "request", str(limit)
-            )
 
     def batch(self, count: int, field: str) -> None:
         _batch(count, field, self._config.batch_tasks_max)

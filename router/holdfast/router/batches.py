@@ -31,8 +31,6 @@ from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
 from holdfast.serving.refusals import internal_error, stale_map
 
-ITEMS_MAX = 1000  # no broker takes more in one call
-
 _INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 
 

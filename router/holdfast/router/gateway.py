@@ -17,7 +17,6 @@ from holdfast.router import listing
 from holdfast.router.admission import Admission
 from holdfast.router.batches import (
     BY_TASK,
-    ITEMS_MAX,
     Part,
     fit,
     join_answers,
@@ -37,6 +36,7 @@ from holdfast.router.reserving import Places, Reserving
 from holdfast.routing.pages import order_of
 from holdfast.routing.sets import visible
 from holdfast.serving.refusals import no_such_shard, shutting_down
+from holdfast.serving.request_limits import ITEMS_MAX
 
 QUEUES_PER_RESERVE_MAX = 64
 QUEUES_PER_STATS_MAX = 100

@@ -10,7 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.serving.refusals import MALFORMED_REQUEST, RefusedError
+from holdfast.serving.request_limits import parse
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,7 @@ class Method:
         return f"/holdfast.proto.v1.{self.service}/{self.name}"
 
     def parse(self, data: bytes) -> Any:
-        try:
-            return self.request.FromString(data)
-        except DecodeError as error:
-            raise RefusedError(
-                MALFORMED_REQUEST,
-                f"Expected a {self.request.DESCRIPTOR.name} with UTF-8 texts, but the bytes are not one.",
-            ) from error
+        return parse(self.request, data)
 
     def may_repeat(self, data: bytes) -> bool:
         """Asked only when something went wrong: the good path never reads a request for this."""

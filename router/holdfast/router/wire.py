@@ -19,6 +19,7 @@ from holdfast.router.metrics import Metrics
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ports import listen
 from holdfast.serving.refusals import RefusedError, forget_frames, internal_error
+from holdfast.serving.request_limits import request_limit
 from holdfast.serving.statuses import DETAILS_KEY
 from holdfast.serving.waiting_room import waiting_room
 
@@ -221,6 +222,7 @@ class RouterServer:
     def __init__(self, handle: Handle, metrics: Metrics, *, message_bytes_max: int, calls_max: int) -> None:
         self._handle = handle
         self._metrics = metrics
+        self._message_bytes_max = message_bytes_max
         limits = [
             ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.max_send_message_length", message_bytes_max),
@@ -264,11 +266,13 @@ class RouterServer:
 
     def _wrap(self, method: Method) -> Callable[..., Awaitable[bytes]]:
         observed = self._metrics.rpc(method.name)
+        limit = request_limit(method.name, method.request, large_bytes_max=self._message_bytes_max)
 
         async def call(data: bytes, context: Any) -> bytes:
             started = time.perf_counter()
             code = "OK"
             try:
+                limit.check(data)
                 return await self._handle(method, data, _caller_of(context))
             except asyncio.CancelledError:
                 code = "CANCELLED"

@@ -1,0 +1,132 @@
+"""What one request of each method may be."""
+
+import pytest
+from google.protobuf.message import Message
+
+from holdfast.proto.v1 import cluster_pb2, couriers_pb2, queues_pb2, schedules_pb2, shards_pb2
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import RefusedError
+from holdfast.serving.request_limits import (
+    FOLLOW_UPS_MAX,
+    HEADERS_MAX,
+    ITEMS_MAX,
+    RequestLimit,
+    parse,
+    request_limit,
+)
+
+MIB = 1024 * 1024
+MODULES = (pb, queues_pb2, schedules_pb2, shards_pb2, cluster_pb2, couriers_pb2)
+METHODS = {
+    method.name: getattr(module, method.input_type.name)
+    for module in MODULES
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+ID = "0198f3c2-7a1b-8000-8000-0123456789ab"
+
+
+def limit_of(method: str) -> RequestLimit:
+    return request_limit(method, METHODS[method], large_bytes_max=4 * MIB)
+
+
+def refusal(method: str, data: bytes) -> tuple[str, str, str]:
+    with pytest.raises(RefusedError) as refused:
+        limit_of(method).check(data)
+    assert refused.value.message.startswith("Expected ")
+    return refused.value.reason, refused.value.field, refused.value.limit
+
+
+def names(count: int) -> list[str]:
+    return [f"{number:0128}" for number in range(count)]
+
+
+def largest_task() -> pb.TaskSpec:
+    return pb.TaskSpec(
+        queue="q" * 128, type="t" * 256, payload=bytes(500), headers=dict.fromkeys(names(HEADERS_MAX), "v"),
+        priority=1, tenant="t", request_id="r", delay_ms=1, max_attempts=1, max_claims=1, result_ttl_ms=1,
+        request_id_ttl_ms=1000, retry=pb.RetryPolicy(non_retryable=names(64)), unique_key="u", limit_key="l",
+        timeout_ms=1, ttl_ms=1,
+    )  # fmt: skip
+
+
+LARGEST: list[tuple[str, Message]] = [
+    ("Enqueue", pb.EnqueueRequest(tasks=[largest_task()] * 200)),
+    ("Enqueue", pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="q", payload=bytes(2000))] * ITEMS_MAX)),
+    ("Ack", pb.AckRequest(items=[pb.AckItem(claim=pb.ClaimRef(task_id=ID, token=2**60))] * ITEMS_MAX)),
+    ("Ack", pb.AckRequest(items=[pb.AckItem(follow_ups=[pb.TaskSpec(queue="q" * 200)] * FOLLOW_UPS_MAX)] * 100)),
+    ("Fail", pb.FailRequest(items=[pb.FailItem(error=pb.TaskError(message="m" * 4000))] * ITEMS_MAX)),
+    ("Extend", pb.ExtendRequest(items=[pb.ExtendItem(claim=pb.ClaimRef(task_id=ID, token=2**60))] * ITEMS_MAX)),
+    ("Cancel", pb.CancelRequest(task_ids=[ID] * ITEMS_MAX)),
+    ("WaitTasks", pb.WaitTasksRequest(task_ids=[ID] * ITEMS_MAX)),
+    (
+        "Reserve",
+        pb.ReserveRequest(
+            queues=names(64), queue_tasks_max=[1] * 64, claim_request_id="c" * 256, worker="w" * 256,
+            type_lease_ms={f"{number:0256}": 1000 for number in range(100)},
+        ),
+    ),
+    ("QueueStats", pb.QueueStatsRequest(queues=names(100))),
+    ("GetTopology", cluster_pb2.GetTopologyRequest(queues=names(1000))),
+    (
+        "SetQueue",
+        cluster_pb2.SetQueueRequest(
+            queue="q",
+            policy=cluster_pb2.QueuePolicy(
+                non_retryable=names(64), tenants=[cluster_pb2.TenantPolicy(tenant="t" * 256)] * 256
+            ),
+            clear=names(256),
+        ),
+    ),
+    ("StartPlan", cluster_pb2.StartPlanRequest(plan=cluster_pb2.Plan(steps=[cluster_pb2.PlanStep(shard=1)] * 3000))),
+    ("PutSchedule", schedules_pb2.PutScheduleRequest(spec=schedules_pb2.ScheduleSpec(task=largest_task()))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "request_"), LARGEST, ids=[name for name, _ in LARGEST])
+def test_the_largest_good_requests_pass(method: str, request_: Message) -> None:
+    data = request_.SerializeToString()
+    limit_of(method).check(data)
+    assert parse(METHODS[method], data) == request_
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bombs_are_refused_for_every_method(method: str) -> None:
+    """The first field of a length again and again, empty, in as many bytes as the method takes."""
+    limit = limit_of(method)
+    reason, _, _ = refusal(method, b"\x0a\x00" * (limit.bytes_max // 2))
+    assert reason in {"BATCH_TOO_LARGE", "TOO_LARGE"}
+    assert refusal(method, bytes(limit.bytes_max + 1)) == ("BATCH_TOO_LARGE", "request", str(limit.bytes_max))
+
+
+def test_only_what_brings_payloads_may_be_large() -> None:
+    large = {method for method in METHODS if limit_of(method).bytes_max > MIB}
+    assert large == {"Enqueue", "Ack", "Fail", "PutSchedule", "ReceiveTasks"}
+    assert limit_of("GetTask").bytes_max <= 64 * 1024
+
+
+def test_a_small_limit_of_the_whole_counts_for_all() -> None:
+    assert request_limit("Cancel", pb.CancelRequest, large_bytes_max=2000).bytes_max == 2000
+
+
+def test_refusals_say_where() -> None:
+    many = pb.EnqueueRequest(tasks=[pb.TaskSpec()] * 1100).SerializeToString()
+    assert refusal("Enqueue", many) == ("BATCH_TOO_LARGE", "tasks", "1000")
+    headers = {f"{number:09}": "x" for number in range(30_000)}
+    deep = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="q"), pb.TaskSpec(headers=headers)]).SerializeToString()
+    assert refusal("Enqueue", deep)[:2] == ("TOO_LARGE", "tasks.headers")
+    follow_ups = pb.AckRequest(items=[pb.AckItem(follow_ups=[pb.TaskSpec()] * 60_000)]).SerializeToString()
+    assert refusal("Ack", follow_ups)[:2] == ("TOO_LARGE", "items.follow_ups")
+    assert refusal("Enqueue", b"\x78\x01" * 2000)[:2] == ("TOO_LARGE", "field 15")
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x05abc", b"\x1f\x8b\x08\x00"])
+def test_what_cannot_be_parsed_is_malformed(data: bytes) -> None:
+    assert refusal("Enqueue", data)[0] == "MALFORMED_REQUEST"
+
+
+def test_what_passes_may_still_be_malformed() -> None:
+    data = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="abc")]).SerializeToString().replace(b"abc", b"a\xffc")
+    limit_of("Enqueue").check(data)
+    with pytest.raises(RefusedError, match="UTF-8"):
+        parse(pb.EnqueueRequest, data)
