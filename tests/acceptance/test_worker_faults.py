@@ -137,10 +137,34 @@ def test_a_paused_worker_does_not_report_what_another_has_done(
     assert reports[1].lost >= 1
     for worker, report in zip((paused, idle), reports, strict=True):
         assert worker.log_text.count("Lost task") == report.lost
+        lost = [line for line in worker.log_text.splitlines() if "Lost task" in line]
+        assert all("this worker itself stood still for" in line and "server" not in line for line in lost), lost
+        assert "This worker stood still for" in worker.log_text
+    assert "At that time it ran" in paused.log_text
+    assert "wait_at (" in paused.log_text, "which handlers it may have been"
     assert idle.journal() == []
     assert stale_reports(shared_server) == stale_before, "they knew by themselves that their leases had run out"
     assert other.stop().succeeded == 4
     assert stats(app, queue).succeeded_total + stats(app, second).succeeded_total == 4
+
+
+def test_a_worker_whose_interpreter_was_held_says_who_may_have_held_it(
+    app: Holdfast, make_worker: MakeWorker, queue: str, gate: Path
+) -> None:
+    """And does not blame the server for the leases that were lost by it."""
+    worker = make_worker([queue], lease=1)
+    slow = app.tasks["work"].options(queue=queue).enqueue(2.0)
+    worker.wait_for("begin", 1)
+    holder = app.tasks["hold_interpreter"].options(queue=queue).enqueue(3.0, str(gate))
+    results([slow, holder])
+    assert worker.stop().lost >= 1
+    lines = worker.log_text.splitlines()
+    [stood] = [line for line in lines if "stood still for 3." in line and "This worker" in line]
+    assert f"hold_interpreter ({holder.id})" in stood
+    lost = [line for line in lines if "Lost task" in line or "came too late" in line]
+    assert lost
+    assert all("itself stood still" in line for line in lost), lost
+    assert "at the moment, and goes on trying" not in worker.log_text
 
 
 # --- connections that break -------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from holdfast.client import AsyncClient, ClaimedTask, Extended, Extension
 from holdfast.client.worker.deadlines import Deadlines, time_out
 from holdfast.client.worker.heartbeats import Heartbeats, end_if_over, lose
 from holdfast.client.worker.jobs import Job, Phase, new_job
+from holdfast.client.worker.standstill import Standstill
 
 
 def job(timeout_ms: int | None = 10_000, task_id: str = "1") -> Job:
@@ -18,15 +19,15 @@ def job(timeout_ms: int | None = 10_000, task_id: str = "1") -> Job:
 
 def test_where_the_lease_ends_with_the_attempt_it_is_a_timeout_and_no_lost_lease() -> None:
     late = job()
-    end_if_over(late, 109.9, "")
+    end_if_over(late, 109.9, "", Standstill(list, 1000))
     assert (late.timed_out, late.lease_lost, late.interrupted) == (False, False, False)
-    end_if_over(late, 110.0, "")
+    end_if_over(late, 110.0, "", Standstill(list, 1000))
     assert (late.timed_out, late.lease_lost, late.interrupted) == (True, False, True)
 
 
 def test_without_a_deadline_a_lease_that_has_run_out_is_lost() -> None:
     lost = job(timeout_ms=None)
-    end_if_over(lost, 110.0, "")
+    end_if_over(lost, 110.0, "", Standstill(list, 1000))
     assert (lost.timed_out, lost.lease_lost, lost.interrupted) == (False, True, True)
 
 
@@ -73,7 +74,9 @@ async def test_leases_of_attempts_that_took_too_long_are_not_extended() -> None:
     late, runs = job(timeout_ms=None, task_id="late"), job(timeout_ms=None, task_id="runs")
     time_out(late)
     deadlines = Deadlines(now_s=lambda: 105.0)
-    beats = Heartbeats(cast(AsyncClient, Calls()), [late, runs], 100, deadlines, now_s=lambda: 105.0)
+    beats = Heartbeats(
+        cast(AsyncClient, Calls()), [late, runs], 100, deadlines, Standstill(list, 100), now_s=lambda: 105.0
+    )
     running = asyncio.create_task(beats.run())
     try:
         await asyncio.wait_for(seen.wait(), 20)

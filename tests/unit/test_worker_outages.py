@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.client import ConnectionFailed, Unavailable
 from holdfast.client.worker.outages import Outage
+from holdfast.client.worker.standstill import Standstill
 from tests.simulation import virtual_time
 
 NOT_LEADER = Unavailable("Not here.", reason="NOT_LEADER")
@@ -24,7 +25,7 @@ async def fail_for(outage: Outage, seconds: float) -> int:
 
 def test_a_leader_that_moves_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
     async def act() -> None:
-        outage = Outage("claim tasks")
+        outage = Outage("claim tasks", Standstill(list, 1000))
         for _ in range(5):  # each counts from its own beginning
             assert await fail_for(outage, 1.5) > 1
             outage.over()
@@ -36,7 +37,7 @@ def test_a_leader_that_moves_is_not_worth_a_line(caplog: pytest.LogCaptureFixtur
 
 def test_a_leader_that_does_not_come_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def act() -> int:
-        outage = Outage("claim tasks")
+        outage = Outage("claim tasks", Standstill(list, 1000))
         tries = await fail_for(outage, 20)
         outage.over()
         outage.over()
@@ -52,7 +53,7 @@ def test_a_leader_that_does_not_come_is_told_once(caplog: pytest.LogCaptureFixtu
 
 def test_anything_else_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async def act() -> None:
-        outage = Outage("claim tasks")
+        outage = Outage("claim tasks", Standstill(list, 1000))
         await outage.pause(NOT_LEADER)
         await outage.pause(ConnectionFailed("h:1", "connection refused"))
 

@@ -28,6 +28,7 @@ from holdfast.client import (
 from holdfast.client.worker import settling as settling_module
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Snoozed, Succeeded, new_job
 from holdfast.client.worker.settling import Settler
+from holdfast.client.worker.standstill import Standstill
 from holdfast.machine.ids import format_task_id, make_task_id
 from holdfast.routing.task_ids import shard_of_task
 
@@ -97,7 +98,7 @@ class Answers:
 @asynccontextmanager
 async def settling() -> AsyncIterator[tuple[Settler, ScriptedCalls, Answers]]:
     calls, answers = ScriptedCalls(), Answers()
-    settler = Settler(cast(AsyncClient, calls), answers)
+    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000))
     lanes = [asyncio.create_task(run) for run in settler.runs()]
     try:
         yield settler, calls, answers
@@ -286,7 +287,7 @@ async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.
     calls, answers = SilentShard(), Answers()
     late: list[int] = []
     calls.gate.clear()
-    settler = Settler(cast(AsyncClient, calls), answers, late.append)
+    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000), late.append)
     runs = [asyncio.create_task(run) for run in settler.runs()]
     silent = [job_of_shard(7, number) for number in range(3)]
     others = [job_of_shard(shard, number) for number in range(10, 20) for shard in (1, 2)]
@@ -313,7 +314,7 @@ async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.
 
 async def test_an_error_that_time_does_not_heal_ends_the_reports() -> None:
     calls, answers = ScriptedCalls(), Answers()
-    settler = Settler(cast(AsyncClient, calls), answers)
+    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000))
     acks, *others = settler.runs()
     for other in others:
         other.close()

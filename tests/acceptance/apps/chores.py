@@ -5,6 +5,7 @@ leases last (CHORES_LEASE_S).
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import threading
@@ -204,6 +205,15 @@ async def hog(seconds: float) -> int:
     return os.getpid()
 
 
+def hold_interpreter(seconds: float, gate: str) -> int:
+    """Lets nothing else run for so long; not again once the gate is there, which it makes."""
+    with journalled():
+        if not is_open(gate):
+            Path(gate).touch()
+            ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # unlike CDLL it keeps the interpreter's lock
+    return os.getpid()
+
+
 def wait_at(gate: str, *, obeys: bool = False) -> int:
     """Waits for the gate; if it obeys, it also ends when it is told to."""
     task = current_task()
@@ -263,7 +273,7 @@ async def parent_blocking(children: int) -> list[str]:
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     echo, echo_async, show, show_positional, text_of, no_json, no_number, who, who_async, fail, fail_async, give_up,
     retry_after, retry_oddly, retry_oddly_async, odd_result, odd_result_async,
-    leave, leave_async, work, work_async, hog, wait_at, wait_at_async, fail_at, ignore_cancel,
+    leave, leave_async, work, work_async, hog, hold_interpreter, wait_at, wait_at_async, fail_at, ignore_cancel,
     parent, parent_async, parent_blocking,
 )  # fmt: skip
 

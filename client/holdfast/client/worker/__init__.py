@@ -10,6 +10,7 @@ handlers.py    runs handlers: async ones on a loop, blocking ones on threads
 heartbeats.py  extends leases while handlers run, and notices lost ones
 deadlines.py   ends attempts that take longer than their timeout
 settling.py    reports how handlers ended, many at a time
+standstill.py  notices that this process stood still
 outages.py     goes on through lost connections
 stopping.py    being asked to stop
 

@@ -12,6 +12,7 @@ from holdfast.client.models import ClaimedTask
 from holdfast.client.worker.leases import Leases
 from holdfast.client.worker.outages import PASSING, Outage
 from holdfast.client.worker.slots import Ask, Slots
+from holdfast.client.worker.standstill import Standstill
 
 _POLL_MS = 30_000
 # The last look for a claim whose answer may have been on its way when the worker stopped asking.
@@ -22,14 +23,20 @@ class Claimer:
     """`run` until it is cancelled, then `collect` what the last call may have left behind."""
 
     def __init__(
-        self, client: AsyncClient, slots: Slots, worker: str, leases: Leases, claimed: Callable[[ClaimedTask], None]
+        self,
+        client: AsyncClient,
+        slots: Slots,
+        worker: str,
+        leases: Leases,
+        standstill: Standstill,
+        claimed: Callable[[ClaimedTask], None],
     ) -> None:
         self._client = client
         self._slots = slots
         self._worker = worker
         self._leases = leases
         self._claimed = claimed
-        self._outage = Outage("claim tasks")
+        self._outage = Outage("claim tasks", standstill)
         self._room = asyncio.Event()  # set when there may be room for more tasks
         self._reopened = asyncio.Event()  # set when a queue that was at its limit may be asked for again
         self._asked: Ask | None = None  # what the server has been asked for and has not answered

@@ -19,6 +19,7 @@ from holdfast.client.worker.deadlines import Deadlines, time_out
 from holdfast.client.worker.handlers import interrupt
 from holdfast.client.worker.jobs import Job, Phase, note_extended
 from holdfast.client.worker.outages import Outage
+from holdfast.client.worker.standstill import Standstill
 from holdfast.routing.task_ids import shard_of_task
 
 log = logging.getLogger("holdfast.worker")
@@ -38,12 +39,14 @@ class Heartbeats:
         jobs: Collection[Job],
         lease_ms_min: int,
         deadlines: Deadlines,
+        standstill: Standstill,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now_s = now_s
         self._client = client
         self._jobs = jobs
         self._deadlines = deadlines
+        self._standstill = standstill
         self._next_look_s = 0.0
         self._look_sooner = asyncio.Event()
         self._short: set[int | None] = set()  # shards with a lease that cannot wait for the next look
@@ -83,7 +86,7 @@ class Heartbeats:
         now_s = self._now_s()
         due: dict[int | None, list[Job]] = {}  # by shard; None: of ids that no shard could have made
         for job in self._jobs:
-            end_if_over(job, now_s, "its lease has run out without an answer from the server")
+            end_if_over(job, now_s, "its lease has run out without an answer from the server", self._standstill)
             if job.extend_at_s <= now_s + self._look_s and _is_kept(job):
                 due.setdefault(shard_of_task(job.claim.task_id), []).append(job)
         self._short &= self._called
@@ -113,7 +116,7 @@ class Heartbeats:
 
     def _outage_of(self, shard: int | None) -> Outage:
         what = "extend leases" if shard is None else f"extend leases of shard {shard}"
-        return self._outages.setdefault(shard, Outage(what))
+        return self._outages.setdefault(shard, Outage(what, self._standstill))
 
     def _note(self, job: Job, answer: Extended | Rejected) -> None:
         if isinstance(answer, Extended):
@@ -124,7 +127,7 @@ class Heartbeats:
                 log.info("Task %s is to be cancelled.", job.claim.task_id)
                 interrupt(job)
         elif isinstance(answer, Conflict | NotFound):
-            lose(job, "the server says that its claim has ended")
+            lose(job, self._standstill.why_lost(job, "the server says that its claim has ended"))
         elif isinstance(answer, InvalidArgument):
             raise answer  # e.g. a lease that is longer than the server allows: a mistake that somebody must see
         # Any other refusal, e.g. for overload: the next look tries again.
@@ -140,12 +143,12 @@ def _is_kept(job: Job) -> bool:
     return not job.lease_lost and not job.timed_out
 
 
-def end_if_over(job: Job, now_s: float, why_lost: str) -> None:
+def end_if_over(job: Job, now_s: float, why_lost: str, standstill: Standstill) -> None:
     """Takes note of a deadline or a lease that has passed. At the same moment it is the deadline: it ends the lease."""
     if job.deadline_s is not None and now_s >= job.deadline_s:
         time_out(job)
     elif now_s >= job.lease_ends_s:
-        lose(job, why_lost)
+        lose(job, standstill.why_lost(job, why_lost))
 
 
 def lose(job: Job, why: str) -> None:

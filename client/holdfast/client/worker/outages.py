@@ -15,6 +15,7 @@ from holdfast.client.errors import (
     Unavailable,
     WorkerAtLimit,
 )
+from holdfast.client.worker.standstill import Standstill
 
 log = logging.getLogger("holdfast.worker")
 
@@ -30,8 +31,9 @@ _LEADER_CHANGE_S = 3.0
 class Outage:
     """One kind of call and whether the server answers it at the moment."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, standstill: Standstill) -> None:
         self._what = what  # e.g. "claim tasks"
+        self._standstill = standstill
         self._failures = 0
         self._since_s = 0.0
         self._was_told = False
@@ -44,7 +46,9 @@ class Outage:
         if not self._failures:
             self._since_s = now_s
         leader_moves = isinstance(error, Rejected) and error.reason == "NOT_LEADER"
-        if not self._was_told and not (leader_moves and now_s < self._since_s + _LEADER_CHANGE_S):
+        # What fails when this process has just stood still may have failed by that: the next try will tell.
+        is_likely_over = (leader_moves and now_s < self._since_s + _LEADER_CHANGE_S) or self._standstill.is_recent()
+        if not self._was_told and not is_likely_over:
             self._was_told = True
             cause = error.reason if isinstance(error, Rejected) else str(error)
             log.warning("Cannot %s at the moment, and goes on trying: %s", self._what, cause)

@@ -28,6 +28,7 @@ from holdfast.client.worker.leases import leases_of
 from holdfast.client.worker.mailboxes import Mailbox
 from holdfast.client.worker.settling import Settler
 from holdfast.client.worker.slots import Slots
+from holdfast.client.worker.standstill import Standstill
 from holdfast.client.worker.stopping import StopRequest, first_of
 
 log = logging.getLogger("holdfast.worker")
@@ -105,17 +106,19 @@ class Session:
         self._handlers = make_handlers(
             settings.tasks, settings.concurrency, lambda job, outcome: outcomes.put((job, outcome))
         )
-        self._settler = Settler(client, self._answered, self._late_changed)
-        self._claimer = Claimer(client, self._slots, settings.name, self._leases, self._claimed)
+        self._standstill = standstill = Standstill(self._running, lease_ms_min, now_s)
+        self._settler = Settler(client, self._answered, standstill, self._late_changed)
+        self._claimer = Claimer(client, self._slots, settings.name, self._leases, standstill, self._claimed)
         self._deadlines = Deadlines(now_s)
-        self._heartbeats = Heartbeats(client, self._jobs.keys(), lease_ms_min, self._deadlines, now_s)
+        self._heartbeats = Heartbeats(client, self._jobs.keys(), lease_ms_min, self._deadlines, standstill, now_s)
 
     async def run(self) -> WorkerReport:
         settings = self._settings
         queues = ", ".join(name if limit is None else f"{name}:{limit}" for name, limit in settings.queues.items())
         log.info("Worker %s serves %s with %d slots.", settings.name, queues, settings.concurrency)
         claiming = asyncio.create_task(self._claimer.run())
-        upkeep = [asyncio.create_task(each) for each in (self._heartbeats.run(), *self._settler.runs())]
+        runs = self._heartbeats.run(), self._standstill.run(), *self._settler.runs()
+        upkeep = [asyncio.create_task(each) for each in runs]
         try:
             await first_of(self._stop.warm(), claiming, *upkeep)
             await self._shut_down(claiming, upkeep)
@@ -133,7 +136,7 @@ class Session:
     def _claimed(self, claim: ClaimedTask) -> None:
         job = self._take(claim)
         # The answer may have taken longer than the lease, e.g. because this process was stopped for a while.
-        end_if_over(job, self._now_s(), "its lease ran out before it arrived")
+        end_if_over(job, self._now_s(), "its lease ran out before it arrived", self._standstill)
         if job.interrupted:
             self._ended((job, Interrupted()))
         else:
@@ -155,7 +158,8 @@ class Session:
         job, outcome = ended
         if job.phase is not Phase.RUNNING:
             return  # given back already; the handler took no notice of it
-        end_if_over(job, self._now_s(), "its lease ran out while its handler ran")
+        self._standstill.look()  # while it counts as one that runs
+        end_if_over(job, self._now_s(), "its lease ran out while its handler ran", self._standstill)
         self._deadlines.forget(job)
         job.phase = Phase.REPORTING
         reopened = self._slots.ended(job.claim.queue)
@@ -186,7 +190,8 @@ class Session:
             self._report.failed += 1  # the server noticed it first, and has recorded the same
         else:
             self._report.lost += 1
-            log.warning("The outcome of task %s (%s) came too late: %s", job.claim.task_id, job.claim.type, answer)
+            why = self._standstill.why_lost(job, str(answer))
+            log.warning("The outcome of task %s (%s) came too late: %s", job.claim.task_id, job.claim.type, why)
         self._done(job)
         self._claimer.slots_changed(reopened=False)
 

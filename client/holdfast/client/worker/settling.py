@@ -20,6 +20,7 @@ from holdfast.client.models import Ack, Acked, Failed, Failure, Released, TaskEr
 from holdfast.client.worker.background import BackgroundCalls
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded, with_note
 from holdfast.client.worker.outages import PASSING_REFUSALS, Outage
+from holdfast.client.worker.standstill import Standstill
 from holdfast.routing.task_ids import shard_of_task
 
 log = logging.getLogger("holdfast.worker")
@@ -41,7 +42,11 @@ class Settler:
     `late_changed` with the number of reports that wait for shards which do not answer, whenever that is another."""
 
     def __init__(
-        self, client: AsyncClient, answered: Answered, late_changed: Callable[[int], None] = lambda _: None
+        self,
+        client: AsyncClient,
+        answered: Answered,
+        standstill: Standstill,
+        late_changed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._answered = answered
         self._late_changed = late_changed
@@ -78,10 +83,10 @@ class Settler:
                 answers |= zip(same, told, strict=True)
             return [answers[job] for job in jobs]
 
-        self._acks = _Reports("report successes", ack, self._ack_answered, self._count_late)
-        self._failures = _Reports("report failures", fail, self._failure_answered, self._count_late)
-        self._releases = _Reports("give tasks back", release, self._release_answered, self._count_late)
-        self._snoozes = _Reports("snooze tasks", snooze, self._snooze_answered, self._count_late)
+        self._acks = _Reports("report successes", ack, self._ack_answered, standstill, self._count_late)
+        self._failures = _Reports("report failures", fail, self._failure_answered, standstill, self._count_late)
+        self._releases = _Reports("give tasks back", release, self._release_answered, standstill, self._count_late)
+        self._snoozes = _Reports("snooze tasks", snooze, self._snooze_answered, standstill, self._count_late)
 
     def put(self, job: Job, outcome: Outcome) -> None:
         if isinstance(outcome, Succeeded):
@@ -140,11 +145,11 @@ class Settler:
 class _Line(Generic[ReportT]):
     """The reports of one kind for one shard. It is there while it has any."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, standstill: Standstill) -> None:
         self.waiting: deque[tuple[Job, ReportT, int]] = deque()
         self.unanswered = 0  # those that wait, and those that are on their way
         self.alone = 0  # how many of the next go one by one, because together the server refused them
-        self.outage = Outage(what)
+        self.outage = Outage(what, standstill)
         self.is_late = False
 
 
@@ -159,11 +164,13 @@ class _Reports(Generic[ReportT, AnswerT]):
         what: str,
         send: Callable[[Sequence[Job], Sequence[ReportT]], Awaitable[list[AnswerT | Rejected]]],
         answered: Callable[[Job, ReportT, AnswerT | Rejected], None],
+        standstill: Standstill,
         late_changed: Callable[[], None],
     ) -> None:
         self._what = what
         self._send = send
         self._answered = answered
+        self._standstill = standstill
         self._late_changed = late_changed
         self._lines: dict[int | None, _Line[ReportT]] = {}  # by shard; None: of ids that no shard could have made
         self._calls = BackgroundCalls()
@@ -177,7 +184,8 @@ class _Reports(Generic[ReportT, AnswerT]):
         shard = shard_of_task(job.claim.task_id)
         line = self._lines.get(shard)
         if line is None:
-            line = self._lines[shard] = _Line(self._what if shard is None else f"{self._what} of shard {shard}")
+            what = self._what if shard is None else f"{self._what} of shard {shard}"
+            line = self._lines[shard] = _Line(what, self._standstill)
             self._calls.start(self._report(shard, line))
         line.waiting.append((job, report, size_bytes + _ITEM_BYTES))
         line.unanswered += 1
