@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.broker.checkpoints import Checkpointer
+from holdfast.broker.checkpoints import Checkpointer, Flushable
 from holdfast.broker.log.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
@@ -25,7 +25,7 @@ class Kept:
         self.is_alone = False
         self.applied_index = self.durable_base_index = self.flushes = 0
         self.has_room = True  # for the round with the new beginning of the log
-        self.state = self
+        self.state: Flushable = self
 
     def flush(self) -> None:
         self.flushes += 1
@@ -111,6 +111,20 @@ async def test_who_is_left_alone_keeps_nothing_for_others(node: Node) -> None:
     node.idle.is_alone = True
     await node.checkpointer.look()
     assert node.idle.durable_base_index == 1
+
+
+async def test_what_was_flushed_of_another_state_does_not_count(node: Node) -> None:
+    node.idle.is_alone = True
+    before, node.idle.state = node.idle.state, Kept(0)  # a snapshot came
+    await node.checkpointer.flush(node.idle)
+    assert node.idle.durable_base_index == 1
+    node.write(node.idle)
+    await node.checkpointer.flush(node.idle)
+    node.idle.state, node.idle.durable_base_index = before, 0  # and was taken back, with its place in the log
+    await node.checkpointer.look()
+    assert node.idle.durable_base_index == 0
+    await node.checkpointer.flush(node.idle)
+    assert node.idle.durable_base_index == 2
 
 
 async def test_a_shard_whose_log_begins_where_it_may_costs_a_comparison(

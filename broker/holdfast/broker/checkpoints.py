@@ -55,7 +55,8 @@ class Kept(Protocol):
 
 @dataclass(slots=True)
 class _Flushed:
-    index: int  # what is known to be durable in the state; at start nothing is
+    state: Flushable  # of no other one: a snapshot brings a state of its own, and the old one may come back
+    index: int  # what is known to be durable in it; at start nothing is
     at_s: float
 
 
@@ -169,8 +170,12 @@ class Checkpointer:
             await self.flush(replica)
 
     def forget(self, number: int) -> None:
-        """A snapshot took the place of a shard's state."""
+        """The state that a shard had is no longer there."""
         self._flushed.pop(number, None)
 
     def _of(self, replica: Kept) -> _Flushed:
-        return self._flushed.setdefault(replica.number, _Flushed(0, self._monotonic()))
+        """What is known of the state that the replica has at this moment: nothing, if it had another one before."""
+        flushed = self._flushed.get(replica.number)
+        if flushed is None or flushed.state is not replica.state:
+            flushed = self._flushed[replica.number] = _Flushed(replica.state, 0, self._monotonic())
+        return flushed
