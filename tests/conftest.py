@@ -1,6 +1,7 @@
 """For all tests: a machine that is busy must not make one of them fail, and what they start must start fast."""
 
 import os
+import signal
 import sys
 
 from hypothesis import settings
@@ -12,3 +13,7 @@ settings.load_profile("no_deadline")
 # compile all that it imports, which takes longer than the rest of its start.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell ignores SIGINT for what it runs in the background (`make test &`, `nohup make test`), and Python then leaves it
+# ignored, here and in every process that a test starts. Tests that press Ctrl-C would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)

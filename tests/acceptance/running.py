@@ -69,6 +69,17 @@ class Running:
             self._process.wait()
 
 
+def end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
+    """However the test ended: the process is gone after this, and had the time to end what it had started itself."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
 @contextmanager
 def running(command: list[str], directory: Path, output: Path, env: Mapping[str, str]) -> Iterator[Running]:
     process = Running(command, directory, output, env)

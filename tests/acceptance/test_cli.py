@@ -60,6 +60,7 @@ class Here:
         self._capsys = capsys
         self.out = ""
         self.err = ""
+        self._started: list[subprocess.Popen[str]] = []
 
     def run(self, *arguments: str) -> int:
         self._capsys.readouterr()
@@ -77,7 +78,17 @@ class Here:
         """As the executable."""
         command = [sys.executable, "-m", "holdfast.cli", *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.directory, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._started.append(
+            subprocess.Popen(command, cwd=self.directory, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        )
+        return self._started[-1]
+
+    def close(self) -> None:
+        """Leaves nothing running, whatever a test has come to."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
 
     def enqueue(self, *arguments: str) -> str:
         task_id: str = self.json("enqueue", *arguments)["task_id"]
@@ -97,19 +108,17 @@ class Here:
 @pytest.fixture
 def here(
     server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Here:
+) -> Iterator[Here]:
     monkeypatch.setenv("HOLDFAST_ADDRESS", server.address)
     (tmp_path / "tasks.py").write_text(TASKS)
-    return Here(tmp_path, capsys)
+    here = Here(tmp_path, capsys)
+    yield here
+    here.close()
 
 
 @pytest.fixture
-def worker(here: Here) -> Iterator[subprocess.Popen[str]]:
-    process = here.start("worker", "tasks:app", "-q", "sums:2", "-q", "slow", "-c", "4", "--name", "cli-worker")
-    yield process
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
+def worker(here: Here) -> subprocess.Popen[str]:
+    return here.start("worker", "tasks:app", "-q", "sums:2", "-q", "slow", "-c", "4", "--name", "cli-worker")
 
 
 def stop(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str, str]:

@@ -14,7 +14,7 @@ from examples.demo import __main__ as demo
 from examples.demo.record import Record, Verdict, judge
 from examples.demo.story import Story
 from holdfast.client import QueueStats
-from tests.acceptance.running import REPO, environment
+from tests.acceptance.running import REPO, end, environment
 from tests.integration.server import wait_until
 
 COMMAND = [sys.executable, "-m", "examples.demo"]
@@ -138,8 +138,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     finally:
-        process.kill()
-        process.wait()
+        end(process)
     assert list(directory.iterdir()) == []
     found = re.search(r"The server runs at 127\.0\.0\.1:(\d+)\.", output.read_text())
     assert found is not None

@@ -11,7 +11,7 @@ import pytest
 from examples.demo.record import Verdict
 from examples.demo_cluster import __main__ as demo
 from examples.demo_cluster.story import SHARDS, Account, Story
-from tests.acceptance.running import REPO, environment
+from tests.acceptance.running import REPO, end, environment
 from tests.integration.server import wait_until
 from tests.long import long_only
 
@@ -70,8 +70,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == demo.EXIT_INTERRUPTED
     finally:
-        process.kill()
-        process.wait()
+        end(process)
     assert list(directory.iterdir()) == []
 
 
