@@ -14,6 +14,6 @@ settings.load_profile("no_deadline")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A shell ignores SIGINT for what it runs in the background (`make test &`, `nohup make test`), and Python then leaves it
+# A shell ignores SIGINT for what it runs in the background (`make test &`, `nohup make test`), and Python leaves it
 # ignored, here and in every process that a test starts. Tests that press Ctrl-C would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)

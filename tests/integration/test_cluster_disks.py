@@ -160,6 +160,8 @@ def launch_damaged(cluster: Cluster, name: str, damaged: Path) -> None:
             client.hash_shard(0)  # reads all of every state
     assert node.wait_for_exit() == 1
     assert damaged.name in node.log_text
+    assert "Start this node with --rebuild" in node.log_text
+    assert "backup" not in node.log_text, "an older copy has forgotten what was acknowledged"
 
 
 def task_ids(client: Client) -> list[str]:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.data_dir import DataDir, DataDirError, DataDirFormatError, DataDirLockedError
+from holdfast.broker.data_dir import (
+    DataDir,
+    DataDirDamagedError,
+    DataDirError,
+    DataDirFormatError,
+    DataDirLockedError,
+)
 
 HOLD_UNTIL_STDIN_CLOSES = """
 import sys
@@ -101,7 +107,7 @@ def test_the_same_process_cannot_open_it_twice(tmp_path: Path) -> None:
 def test_another_format_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     DataDir.open(tmp_path).close()
     (tmp_path / "FORMAT").write_bytes(content)
-    with pytest.raises(DataDirFormatError, match=expected) as refused:
+    with pytest.raises((DataDirFormatError, DataDirDamagedError), match=expected) as refused:
         DataDir.open(tmp_path)
     assert "reads format 8" in str(refused.value)
     assert len(str(refused.value)) < 1000
@@ -115,7 +121,7 @@ def test_a_lost_identity_is_not_replaced(tmp_path: Path, content: bytes | None) 
     (tmp_path / "NODE_ID").unlink()
     if content is not None:
         (tmp_path / "NODE_ID").write_bytes(content)
-    with pytest.raises(DataDirFormatError, match="NODE_ID is (missing|damaged)"):
+    with pytest.raises(DataDirDamagedError, match="NODE_ID(, but it)? is (missing|damaged)"):
         DataDir.open(tmp_path)
 
 
@@ -186,7 +192,7 @@ def test_a_node_whose_log_is_gone_does_not_begin_anew(tmp_path: Path) -> None:
         data.check_log(is_empty=True)  # new
         data.note_log_begun()
         data.check_log(is_empty=False)
-        with pytest.raises(DataDirError, match="--rebuild"):
+        with pytest.raises(DataDirDamagedError, match="it was lost"):
             data.check_log(is_empty=True)
     with DataDir.open(tmp_path) as data, pytest.raises(DataDirError, match="not mounted"):
         data.check_log(is_empty=True)
@@ -198,3 +204,23 @@ def test_a_log_from_before_it_was_marked_is_marked(tmp_path: Path) -> None:
         data.check_log(is_empty=False)
         with pytest.raises(DataDirError):
             data.check_log(is_empty=True)
+
+
+def test_a_directory_that_stays_in_place_is_fine(tmp_path: Path) -> None:
+    with DataDir.open(tmp_path / "data") as data_dir:
+        data_dir.note_log_begun()
+        (data_dir.log_dir / "segment").write_bytes(b"x")
+        data_dir.check_in_place()
+
+
+@pytest.mark.parametrize("what", ["", "LOCK", "log", "state"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_what_is_deleted_or_replaced_is_noticed(tmp_path: Path, what: str, is_replaced: bool) -> None:
+    with DataDir.open(tmp_path / "data") as data_dir:
+        gone = data_dir.path / what
+        gone.rename(tmp_path / "elsewhere")  # so that nothing new gets its number
+        if is_replaced:
+            gone.touch() if what == "LOCK" else gone.mkdir()
+        expected = "was replaced by another one" if is_replaced else "is gone"
+        with pytest.raises(DataDirDamagedError, match=f"Expected {gone} to stay in place .* it {expected}"):
+            data_dir.check_in_place()

@@ -57,7 +57,7 @@ class Follower:
         self.is_full = False
         self.frames = 0
         guard = DiskGuard(self.disk.free_bytes, 0)
-        self.rounds = Rounds(self.log, Metrics(), run_blocking=self._sync, on_disk_full=lambda: None)
+        self.rounds = Rounds(self.log, Metrics(), run_blocking=self._sync, on_disk_full=guard.found_full)
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, self.kv, SHARD)
 

@@ -10,7 +10,8 @@
 Errors
     DataDirError               the directory cannot be used
     ├── DataDirLockedError     another process uses it
-    └── DataDirFormatError     its layout is not one this version reads, or is damaged
+    ├── DataDirFormatError     its layout is not one this version reads
+    └── DataDirDamagedError    something that belongs there is damaged or gone
 """
 
 import contextlib
@@ -51,7 +52,11 @@ class DataDirLockedError(DataDirError):
 
 
 class DataDirFormatError(DataDirError):
-    """The data directory's layout is not one this version reads, or is damaged."""
+    """The data directory's layout is not one this version reads."""
+
+
+class DataDirDamagedError(DataDirError):
+    """Something that belongs into the data directory is damaged or gone."""
 
 
 class DataDir:
@@ -63,6 +68,7 @@ class DataDir:
         self.log_dir = path / _LOG
         self.state_dir = path / _STATE
         self._lock_fd: int | None = lock_fd
+        self._in_place = {each: _identity(each) for each in (path, path / _LOCK, self.log_dir, self.state_dir)}
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -92,11 +98,22 @@ class DataDir:
         if not is_empty:
             self.note_log_begun()
         elif (self.path / _LOG_BEGUN).exists():
-            raise DataDirError(
+            raise DataDirDamagedError(
                 f"Expected the log of this node in {self.log_dir}, but there is nothing: it was lost, or its volume is "
-                "not mounted. Bring it back. A node of a cluster can get everything from its peers again: start it "
-                "with --rebuild."
+                "not mounted. If it is not lost, bring it back as it was."
             )
+
+    def check_in_place(self) -> None:
+        """Raises if the directory, or one of those in it, was deleted or replaced since it was opened: what is written
+        then goes to files that nobody finds again."""
+        for path, identity in self._in_place.items():
+            now = _identity(path)
+            if now != identity:
+                what = "is gone" if now is None else "was replaced by another one"
+                raise DataDirDamagedError(
+                    f"Expected {path} to stay in place while the node runs, but it {what}: nothing that is written "
+                    "from now on would be there at the next start."
+                )
 
     def close(self) -> None:
         """Let go of the lock. The LOCK file stays: removing it would let two processes lock two different files."""
@@ -111,6 +128,15 @@ class DataDir:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file or directory that has this name now; None if there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def set_aside(path: Path, stamp: str) -> Path | None:
@@ -196,7 +222,7 @@ def _check_format(path: Path) -> None:
     text = _read_small(path / _FORMAT)
     match = _FORMAT_TEXT.fullmatch(text)
     if match is None:
-        raise DataDirFormatError(
+        raise DataDirDamagedError(
             f"{path / _FORMAT} is damaged: it contains {text!r}. This version reads format {FORMAT_VERSION}."
         )
     version = int(match[1])
@@ -215,10 +241,10 @@ def _read_node_id(path: Path) -> str:
     try:
         text = _read_small(path / _NODE_ID)
     except FileNotFoundError:
-        raise DataDirFormatError(f"{path / _NODE_ID} is missing. Restore it from a backup of this directory.") from None
+        raise DataDirDamagedError(f"Expected this node's identity in {path / _NODE_ID}, but it is missing.") from None
     match = _NODE_ID_TEXT.fullmatch(text)
     if match is None:
-        raise DataDirFormatError(f"{path / _NODE_ID} is damaged: it contains {text!r} instead of 32 hex digits.")
+        raise DataDirDamagedError(f"{path / _NODE_ID} is damaged: it contains {text!r} instead of 32 hex digits.")
     return match[1].decode()
 
 

@@ -123,8 +123,7 @@ class Host:
                 if applied_index:
                     raise RecoveryError(
                         f"Expected the log to know shard {path.name}, of which the state has applied {applied_index} "
-                        "entries, but it does not: the log directory was lost or belongs to another node. Restore it "
-                        "from a backup, or rebuild this replica from its peers."
+                        "entries, but it does not: the log directory was lost or belongs to another node."
                     )
             directories.clean(None)
 

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.broker.config import BrokerConfig, ConfigError, load_config
-from holdfast.broker.data_dir import DataDirError, set_aside
-from holdfast.broker.log.errors import LogError
+from holdfast.broker.data_dir import DataDirDamagedError, DataDirError, set_aside
+from holdfast.broker.log.errors import LogDamagedError, LogError
 from holdfast.broker.node import Node
 from holdfast.broker.peers.tls import PeerTlsError
 from holdfast.broker.raft.node_journal import JournalError
 from holdfast.broker.recovery import RecoveryError
 from holdfast.broker.snapshots.directories import StateMissingError
-from holdfast.broker.state import StateError
+from holdfast.broker.state import StateDamagedError, StateError
 from holdfast.cluster.records import NewerFormatError
 from holdfast.cluster.store_nodes import RegistrationError
 from holdfast.serving.logs import get_logger, setup_logs
@@ -32,6 +32,14 @@ _REFUSALS = (
     DataDirError, LogError, JournalError, StateError, StateMissingError, RecoveryError, PortError, PeerTlsError,
     OpsServerError, RefusedError, RegistrationError, NewerFormatError,
 )  # fmt: skip
+
+# What the node has on its disk is not what it must have there.
+_DAMAGES = (DataDirDamagedError, LogDamagedError, StateDamagedError, StateMissingError, RecoveryError)
+_OF_A_GROUP = (
+    "Start this node with --rebuild: that keeps what is there aside, and the other nodes send it everything anew. "
+    "Never give it an older copy of its data: it forgets what it acknowledged since, and tasks could be lost."
+)
+_ALONE = "Bring the data directory back from a backup, or choose a new one."
 
 _log = get_logger(__name__)
 
@@ -74,7 +82,7 @@ def _run(
 
 def _set_aside(config: BrokerConfig, *, as_json: bool) -> None:
     """Makes room for a replica that is rebuilt from its peers."""
-    if len(config.nodes) < 2 and config.etcd_endpoints is None:
+    if _is_alone(config):
         raise DataDirError(
             "--rebuild gets everything from the other nodes, but the configuration names neither nodes nor etcd: "
             "nothing was changed."
@@ -92,7 +100,8 @@ async def _serve(config: BrokerConfig, *, banner: bool, as_json: bool) -> int:
     try:
         await node.start()
     except _REFUSALS as error:
-        return _refuse("CANNOT_START", f"holdfast cannot start: {error}", EXIT_FAILED, as_json=as_json)
+        message = f"holdfast cannot start: {error}{_way_out(error, config)}"
+        return _refuse("CANNOT_START", message, EXIT_FAILED, as_json=as_json)
     _log.info("configured", **config.describe())
     _log.info("serving", host=config.host, port=node.port, ops_port=node.ops_port, data_dir=str(config.data_dir))
     if banner:
@@ -102,9 +111,22 @@ async def _serve(config: BrokerConfig, *, banner: bool, as_json: bool) -> int:
         return EXIT_OK
     if isinstance(failure, _REFUSALS):
         _log.error("stopped_by_failure", error=str(failure))
-        return _refuse("STOPPED", f"holdfast stopped: {failure}", EXIT_FAILED, as_json=as_json)
+        message = f"holdfast stopped: {failure}{_way_out(failure, config)}"
+        return _refuse("STOPPED", message, EXIT_FAILED, as_json=as_json)
     _log.error("stopped_by_bug", error=type(failure).__name__, exc_info=failure)
     return EXIT_FAILED
+
+
+def _is_alone(config: BrokerConfig) -> bool:
+    return len(config.nodes) < 2 and config.etcd_endpoints is None
+
+
+def _way_out(error: BaseException, config: BrokerConfig) -> str:
+    """What to do about damaged or lost data. A node of a group has promised others what it has."""
+    if not isinstance(error, _DAMAGES):
+        return ""
+    text = str(error)
+    return ("" if text.endswith(".") else ".") + " " + (_ALONE if _is_alone(config) else _OF_A_GROUP)
 
 
 def _refuse(reason: str, message: str, exit_code: int, *, as_json: bool) -> int:

@@ -17,6 +17,7 @@ from holdfast.broker.clock import SystemTime
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.disk_guard import DiskGuard, free_bytes
+from holdfast.broker.disk_watch import WatchedThread, end_in_time
 from holdfast.broker.hosting import Host
 from holdfast.broker.leaderless import Leaderless
 from holdfast.broker.log.disk import RealDisk
@@ -120,9 +121,10 @@ class Node:
         self._webhooks = Webhooks(metrics.webhooks_failed.inc)
         self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
         self._log_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-log"))
+        self._log_syncs = WatchedThread(self._log_thread)
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
         self._rounds = Rounds(
-            self._node_log, metrics, run_blocking=_runner(self._log_thread), on_disk_full=self._guard.found_full
+            self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full
         )
         self._rounds.on_first_sync = self._data_dir.note_log_begun
         self._host = Host(
@@ -272,6 +274,7 @@ class Node:
         stop_asked.cancel()
         failure = failure_of(self._tasks)
         if failure is not None:
+            end_in_time(failure)
             await self._abandon()
             return failure
         return await self._stop()
@@ -348,11 +351,13 @@ class Node:
     # --- what is shown ----------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Looks at disk and clock, once a second, and keeps the gauges."""
+        """Looks at disk and clock, once a second, and keeps the gauges. What it raises stops the node."""
         jumped: set[int] = set()
         leaderless = Leaderless()
         refusing = self._guard.refusing
         while True:
+            self._data_dir.check_in_place()
+            self._log_syncs.check()
             if self._guard.look():
                 for shard in self._host.shards:
                     shard.serve_all_waiters()

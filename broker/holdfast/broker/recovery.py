@@ -24,13 +24,11 @@ def _check_together(journal: NodeJournal, log: NodeLog, shard: int, applied_inde
     if journal.last_index < applied_index:
         raise RecoveryError(
             f"Expected the log of shard {shard} to reach entry {applied_index}, which the state has applied, but it "
-            f"ends at {journal.last_index}: synced entries were lost. Rebuild this replica from its peers, or restore "
-            "the data directory from a backup."
+            f"ends at {journal.last_index}: synced entries were lost."
         )
     first = log.first_index(shard)
     if applied_index < journal.base_index or (journal.last_index > applied_index and first > applied_index + 1):
         raise RecoveryError(
             f"Expected the log of shard {shard} to begin at entry {applied_index + 1} or before, but it begins at "
-            f"{max(first, journal.base_index + 1)}: the state is older than the log. Rebuild this replica from its "
-            "peers, or restore the data directory from a backup."
+            f"{max(first, journal.base_index + 1)}: the state is older than the log."
         )

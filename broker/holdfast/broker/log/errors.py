@@ -34,8 +34,7 @@ class LogDamagedError(LogError):
     def __init__(self, file: str, offset: int, reason: str) -> None:
         super().__init__(
             f"Expected to read the log to its end, but {file} is damaged at byte {offset}: {reason}. Nothing was "
-            "changed on disk. Check the disk. A node of a cluster gets everything from its peers again: start it with "
-            "--rebuild, which keeps the damaged data aside. A node alone needs a backup of its data directory."
+            "changed on disk. Check the disk."
         )
         self.file = file
         self.offset = offset

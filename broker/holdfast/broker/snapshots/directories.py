@@ -150,8 +150,7 @@ class StateDirectories:
         """
         if current is not None and self.state(current).name not in self.states():
             raise StateMissingError(
-                f"Expected the state in {self.state(current)}, which the log names, but it is not there. "
-                "Rebuild this replica from its peers, or restore the data directory from a backup."
+                f"Expected the state in {self.state(current)}, which the log names, but it is not there."
             )
         transfers = self.transfers()
         resumable = transfers[-1] if transfers else None

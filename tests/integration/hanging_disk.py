@@ -1,0 +1,46 @@
+"""A server on a disk that ceases to answer: `python -m tests.integration.hanging_disk DIRECTORY WHAT …`, with the
+arguments of `holdfast` behind. From when DIRECTORY/broken is there on, WHAT hangs for ever: `sync`, that of the log; or
+`flush`, that of the state, and then the next sync of the log fails. Bounds that are long in earnest are short."""
+
+import errno
+import os
+import sys
+import threading
+from pathlib import Path
+
+from holdfast.broker import disk_watch
+from holdfast.broker.log.disk import RealDisk
+from holdfast.broker.state import RocksState
+from holdfast.cli.main import main
+
+
+def _hang() -> None:
+    threading.Event().wait()
+
+
+def _break(directory: Path, what: str) -> None:
+    broken, hangs = directory / "broken", threading.Event()
+    sync, flush = RealDisk.fdatasync, RocksState._flush
+
+    def broken_sync(disk: RealDisk, handle: int) -> None:
+        if what == "sync" and broken.exists():
+            _hang()
+        if hangs.is_set():
+            with disk._must_not_fail("fdatasync", "the log"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(disk, handle)
+
+    def broken_flush(state: RocksState) -> None:
+        if what == "flush" and broken.exists():
+            hangs.set()
+            _hang()
+        flush(state)
+
+    setattr(RealDisk, "fdatasync", broken_sync)  # noqa: B010 - as mypy sees it, a method is for ever
+    setattr(RocksState, "_flush", broken_flush)  # noqa: B010
+    disk_watch.SYNC_SECONDS_MAX = disk_watch.END_SECONDS_MAX = 1.0
+
+
+if __name__ == "__main__":
+    _break(Path(sys.argv[1]), sys.argv[2])
+    sys.exit(main(sys.argv[3:]))
