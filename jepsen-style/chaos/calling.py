@@ -1,6 +1,7 @@
 """One caller of the cluster: sends through the public client and writes down each attempt and what became of it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -68,6 +69,7 @@ class Caller:
         """Sends a batch; `items` are its invoke lines without time and process. Returns ok, fail or info per item."""
         for item in items:
             self._write(item, INVOKE)
+        invoked_s = time.monotonic()
         try:
             outcomes = await call(self._open())
         except HoldfastError as error:
@@ -77,7 +79,7 @@ class Caller:
             await self._after(error)
             return [kind] * len(items)
         self._failed = 0
-        kinds = [self._complete(item, outcome) for item, outcome in zip(items, outcomes, strict=True)]
+        kinds = [self._complete(item, outcome, invoked_s) for item, outcome in zip(items, outcomes, strict=True)]
         if INFO in kinds:
             self._retire()
         return kinds
@@ -88,6 +90,7 @@ class Caller:
         """Claims; None if there was no answer, and then the same claim request id may be sent again."""
         assert item.f == CLAIM
         self._write(item, INVOKE)
+        invoked_s = time.monotonic()
         try:
             claims = await call(self._open())
         except HoldfastError as error:
@@ -99,19 +102,19 @@ class Caller:
         for claim in claims:
             self._write(
                 item, OK, queue=claim.queue, task=claim.task_id, token=claim.token, value=value_of(claim),
-                lease_ms=claim.lease_ms, attempt=claim.attempt, nth=claim.claims, made_ms=claim.enqueued_at_ms,
-                limit_key=claim.limit_key, tenant=claim.tenant,
+                lease_ms=_lease_ms(claim, invoked_s), attempt=claim.attempt, nth=claim.claims,
+                made_ms=claim.enqueued_at_ms, limit_key=claim.limit_key, tenant=claim.tenant,
             )  # fmt: skip
         if not claims:
             self._write(item, OK)
         return claims
 
-    def _complete(self, item: Event, outcome: object) -> str:
+    def _complete(self, item: Event, outcome: object, invoked_s: float) -> str:
         if isinstance(outcome, Rejected):
             kind = outcome_of(outcome)
             self._write(item, kind, err=error_text(outcome))
             return kind
-        self._write(item, OK, **_told(outcome))
+        self._write(item, OK, **_told(outcome, invoked_s))
         return OK
 
     def _write(self, item: Event, kind: str, **changes: object) -> None:
@@ -155,13 +158,18 @@ class Caller:
             self._client = None
 
 
-def _told(outcome: object) -> dict[str, object]:
+def _lease_ms(told: ClaimedTask | Extended, invoked_s: float) -> int:
+    """How long the lease holds, counted from the invoke, as the client was told."""
+    return max(0, int((told.lease_ends_s - invoked_s) * 1000))
+
+
+def _told(outcome: object, invoked_s: float) -> dict[str, object]:
     """What an answer says beyond yes."""
     match outcome:
         case Accepted():
             return {"task": outcome.task_id, "duplicate": outcome.duplicate}
         case Extended():
-            return {"lease_ms": outcome.lease_ms}
+            return {"lease_ms": _lease_ms(outcome, invoked_s)}
         case Cancelled():
             return {"state": outcome.state.value}
         case TaskInfo():

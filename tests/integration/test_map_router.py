@@ -4,12 +4,25 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
-from holdfast.client import Accepted, Client, ClusterShard, HoldfastError, MoveWish, NewTask, Overloaded
+from holdfast.client import (
+    Accepted,
+    ClaimedTask,
+    Client,
+    ClusterShard,
+    HoldfastError,
+    MoveWish,
+    NewTask,
+    Overloaded,
+    TaskState,
+)
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.acceptance.apps import chores
+from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.cluster import HOST, free_ports
 from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call
 from tests.integration.map_cluster import MapCluster, RouterProcess, apply_plan, until
@@ -164,6 +177,48 @@ def test_a_worker_gets_every_task_of_all_shards(cluster: MapCluster) -> None:
         assert sorted(claimed) == sorted(accepted)
         assert [client.queue_stats(queue).succeeded_total for queue in queues] == list(sizes)
     cluster.check_hashes()
+
+
+def test_a_worker_that_was_idle_for_longer_than_its_lease_runs_what_it_claims(
+    cluster: MapCluster, tmp_path: Path
+) -> None:
+    """Its queues are on several shards, so that the router waits for it and then claims: the wait is no part of the
+    lease, nor of the task's timeout."""
+    lease_s = 2.0
+    queues = queues_of_all_shards("idle", SHARDS)
+    worker = WorkerProcess(tmp_path / "worker", cluster.address, queues, lease=lease_s)
+    with closing(worker.start()), chores.make_app(cluster.address) as app:
+        until(lambda: any(map(_calls, cluster.routers)), "the worker to wait")
+        time.sleep(lease_s + 0.5)  # longer than the lease: that is what this is about
+        handle = app.tasks["work"].options(queue=queues[1], timeout=lease_s, max_attempts=1).enqueue(0.01)
+        assert handle.result(timeout=DEADLINE_S) == worker.pid
+        info = handle.info()
+        assert (info.state, info.claims, info.failures) == (TaskState.SUCCEEDED, 1, 0)
+        assert len(worker.journal("begin", handle.id)) == 1
+        report = worker.stop()
+    assert (report.succeeded, report.lost) == (1, 0)
+
+
+def test_what_a_call_waited_before_its_leader_changed_is_no_part_of_the_lease(cluster: MapCluster) -> None:
+    lease_s, waits_s = 20.0, 2.0
+    [queue, *_] = queues_of_all_shards("changed", SHARDS)
+    claims: list[ClaimedTask] = []
+
+    def reserve() -> None:
+        with Client(cluster.address, timeout_s=DEADLINE_S) as waiting:
+            claims.extend(waiting.reserve([queue], worker="w", wait_ms=30_000, lease_ms=int(lease_s * 1000)))
+
+    worker = threading.Thread(target=reserve)
+    with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+        worker.start()
+        until(lambda: any(map(_calls, cluster.routers)), "the worker to wait")
+        time.sleep(waits_s)
+        transfer(cluster, 0)
+        began_s = time.monotonic()
+        client.enqueue(NewTask(queue, "t"))
+        worker.join()
+    [claim] = claims
+    assert began_s - waits_s / 2 < claim.lease_ends_s - lease_s < time.monotonic()
 
 
 def test_a_worker_that_vanishes_while_it_waits_takes_no_task_along(cluster: MapCluster) -> None:

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.client import AsyncClient, ClaimedTask, InvalidArgument, Rejected, TaskState
+from holdfast.client import AsyncClient, Extended, InvalidArgument, Rejected, TaskState
 from holdfast.client.worker import claiming, deadlines, heartbeats, session, settling
-from holdfast.client.worker.jobs import Job, Outcome, Succeeded, new_job
+from holdfast.client.worker.jobs import Job, Outcome, Succeeded
 from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
 from holdfast.client.worker.stopping import StopRequest
 from holdfast.routing.task_ids import shard_of_task
@@ -401,19 +401,16 @@ def _ends_nothing(job: Job) -> None:
     pass
 
 
-def _knows_no_timeouts(job: Job, lease_ms: int, lease_ends_s: float) -> None:
-    job.lease_ends_s, job.extend_at_s = lease_ends_s, lease_ends_s - lease_ms / 1000 * 2 / 3
+def _knows_no_timeouts(job: Job, extended: Extended) -> None:
+    job.lease_ends_s, job.extend_at_s = extended.lease_ends_s, extended.lease_ends_s - extended.lease_ms / 1000 * 2 / 3
 
 
 def _is_patient(self: heartbeats.Heartbeats, job: Job) -> None:
     pass
 
 
-def _counts_from_the_question(claim: ClaimedTask, lease_ms: int, asked_ms: int) -> Job:
-    job = new_job(claim, lease_ms, asked_ms)
-    asked_s = claim.lease_ends_s - claim.lease_ms / 1000
-    job.deadline_s = None if claim.timeout_ms is None else asked_s + claim.timeout_ms / 1000
-    return job
+def _tells_no_wait(self: SimBroker, arrived_s: float) -> float:
+    return 0.0
 
 
 @pytest.mark.parametrize(
@@ -422,7 +419,7 @@ def _counts_from_the_question(claim: ClaimedTask, lease_ms: int, asked_ms: int) 
         (deadlines, "time_out", _ends_nothing, True, LEASE_S),
         (heartbeats, "note_extended", _knows_no_timeouts, False, LEASE_S),
         (heartbeats.Heartbeats, "added", _is_patient, False, 30.0),
-        (session, "new_job", _counts_from_the_question, True, LEASE_S),
+        (SimBroker, "waited_s", _tells_no_wait, True, LEASE_S),
         (session, "timeout_of", lambda job: Succeeded(), True, LEASE_S),
     ],
 )

@@ -196,7 +196,7 @@ class SimBroker:
     def _claim_message(self, task_id: str, sent_s: float, arrived_s: float) -> ClaimedTask:
         task = self.tasks[task_id]
         told_ms = None if task.timeout_s is None or not task.timeout_is_told else round(task.timeout_s * 1000)
-        lease_ms = max(0, _lease_ms(task.expiry_s - arrived_s))
+        lease_ms = max(0, _lease_ms(task.expiry_s - self.now_s()))
         return ClaimedTask(
             task_id=task_id,
             token=task.token,
@@ -206,7 +206,7 @@ class SimBroker:
             claims=task.claims,
             timeout_ms=told_ms,
             lease_ms=lease_ms,
-            lease_ends_s=sent_s + lease_ms / 1000,
+            lease_ends_s=sent_s + self.waited_s(arrived_s) + lease_ms / 1000,
         )
 
     def _is_silent(self, task_id: str) -> bool:
@@ -216,6 +216,10 @@ class SimBroker:
         if any(self._is_silent(item.claim.task_id) for item in items):
             await asyncio.sleep(timeout_s)
             raise DeadlineExceeded("sim", timeout_s)
+
+    def waited_s(self, arrived_s: float) -> float:
+        """What the answer says of how long the call has been waiting."""
+        return self.now_s() - arrived_s
 
     def _is_current(self, task_id: str, token: int) -> bool:
         task = self.tasks[task_id]
@@ -231,7 +235,9 @@ class SimBroker:
                 if self._is_current(task.task_id, item.claim.token):
                     self._set_expiry(task, item.lease_ms)
                     lease_ms = _lease_ms(task.expiry_s - self.now_s())
-                    answers.append(Extended(lease_ms, sent_s + lease_ms / 1000, task.cancel_requested))
+                    is_cut = task.expiry_s < self.now_s() + item.lease_ms / 1000
+                    ends_s = sent_s + lease_ms / 1000
+                    answers.append(Extended(lease_ms, ends_s, task.cancel_requested, ends_attempt=is_cut))
                 else:
                     answers.append(StaleToken("", reason="STALE_TOKEN"))
             return answers

@@ -284,6 +284,16 @@ async def test_fail(server: ScriptedServer, client: AsyncClient) -> None:
     assert not server.requests["Fail"][1].items[1].HasField("retry_delay_ms")
 
 
+async def test_a_lease_is_counted_from_when_the_claim_was_made(server: ScriptedServer, client: AsyncClient) -> None:
+    """However long the call waited before that, at a broker or at a router."""
+    claim = pb.Claim(task_id="id-1", lease_ms=5_000)
+    server.on("Reserve", pb.ReserveResponse(claims=[claim], waited_ms=8_000, routed_ms=20_000))
+    before_s = time.monotonic()
+    [task] = await client.reserve(["q"])
+    assert before_s + 28 <= task.lease_ends_s - 5 <= time.monotonic() + 28
+    assert task.lease_ms == 5_000
+
+
 async def test_extend(server: ScriptedServer, client: AsyncClient) -> None:
     extended = pb.Extended(lease_ms=2_000, cancel_requested=True, draining=True)
     server.on("Extend", pb.ExtendResponse(outcomes=[pb.ExtendOutcome(extended=extended)]))
@@ -293,6 +303,15 @@ async def test_extend(server: ScriptedServer, client: AsyncClient) -> None:
     assert before_s <= outcome.lease_ends_s - 2 <= time.monotonic()
     assert await client.extend_many([Extension(CLAIM, 5_000)])
     assert [request.items[0].lease_ms for request in server.requests["Extend"]] == [2_000, 5_000]
+
+
+async def test_an_extension_is_counted_from_when_it_was_made(server: ScriptedServer, client: AsyncClient) -> None:
+    extended = pb.Extended(lease_ms=2_000, waited_ms=300, ends_attempt=True)
+    server.on("Extend", pb.ExtendResponse(outcomes=[pb.ExtendOutcome(extended=extended)], routed_ms=4_000))
+    before_s = time.monotonic()
+    outcome = await client.extend(CLAIM, 5_000)
+    assert before_s + 4.3 <= outcome.lease_ends_s - 2 <= time.monotonic() + 4.3
+    assert (outcome.lease_ms, outcome.ends_attempt) == (2_000, True)
 
 
 async def test_release(server: ScriptedServer, client: AsyncClient) -> None:

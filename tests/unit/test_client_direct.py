@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from holdfast.client import (
     Client,
     ClientClosed,
     ConnectionFailed,
+    Extended,
     Extension,
     Failure,
     InvalidArgument,
@@ -133,6 +135,28 @@ async def test_claims_of_different_shards_settle_in_one_batch(cluster: Cluster, 
     assert [item.claim.token for item in at_1.items] == [11, 13]
     [at_0] = cluster.leaders[0].requests["Ack"]
     assert at_0.items[0].result == b"result"
+
+
+async def test_each_part_of_an_extension_is_counted_from_its_own_sending(cluster: Cluster, client: AsyncClient) -> None:
+    """One leader takes long to say that another one leads: what the shard gives then is counted from there."""
+    pause_s = 0.3
+    moved_s = 0.0
+
+    def late(_request: pb.ExtendRequest) -> Refusal:
+        nonlocal moved_s
+        time.sleep(pause_s)
+        moved_s = time.monotonic()
+        return Refusal(Code.UNAVAILABLE, "OVERLOADED", retry_after_ms=1)
+
+    answer = pb.ExtendResponse(outcomes=[pb.ExtendOutcome(extended=pb.Extended(lease_ms=5_000, waited_ms=100))])
+    cluster.leaders[0].on("Extend", answer)
+    cluster.leaders[1].on("Extend", late, answer)
+    began_s = time.monotonic()
+    first, second = await client.extend_many([Extension(ClaimRef(task_id(shard), 1), 5_000) for shard in (0, 1)])
+    assert isinstance(first, Extended)
+    assert isinstance(second, Extended)
+    assert began_s <= first.lease_ends_s - 5.1 <= moved_s
+    assert moved_s - 0.001 <= second.lease_ends_s - 5.1 <= time.monotonic()
 
 
 async def test_every_call_on_tasks_goes_by_their_ids(cluster: Cluster, client: AsyncClient) -> None:

@@ -148,6 +148,18 @@ async def test_shards_take_turns(cluster: Cluster, client: AsyncClient) -> None:
     assert second > 2
 
 
+async def test_a_lease_is_counted_from_the_claim_after_the_wait(cluster: Cluster, client: AsyncClient) -> None:
+    _, second = shelves(cluster, (), ())
+    call = asyncio.create_task(client.reserve([AT_0], wait_ms=20_000))
+    async with asyncio.timeout(5):
+        while cluster.sent("AwaitTasks") != [0, 1, 1]:
+            await asyncio.sleep(0.005)
+    ready_s = time.monotonic()
+    second.put(9)
+    [task] = await call
+    assert ready_s <= task.lease_ends_s - 5 <= time.monotonic()
+
+
 async def test_a_wait_ends_when_any_shard_has_a_task(cluster: Cluster, client: AsyncClient) -> None:
     _, second = shelves(cluster, (), ())
     call = asyncio.create_task(client.reserve([AT_0], wait_ms=20_000, claim_request_id="mine", worker="w"))

@@ -93,7 +93,8 @@ async def test_one_shard_is_asked_with_the_callers_own_bytes() -> None:
         stage.table.at_home("q", 1)
         stage.brokers[1].on["Reserve"] = answer = random_bytes(500)
         data = pb.ReserveRequest(queues=["q"], max_tasks=1, lease_ms=5000, wait_ms=900).SerializeToString() + UNKNOWN
-        assert await stage.raw("Reserve", data) == answer
+        answered = await stage.raw("Reserve", data)
+        assert answered[: len(answer)] == answer  # how long the router had the call may follow
         assert [call.data for call in stage.brokers[1].calls] == [data]
 
 

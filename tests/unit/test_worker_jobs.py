@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import ClaimedTask, GiveUp, NotJson, RetryAfter
+from holdfast.client import ClaimedTask, Extended, GiveUp, NotJson, RetryAfter
 from holdfast.client._options import Retry
 from holdfast.client.context import RetryAt, Snooze
 from holdfast.client.worker.jobs import (
@@ -190,34 +190,36 @@ def test_what_is_not_to_be_tried_again_is_listed_by_the_name_that_is_reported() 
 # --- deadlines ------------------------------------------------------------------------------------------------
 
 
-def claim(timeout_ms: int | None, lease_ms: int, sent_s: float = 100.0) -> ClaimedTask:
+def claim(timeout_ms: int | None, lease_ms: int, answered_s: float) -> ClaimedTask:
     return ClaimedTask(
         task_id="1", token=1, queue="q", type="t", timeout_ms=timeout_ms, lease_ms=lease_ms,
-        lease_ends_s=sent_s + lease_ms / 1000,
+        lease_ends_s=answered_s + lease_ms / 1000,
     )  # fmt: skip
 
 
-def job(timeout_ms: int | None, lease_ms: int = 30_000) -> Job:
-    return new_job(claim(timeout_ms, lease_ms), 30_000, asked_ms=30_000)
+def job(timeout_ms: int | None, lease_ms: int = 30_000, answered_s: float = 100.0) -> Job:
+    return new_job(claim(timeout_ms, lease_ms, answered_s), 30_000, asked_ms=30_000)
 
 
 @pytest.mark.parametrize(
-    ("timeout_ms", "granted_ms", "deadline_s", "extend_at_s"),
+    ("timeout_ms", "left_ms", "answered_s", "deadline_s", "extend_at_s"),
     [
-        (None, 30_000, None, 110.0),
-        (90_000, 30_000, 190.0, 110.0),
-        (30_000, 30_000, 130.0, 110.0),
-        (6_000, 6_000, 106.0, 110.0),  # no heartbeat can extend it
-        # The answer waited 20 s for a task, and the lease is told from when it was asked for.
-        (6_000, 26_000, 126.0, 130.0),
-        (90_000, 50_000, 210.0, 130.0),
-        (None, 50_000, None, 130.0),
+        (None, 30_000, 100.0, None, 110.0),
+        (90_000, 30_000, 100.0, 190.0, 110.0),
+        (30_000, 30_000, 100.0, 130.0, 110.0),
+        (6_000, 6_000, 100.0, 106.0, 110.0),  # no heartbeat can extend it
+        # The answer waited 20 s for a task, or for a leader.
+        (6_000, 6_000, 120.0, 126.0, 130.0),
+        (90_000, 30_000, 120.0, 210.0, 130.0),
+        (None, 30_000, 120.0, None, 130.0),
+        # It was claimed 15 s before the answer that arrived: the first one was lost.
+        (90_000, 15_000, 115.0, 190.0, 120.0),
     ],
 )
 def test_a_deadline_is_counted_from_when_the_task_was_claimed(
-    timeout_ms: int | None, granted_ms: int, deadline_s: float | None, extend_at_s: float
+    timeout_ms: int | None, left_ms: int, answered_s: float, deadline_s: float | None, extend_at_s: float
 ) -> None:
-    made = job(timeout_ms, granted_ms)
+    made = job(timeout_ms, left_ms, answered_s)
     assert made.deadline_s == (None if deadline_s is None else pytest.approx(deadline_s))
     assert made.extend_at_s == pytest.approx(extend_at_s)
 
@@ -225,16 +227,22 @@ def test_a_deadline_is_counted_from_when_the_task_was_claimed(
 def test_a_lease_that_is_extended_as_asked_for_tells_nothing_of_a_deadline() -> None:
     for timeout_ms, deadline_s in ((None, None), (90_000, 190.0)):
         extended = job(timeout_ms)
-        note_extended(extended, 30_000, 140.0)
+        note_extended(extended, Extended(30_000, 140.0))
         assert (extended.lease_ends_s, extended.extend_at_s, extended.deadline_s) == (140.0, 120.0, deadline_s)
+
+
+def test_a_lease_that_a_step_of_shard_time_has_shortened_is_extended_sooner() -> None:
+    shortened = job(None)
+    note_extended(shortened, Extended(6_000, 116.0))
+    assert (shortened.lease_ends_s, shortened.extend_at_s, shortened.deadline_s) == (116.0, 112.0, None)
 
 
 def test_a_lease_that_is_extended_by_less_ends_with_the_attempt() -> None:
     unknown = job(None)
-    note_extended(unknown, 5_000, 115.0)
+    note_extended(unknown, Extended(5_000, 115.0, ends_attempt=True))
     assert (unknown.lease_ends_s, unknown.deadline_s, unknown.extend_at_s) == (115.0, 115.0, 120.0)
     known = job(45_000)
-    note_extended(known, 15_000, 144.8)
+    note_extended(known, Extended(15_000, 144.8, ends_attempt=True))
     assert (known.lease_ends_s, known.deadline_s) == (145.0, 145.0), "the call took 0.2 s, and that is not lost"
 
 

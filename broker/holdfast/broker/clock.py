@@ -160,6 +160,10 @@ class ShardClock:
         self._watch_gap(believed_ms - self._now_ms)
         return int(self._now_ms)
 
+    def monotonic_ms(self) -> float:
+        """For how long something takes: shard time may be stepped meanwhile."""
+        return self._source.monotonic_ms()
+
     def step_wanted_ms(self) -> int | None:
         """Where shard time should be moved by an entry of its own, if it should."""
         self.now_ms()

@@ -40,6 +40,7 @@ def wire_state(state: int) -> "pb.TaskState":
 
 
 def fill_claim(message: pb.Claim, claim: Claimed, envelope: bytes, now_ms: int) -> None:
+    """`now_ms`: when the answer is made."""
     message.task_id = format_task_id(claim.task_id)
     message.token = claim.token
     message.task.ParseFromString(envelope)

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from holdfast.broker import views
 from holdfast.broker.answering import Answering, in_order, succeeded
+from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.dead_letter_service import DeadLetterService
 from holdfast.broker.decisions import fail_verdict, merge
@@ -56,6 +57,22 @@ from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 OUTBOX_TASKS_MAX = 10_000  # on their way to one shard
 
 Valid = TypeVar("Valid")
+
+
+class _Call:
+    """A call whose answer tells of leases: what is left of them then, and how long the call had waited by then. Both of
+    one moment, so that they are true together, however shard time was moved before it."""
+
+    def __init__(self, clock: ShardClock) -> None:
+        self._clock = clock
+        self._received_ms = clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        """Shard time."""
+        return self._clock.now_ms()
+
+    def waited_ms(self) -> int:
+        return int(self._clock.monotonic_ms() - self._received_ms)
 
 
 class Service:
@@ -184,11 +201,13 @@ class Service:
 
     async def reserve(self, request: pb.ReserveRequest) -> pb.ReserveResponse:
         wanted = self._validator.reserve(request)
-        now_ms = self._shard.now_ms()  # the worker counts its lease from when it asked, however long it waited
-        with self._shard.stats.worker_asks(wanted.worker, wanted.queues, now_ms):
+        call = _Call(self._shard.leader_clock())
+        with self._shard.stats.worker_asks(wanted.worker, wanted.queues, call.now_ms()):
             claims = await self._shard.reserve(wanted)
         envelopes = views.read_envelopes(self._shard.kv, [claim.task_id for claim in claims])
-        response = pb.ReserveResponse()
+        waited_ms, now_ms = call.waited_ms(), call.now_ms()
+        # Without claims the answer stays empty.
+        response = pb.ReserveResponse(waited_ms=waited_ms) if claims else pb.ReserveResponse()
         for claim, envelope in zip(claims, envelopes, strict=True):
             if envelope is not None:
                 fill_claim(response.claims.add(), claim, envelope, now_ms)
@@ -295,15 +314,21 @@ class Service:
 
     async def extend(self, request: pb.ExtendRequest) -> pb.ExtendResponse:
         self._validator.batch(len(request.items), "items")
-        now_ms = self._shard.now_ms()
+        call = _Call(self._shard.leader_clock())
+        now_ms = call.now_ms()
         items, refused = self._answering.validate(request.items, "items", lambda item: self._extend_item(item, now_ms))
         self._heard_of(items)
         outcomes = await self._submit(Extend(now_ms, items), items)
+        waited_ms, now_ms = call.waited_ms(), call.now_ms()
+        asked = iter(items)
         response = pb.ExtendResponse()
         for at, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
-            if isinstance(outcome, Extended):
+            item = None if at in refused else next(asked)
+            if isinstance(outcome, Extended) and item is not None:
                 answer.extended.lease_ms = max(0, outcome.expiry_ms - now_ms)
+                answer.extended.waited_ms = waited_ms
+                answer.extended.ends_attempt = outcome.expiry_ms < item.expiry_ms
                 answer.extended.cancel_requested = outcome.cancel_requested
                 answer.extended.draining = self._shard.is_draining
             else:

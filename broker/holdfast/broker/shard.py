@@ -219,7 +219,11 @@ class Shard:
 
     def now_ms(self) -> int:
         """Shard time; only the leader knows it."""
-        return self._leads().clock.now_ms()
+        return self.leader_clock().now_ms()
+
+    def leader_clock(self) -> ShardClock:
+        """For a call that needs it until its end: it runs on if the leadership ends before."""
+        return self._leads().clock
 
     async def submit(self, entry: Entry) -> list[Outcome]:
         """Proposes an entry and waits for its outcomes: they come once it is durable on a majority and applied."""

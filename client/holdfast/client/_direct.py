@@ -22,6 +22,7 @@ from holdfast.client._topology import TopologyCache
 from holdfast.client.errors import STALE_MAP, HoldfastError, Rejected, UnexpectedAnswer, rejected
 from holdfast.proto.v1 import schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.leases import count_from
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
@@ -205,16 +206,19 @@ class Direct:
         for error in errors:
             self._topology.doubt_after(error)
         response = method.response()
+        good = [reply for reply in replies.values() if isinstance(reply, Reply)]
+        sent_s = min((reply.sent_s for reply in good), default=time.monotonic())
+        for reply in good:
+            if isinstance(reply.message, pb.ExtendResponse):
+                count_from(reply.message, int((reply.sent_s - sent_s) * 1000))
         joined = [
             (positions, _outcomes(method.response, replies[shard], positions)) for shard, positions in parts.items()
         ]
         cast(Any, response).outcomes.extend(join(joined, len(keys)))
-        good = [reply for reply in replies.values() if isinstance(reply, Reply)]
         if isinstance(response, pb.EnqueueResponse):
             for reply in good:
                 response.generations.update(cast(Any, reply.message).generations)
-        # Leases count from when the first part was sent: rather too short than too long.
-        return Reply(response, min((reply.sent_s for reply in good), default=time.monotonic()))
+        return Reply(response, sent_s)
 
 
 def _queues(request: Any) -> Iterable[str]:

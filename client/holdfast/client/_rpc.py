@@ -294,6 +294,7 @@ class Connection:
             try:
                 if leaders.is_direct and leaders.several and not server.is_connected:
                     await self._connect(server, timeout_s)
+                    sent_s = time.monotonic()
                 if leaders.several:
                     answer = await self._send_watched(
                         server, method.path, data, timeout_s, metadata, attempts.wait_s, leaders, shard,

@@ -422,6 +422,7 @@ def fail_outcomes(response: pb.FailResponse, asked: int) -> list[Failed | Reject
 
 
 def extend_outcomes(response: pb.ExtendResponse, asked: int, sent_s: float) -> list[Extended | Rejected]:
+    sent_s += response.routed_ms / 1000
     return read_each(response.outcomes, asked, "extended", lambda outcome: _extended(outcome.extended, sent_s=sent_s))
 
 
@@ -447,7 +448,8 @@ def wait_outcomes(response: pb.WaitTasksResponse, asked: int) -> list[tuple[Task
 
 
 def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> list[ClaimedTask]:
-    return [_claimed(claim, sent_s) for claim in response.claims]
+    answered_s = sent_s + (response.waited_ms + response.routed_ms) / 1000
+    return [_claimed(claim, answered_s) for claim in response.claims]
 
 
 def task_info(response: pb.GetTaskResponse | pb.GetDeadLetterResponse) -> TaskInfo:
@@ -474,13 +476,15 @@ def _acked(message: pb.Acked) -> Acked:
 def _extended(message: pb.Extended, *, sent_s: float) -> Extended:
     return Extended(
         lease_ms=message.lease_ms,
-        lease_ends_s=sent_s + message.lease_ms / 1000,
+        lease_ends_s=sent_s + (message.waited_ms + message.lease_ms) / 1000,
         cancel_requested=message.cancel_requested,
         draining=message.draining,
+        ends_attempt=message.ends_attempt,
     )
 
 
-def _claimed(claim: pb.Claim, sent_s: float) -> ClaimedTask:
+def _claimed(claim: pb.Claim, answered_s: float) -> ClaimedTask:
+    """`answered_s`: when the broker made its answer, or a moment before."""
     spec = claim.task
     lease_ms = claim.lease_ms
     headers = spec.headers
@@ -502,7 +506,7 @@ def _claimed(claim: pb.Claim, sent_s: float) -> ClaimedTask:
         timeout_ms=spec.timeout_ms if spec.HasField("timeout_ms") else None,
         enqueued_at_ms=claim.enqueued_at_ms,
         lease_ms=lease_ms,
-        lease_ends_s=sent_s + lease_ms / 1000,
+        lease_ends_s=answered_s + lease_ms / 1000,
     )
 
 

@@ -169,8 +169,8 @@ class ClaimedTask:
     unique_key: str = ""
     timeout_ms: int | None = None  # of one attempt, as the producer gave it
     enqueued_at_ms: int = 0
-    lease_ms: int = 0  # how long the claim holds, counted from when this client sent the request
-    lease_ends_s: float = 0.0  # that moment on this machine's time.monotonic()
+    lease_ms: int = 0  # what was left of the lease when the server answered
+    lease_ends_s: float = 0.0  # when it ends, on this machine's time.monotonic(), however long the call had waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +232,11 @@ class Extension:
 class Extended:
     """The lease is prolonged."""
 
-    lease_ms: int  # counted from when this client sent the request
-    lease_ends_s: float = 0.0  # that moment on this machine's time.monotonic()
+    lease_ms: int  # what was left of the lease when the server answered
+    lease_ends_s: float = 0.0  # when it ends, on this machine's time.monotonic()
     cancel_requested: bool = False  # stop working on it; ack, fail and release are still accepted
     draining: bool = False  # the server is shutting down
+    ends_attempt: bool = False  # it is less than was asked for, because the attempt may take no longer
 
 
 @dataclass(frozen=True, slots=True)

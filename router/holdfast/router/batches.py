@@ -19,6 +19,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, rejection_of, same_status
 from holdfast.router.leaders import Map
 from holdfast.router.methods import DEAD_LETTERS, TASKS, Method
+from holdfast.routing.leases import count_from
 from holdfast.routing.sets import (
     HOME_BEGINNING,
     QueueRoute,
@@ -183,6 +184,8 @@ def _read(method: Method, part: Part, answer: bytes) -> Any:
         response = method.response.FromString(answer)
     except DecodeError:
         return internal_error()
+    if isinstance(response, pb.ExtendResponse):
+        count_from(response, 0)
     # One too few or too many, and all that follow would be told of somebody else's task.
     return response if len(response.outcomes) == len(part.positions) else internal_error()
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
@@ -18,6 +18,7 @@ class Caller:
     attempt: int
     deadline_s: float  # on time.monotonic(); infinite if it set none
     has_left: Callable[[], bool]  # it has hung up
+    received_s: float = field(default_factory=time.monotonic)  # when its call came
 
     @property
     def is_gone(self) -> bool:

@@ -53,11 +53,13 @@ class Channels(Protocol):
 class Sending:
     """A handle on a call, for whoever started it and has lost interest: what arrives all the same is not lost."""
 
-    __slots__ = ("_call", "is_abandoned", "repeats_until_s")
+    __slots__ = ("_call", "is_abandoned", "received_s", "repeats_until_s")
 
-    def __init__(self, repeats_until_s: float = float("inf")) -> None:
-        """No attempt begins later than that; the last one has time until the deadline, so that it is not cut off."""
+    def __init__(self, repeats_until_s: float = float("inf"), received_s: float | None = None) -> None:
+        """No attempt begins after `repeats_until_s`; the last one has time until the deadline, so that it is not cut
+        off. `received_s`: when the router got the call, if that was before it began to send it."""
         self.repeats_until_s = repeats_until_s
+        self.received_s = received_s
         self._call: Outgoing | None = None
         self.is_abandoned = False
 
@@ -99,6 +101,7 @@ class Forwarder:
 
     async def _send(self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None) -> bytes:
         began_s = now_s = time.monotonic()
+        received_s = began_s if sending is None or sending.received_s is None else sending.received_s
         leaders = self._leaders
         address = leaders.pick(shard, now_s)
         course: Course | None = None
@@ -108,7 +111,7 @@ class Forwarder:
                 answer = await self._attempt(method, shard, address, data, deadline_s - now_s, sending)
                 if leaders.named(shard) != address and address is not None:
                     leaders.answered(shard, address)
-                return answer
+                return method.with_routed(answer, now_s - received_s)
             except CallFailedError as error:
                 failure = error
             if sending is not None and sending.is_abandoned:  # that says nothing about the leader

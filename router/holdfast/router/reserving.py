@@ -129,7 +129,7 @@ class Reserving:
         repeats_until_s: float = float("inf"),
     ) -> bytes | None:  # fmt: skip
         """None if there was news before an answer: then the call is called back."""
-        sending = Sending(repeats_until_s)
+        sending = Sending(repeats_until_s, caller.received_s)
         reserve = asyncio.create_task(self._forwarder.send(_RESERVE, shard, data, deadline_s, sending))
         ends: list[asyncio.Future[Any]] = [reserve] if news is None else [reserve, news.changed]
         try:

@@ -120,7 +120,7 @@ class Heartbeats:
 
     def _note(self, job: Job, answer: Extended | Rejected) -> None:
         if isinstance(answer, Extended):
-            note_extended(job, answer.lease_ms, answer.lease_ends_s)
+            note_extended(job, answer)
             self._deadlines.watch(job)
             if answer.cancel_requested and not job.cancel_requested:
                 job.cancel_requested = True

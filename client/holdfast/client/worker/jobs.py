@@ -10,7 +10,7 @@ from enum import Enum
 from holdfast.client._options import type_name
 from holdfast.client.context import RetryAt, Snooze
 from holdfast.client.errors import GiveUp, RetryAfter
-from holdfast.client.models import ClaimedTask, TaskError
+from holdfast.client.models import ClaimedTask, Extended, TaskError
 
 TIMEOUT_TYPE = "TaskTimeout"  # what the server calls it, too
 
@@ -49,7 +49,6 @@ class Job:
 def new_job(claim: ClaimedTask, lease_ms: int, asked_ms: int) -> Job:
     """`lease_ms`: what heartbeats are to ask for. `asked_ms`: what the claim was asked with."""
     ends_s = claim.lease_ends_s
-    # What is told of the lease is longer than what was asked for if the answer has waited for a task.
     job = Job(claim, lease_ms, ends_s, ends_s - min(asked_ms, claim.lease_ms) / 1000 * 2 / 3)
     if claim.timeout_ms is not None:
         # Counted back from the end of the lease, so that it is never after the server's. Not from when the claim was
@@ -61,10 +60,13 @@ def new_job(claim: ClaimedTask, lease_ms: int, asked_ms: int) -> Job:
     return job
 
 
-def note_extended(job: Job, lease_ms: int, lease_ends_s: float) -> None:
+def note_extended(job: Job, extended: Extended) -> None:
     """The server has extended the lease, by less than was asked for if its end is also the end of the attempt."""
-    job.extend_at_s = lease_ends_s - lease_ms / 1000 + job.lease_ms / 1000 / 3
-    if lease_ms >= job.lease_ms:
+    lease_ends_s = extended.lease_ends_s
+    # When no more is to be had, the next heartbeat is only to hear of a cancellation.
+    lease_ms = job.lease_ms if extended.ends_attempt else min(job.lease_ms, extended.lease_ms)
+    job.extend_at_s = lease_ends_s - extended.lease_ms / 1000 + lease_ms / 1000 / 3
+    if not extended.ends_attempt:
         job.lease_ends_s = lease_ends_s
     elif job.claim.timeout_ms is None or job.deadline_s is None:
         # The timeout is the queue's: this is how a worker gets to know of it.

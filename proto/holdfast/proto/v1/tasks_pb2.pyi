@@ -208,10 +208,14 @@ class Claim(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
-    __slots__ = ("claims",)
+    __slots__ = ("claims", "waited_ms", "routed_ms")
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
+    ROUTED_MS_FIELD_NUMBER: _ClassVar[int]
     claims: _containers.RepeatedCompositeFieldContainer[Claim]
-    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ...) -> None: ...
+    waited_ms: int
+    routed_ms: int
+    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., waited_ms: _Optional[int] = ..., routed_ms: _Optional[int] = ...) -> None: ...
 
 class AwaitTasksRequest(_message.Message):
     __slots__ = ("queues", "wait_ms", "worker", "claim_request_id")
@@ -344,14 +348,18 @@ class ExtendRequest(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[ExtendItem, _Mapping]]] = ...) -> None: ...
 
 class Extended(_message.Message):
-    __slots__ = ("lease_ms", "cancel_requested", "draining")
+    __slots__ = ("lease_ms", "cancel_requested", "draining", "waited_ms", "ends_attempt")
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     CANCEL_REQUESTED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     lease_ms: int
     cancel_requested: bool
     draining: bool
-    def __init__(self, lease_ms: _Optional[int] = ..., cancel_requested: bool = ..., draining: bool = ...) -> None: ...
+    waited_ms: int
+    ends_attempt: bool
+    def __init__(self, lease_ms: _Optional[int] = ..., cancel_requested: bool = ..., draining: bool = ..., waited_ms: _Optional[int] = ..., ends_attempt: bool = ...) -> None: ...
 
 class ExtendOutcome(_message.Message):
     __slots__ = ("extended", "rejection")
@@ -362,10 +370,12 @@ class ExtendOutcome(_message.Message):
     def __init__(self, extended: _Optional[_Union[Extended, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
 
 class ExtendResponse(_message.Message):
-    __slots__ = ("outcomes",)
+    __slots__ = ("outcomes", "routed_ms")
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    ROUTED_MS_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedCompositeFieldContainer[ExtendOutcome]
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[ExtendOutcome, _Mapping]]] = ...) -> None: ...
+    routed_ms: int
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[ExtendOutcome, _Mapping]]] = ..., routed_ms: _Optional[int] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("claims", "delay_ms")
