@@ -83,8 +83,8 @@ def _token_reused() -> None:
 
     enter = claiming.enter_claimed
 
-    def enter_and_turn_back(draft: Any, task_id: bytes, task: Any, worker: bytes, expiry_ms: int) -> None:
-        enter(draft, task_id, task, worker, expiry_ms)
+    def enter_and_turn_back(draft: Any, task_id: bytes, task: Any, entry: Any, expiry_ms: int) -> None:
+        enter(draft, task_id, task, entry, expiry_ms)
         if task.sequence % 20 == 0:
             draft.meta.next_token -= 1
 

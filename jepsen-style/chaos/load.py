@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from chaos.calling import Caller, Outcomes, value_in
+from chaos.calling import Caller, Outcomes, number_of, value_in
 from chaos.history import (
     ACK,
     CANCEL,
@@ -214,7 +214,7 @@ class Load:
             return
         self._sent += 1
         # Another one each time it is sent: the first that counted stays.
-        results = [f"{claim.token}-{self._sent}" if kind == ACK else "" for claim in claims]
+        results = [f"{number_of(claim)}-{self._sent}" if kind == ACK else "" for claim in claims]
 
         async def send(client: AsyncClient) -> Outcomes:
             if kind == ACK:
@@ -229,7 +229,7 @@ class Load:
             return await client.extend_many([Extension(claim, LEASE_MS) for claim in claims])
 
         lines = [
-            _line(kind, queue=claim.queue, task=claim.task_id, token=claim.token,
+            _line(kind, queue=claim.queue, task=claim.task_id, token=number_of(claim),
                   lease_ms=LEASE_MS if kind == EXTEND else 0, delay_ms=_retry_ms(claim) if kind == FAIL_TASK else 0,
                   result=result)
             for claim, result in zip(claims, results, strict=True)
@@ -270,7 +270,7 @@ class Load:
 
 def _retry_ms(claim: ClaimedTask) -> int:
     """The same whenever the failure of this claim is reported."""
-    return RETRY_MS[claim.token % len(RETRY_MS)]
+    return RETRY_MS[number_of(claim) % len(RETRY_MS)]
 
 
 def _line(f: str, **fields: object) -> Event:

@@ -19,6 +19,7 @@ from tests.integration.server import ServerProcess
 from tests.integration.wire import Refusal, Wire
 
 INT64_MAX = 2**63 - 1
+SECRET_MAX = 2**64 - 1
 INT64_MIN = -(2**63)
 YEAR_MS = 366 * 24 * 3600 * 1000
 MIB = 1024 * 1024
@@ -38,7 +39,7 @@ class Scene:
         async with AsyncClient(self.server.address) as client:
             await client.enqueue(NewTask(QUEUE, "claimed"))
             [claim] = await client.reserve([QUEUE], lease_ms=3_600_000)
-            self.claimed = pb.ClaimRef(task_id=claim.task_id, token=claim.token)
+            self.claimed = pb.ClaimRef(task_id=claim.task_id, token=claim.token >> 64, secret=claim.token & SECRET_MAX)
             self.ready_id = (await client.enqueue(NewTask(QUEUE, "ready"))).task_id
 
     async def look(self, wire: Wire) -> tuple[object, ...]:
@@ -213,7 +214,8 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
     ("long signature", "DiscardDeadLetters", pb.DiscardDeadLettersRequest(task_ids=[OTHER_TASK_ID], by="b" * 257),
      "TOO_LARGE", "by"),
     ("bad token of discards", "ListDiscards", pb.ListDiscardsRequest(page_token="zz"), "INVALID_FIELD", "page_token"),
-    ("negative snooze", "Release", pb.ReleaseRequest(claims=[pb.ClaimRef(task_id=OTHER_TASK_ID, token=1)], delay_ms=-1),
+    ("negative snooze", "Release",
+     pb.ReleaseRequest(claims=[pb.ClaimRef(task_id=OTHER_TASK_ID, token=1, secret=1)], delay_ms=-1),
      "OUT_OF_RANGE", "delay_ms"),
     ("no updates", "UpdateTasks", b"", "MISSING_FIELD", "items"),
     ("purge of no queue", "PurgeQueue", b"", "MISSING_FIELD", "queue"),
@@ -370,6 +372,8 @@ REFS: list[tuple[str, Callable[[pb.ClaimRef], pb.ClaimRef], str, str]] = [
     ("id in braces", bad_ref(task_id="{" + OTHER_TASK_ID[:-2] + "}"), "INVALID_FIELD", "task_id"),
     ("id with digits beyond ASCII", bad_ref(task_id=OTHER_TASK_ID[:-1] + "١"), "INVALID_FIELD", "task_id"),
     ("no token", bad_ref(token=0), "MISSING_FIELD", "token"),
+    ("no secret", bad_ref(secret=0), "MISSING_FIELD", "secret"),
+    ("wrong secret", bad_ref(secret=1), "STALE_TOKEN", ""),
     ("unknown task", bad_ref(task_id=OTHER_TASK_ID), "TASK_NOT_FOUND", ""),
     ("wrong token", bad_ref(token=1), "STALE_TOKEN", ""),
     ("largest token", bad_ref(token=2**64 - 1), "STALE_TOKEN", ""),

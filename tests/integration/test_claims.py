@@ -104,7 +104,8 @@ async def test_another_call_with_a_settled_token_is_refused(client: AsyncClient,
 async def test_a_token_that_was_never_given_out_is_refused(client: AsyncClient, queue: str) -> None:
     await client.enqueue(NewTask(queue, "t"))
     [claim] = await client.reserve([queue], lease_ms=LONG_LEASE_MS)
-    for token in (claim.token - 1, claim.token + 1, 2**64 - 1):
+    next_number = claim.token + 2**64
+    for token in (claim.token - 1, claim.token + 1, next_number, claim.token % 2**64 + 2**64, 2**128 - 1):
         with pytest.raises(StaleToken):
             await client.ack(ClaimRef(claim.task_id, token))
     await client.ack(claim)

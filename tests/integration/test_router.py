@@ -139,8 +139,8 @@ async def test_tasks_of_all_shards_live_and_die_through_one_router(map_: Map, ro
             break
     payloads = {claim.task_id: claim.task.payload for claim in claims}
     assert payloads == {name: b"%d" % n for n, name in enumerate(names)}
-    refs = [pb.ClaimRef(task_id=claim.task_id, token=claim.token) for claim in claims]
-    bad = pb.AckItem(claim=pb.ClaimRef(task_id=names[5], token=1))
+    refs = [pb.ClaimRef(task_id=claim.task_id, token=claim.token, secret=claim.secret) for claim in claims]
+    bad = pb.AckItem(claim=pb.ClaimRef(task_id=names[5], token=1, secret=1))
     acks = pb.AckRequest(items=[*(pb.AckItem(claim=ref) for ref in refs), bad])
     acked = await call(router, "Tasks/Ack", acks, pb.AckResponse)
     assert [outcome.WhichOneof("outcome") for outcome in acked.outcomes] == ["acked"] * 80 + ["rejection"]

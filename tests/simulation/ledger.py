@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.machine import keys
 from holdfast.machine.entries import AckItem, FailItem
-from holdfast.machine.ids import TOKEN_COUNTER_BITS
+from holdfast.machine.ids import token_counter
 from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.new_tasks import NewTask
@@ -28,8 +28,6 @@ from holdfast.machine.rows import (
     Queue,
 )
 from tests.simulation.world import BrokenPromiseError
-
-_TOKEN_COUNTER = (1 << TOKEN_COUNTER_BITS) - 1
 
 
 @dataclass
@@ -129,11 +127,11 @@ class Ledger:
         task = self.known.get(claim.task_id)
         if task is None:
             return  # finished already by somebody else, who knows it
-        name = f"{task.order} was claimed with token {claim.token & _TOKEN_COUNTER}"
+        name = f"{task.order} was claimed with token {token_counter(claim.token)}"
         if task.acked is not None or task.is_cancelled or task.is_discarded:
             raise BrokenPromiseError(f"{name} after it had been finished")
         if claim.token < task.token:
-            raise BrokenPromiseError(f"{name} after {task.token & _TOKEN_COUNTER}")
+            raise BrokenPromiseError(f"{name} after {token_counter(task.token)}")
         if now_ms < task.not_before_ms:
             raise BrokenPromiseError(f"{name} {task.not_before_ms - now_ms} ms early")
         if claim.claims > task.order.new.max_claims:
@@ -241,8 +239,8 @@ class Ledger:
             raise BrokenPromiseError(f"the state is broken: {found}")
         meta_row = kv.get(keys.META_KEY)
         meta = Meta.decode(meta_row) if meta_row is not None else Meta()
-        if meta.next_token <= self.token_max & _TOKEN_COUNTER:
-            raise BrokenPromiseError(f"token {self.token_max & _TOKEN_COUNTER} will be handed out again")
+        if meta.next_token <= token_counter(self.token_max):
+            raise BrokenPromiseError(f"token {token_counter(self.token_max)} will be handed out again")
         if meta.now_ms < self.now_ms:
             raise BrokenPromiseError(f"shard time went back from {self.now_ms} to {meta.now_ms}")
         self.now_ms = meta.now_ms

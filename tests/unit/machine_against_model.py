@@ -55,7 +55,7 @@ QUEUES = (b"mail", b"mail.slow", b"m")
 WORKERS = (b"", b"ann", b"bob")
 REQUEST_IDS = (b"", b"a", b"b", b"c")
 STRANGER = b"\x11" * 16
-UNKNOWN_TOKENS = (0, 1, INCARNATION * 2**48 + 10_000, (INCARNATION - 1) * 2**48 + 1)
+UNKNOWN_TOKENS = (0, 1, (INCARNATION * 2**48 + 10_000) << 64, ((INCARNATION - 1) * 2**48 + 1) << 64)
 
 TENANTS = (b"", b"", b"blue", b"red")
 LIMIT_KEYS = (b"", b"", b"disk")
@@ -261,8 +261,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def claims_like(self, picked: Picks) -> list[tuple[bytes, int]]:
         held = [(task_id, task.token) for task_id, task in self.model.tasks.items() if task.state == CLAIMED]
         strange = [(task_id, token) for token in UNKNOWN_TOKENS for task_id in (*self.known_ids[-1:], STRANGER)]
+        guessed = [(task_id, token ^ 1) for task_id, token in self.known_claims[-2:]]  # all but the secret is right
         lost = [claim for claim in self.known_claims if claim[0] in dict(held) and claim not in held]
-        return choose(picked, held, [*reversed(lost), *reversed(self.known_claims), *strange])
+        return choose(picked, held, [*guessed, *reversed(lost), *reversed(self.known_claims), *strange])
 
     # What happens.
 
@@ -341,6 +342,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         strays=st.one_of(st.just([]), picks),
         raise_marks=st.sampled_from(("honest", "honest", "stale", "none")),
         turn=st.integers(0, 5),
+        secret=st.sampled_from((1, 2, 2**63, 2**64 - 1)),
     )
     def claim(
         self,
@@ -351,6 +353,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         strays: Picks,
         raise_marks: str,
         turn: int,
+        secret: int,
     ) -> None:
         away = frozenset[bytes]().union(*(taken for _, taken in self.pipeline))
         chosen: list[bytes] = []
@@ -368,6 +371,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         worker = b"worker of " + request_id if request_id else WORKERS[count % 3]
         expiry_ms = self.clock_ms + lease_ms
         entry = entries.Claim(self.stamp_ms, expiry_ms, worker, request_id, forget_ms, chosen + extra, marks)
+        entry.secret = secret
         if turn % 2:
             entry.type_expiries[b"send"] = expiry_ms + 7
         for scope, name in ((keys.SCOPE_QUEUE, b""), (keys.SCOPE_TENANT, b"blue"))[: turn % 3]:
@@ -377,7 +381,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @rule(queue=queue_names, lease_ms=st.sampled_from((10, 1000)))
     def claim_next(self, queue: bytes, lease_ms: int) -> None:
-        self.claim([queue], 2, b"", lease_ms, [], "honest", 0)
+        self.claim([queue], 2, b"", lease_ms, [], "honest", 0, 1)
 
     def marks_for(self, queue: bytes, line: list[Place], left: list[Place], stale: bool) -> list[Mark]:
         counters = self.machine.queue(queue)

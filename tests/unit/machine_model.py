@@ -288,7 +288,7 @@ class Model:
             self.totals[task.new.queue]["mark_version"] += 1
             return "START_TOO_LATE"
         self.timings.append((task.new.queue, task.new.type, 0, self.now_ms - task.changed_ms))
-        task.token = INCARNATION * 2**48 + self.next_token
+        task.token = (INCARNATION * 2**48 + self.next_token) * 2**64 + entry.secret
         self.next_token += 1
         task.worker = entry.worker
         task.claims += 1

@@ -39,6 +39,7 @@ DEAD_KEEP_MS = 50_000
 WINDOW_MS = 20_000
 BACKOFF_MS = 500
 PAUSE_MS = 600_000
+SECRET = 0x5EC2E7  # of every claim
 QUEUE = b"mail"
 ALL_STATES = (READY, CLAIMED, DELAYED, RETRY_PENDING, SUCCEEDED, DEAD, CANCELLED)
 
@@ -95,7 +96,7 @@ class Shard:
         times = self.now_ms, self.now_ms + LEASE_MS
         forget_ms = self.now_ms + KEEP_MS
         return self.apply(
-            entries.Claim(*times, worker, request_id, forget_ms, list(task_ids), list(marks), list(levels))
+            entries.Claim(*times, worker, request_id, forget_ms, list(task_ids), list(marks), list(levels), {}, SECRET)
         )
 
     def claim(self, task_id: bytes) -> int:

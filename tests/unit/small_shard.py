@@ -14,10 +14,12 @@ from holdfast.broker.shard import Shard
 from holdfast.broker.state import StateFullError
 from holdfast.machine import entries
 from holdfast.machine.entries import AckItem, ClaimRef, Entry
+from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
+from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, new_task
 
@@ -192,6 +194,11 @@ class SmallShard:
     async def claim(self, *queues: bytes, **wishes: Any) -> list[Claimed]:
         """Claims what is there now."""
         return await self.rounds_until(_taken(self.reserve(*queues, wait_ms=0, **wishes)))
+
+
+def claim_ref(task_id: bytes, token: int) -> pb.ClaimRef:
+    """As a caller names a claim."""
+    return pb.ClaimRef(task_id=format_task_id(task_id), token=token >> SECRET_BITS, secret=token & SECRET_MAX)
 
 
 async def _taken(call: asyncio.Task[list[Claimed]]) -> list[Claimed]:

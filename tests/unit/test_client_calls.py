@@ -42,7 +42,7 @@ from holdfast.client import (
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import ScriptedServer
 
-CLAIM = ClaimRef("id-1", 2**64 - 1)
+CLAIM = ClaimRef("id-1", (2**64 - 1) << 64 | 3)
 STALE = pb.Rejection(reason="STALE_TOKEN", message="Expected the current token.", field="items[1]", retry_after_ms=0)
 
 FULL_TASK = NewTask(
@@ -186,7 +186,14 @@ async def test_empty_batches_send_nothing(client: AsyncClient) -> None:
 
 async def test_reserve(server: ScriptedServer, client: AsyncClient) -> None:
     claim = pb.Claim(
-        task_id="id-1", token=2**64 - 1, task=FULL_SPEC, lease_ms=5_000, attempt=2, claims=3, enqueued_at_ms=17
+        task_id="id-1",
+        token=2**64 - 1,
+        secret=3,
+        task=FULL_SPEC,
+        lease_ms=5_000,
+        attempt=2,
+        claims=3,
+        enqueued_at_ms=17,
     )
     server.on("Reserve", pb.ReserveResponse(claims=[claim, pb.Claim(task_id="id-2")]))
     before_s = time.monotonic()
@@ -194,7 +201,7 @@ async def test_reserve(server: ScriptedServer, client: AsyncClient) -> None:
     after_s = time.monotonic()
     assert full == ClaimedTask(
         task_id="id-1",
-        token=2**64 - 1,
+        token=CLAIM.token,
         queue="mail",
         type="welcome",
         payload=b"\x00\xff",
@@ -245,18 +252,16 @@ async def test_ack_many_takes_claims_and_results(server: ScriptedServer, client:
             ]
         ),
     )
-    claimed = ClaimedTask(task_id="id-2", token=2, queue="q", type="t")
+    claimed = ClaimedTask(task_id="id-2", token=2 * 2**64 + 5, queue="q", type="t")
     outcomes = await client.ack_many([CLAIM, claimed, Ack(claimed, b"", [NewTask("q", "next")])])
     assert outcomes[0] == Acked()
     assert isinstance(outcomes[1], StaleToken)
     assert outcomes[1].field == "items[1]"
     assert outcomes[2] == Acked((Accepted("id-9"),))
     first, second, third = server.requests["Ack"][0].items
-    assert first == pb.AckItem(claim=pb.ClaimRef(task_id="id-1", token=2**64 - 1))
-    assert second == pb.AckItem(claim=pb.ClaimRef(task_id="id-2", token=2))
-    assert third == pb.AckItem(
-        claim=pb.ClaimRef(task_id="id-2", token=2), result=b"", follow_ups=[pb.TaskSpec(queue="q", type="next")]
-    )
+    assert first == pb.AckItem(claim=pb.ClaimRef(task_id="id-1", token=2**64 - 1, secret=3))
+    assert second == pb.AckItem(claim=pb.ClaimRef(task_id="id-2", token=2, secret=5))
+    assert third == pb.AckItem(claim=second.claim, result=b"", follow_ups=[pb.TaskSpec(queue="q", type="next")])
     assert third.HasField("result")
     assert not first.HasField("result")
 
@@ -277,7 +282,7 @@ async def test_fail(server: ScriptedServer, client: AsyncClient) -> None:
     dead, stale = await client.fail_many([Failure(CLAIM, dead=True), Failure(CLAIM)])
     assert dead == Failed(TaskState.DEAD, None)
     assert isinstance(stale, StaleToken)
-    claim = pb.ClaimRef(task_id="id-1", token=2**64 - 1)
+    claim = pb.ClaimRef(task_id="id-1", token=2**64 - 1, secret=3)
     wire_error = pb.TaskError(type="ValueError", message="no", traceback="Traceback …")
     assert server.requests["Fail"][0].items[0] == pb.FailItem(claim=claim, error=wire_error, retry_delay_ms=0)
     assert server.requests["Fail"][1].items[0].dead
@@ -456,6 +461,8 @@ async def test_other_calls_refuse_what_does_not_fit_too(client: AsyncClient) -> 
         (client.ack(negative), "items[0].claim.token"),
         (client.fail(negative), "items[0].claim.token"),
         (client.extend(CLAIM, 2**63), "items[0].lease_ms"),
+        (client.ack(ClaimRef("id-1", 2**128)), "items[0].claim.token"),
+        (client.ack(CLAIM, result="text"), "items[0].result"),  # type: ignore[arg-type]
         (client.release(negative), "claims[0].token"),
         (client.cancel("\ud800"), "task_ids"),
         (client.reserve("mail"), "queues"),

@@ -120,7 +120,7 @@ async def test_claims_of_different_shards_settle_in_one_batch(cluster: Cluster, 
         return answer
 
     cluster.both("Ack", ack)
-    refs = [ClaimRef(task_id(1, 1), 11), ClaimRef(task_id(0, 2), 12), ClaimRef(task_id(1, 3), 13)]
+    refs = [ClaimRef(task_id(1, 1), 11 << 64), ClaimRef(task_id(0, 2), 12 << 64), ClaimRef(task_id(1, 3), 13 << 64)]
     first, second, third = await client.ack_many([refs[0], Ack(refs[1], b"result"), refs[2]])
     assert isinstance(first, StaleToken)
     assert isinstance(third, StaleToken)

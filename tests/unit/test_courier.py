@@ -107,7 +107,7 @@ class Pair:
         await self.near.service.enqueue(tasks_pb2.EnqueueRequest(tasks=[spec]))
         wanted = tasks_pb2.ReserveRequest(queues=[QUEUE.decode()], max_tasks=1, lease_ms=30_000)
         claims = (await self.near.service.reserve(wanted)).claims
-        return [tasks_pb2.ClaimRef(task_id=claim.task_id, token=claim.token) for claim in claims]
+        return [tasks_pb2.ClaimRef(task_id=claim.task_id, token=claim.token, secret=claim.secret) for claim in claims]
 
     async def until_delivered(self) -> None:
         async with asyncio.timeout(20):
@@ -240,9 +240,10 @@ async def test_an_ack_whose_follow_up_here_conflicts_is_refused_and_nothing_goes
     other = tasks_pb2.TaskSpec(queue=QUEUE.decode(), type="other", request_id="r")
     wanted = tasks_pb2.ReserveRequest(queues=[QUEUE.decode()], max_tasks=1, lease_ms=30_000)
     (held,) = (await pair.near.service.reserve(wanted)).claims
-    claim = tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token)
+    claim = tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token, secret=held.secret)
     item = tasks_pb2.AckItem(claim=claim, follow_ups=[far_task("a"), far_task("b"), other])
-    stale = tasks_pb2.AckItem(claim=tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token + 1))
+    guess = tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token, secret=held.secret ^ 1)
+    stale = tasks_pb2.AckItem(claim=guess)
     refusals = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[stale, item]))).outcomes
     told = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
     assert told == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]

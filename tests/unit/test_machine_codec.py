@@ -28,9 +28,11 @@ from holdfast.machine.packing import DecodeError
 quick = settings(max_examples=30, deadline=None, print_blob=True)
 thorough = settings(max_examples=120, deadline=None, print_blob=True)
 
+u128 = st.integers(0, 2**128 - 1)
 u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)
 u16 = st.integers(0, 2**16 - 1)
+numbered = st.tuples(u16, st.integers(0, 2**48 - 1))
 u8 = st.integers(0, 255)
 task_ids = st.binary(min_size=16, max_size=16)
 # Without NUL, as the broker makes sure: it ends a part of varying length.
@@ -65,7 +67,7 @@ def some(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(items, max_size=4)
 
 
-ack_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple), st.just(()))
+ack_items = st.builds(AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), st.just(()))
 parcels = st.builds(Parcel, u16, u16, u64, blobs)
 flags = st.integers(0, 1)
 fired_ticks = st.tuples(u64, new_tasks)
@@ -77,7 +79,7 @@ def fire_schedule(fired: list[tuple[int, NewTask]], **fields: Any) -> operator_e
     return operator_entries.FireSchedule(ticks=ticks, tasks=tasks, **fields)
 
 
-away_items = st.builds(AckItem, task_ids, u64, st.none() | blobs, some(new_tasks).map(tuple), some(parcels).map(tuple))
+away_items = st.builds(AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), some(parcels).map(tuple))
 ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.LeaderStarted: st.builds(entries.LeaderStarted, u64, st.booleans()),
     entries.Enqueue: st.builds(entries.Enqueue, u64, some(new_tasks)),
@@ -91,15 +93,17 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         some(task_ids),
         some(st.builds(Mark, queues, u64, priorities | st.just(entries.AGE_MARK), u64, names, names)),
         some(st.builds(BucketLevel, queues, u8, names, u64, u64, u64)),
+        st.dictionaries(names, u64, max_size=3),
+        u64,
     ),
     entries.Ack: st.builds(entries.Ack, u64, u64, some(ack_items)),
     entries.Fail: st.builds(
-        entries.Fail, u64, u64, u64, some(st.builds(FailItem, task_ids, u64, u64, u8, blobs, blobs))
+        entries.Fail, u64, u64, u64, some(st.builds(FailItem, task_ids, u128, u64, u8, blobs, blobs))
     ),
-    entries.Extend: st.builds(entries.Extend, u64, some(st.builds(ExtendItem, task_ids, u64, u64))),
-    entries.Release: st.builds(entries.Release, u64, u64, some(st.builds(ClaimRef, task_ids, u64)), u64),
+    entries.Extend: st.builds(entries.Extend, u64, some(st.builds(ExtendItem, task_ids, u128, u64))),
+    entries.Release: st.builds(entries.Release, u64, u64, some(st.builds(ClaimRef, task_ids, u128)), u64),
     entries.Expire: st.builds(
-        entries.Expire, u64, u64, u64, some(st.builds(ExpireItem, task_ids, u64, u8, u64, u8, blobs, blobs))
+        entries.Expire, u64, u64, u64, some(st.builds(ExpireItem, task_ids, u128, u8, u64, u8, blobs, blobs))
     ),
     entries.Promote: st.builds(entries.Promote, u64, some(task_ids)),
     entries.Cancel: st.builds(entries.Cancel, u64, u64, some(task_ids)),
@@ -171,7 +175,7 @@ LEVELS = [BucketLevel(b"queue", keys.SCOPE_TENANT, b"tenant", 1, 2, 3)] * 2
 FULL_ENTRIES: list[Entry] = [
     entries.LeaderStarted(1, True),
     entries.Enqueue(1, [FULL_TASK, FULL_TASK]),
-    entries.Claim(1, 2, b"worker", b"request", 3, [bytes(16)] * 2, MARKS, LEVELS, {b"slow": 9, b"": 4}),
+    entries.Claim(1, 2, b"worker", b"request", 3, [bytes(16)] * 2, MARKS, LEVELS, {b"slow": 9, b"": 4}, 9),
     entries.Ack(1, 2, [AckItem(bytes(16), 1, b"result", ()), AckItem(bytes(16), 1, None, (FULL_TASK, FULL_TASK))]),
     entries.Fail(1, 2, 3, [FailItem(bytes(16), 1, 2, 3, b"error", b"brief")]),
     entries.Extend(1, [ExtendItem(bytes(16), 1, 2)]),
@@ -254,7 +258,7 @@ executions = st.builds(
     flags=u8,
     dead_reason=st.sampled_from(sorted(rows.DEAD_REASONS)),
     sequence=u64,
-    token=u64,
+    token=u128,
     timer_ms=u64,
     start_by_ms=u64,
     enqueued_ms=u64,
@@ -311,7 +315,7 @@ named_rows = st.one_of(
     st.builds(rows.Dedup, task_ids, u64, u64, u64),
     st.builds(rows.Recent, task_ids, u8, u8, u64, some(st.tuples(task_ids, st.booleans(), u8)).map(tuple)),
     st.builds(rows.Report, u8, blobs),
-    st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u64)).map(tuple)),
+    st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u128)).map(tuple)),
     st.builds(rows.Settings, u64, blobs, u64),
     st.builds(rows.Letter, u64, blobs),
     st.builds(rows.Outbox, u64, u64),
@@ -445,7 +449,11 @@ def test_only_canonical_text_is_a_task_id(text: str) -> None:
 
 
 @quick
-@given(st.tuples(u16, st.integers(0, 2**48 - 1)), st.tuples(u16, st.integers(0, 2**48 - 1)))
-def test_tokens_grow_with_the_incarnation_first(one: tuple[int, int], other: tuple[int, int]) -> None:
-    assert (ids.make_token(*one) < ids.make_token(*other)) == (one < other)
-    assert ids.make_token(*one) < 2**64
+@given(numbered, numbered, u64, u64)
+def test_tokens_grow_with_the_incarnation_first_whatever_their_secrets(
+    one: tuple[int, int], other: tuple[int, int], secret: int, other_secret: int
+) -> None:
+    token = ids.make_token(*one, secret)
+    assert (token < ids.make_token(*other, other_secret)) == ((*one, secret) < (*other, other_secret))
+    assert token < 2**128
+    assert ids.token_counter(token) == one[1]

@@ -32,6 +32,37 @@ def test_the_first_answer_is_not_given_for_an_unknown_task(shard: Shard) -> None
     assert code(shard.fail(bytes(16), token)) == "TASK_NOT_FOUND"
 
 
+@pytest.mark.parametrize("settle", ["ack", "ack with a follow-up", "fail", "release", "nothing"])
+def test_whoever_guesses_a_number_but_not_its_secret_is_told_what_a_stale_holder_is_told(
+    shard: Shard, settle: str
+) -> None:
+    task_id = shard.enqueue()
+    stale = shard.claim(task_id)
+    shard.now_ms += LEASE_MS
+    shard.expire(task_id, stale)
+    token = shard.claim(task_id)
+    follow_ups = (new_task(),) if "follow-up" in settle else ()
+    settling = {"fail": lambda: shard.fail(task_id, token), "release": lambda: shard.release(task_id, token)}
+    if settle != "nothing":
+        settling.get(settle, lambda: shard.ack(task_id, token, None, follow_ups))()
+    before = dict(shard.kv.scan(b"", b"\xff", 1000))
+    for wrong in (token ^ 1, token ^ 1 << 63, token >> 64 << 64):
+        answers = [
+            [
+                shard.ack(task_id, number),
+                shard.ack(task_id, number, None, (new_task(),)),
+                shard.fail(task_id, number),
+                shard.extend(task_id, number, shard.now_ms + 1),
+                shard.release(task_id, number),
+            ]
+            for number in (wrong, stale)
+        ]
+        assert answers[0] == answers[1]
+        assert {code(answer) for answer in answers[0]} == {"STALE_TOKEN"}
+    after = dict(shard.kv.scan(b"", b"\xff", 1000))
+    assert {key for key in before | after if before.get(key) != after.get(key)} == {keys.META_KEY}
+
+
 def test_a_claim_request_id_belongs_to_its_worker(shard: Shard) -> None:
     first, second = shard.enqueue(), shard.enqueue()
     shard.claim_all(first, request_id=b"1", worker=b"w1")

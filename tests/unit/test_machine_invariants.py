@@ -211,7 +211,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("due elsewhere", lambda s: change_task(s, RETRY_PENDING, timer_ms=START_MS + 1), "missing"),
     ("purge elsewhere", lambda s: change_task(s, CANCELLED, timer_ms=START_MS + 1), "missing"),
     ("ready row of another task", swap_ready, "names another task"),
-    ("token of the future", lambda s: change_task(s, CLAIMED, token=ids.make_token(1, 999)), "not handed out"),
+    ("token of the future", lambda s: change_task(s, CLAIMED, token=ids.make_token(1, 999, 1)), "not handed out"),
     ("token of two tasks", share_token, "belongs to 2 tasks"),
     ("sequence of the future", lambda s: change_task(s, DEAD, sequence=999), "sequence that was not handed out"),
     ("too many claims", lambda s: change_task(s, CLAIMED, claims=6), "was claimed 6 times"),

@@ -67,7 +67,19 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
     lease_ms, priority = rng.choice((10, 40, 300)), rng.choice((0, 4, 9, KEEP_PRIORITY))
     steps: list[tuple[int, Callable[[], None]]] = [
         (8, lambda: run.enqueue(some_tasks(rng, 3))),
-        (14, lambda: run.claim(queues, rng.randint(1, 3), request_id, lease_ms, strays, raise_marks, rng.randrange(9))),
+        (
+            14,
+            lambda: run.claim(
+                queues,
+                rng.randint(1, 3),
+                request_id,
+                lease_ms,
+                strays,
+                raise_marks,
+                rng.randrange(9),
+                rng.getrandbits(64),
+            ),
+        ),
         (5, lambda: run.ack(picked, rng.choice((None, b"", b"done")), rng.choice(([], [], some_tasks(rng, 2))))),
         (6, lambda: run.fail(picked, rng.random() < 0.2, rng.choice((1, 30)))),
         (3, lambda: run.extend(picked, rng.choice((-20, 10, 200)))),

@@ -10,7 +10,7 @@ from holdfast.broker.housekeeping import Housekeeping
 from holdfast.broker.policies import Limits, Policies, default_policy, parse_policy
 from holdfast.broker.service import Service
 from holdfast.machine import entries, keys, rows
-from holdfast.machine.ids import format_task_id, parse_task_id
+from holdfast.machine.ids import parse_task_id
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CANCELLED, DEAD, RETRY_PENDING, SUCCEEDED
@@ -19,7 +19,7 @@ from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.proto.v1.cluster_pb2 import TenantPolicy
 from holdfast.serving.refusals import CHANGE_REFUSED, NOT_LEADER, OutcomeUnknownError, RefusedError
 from tests.unit.machine_shard import QUEUE
-from tests.unit.small_shard import SmallShard, settle
+from tests.unit.small_shard import SmallShard, claim_ref, settle
 
 OTHER = b"other"
 MINUTE_MS = 60_000
@@ -182,7 +182,7 @@ class Wire:
         claims: list[Claimed] = []
         for queue in queues:
             claims += await self.small.claim(queue)
-        return [pb.ClaimRef(task_id=format_task_id(claim.task_id), token=claim.token) for claim in claims]
+        return [claim_ref(claim.task_id, claim.token) for claim in claims]
 
 
 @pytest.fixture
@@ -232,7 +232,8 @@ async def test_tasks_are_kept_as_long_as_their_queue_says(wire: Wire) -> None:
     for queue in (QUEUE, OTHER) * 4:
         await wire.enqueue(queue, max_attempts=1)
     refs = await wire.claim(*(QUEUE, OTHER) * 4)
-    acks = pb.AckRequest(items=[pb.AckItem(claim=ref) for ref in [*refs[:2], pb.ClaimRef(task_id="bad", token=1)]])
+    named = [*refs[:2], pb.ClaimRef(task_id="bad", token=1, secret=1)]
+    acks = pb.AckRequest(items=[pb.AckItem(claim=ref) for ref in named])
     acked = await wire.small.rounds_until(wire.service.ack(acks))
     assert [outcome.WhichOneof("outcome") for outcome in acked.outcomes] == ["acked", "acked", "rejection"]
     fails = pb.FailRequest(items=[pb.FailItem(claim=ref) for ref in refs[2:4]])

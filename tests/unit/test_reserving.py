@@ -32,6 +32,19 @@ async def gone(call: asyncio.Task[list[Claimed]]) -> None:
         await call
 
 
+async def test_every_claim_has_a_secret_of_its_own_that_its_tasks_share(small: SmallShard) -> None:
+    await small.enqueue(4)
+    both = await small.rounds_until(_both(small.reserve(tasks_max=2), small.reserve(tasks_max=2)))
+    secrets = [[claim.token % 2**64 for claim in claims] for claims in both]
+    assert [len(set(of_one)) for of_one in secrets] == [1, 1]
+    assert secrets[0] != secrets[1]
+    assert 0 not in (secrets[0][0], secrets[1][0])
+
+
+async def _both(one: asyncio.Task[list[Claimed]], other: asyncio.Task[list[Claimed]]) -> list[list[Claimed]]:
+    return [await one, await other]
+
+
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,11 +10,10 @@ from holdfast.broker.histograms import BOUNDS_MS
 from holdfast.broker.service import Service
 from holdfast.broker.stats import OTHER_TYPES, SAMPLES_MAX, TYPES_MAX, WORKER_KEEP_MS, Stats
 from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, Timing
-from holdfast.machine.ids import format_task_id
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine_shard import QUEUE, Shard, new_task
-from tests.unit.small_shard import SmallShard
+from tests.unit.small_shard import SmallShard, claim_ref
 
 
 class Counted:
@@ -401,7 +400,7 @@ async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None
     for worker in (b"ann", b"bob", b"eve", b"old"):
         [claim] = await small.claim(worker=worker)
         small.shard.stats.worker_seen(worker, small.time.now_ms)
-        refs.append(pb.ClaimRef(task_id=format_task_id(claim.task_id), token=claim.token + (worker == b"old")))
+        refs.append(claim_ref(claim.task_id, claim.token + (worker == b"old")))
     small.time.now_ms += 1000
     calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
         "ack": lambda: service.ack(pb.AckRequest(items=[pb.AckItem(claim=ref) for ref in refs])),

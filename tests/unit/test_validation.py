@@ -259,7 +259,9 @@ def test_limits_of_single_queues(validator: Validator) -> None:
 
 
 def test_claim_refs(validator: Validator) -> None:
-    assert validator.claim_ref(pb.ClaimRef(task_id=TASK_ID, token=1)) == (make_task_id(NOW_MS, 3, 9), 1)
+    whole = pb.ClaimRef(task_id=TASK_ID, token=1, secret=2)
+    assert validator.claim_ref(whole) == (make_task_id(NOW_MS, 3, 9), 1 << 64 | 2)
+    assert refusal(lambda: validator.claim_ref(pb.ClaimRef(task_id=TASK_ID, token=1))) == (MISSING_FIELD, "secret", "")
     assert refusal(lambda: validator.claim_ref(pb.ClaimRef(task_id=TASK_ID))) == (MISSING_FIELD, "token", "")
     assert refusal(lambda: validator.claim_ref(pb.ClaimRef(token=1))) == (MISSING_FIELD, "task_id", "")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from holdfast.broker.views import TaskView
-from holdfast.machine.ids import format_task_id
+from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Claimed
 from holdfast.machine.rows import (
     ATTEMPT_FAILED,
@@ -42,7 +42,8 @@ def wire_state(state: int) -> "pb.TaskState":
 def fill_claim(message: pb.Claim, claim: Claimed, envelope: bytes, now_ms: int) -> None:
     """`now_ms`: when the answer is made."""
     message.task_id = format_task_id(claim.task_id)
-    message.token = claim.token
+    message.token = claim.token >> SECRET_BITS
+    message.secret = claim.token & SECRET_MAX
     message.task.ParseFromString(envelope)
     message.lease_ms = max(0, claim.expiry_ms - now_ms)
     message.attempt = claim.failures + 1

@@ -1,6 +1,7 @@
 """How tasks are handed out: reserve calls, those that wait, and claims whose caller has gone."""
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from holdfast.broker.views import read_executions
 from holdfast.broker.waiters import Waiter, Waiters
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Entry, Mark, Release
+from holdfast.machine.ids import SECRET_BITS
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
@@ -55,6 +57,11 @@ def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
         isinstance(outcome, Claimed) and outcome.task_id != task_id
         for outcome, task_id in zip(outcomes, entry.task_ids, strict=True)
     )
+
+
+def draw_secret() -> int:
+    """What nobody can guess of the tokens of one claim. Never 0, which stands for none on the wire."""
+    return secrets.randbits(SECRET_BITS) or 1
 
 
 class Reserver:
@@ -278,6 +285,7 @@ class Reserver:
             marks,
             levels,
             {name: now_ms + lease_ms for name, lease_ms in waiter.type_lease_ms.items()},
+            draw_secret(),
         )
 
     def _count_coming(self, worker: bytes, delta: int) -> None:

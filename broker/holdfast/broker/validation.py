@@ -20,7 +20,7 @@ from holdfast.broker.policies import (
     default_policy,
 )
 from holdfast.broker.reserving import ReserveWanted
-from holdfast.machine.ids import INCARNATION_MAX, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
+from holdfast.machine.ids import INCARNATION_MAX, SECRET_BITS, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, UpdateItem
@@ -463,10 +463,11 @@ class Validator:
     # --- claims -----------------------------------------------------------------------------------------------
 
     def claim_ref(self, ref: pb.ClaimRef) -> tuple[bytes, int]:
-        task_id, token = self.task_id(ref.task_id), ref.token
-        if not token:
-            raise RefusedError(MISSING_FIELD, "Expected {field} from the claim, but it is missing.", "token")
-        return task_id, token
+        task_id = self.task_id(ref.task_id)
+        for name, value in (("token", ref.token), ("secret", ref.secret)):
+            if not value:
+                raise RefusedError(MISSING_FIELD, "Expected {field} from the claim, but it is missing.", name)
+        return task_id, ref.token << SECRET_BITS | ref.secret
 
     def lease_ms(self, value: int, field: str = "lease_ms") -> int:
         return _number(value, field, self._config.lease_ms_min, self._config.lease_ms_max)

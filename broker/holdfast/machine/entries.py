@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.machine.ids import SECRET_BITS, SECRET_MAX
 from holdfast.machine.new_tasks import NewTask, put_tasks, read_tasks
 from holdfast.machine.operator_entries import (
     DealShares,
@@ -29,15 +30,14 @@ MACHINE_LEVEL = 2  # the newest that this version knows: adds SetQueue, AckAway,
 AGE_MARK = 0xFF  # where a mark has a priority: it is that of all lanes but the plain ones, by age
 
 _HEAD = struct.Struct(">BQ")
-_CLAIM_HEAD = struct.Struct(">QQHH")
+_CLAIM_HEAD = struct.Struct(">QQQHH")
 _TYPE_EXPIRY = struct.Struct(">QH")
 _MARK = struct.Struct(">BHHQBQ")
 _LEVEL_ITEM = struct.Struct(">BBHQQQ")
-_ACK_ITEM = struct.Struct(">QqH")
-_FAIL_ITEM = struct.Struct(">QQBIH")
-_EXTEND_ITEM = struct.Struct(">16sQQ")
-_CLAIM_REF = struct.Struct(">16sQ")
-_EXPIRE_ITEM = struct.Struct(">QBQBIH")
+_ACK_ITEM = struct.Struct(">QQqH")
+_FAIL_ITEM = struct.Struct(">QQQBIH")
+_EXTEND_ITEM = struct.Struct(">QQQ")
+_EXPIRE_ITEM = struct.Struct(">QQBQBIH")
 _FORGET_ITEM = struct.Struct(">QH")
 _LEVEL = struct.Struct(">H")
 _SETTINGS = struct.Struct(">BQI")
@@ -163,15 +163,17 @@ class Claim:
     marks: list[Mark]
     levels: list[BucketLevel] = field(default_factory=list)
     type_expiries: dict[bytes, int] = field(default_factory=dict)
+    # What nobody can guess of the tokens of these claims: the leader has drawn it.
+    secret: int = 0
 
     def put(self, parts: list[bytes]) -> None:
-        parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, len(self.worker), len(self.request_id)))
-        parts += (self.worker, self.request_id)
+        lengths = len(self.worker), len(self.request_id)
+        parts += (_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, self.secret, *lengths), self.worker, self.request_id)
         put_task_ids(parts, self.task_ids)
         parts.append(COUNT.pack(len(self.marks)))
         for queue, mark_version, priority, sequence, tenant, limit_key in self.marks:
-            lengths = len(queue), len(tenant), len(limit_key)
-            parts += (_MARK.pack(*lengths, mark_version, priority, sequence), queue, tenant, limit_key)
+            head = len(queue), len(tenant), len(limit_key)
+            parts += (_MARK.pack(*head, mark_version, priority, sequence), queue, tenant, limit_key)
         parts.append(COUNT.pack(len(self.levels)))
         for queue, scope, name, *numbers in self.levels:
             parts += (_LEVEL_ITEM.pack(len(queue), scope, len(name), *numbers), queue, name)
@@ -181,7 +183,7 @@ class Claim:
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Claim":
-        expiry_ms, forget_ms, worker_n, request_n = reader.unpack(_CLAIM_HEAD)
+        expiry_ms, forget_ms, secret, worker_n, request_n = reader.unpack(_CLAIM_HEAD)
         worker, request_id = reader.take(worker_n), reader.take(request_n)
         task_ids = reader.task_ids()
         marks = []
@@ -197,13 +199,14 @@ class Claim:
         for _ in range(reader.count()):
             type_expiry_ms, type_n = reader.unpack(_TYPE_EXPIRY)
             type_expiries[reader.take(type_n)] = type_expiry_ms
-        return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels, type_expiries)
+        return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels, type_expiries, secret)
 
 
 def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
     parts.append(COUNT.pack(len(items)))
     for task_id, token, result, follow_ups, parcels in items:
-        parts += (task_id, _ACK_ITEM.pack(token, -1 if result is None else len(result), len(follow_ups)))
+        result_n = -1 if result is None else len(result)
+        parts += (task_id, _ACK_ITEM.pack(token >> SECRET_BITS, token & SECRET_MAX, result_n, len(follow_ups)))
         if result is not None:
             parts.append(result)
         if follow_ups:
@@ -220,12 +223,13 @@ def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
     items = []
     for _ in range(reader.count()):
         task_id = reader.take(16)
-        token, result_n, follow_up_n = reader.unpack(_ACK_ITEM)
+        number, secret, result_n, follow_up_n = reader.unpack(_ACK_ITEM)
         if result_n < -1:
             raise DecodeError(f"the entry has a result of {result_n} bytes")
         result = None if result_n == -1 else reader.take(result_n)
         follow_ups = tuple(read_tasks(reader, follow_up_n)) if follow_up_n else ()
-        items.append(AckItem(task_id, token, result, follow_ups, _read_parcels(reader) if away else ()))
+        parcels = _read_parcels(reader) if away else ()
+        items.append(AckItem(task_id, number << SECRET_BITS | secret, result, follow_ups, parcels))
     return items
 
 
@@ -281,7 +285,8 @@ class Fail:
     def put(self, parts: list[bytes]) -> None:
         parts += (PAIR.pack(self.keep_ms, self.dead_keep_ms), COUNT.pack(len(self.items)))
         for task_id, token, retry_at_ms, dead_reason, error, brief in self.items:
-            head = _FAIL_ITEM.pack(token, retry_at_ms, dead_reason, len(error), len(brief))
+            halves = token >> SECRET_BITS, token & SECRET_MAX
+            head = _FAIL_ITEM.pack(*halves, retry_at_ms, dead_reason, len(error), len(brief))
             parts += (task_id, head, error, brief)
 
     @classmethod
@@ -290,8 +295,9 @@ class Fail:
         items = []
         for _ in range(reader.count()):
             task_id = reader.take(16)
-            token, retry_at_ms, dead_reason, error_n, brief_n = reader.unpack(_FAIL_ITEM)
+            number, secret, retry_at_ms, dead_reason, error_n, brief_n = reader.unpack(_FAIL_ITEM)
             error, brief = reader.take(error_n), reader.take(brief_n)
+            token = number << SECRET_BITS | secret
             items.append(FailItem(task_id, token, retry_at_ms, dead_reason, error, brief))
         return cls(now_ms, keep_ms, dead_keep_ms, items)
 
@@ -303,11 +309,17 @@ class Extend:
 
     def put(self, parts: list[bytes]) -> None:
         parts.append(COUNT.pack(len(self.items)))
-        parts += [_EXTEND_ITEM.pack(*item) for item in self.items]
+        for task_id, token, expiry_ms in self.items:
+            parts += (task_id, _EXTEND_ITEM.pack(token >> SECRET_BITS, token & SECRET_MAX, expiry_ms))
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Extend":
-        return cls(now_ms, [ExtendItem(reader.take(16), *reader.unpack(PAIR)) for _ in range(reader.count())])
+        items = []
+        for _ in range(reader.count()):
+            task_id = reader.take(16)
+            number, secret, expiry_ms = reader.unpack(_EXTEND_ITEM)
+            items.append(ExtendItem(task_id, number << SECRET_BITS | secret, expiry_ms))
+        return cls(now_ms, items)
 
 
 @dataclass(slots=True)
@@ -319,12 +331,17 @@ class Release:
 
     def put(self, parts: list[bytes]) -> None:
         parts += (PAIR.pack(self.keep_ms, self.ready_at_ms), COUNT.pack(len(self.items)))
-        parts += [_CLAIM_REF.pack(*item) for item in self.items]
+        for task_id, token in self.items:
+            parts += (task_id, PAIR.pack(token >> SECRET_BITS, token & SECRET_MAX))
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Release":
         keep_ms, ready_at_ms = reader.unpack(PAIR)
-        items = [ClaimRef(reader.take(16), reader.u64()) for _ in range(reader.count())]
+        items = []
+        for _ in range(reader.count()):
+            task_id = reader.take(16)
+            number, secret = reader.unpack(PAIR)
+            items.append(ClaimRef(task_id, number << SECRET_BITS | secret))
         return cls(now_ms, keep_ms, items, ready_at_ms)
 
 
@@ -338,7 +355,8 @@ class Expire:
     def put(self, parts: list[bytes]) -> None:
         parts += (PAIR.pack(self.keep_ms, self.dead_keep_ms), COUNT.pack(len(self.items)))
         for task_id, token, dead_reason, retry_at_ms, how, error, brief in self.items:
-            head = _EXPIRE_ITEM.pack(token, dead_reason, retry_at_ms, how, len(error), len(brief))
+            halves = token >> SECRET_BITS, token & SECRET_MAX
+            head = _EXPIRE_ITEM.pack(*halves, dead_reason, retry_at_ms, how, len(error), len(brief))
             parts += (task_id, head, error, brief)
 
     @classmethod
@@ -347,8 +365,9 @@ class Expire:
         items = []
         for _ in range(reader.count()):
             task_id = reader.take(16)
-            token, dead_reason, retry_at_ms, how, error_n, brief_n = reader.unpack(_EXPIRE_ITEM)
+            number, secret, dead_reason, retry_at_ms, how, error_n, brief_n = reader.unpack(_EXPIRE_ITEM)
             error, brief = reader.take(error_n), reader.take(brief_n)
+            token = number << SECRET_BITS | secret
             items.append(ExpireItem(task_id, token, dead_reason, retry_at_ms, how, error, brief))
         return cls(now_ms, keep_ms, dead_keep_ms, items)
 

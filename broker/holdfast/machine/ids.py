@@ -3,14 +3,18 @@
 A task id is a UUID of version 8 (RFC 9562): 48 bits of milliseconds, 16 bits of shard, 58 bits of sequence. Ids of one
 shard sort in the order of acceptance, and a call that names a task finds its shard without a look-up.
 
-A token is 16 bits of shard incarnation over 48 bits of a replicated counter: it grows across fail-over, and also when
-a shard is created anew.
+A token is a number and a secret. The number, 16 bits of shard incarnation over 48 bits of a replicated counter, grows
+across fail-over, and also when a shard is created anew: it orders tokens. The secret, the lowest 64 bits, belongs to
+the claim: the leader drew it, so nobody can guess the token of a claim that another worker holds.
 """
 
 TIME_BITS = 48
 SHARD_MAX = (1 << 16) - 1
 SEQUENCE_MAX = (1 << 58) - 1
 TOKEN_COUNTER_BITS = 48
+TOKEN_COUNTER_MAX = (1 << TOKEN_COUNTER_BITS) - 1
+SECRET_BITS = 64
+SECRET_MAX = (1 << SECRET_BITS) - 1
 INCARNATION_MAX = (1 << 16) - 1
 TIME_MS_MAX = (1 << TIME_BITS) - 1
 
@@ -59,5 +63,9 @@ def parse_task_id(text: str) -> bytes | None:
     return task_id
 
 
-def make_token(incarnation: int, counter: int) -> int:
-    return (incarnation << TOKEN_COUNTER_BITS) | counter
+def make_token(incarnation: int, counter: int, secret: int) -> int:
+    return (incarnation << TOKEN_COUNTER_BITS | counter) << SECRET_BITS | secret
+
+
+def token_counter(token: int) -> int:
+    return token >> SECRET_BITS & TOKEN_COUNTER_MAX

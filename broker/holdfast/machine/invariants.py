@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.machine import keys
+from holdfast.machine.ids import SECRET_BITS, token_counter
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.ready_rows import Lane, aged_tasks, ready_row
 from holdfast.machine.rows import (
@@ -126,8 +127,8 @@ def _task_violations(meta: Meta, tasks: dict[bytes, Execution]) -> list[str]:
     for task_id, task in tasks.items():
         name = f"task {task_id.hex()} ({task.state_name})"
         if task.token:
-            tokens[task.token] += 1
-            if task.token & ((1 << 48) - 1) >= meta.next_token:
+            tokens[task.token >> SECRET_BITS] += 1
+            if token_counter(task.token) >= meta.next_token:
                 found.append(f"{name} has a token that was not handed out yet")
         if task.sequence >= meta.next_sequence:
             found.append(f"{name} has a sequence that was not handed out yet")

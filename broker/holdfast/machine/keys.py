@@ -289,7 +289,7 @@ def dedup(queue: bytes, request_id: bytes) -> bytes:
 
 
 def recent(token: int) -> bytes:
-    return _RECENT + _pack_u64(token)
+    return _RECENT + token.to_bytes(16, "big")
 
 
 def claim_request(worker: bytes, request_id: bytes) -> bytes:

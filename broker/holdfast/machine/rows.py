@@ -6,7 +6,7 @@ Every row begins with fixed fields in big-endian order; parts of varying length 
 import struct
 from typing import NamedTuple
 
-from holdfast.machine.ids import task_id_time_ms
+from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, task_id_time_ms
 from holdfast.machine.keys import PRIORITY_MAX, TASK_ID_BYTES
 
 # Task states. The numbers are stored and equal those of the wire API.
@@ -57,7 +57,7 @@ CANCEL_REQUESTED = 32  # a cancel met a running claim
 LOST_UNIQUE_KEY = 64  # when it last began to wait, another task had its unique key
 HAD_RESULT = 128  # acked with one that was kept: known also when the row of the result is gone
 
-_EXECUTION = struct.Struct(">BBBBQQQQQQQQIIIIIIH")
+_EXECUTION = struct.Struct(">BBBBQQQQQQQQQIIIIIIH")
 _NAMES = struct.Struct(">BHHHHH")
 
 
@@ -114,10 +114,10 @@ class Execution:
     def encode(self) -> bytes:
         return (
             _EXECUTION.pack(
-                self.state, self.priority, self.flags, self.dead_reason, self.sequence, self.token, self.timer_ms,
-                self.start_by_ms, self.enqueued_ms, self.changed_ms, self.ready_since_ms, self.result_ttl_ms,
-                self.claims, self.failures, self.max_attempts, self.max_claims, self.size_bytes, self.timeout_ms,
-                len(self.worker),
+                self.state, self.priority, self.flags, self.dead_reason, self.sequence, self.token >> SECRET_BITS,
+                self.token & SECRET_MAX, self.timer_ms, self.start_by_ms, self.enqueued_ms, self.changed_ms,
+                self.ready_since_ms, self.result_ttl_ms, self.claims, self.failures, self.max_attempts, self.max_claims,
+                self.size_bytes, self.timeout_ms, len(self.worker),
             )
             + self._names
             + self.worker
@@ -125,7 +125,7 @@ class Execution:
 
     @staticmethod
     def decode(row: bytes) -> "Execution":
-        *fixed, worker_n = _EXECUTION.unpack_from(row)
+        state, priority, flags, reason, sequence, number, secret, *fixed, worker_n = _EXECUTION.unpack_from(row)
         queue_n, tenant_n, request_n, type_n, limit_n, unique_n = _NAMES.unpack_from(row, _EXECUTION.size)
         a = _EXECUTION.size + _NAMES.size
         b = a + queue_n
@@ -134,7 +134,10 @@ class Execution:
         e = d + type_n
         f = e + limit_n
         g = f + unique_n
-        return Execution(row[a:b], row[b:c], row[c:d], row[d:e], row[e:f], row[f:g], row[g : g + worker_n], *fixed)
+        return Execution(
+            row[a:b], row[b:c], row[c:d], row[d:e], row[e:f], row[f:g], row[g : g + worker_n], state, priority, flags,
+            reason, sequence, number << SECRET_BITS | secret, *fixed,
+        )  # fmt: skip
 
     @property
     def is_plain(self) -> bool:
@@ -536,7 +539,7 @@ class Report(NamedTuple):
         return Report(row[0], row[1:])
 
 
-_CLAIM_REF = struct.Struct(">16sQ")
+_CLAIM_REF = struct.Struct(">16sQQ")
 
 
 class ClaimRequest(NamedTuple):
@@ -546,8 +549,11 @@ class ClaimRequest(NamedTuple):
     claims: tuple[tuple[bytes, int], ...]  # (task id, token)
 
     def encode(self) -> bytes:
-        return self.forget_ms.to_bytes(8, "big") + b"".join(_CLAIM_REF.pack(*claim) for claim in self.claims)
+        refs = [_CLAIM_REF.pack(task_id, token >> SECRET_BITS, token & SECRET_MAX) for task_id, token in self.claims]
+        return self.forget_ms.to_bytes(8, "big") + b"".join(refs)
 
     @staticmethod
     def decode(row: bytes) -> "ClaimRequest":
-        return ClaimRequest(int.from_bytes(row[:8], "big"), tuple(_CLAIM_REF.iter_unpack(row[8:])))
+        refs = _CLAIM_REF.iter_unpack(row[8:])
+        claims = tuple((task_id, number << SECRET_BITS | secret) for task_id, number, secret in refs)
+        return ClaimRequest(int.from_bytes(row[:8], "big"), claims)

@@ -7,6 +7,7 @@ one. The caller has checked the guards; these functions cannot refuse.
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.effects import READY_TO_CLAIM, ReadyTask, Timing
+from holdfast.machine.entries import Claim
 from holdfast.machine.ids import make_token
 from holdfast.machine.ready_rows import ready_row
 from holdfast.machine.rows import (
@@ -180,10 +181,10 @@ def _become_ready(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -
     _enter(draft, task_id, task, READY, 0)
 
 
-def enter_claimed(draft: Draft, task_id: bytes, task: Execution, worker: bytes, expiry_ms: int) -> None:
+def enter_claimed(draft: Draft, task_id: bytes, task: Execution, entry: Claim, expiry_ms: int) -> None:
     """CLAIMED under a new token, for no longer than the task may run at a time."""
     queue = draft.queue(task.queue)
-    now_ms = draft.now_ms
+    now_ms, worker = draft.now_ms, entry.worker
     # Of a task that came back, the wait since then: how long a worker had it for nothing was no wait for a worker, and
     # its first wait was counted with its first claim. How old the line is, `ready_since_ms` says.
     draft.effects.timings.append(Timing(task.queue, task.type, READY_TO_CLAIM, now_ms - task.changed_ms))
@@ -196,7 +197,7 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, worker: bytes, 
         expiry_ms = min(expiry_ms, now_ms + task.timeout_ms)
     queue.claimed += 1
     queue.claimed_total += 1
-    task.token = make_token(draft.meta.incarnation, draft.meta.next_token)
+    task.token = make_token(draft.meta.incarnation, draft.meta.next_token, entry.secret)
     draft.meta.next_token += 1
     task.claims += 1
     task.worker = worker

@@ -8,6 +8,7 @@ at optional ones only where they are present.
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from holdfast.client._fitting import (
     MISFITS,
@@ -64,7 +65,8 @@ _SCOPE_NUMBERS = {
 }
 _SCOPES: dict[int, UniqueScope] = {number: scope for scope, number in _SCOPE_NUMBERS.items()}
 
-_CLAIM = ("task_id", "token")  # what names one
+_SECRET_BITS = 64  # of a token, below its number
+_SECRET_MAX = (1 << _SECRET_BITS) - 1
 
 # All numbers of a task, a made-up request id, and what the encoding adds.
 _TASK_BYTES = 300
@@ -173,7 +175,7 @@ def ack_request(items: Sequence[Claim | Ack]) -> pb.AckRequest:
                 _put_claim(message.claim, item)
         except MISFITS as found:
             claim, result = (item.claim, item.result) if isinstance(item, Ack) else (item, None)
-            values = {"claim": parts(claim, *_CLAIM), "result": result}
+            values = {"claim": _claim_parts(claim), "result": result}
             raise field_misfit(pb.AckItem, values, f"items[{index}]", found) from None
         if isinstance(item, Ack) and item.follow_ups:
             _put_specs(message.follow_ups.add, item.follow_ups, f"items[{index}].follow_ups")
@@ -196,7 +198,7 @@ def fail_request(items: Sequence[Failure]) -> pb.FailRequest:
             message.dead = item.dead
         except MISFITS as found:
             values = parts(item, "retry_delay_ms", "retry_at_ms", "dead")
-            values["claim"] = parts(getattr(item, "claim", None), *_CLAIM)
+            values["claim"] = _claim_parts(getattr(item, "claim", None))
             values["error"] = parts(getattr(item, "error", None), "type", "message", "traceback")
             raise field_misfit(pb.FailItem, values, f"items[{index}]", found) from None
         if item.retry_at_ms is not None and item.retry_delay_ms is not None:
@@ -212,7 +214,7 @@ def extend_request(items: Sequence[Extension]) -> pb.ExtendRequest:
             _put_claim(message.claim, item.claim)
             message.lease_ms = number(item.lease_ms)
         except MISFITS as found:
-            values = {"claim": parts(getattr(item, "claim", None), *_CLAIM)} | parts(item, "lease_ms")
+            values = {"claim": _claim_parts(getattr(item, "claim", None))} | parts(item, "lease_ms")
             raise field_misfit(pb.ExtendItem, values, f"items[{index}]", found) from None
     return request
 
@@ -223,7 +225,7 @@ def release_request(claims: Sequence[Claim], delay_ms: int) -> pb.ReleaseRequest
         try:
             _put_claim(request.claims.add(), claim)
         except MISFITS as found:
-            raise field_misfit(pb.ClaimRef, parts(claim, *_CLAIM), f"claims[{index}]", found) from None
+            raise field_misfit(pb.ClaimRef, _claim_parts(claim), f"claims[{index}]", found) from None
     return request
 
 
@@ -264,7 +266,16 @@ def checked_task_ids(task_ids: Sequence[str]) -> list[str]:
 
 def _put_claim(message: pb.ClaimRef, claim: Claim) -> None:
     message.task_id = claim.task_id
-    message.token = claim.token
+    token = claim.token
+    message.token = token >> _SECRET_BITS
+    message.secret = token & _SECRET_MAX
+
+
+def _claim_parts(claim: object) -> dict[str, Any]:
+    """What names a claim, for `field_misfit`: of a token the half that may not fit."""
+    named = parts(claim, "task_id", "token")
+    token = named.get("token")
+    return named | {"token": token >> _SECRET_BITS} if isinstance(token, int) else named
 
 
 def _put_specs(add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: str) -> None:
@@ -490,7 +501,7 @@ def _claimed(claim: pb.Claim, answered_s: float) -> ClaimedTask:
     headers = spec.headers
     return ClaimedTask(
         task_id=claim.task_id,
-        token=claim.token,
+        token=claim.token << _SECRET_BITS | claim.secret,
         queue=spec.queue,
         type=spec.type,
         payload=spec.payload,

@@ -91,7 +91,7 @@ def _request_of(answer: bytes) -> pb.ReleaseRequest | None:
         return None
     request = pb.ReleaseRequest()
     for claim in claims:
-        request.claims.add(task_id=claim.task_id, token=claim.token)
+        request.claims.add(task_id=claim.task_id, token=claim.token, secret=claim.secret)
     return request if request.claims else None
 
 

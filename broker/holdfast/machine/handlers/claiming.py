@@ -58,7 +58,7 @@ def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
         draft.queue(task.queue).mark_version += 1  # it stays in its line until it lapses, so no mark may pass it
         return start_too_late()
     expiry_ms = entry.type_expiries.get(task.type, entry.expiry_ms) if entry.type_expiries else entry.expiry_ms
-    enter_claimed(draft, task_id, task, entry.worker, expiry_ms)
+    enter_claimed(draft, task_id, task, entry, expiry_ms)
     return _granted(task_id, task)
 
 

@@ -190,7 +190,7 @@ class ReserveRequest(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ..., type_lease_ms: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Claim(_message.Message):
-    __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms")
+    __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms", "secret")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,7 @@ class Claim(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: int
     task: TaskSpec
@@ -205,7 +206,8 @@ class Claim(_message.Message):
     attempt: int
     claims: int
     enqueued_at_ms: int
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ...) -> None: ...
+    secret: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., secret: _Optional[int] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("claims", "waited_ms", "routed_ms")
@@ -238,12 +240,14 @@ class AwaitTasksResponse(_message.Message):
     def __init__(self, ready: bool = ..., held: bool = ...) -> None: ...
 
 class ClaimRef(_message.Message):
-    __slots__ = ("task_id", "token")
+    __slots__ = ("task_id", "token", "secret")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: int
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ...) -> None: ...
+    secret: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., secret: _Optional[int] = ...) -> None: ...
 
 class AckItem(_message.Message):
     __slots__ = ("claim", "result", "follow_ups")
