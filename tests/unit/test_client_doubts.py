@@ -119,7 +119,7 @@ async def test_single_enqueues_that_share_a_request_hear_of_the_doubt(server: Sc
         return response
 
     server.on("Enqueue", answer)
-    async with AsyncClient(server.address) as client:
+    async with AsyncClient(server.address, timeout_s=1.0) as client:
         tasks = [NewTask("away" if n % 2 else "here", f"t{n}") for n in range(10)]
         outcomes = await asyncio.gather(*map(client.enqueue, tasks), return_exceptions=True)
     assert max(attempts) > 1, "some shared a request"

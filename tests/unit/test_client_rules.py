@@ -32,6 +32,7 @@ from holdfast.client import (
     TaskUpdate,
     UniqueScope,
     Updated,
+    _request_ids,
     _wire,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -253,7 +254,7 @@ def test_the_size_of_a_request_is_never_underestimated() -> None:
         ttl_ms=2**62,
     )
     request = _wire.enqueue_request([task])
-    _wire.make_up_request_ids(request, [task], 2**62, lambda queue: 2**31)
+    _request_ids.make_up_request_ids(request, [task], 2**62, lambda queue: 2**31)
     assert request.ByteSize() <= _wire.approximate_bytes(task)
 
 

@@ -7,6 +7,7 @@ T = TypeVar("T")
 
 QUEUES_MAX = 10_000
 RESERVES_MAX = 1_000
+SEVERAL_SHARDS = -1
 
 
 class Generations:
@@ -38,6 +39,32 @@ class Generations:
         if is_another:
             _put(self._by_queue, queue, generation, QUEUES_MAX)
         return is_another
+
+
+class QueueShards:
+    """Where queues are, as the ids of their tasks say.
+
+    >>> shards = QueueShards()
+    >>> shards.learn("mail", 3)
+    >>> shards.of("mail"), shards.of("reports")
+    (3, None)
+    >>> shards.learn("mail", 4)
+    >>> shards.of("mail") == SEVERAL_SHARDS
+    True
+    """
+
+    def __init__(self) -> None:
+        self._by_queue: dict[str, int] = {}
+
+    def of(self, queue: str) -> int | None:
+        """The only shard that its tasks were seen on, or SEVERAL_SHARDS; None if none was seen."""
+        return self._by_queue.get(queue)
+
+    def learn(self, queue: str, shard: int | None) -> None:
+        known = self._by_queue.get(queue)
+        if shard is None or known in (shard, SEVERAL_SHARDS):
+            return
+        _put(self._by_queue, queue, shard if known is None else SEVERAL_SHARDS, QUEUES_MAX)
 
 
 class Unanswered:

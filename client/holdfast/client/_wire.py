@@ -5,7 +5,6 @@ This is the library's hot path: a batch passes through it item by item, so it se
 at optional ones only where they are present.
 """
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -51,7 +50,7 @@ from holdfast.client.models import (
     Updated,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import is_made_up, made_up_id, parse_made_up
+from holdfast.routing.sets import is_made_up, parse_made_up
 
 _SHAPE_NUMBERS = {
     RetryShape.EXPONENTIAL: pb.RETRY_SHAPE_EXPONENTIAL,
@@ -79,28 +78,6 @@ def enqueue_request(tasks: Sequence[NewTask]) -> pb.EnqueueRequest:
     request = pb.EnqueueRequest()
     _put_specs(request.tasks.add, tasks, "tasks")
     return request
-
-
-def make_up_request_ids(
-    request: pb.EnqueueRequest, tasks: Sequence[NewTask], ttl_ms: int, generation_of: Callable[[str], int]
-) -> list[int]:
-    """Gives an id to each task without one, so that the call can be repeated; returns the places of these tasks.
-
-    `generation_of` a queue: of its set of shards. The id names it, so that a repetition finds its first attempt."""
-    without = [at for at, task in enumerate(tasks) if task.request_id is None and task.request_id_ttl_ms is None]
-    if without:
-        call_key = uuid.uuid4().hex
-        specs = request.tasks
-        for at in without:
-            spec = specs[at]
-            spec.request_id = made_up_id(generation_of(spec.queue), call_key, at)
-            spec.request_id_ttl_ms = ttl_ms
-    return without
-
-
-def told_apart(tasks: Sequence[NewTask], made_up: Sequence[int]) -> Sequence[int]:
-    """The places among these where a duplicate cannot be another's task, because there is no unique key."""
-    return [at for at in made_up if not tasks[at].unique_key]
 
 
 def approximate_bytes(task: NewTask) -> int:

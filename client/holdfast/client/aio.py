@@ -22,8 +22,10 @@ from holdfast.client._fitting import only
 from holdfast.client._memory import Generations, Unanswered
 from holdfast.client._options import call_limit_s, limit_s
 from holdfast.client._queues import QueueCalls
+from holdfast.client._request_ids import made_up_ttl_ms, make_up_request_ids, told_apart
 from holdfast.client._rpc import Connection, method
 from holdfast.client._schedules import ScheduleCalls
+from holdfast.client._single_enqueues import Sent, SingleEnqueue, SingleEnqueues
 from holdfast.client.errors import (
     STALE_MAP,
     ConnectionFailed,
@@ -62,9 +64,6 @@ _SHARED_TASKS_MAX = 200
 _SHARED_BYTES_MAX = 1024 * 1024
 WAIT_TASKS_MAX = 1000  # tasks of one call that waits
 
-# A made-up request id must outlive the call: its last repetition may reach the server late.
-_MADE_UP_SPARE_S = 60.0
-_MADE_UP_S_MAX = 24 * 3600.0
 _NO_ANSWER = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, Overloaded, Unavailable)
 
 _ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
@@ -129,7 +128,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         self._calls: Connection | Direct = self._direct or self._connection
         self._generations = Generations()
         self._reserves = Unanswered()
-        self._single_enqueues = Coalescer(self._enqueue_together, _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
+        self._single_enqueues = Coalescer(SingleEnqueues(self._enqueue_until), _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
 
     @property
     def address(self) -> str:
@@ -162,12 +161,10 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         except (TypeError, AttributeError):  # alone, so that it is told which field does not fit
             return only(await self.enqueue_many([task]))
         try:
-            return only([_as_first(await self._single_enqueues.put(task, size_bytes, self._timeout_s))])
+            outcome = await self._single_enqueues.put(SingleEnqueue(task), size_bytes, self._timeout_s)
         except TimeoutError:
             raise DeadlineExceeded(self.address, self._timeout_s) from None
-
-    async def _enqueue_together(self, tasks: Sequence[NewTask], timeout_s: float) -> list[Accepted | Rejected]:
-        return await self.enqueue_many(tasks, timeout_s=timeout_s)
+        return only([_as_first(outcome)])
 
     async def enqueue_many(
         self, tasks: Sequence[NewTask], *, timeout_s: float | None = None
@@ -187,11 +184,14 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         """
         if not tasks:
             return []
-        timeout_s = call_limit_s(timeout_s, self._timeout_s)
+        return (await self._enqueue_until(tasks, call_limit_s(timeout_s, self._timeout_s)))[0]
+
+    async def _enqueue_until(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str] = ()) -> Sent:
+        """`kept`: the request ids that were made up for them before."""
         ends_s = time.monotonic() + timeout_s
         while True:
             try:
-                return await self._enqueue_once(tasks, timeout_s)
+                return await self._enqueue_once(tasks, timeout_s, kept)
             except Unavailable as error:
                 # Raised only if no attempt did anything: so the tasks may get other ids, of a set the server knows.
                 # If the server may yet hear of the set that they name, the call has waited for that until its end.
@@ -200,18 +200,18 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
                 if not is_new or not self._connection.retries or timeout_s <= 0:
                     raise
 
-    async def _enqueue_once(self, tasks: Sequence[NewTask], timeout_s: float) -> list[Accepted | Rejected]:
+    async def _enqueue_once(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str]) -> Sent:
         request = _wire.enqueue_request(tasks)
         made_up: Sequence[int] = ()
         if self._connection.retries:
-            keep_s = min(max(0.0, timeout_s) + _MADE_UP_SPARE_S, _MADE_UP_S_MAX)
-            made_up = _wire.make_up_request_ids(request, tasks, int(keep_s * 1000), self._generation_of)
+            made_up = make_up_request_ids(request, tasks, made_up_ttl_ms(timeout_s), self._generation_of, kept)
         # Without a request_id the server cannot tell a repeated task from a new one.
         repeatable = len(made_up) == len(tasks) or all(spec.request_id for spec in request.tasks)
         response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable)
         if response.generations:
             self._generations.learn(response.generations)
-        return _wire.enqueue_outcomes(response, len(tasks), _wire.told_apart(tasks, made_up))
+        outcomes = _wire.enqueue_outcomes(response, len(tasks), told_apart(tasks, made_up))
+        return outcomes, [spec.request_id for spec in request.tasks]
 
     def _generation_of(self, queue: str) -> int:
         # Straight to the leaders only what is on the map counts: with an id of a newer set there would be no way.
