@@ -165,9 +165,29 @@ class PausableRounds(Rounds):
 
     going: asyncio.Event
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._unread: list[tuple[str, list[Message]]] = []  # what came while it was stopped
+
     async def _wait(self) -> None:
         await super()._wait()
         await self.going.wait()
+        self._read()
+
+    def receive(self, sender: str, messages: list[Message]) -> None:
+        self._unread.append((sender, messages))
+        self._wanted.set()
+        self._read()
+
+    def _read(self) -> None:
+        if self.going.is_set():
+            unread, self._unread = self._unread, []
+            for sender, messages in unread:
+                super().receive(sender, messages)
+
+    def _beat(self, began_s: float) -> None:
+        if self.going.is_set():
+            super()._beat(began_s)
 
 
 class Machine:

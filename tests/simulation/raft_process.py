@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.broker.raft.codec import decode, peek
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.library import LEADER
 from holdfast.broker.raft.membership import ChangeRefusedError
@@ -139,6 +140,17 @@ class Process:
             self.round()
 
     # --- rounds -----------------------------------------------------------------------------------------------
+
+    def arrived(self, sender: str, data: bytes) -> None:
+        """It waits for the next round; but signs of life are heard and given in the middle of one, too."""
+        self.inbox.append((sender, decode(data)))
+        sign = peek(data)
+        if self.engine is not None and sign is not None and not self.paused:
+            self.engine.overhear(sender, sign, self.now_s)
+        if self.engine is not None and self.frozen and not self.paused:
+            self.engine.beat(self.now_s)
+            self._send(self.engine)
+        self.round()
 
     def round(self) -> None:
         engine = self.engine

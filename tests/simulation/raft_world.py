@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.broker.raft.codec import decode, encode
+from holdfast.broker.raft.codec import encode
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import found
 from holdfast.broker.raft.library import Timing
@@ -215,8 +215,7 @@ class World:
     def _deliver(self, sender: str, to: str, data: bytes) -> None:
         process = self.processes.get(to)
         if process is not None and process.engine is not None:
-            process.inbox.append((sender, decode(data)))
-            process.round()
+            process.arrived(sender, data)
 
     def isolate(self, names: list[str], *, hears: bool = False, speaks: bool = False) -> None:
         """Cuts these off from the others: both ways, or only one."""

@@ -321,8 +321,7 @@ def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest
             dropped(replica, refused)
 
     def is_unfinished(replica: Replica) -> bool:
-        has_more = replica._more_to_apply and replica.raft.commit_index > replica.applied_index
-        return has_more or replica.shard.has_work or bool(replica.raft.outbox)
+        return replica.has_to_apply or replica.shard.has_work or bool(replica.raft.outbox)
 
     monkeypatch.setattr(Rounds, "_sync", note_active)
     monkeypatch.setattr(Replica, "dropped", tell)

@@ -15,7 +15,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from holdfast.broker import checkpoints, proposals
+from holdfast.broker import checkpoints, round_budget
 from holdfast.broker import shard as shard_module
 from holdfast.broker.checkpoints import Checkpointer, Kept
 from holdfast.broker.config import BrokerConfig
@@ -134,7 +134,7 @@ class Plan:
             (lines, "REFILL_TASKS", self.refill_tasks),
             (lines, "LANE_REFILL_TASKS", min(self.refill_tasks, lines.LANE_REFILL_TASKS)),
             (scheduler, "WINDOWS_MAX", self.windows_max),
-            (proposals, "ROUND_ENTRIES_MAX", self.round_entries_max),
+            (round_budget, "SHARD_ENTRIES_MAX", self.round_entries_max),
             (shard_module, "time", SimpleNamespace(perf_counter=perf_counter, monotonic=_loop_time)),
             (checkpoints, "_log", SimpleNamespace(debug=_say_nothing, warning=_say_nothing)),
         ]

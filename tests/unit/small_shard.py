@@ -55,6 +55,10 @@ class MemoryLog:
         self._entries: list[LogEntry] = []
         self._taken = 0  # a test may run a round while an earlier one is stuck
 
+    @property
+    def ready_index(self) -> int:
+        return self.commit_index
+
     def propose(self, command: bytes) -> int:
         self._entries.append(LogEntry(REGULAR + command, len(self._entries) + 1, self.term))
         return len(self._entries)

@@ -2,13 +2,8 @@
 
 import pytest
 
-from holdfast.broker.proposals import (
-    ROUND_BYTES_MAX,
-    ROUND_ENTRIES_MAX,
-    ROUND_HOUSEKEEPING_MAX,
-    Proposal,
-    ProposalQueue,
-)
+from holdfast.broker.proposals import Proposal, ProposalQueue
+from holdfast.broker.round_budget import SHARD_BYTES_MAX, SHARD_ENTRIES_MAX, SHARD_HOUSEKEEPING_MAX
 from holdfast.machine.entries import Enqueue, Entry, LeaderStarted, Purge, decode
 from holdfast.machine.outcomes import Accepted
 from holdfast.serving.refusals import OVERLOADED, RefusedError
@@ -69,18 +64,18 @@ async def test_a_caller_that_has_gone_is_no_trouble() -> None:
 
 async def test_a_round_takes_in_order_up_to_its_count() -> None:
     waiting = queue()
-    added = [proposal() for _ in range(ROUND_ENTRIES_MAX + 3)]
+    added = [proposal() for _ in range(SHARD_ENTRIES_MAX + 3)]
     for one in added:
         waiting.add(one)
-    assert waiting.take_round() == added[:ROUND_ENTRIES_MAX]
+    assert waiting.take_round() == added[:SHARD_ENTRIES_MAX]
     assert waiting.waiting == 3
-    assert waiting.take_round() == added[ROUND_ENTRIES_MAX:]
+    assert waiting.take_round() == added[SHARD_ENTRIES_MAX:]
     assert waiting.take_round() == []
 
 
 async def test_a_round_stops_at_its_bytes() -> None:
     waiting = queue()
-    added = [proposal(ROUND_BYTES_MAX // 2) for _ in range(5)]
+    added = [proposal(SHARD_BYTES_MAX // 2) for _ in range(5)]
     for one in added:
         waiting.add(one)
     assert waiting.take_round() == added[:2]
@@ -90,7 +85,7 @@ async def test_a_round_stops_at_its_bytes() -> None:
 
 async def test_a_proposal_larger_than_a_round_goes_alone() -> None:
     waiting = queue()
-    large, small = proposal(ROUND_BYTES_MAX + 1), proposal()
+    large, small = proposal(SHARD_BYTES_MAX + 1), proposal()
     waiting.add(large)
     waiting.add(small)
     assert waiting.take_round() == [large]
@@ -99,7 +94,7 @@ async def test_a_proposal_larger_than_a_round_goes_alone() -> None:
 
 async def test_a_little_housekeeping_rides_behind_the_callers() -> None:
     waiting = queue()
-    few = ROUND_HOUSEKEEPING_MAX
+    few = SHARD_HOUSEKEEPING_MAX
     chores = [Proposal(Purge(1, [])) for _ in range(2 * few + 1)]
     for chore in chores:
         waiting.add_housekeeping(chore)
@@ -115,7 +110,7 @@ async def test_housekeeping_gets_its_turn_behind_a_full_round() -> None:
     waiting = queue()
     chore = Proposal(Purge(1, []))
     waiting.add_housekeeping(chore)
-    for _ in range(ROUND_ENTRIES_MAX + 1):
+    for _ in range(SHARD_ENTRIES_MAX + 1):
         waiting.add(proposal())
     assert waiting.take_round()[-1] is chore
 

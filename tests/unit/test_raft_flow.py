@@ -30,10 +30,11 @@ def with_one_down(engine: type[ShardRaft] = ShardRaft) -> tuple[Stage, ShardRaft
 class ForgetsWhatFlies(ShardRaft):
     """Sends all that there is, answered or not."""
 
-    def _send_append(self, peer: str) -> None:
-        super()._send_append(peer)
+    def _send_append(self, peer: str) -> int:
+        size_bytes = super()._send_append(peer)
         self._peers[peer]._flying.clear()
         self._peers[peer]._flying_bytes = 0
+        return size_bytes
 
 
 def a_replica_that_is_down_is_not_sent_more_and_more(engine: type[ShardRaft]) -> None:
@@ -150,7 +151,7 @@ def test_a_log_that_is_too_short_is_continued_where_it_ends() -> None:
 def test_echoes_count_once_and_only_forwards() -> None:
     peer = Peer(0.0)
     for number in (1, 2, 3):
-        peer.note_sent(number, float(number), 0)
+        peer.note_sent(number, float(number), 0, 0)
     peer.note_echo(2)
     assert (peer.echoed_round, peer.echoed_sent_s) == (2, 2.0)
     peer.note_echo(1)
@@ -160,10 +161,10 @@ def test_echoes_count_once_and_only_forwards() -> None:
 def test_what_is_remembered_of_sendings_is_bounded_and_never_newer_than_the_truth() -> None:
     peer = Peer(0.0)
     for number in range(1, SENDINGS_KEPT + 100):
-        peer.note_sent(number, float(number), 0)
+        peer.note_sent(number, float(number), 0, 0)
     assert len(peer._sent) == SENDINGS_KEPT
     peer.note_echo(SENDINGS_KEPT + 50)
     assert (peer.echoed_round, peer.echoed_sent_s) == (SENDINGS_KEPT + 50, float(SENDINGS_KEPT))
-    peer.note_sent(2_000, 2_000.0, 0)
+    peer.note_sent(2_000, 2_000.0, 0, 0)
     peer.note_echo(2_000)
     assert peer.echoed_sent_s == 2_000.0

@@ -38,9 +38,9 @@ def answers(said: list[tuple[str, str, Message]], sender: str) -> list[Message]:
 
 
 class SilentToThoseBehind(ShardRaft):
-    def _send_append(self, peer: str) -> None:
+    def _send_entries(self, peer: str, entries: tuple[Entry, ...], size_bytes: int) -> None:
         if self.next_index(peer) > self.base_index:
-            super()._send_append(peer)
+            super()._send_entries(peer, entries, size_bytes)
 
 
 def one_that_is_behind_hears_the_leader_and_is_heard(engine: type[ShardRaft]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
+from holdfast.broker import rounds as rounds_module
 from holdfast.broker import shard as shard_module
 from holdfast.broker.checkpoints import Checkpointer, Flushable
 from holdfast.broker.config import BrokerConfig
@@ -253,7 +254,8 @@ async def test_whichever_round_has_no_room_it_serves_once_there_is_some(
 async def test_what_is_in_the_log_is_not_refused_because_a_later_round_has_no_room(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_module, "APPLY_SECONDS_MAX", 0.0)  # one entry in each round
+    monkeypatch.setattr(shard_module, "APPLY_SECONDS_MAX", 0.0)  # one entry in each turn
+    monkeypatch.setattr(rounds_module, "APPLY_SECONDS_MAX", 0.0)  # and one turn in each round
     monkeypatch.setattr(shard_module, "SLICE_SECONDS", 0.0)
     broker.thread.is_open = False
     calls = [broker.enqueue() for _ in range(8)]

@@ -53,6 +53,7 @@ class Latencies(NamedTuple):
 
 _DISK_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _BOUNDS_SECONDS = (*(f"{bound_ms / 1000:g}" for bound_ms in BOUNDS_MS), "+Inf")
+_ROUND_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 _ENTRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
 
@@ -98,6 +99,7 @@ class Metrics:
         # The write path
         self.fsync_seconds = histogram("fsync_seconds", "Duration of one log sync", _DISK_SECONDS)
         self.apply_seconds = histogram("apply_seconds", "Time to apply the entries of one round", _DISK_SECONDS)
+        self.round_seconds = histogram("round_seconds", "Duration of one round of the log", _ROUND_SECONDS)
         self.round_entries = histogram("round_entries", "Log entries sharing one round", _ENTRIES)
 
         # How the node is now

@@ -4,14 +4,11 @@ import asyncio
 from collections import deque
 from itertools import takewhile
 
+from holdfast.broker.round_budget import RoundBudget
 from holdfast.broker.scheduling.scheduler import Picked
 from holdfast.machine.entries import Entry, encode
 from holdfast.machine.outcomes import Outcome
 from holdfast.serving.refusals import overloaded
-
-ROUND_ENTRIES_MAX = 256
-ROUND_HOUSEKEEPING_MAX = 4  # entries: a sweep has one at a time, but schedules have many small ones
-ROUND_BYTES_MAX = 2 * 1024 * 1024
 
 
 class Proposal:
@@ -93,15 +90,16 @@ class ProposalQueue:
     def add_housekeeping(self, proposal: Proposal) -> None:
         self._housekeeping.append(proposal)
 
-    def take_round(self) -> list[Proposal]:
+    def take_round(self, budget: RoundBudget | None = None) -> list[Proposal]:
         """What the next round appends: callers first, then a little housekeeping. It is the caller's to stage."""
+        budget = budget or RoundBudget()
         taken: list[Proposal] = []
-        taken_bytes = 0
-        while self._waiting and len(taken) < ROUND_ENTRIES_MAX and taken_bytes < ROUND_BYTES_MAX:
+        share = budget.share()
+        while self._waiting and share.has_room:
             proposal = self._waiting.popleft()
-            taken_bytes += len(proposal.payload)
+            share.take(len(proposal.payload))
             taken.append(proposal)
-        for _ in range(min(ROUND_HOUSEKEEPING_MAX, len(self._housekeeping))):
+        for _ in range(min(budget.housekeeping_each, len(self._housekeeping))):
             taken.append(self._housekeeping.popleft())
         return taken
 

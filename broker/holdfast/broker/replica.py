@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from holdfast.broker.checkpoints import Flushable
 from holdfast.broker.clock import carried_on_ms
 from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.raft.codec import decode, encode
+from holdfast.broker.raft.codec import decode, encode, peek
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import NOTHING, found
 from holdfast.broker.raft.library import LEADER
 from holdfast.broker.raft.messages import Configuration
 from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.broker.round_budget import RoundBudget
 from holdfast.broker.shard import Shard
 from holdfast.broker.snapshots.codec import is_snapshot_message
 from holdfast.machine.kv import OrderedKV
@@ -67,11 +68,13 @@ class Replica:
         self.log_needed_after: Callable[[], int | None] = lambda: None
         self._compact_to = 0
         self._wishes: list[Callable[[], None]] = []  # of operators: what they want done with the engine
-        self._more_to_apply = False
         self._watchers: list[asyncio.Future[None]] = []
         self._new_state: NewState | None = None  # waits for the next round
         self._replaced: tuple[NewState, OrderedKV, Machine] | None = None  # until the log says so durably
         self.is_detached = False  # nobody drives it any more
+        # For the rounds: when it last had its turn, among all replicas of the node.
+        self.staged_turn = 0
+        self.applied_turn = 0
 
     @property
     def group(self) -> int:
@@ -87,8 +90,15 @@ class Replica:
         else:
             self.raft.receive(sender, decode(data), now_s)
 
-    def step(self, now_s: float) -> int:
+    def overhear(self, sender: str, data: bytes, now_s: float) -> None:
+        """A message has come that will be delivered later; until then nothing but its sender's life is known of it."""
+        sign = peek(data)
+        if sign is not None:
+            self.raft.overhear(sender, sign, now_s)
+
+    def step(self, now_s: float, budget: RoundBudget | None = None) -> int:
         """Lets time pass, takes proposals and sends what is new; returns how many entries were staged."""
+        budget = budget or RoundBudget()
         self._now_s = now_s
         is_look_due = now_s >= self._look_due_s
         if not self.shard.serves:
@@ -109,9 +119,14 @@ class Replica:
         if is_look_due:
             self.on_look(now_s)
         self.shard.follow_role()
-        staged = self.shard.stage()
-        self.raft.replicate()
+        staged = self.shard.stage(budget)
+        budget.send_bytes -= self.raft.replicate(budget.send_bytes_each)
         return staged
+
+    def beat(self, now_s: float) -> None:
+        """A round takes long: what the others are to hear in time does not wait for its end."""
+        self._now_s = now_s
+        self.raft.beat(now_s)
 
     def _told_time_ms(self) -> int:
         """Shard time for heartbeats: what time it is at least. The next leader begins as late as this is, and one that
@@ -136,13 +151,20 @@ class Replica:
             taken.ended(True, old)
 
     @property
-    def wants_apply(self) -> bool:
-        """Whether `apply` has anything to do: of many idle replicas most have not."""
-        return self.raft.commit_index > self.shard.applied_index or self.shard.reads_wait or bool(self._watchers)
+    def has_to_apply(self) -> bool:
+        return self.raft.ready_index > self.shard.applied_index
 
-    async def apply(self, *, callers_first: bool) -> None:
-        self._more_to_apply = not await self.shard.apply_committed(callers_first=callers_first)
+    async def apply(self, *, callers_first: bool) -> bool:
+        """One turn. Returns whether it got on and there is more."""
+        before = self.shard.applied_index
+        await self.shard.apply_committed(callers_first=callers_first)
         self.shard.follow_role()
+        return self.has_to_apply and self.shard.applied_index > before
+
+    def end_round(self) -> None:
+        """Tells those who wait for something to happen."""
+        if self.shard.reads_wait:
+            self.shard.step_reads()
         self._tell_watchers()
 
     def _tell_watchers(self) -> None:
@@ -162,8 +184,8 @@ class Replica:
     @property
     def is_unfinished(self) -> bool:
         """Whether there is something to do that no event will announce."""
-        has_more = self._more_to_apply and self.raft.commit_index > self.shard.applied_index
-        return has_more or self.shard.has_work or bool(self.raft.outbox) or not self.journal.is_durable
+        is_staged = bool(self.raft.outbox) or not self.journal.is_durable
+        return self.has_to_apply or self.shard.has_work or is_staged or self.raft.has_to_send
 
     def dropped(self, refused: RefusedError) -> None:
         """There was no room for the round: what was staged is gone, here. Others may have been sent it.

@@ -39,6 +39,11 @@ class Replicator(Protocol):
         """The newest entry that is durable on a majority."""
         ...
 
+    @property
+    def ready_index(self) -> int:
+        """The newest entry that may be applied: it is committed, and durable here."""
+        ...
+
     def propose(self, command: bytes) -> int | None:
         """Appends to the log, in memory only; the index, or None if proposals are not taken."""
         ...

@@ -4,6 +4,10 @@
 
 While the sync of a round runs nothing enters an engine: frames and proposals queue up for the next round, so nothing
 that was staged after the sync began can be counted as durable. What earlier rounds have committed is applied meanwhile.
+
+A round must not grow with the number of busy shards. What it delivers, stages and sends is bounded for the node
+(round_budget.py), and so is the time for which it applies; who was served longest ago goes first. If a round takes long
+nonetheless, for a disk is slow, signs of life leave and are heard in the middle of it.
 """
 
 import asyncio
@@ -20,6 +24,7 @@ from holdfast.broker.raft.codec import FrameError
 from holdfast.broker.raft.messages import ImpossibleMessageError
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.replica import Replica
+from holdfast.broker.round_budget import RoundBudget
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
 
@@ -27,6 +32,12 @@ RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
 Message = tuple[int, int, bytes]  # shard, group, bytes
 
 ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
+ROUND_RECEIVED_BYTES_MAX = 4 * 1024 * 1024  # likewise
+DELIVER_SECONDS_MAX = 0.01
+APPLY_SECONDS_MAX = 0.02  # after the sync, for all shards; beside the sync they apply until it ends
+BEAT_SECONDS = 0.05  # into a round, and again: the others hear signs of life that are due
+# A round that takes longer than this has a disk that may never answer: somebody else must lead then.
+BEATS_SECONDS_MAX = 1.5
 INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
 INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
 FULL_SECONDS = 0.1  # between rounds when the disk has no room
@@ -101,6 +112,8 @@ class Rounds:
         self._inbox: deque[tuple[str, Message]] = deque()
         self._inbox_bytes = 0
         self._is_paused = False
+        self._turns = 0  # that replicas have had
+        self._beats: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
         self._stopping = False
         self._has_synced = False
@@ -144,10 +157,15 @@ class Rounds:
             self._wanted.set()
 
     def receive(self, sender: str, messages: list[Message]) -> None:
-        """What another node says; it is dealt with in the next round."""
+        """What another node says; it is dealt with in the next round. Only that the other lives is known at once."""
+        now_s = self._monotonic()
         for message in messages:
+            number, group, data = message
             self._inbox.append((sender, message))
-            self._inbox_bytes += len(message[2])
+            self._inbox_bytes += len(data)
+            replica = self._replicas.get(number)
+            if replica is not None and replica.group == group:
+                replica.overhear(sender, data, now_s)
         if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
             self._is_paused = True
             self.wire.pause_reading()
@@ -156,27 +174,61 @@ class Rounds:
     async def run(self) -> None:
         """Works until stopped and nothing waits. Raises DiskFailedError when the disk fails: that must end the node."""
         while True:
-            now_s = self._monotonic()
-            self._deliver(now_s)
-            active = self._take_active(now_s)
-            entries = sum(replica.step(now_s) for replica in active)
-            self._send(active)
-            self._stage_leaving()
-            flush = self._log.begin_flush()
-            if flush is not None:
-                await self._sync(flush, active)
-                self._metrics.round_entries.observe(entries)
-            else:
-                self._finish(active)
-            await self._apply(active, callers_first=True)
-            for replica in _driven(active):
-                self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
-                if replica.is_unfinished:
-                    self._active[replica.number] = replica
-            if self._stopping and flush is None and not self._active:
+            began_s = self._monotonic()
+            self._beats = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat, began_s)
+            try:
+                has_synced = await self._round(began_s)
+            finally:
+                self._beats.cancel()
+            await asyncio.sleep(0)  # the network and the callers get their turn
+            self._metrics.round_seconds.observe(self._monotonic() - began_s)
+            if self._stopping and not has_synced and not self._active:
                 self._leave_the_rest()
                 return
             await self._wait()
+
+    async def _round(self, now_s: float) -> bool:
+        """Returns whether there was anything to sync."""
+        self._deliver(now_s)
+        active = self._take_active(now_s)
+        entries = self._step(active, now_s)
+        self._send(active)
+        self._stage_leaving()
+        flush = self._log.begin_flush()
+        if flush is not None:
+            await self._sync(flush, active)
+            self._metrics.round_entries.observe(entries)
+        else:
+            self._finish(active)
+        await self._apply(active, callers_first=True)
+        for replica in _driven(active):
+            replica.end_round()
+            self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
+            if replica.is_unfinished:
+                self._active[replica.number] = replica
+        return flush is not None
+
+    def _step(self, active: list[Replica], now_s: float) -> int:
+        """Whoever had to wait goes first; returns how many entries were staged."""
+        budget = RoundBudget(busy=sum(replica.shard.has_work for replica in active))
+        entries = 0
+        for replica in sorted(active, key=lambda replica: replica.staged_turn):
+            staged = replica.step(now_s, budget)
+            entries += staged
+            if staged:
+                self._turns += 1
+                replica.staged_turn = self._turns
+        return entries
+
+    def _beat(self, began_s: float) -> None:
+        """In the middle of a round: the engines are frozen or busy, but their heartbeats and echoes promise nothing."""
+        now_s = self._monotonic()
+        if now_s - began_s > BEATS_SECONDS_MAX:
+            return
+        self._beats = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat, began_s)
+        for replica in self._replicas.values():
+            replica.beat(now_s)
+        self._send(self._replicas.values())
 
     def _take_active(self, now_s: float) -> list[Replica]:
         for number, deadline_s in self._deadlines_s.items():
@@ -186,12 +238,14 @@ class Rounds:
         return active
 
     def _deliver(self, now_s: float) -> None:
+        left_bytes, ends_s = ROUND_RECEIVED_BYTES_MAX, now_s + DELIVER_SECONDS_MAX
         for _ in range(ROUND_MESSAGES_MAX):
-            if not self._inbox:
+            if not self._inbox or left_bytes <= 0 or self._monotonic() > ends_s:
                 break
             sender, message = self._inbox.popleft()
             number, group, data = message
             self._inbox_bytes -= len(data)
+            left_bytes -= len(data)
             if number in self._leaving:
                 continue
             replica = self._replicas.get(number) or self.on_stranger(sender, message)
@@ -218,7 +272,7 @@ class Rounds:
         self._inbox_bytes = sum(len(message[2]) for _, message in self._inbox)
         self.wire.drop(sender, error)
 
-    def _send(self, active: list[Replica]) -> None:
+    def _send(self, active: Iterable[Replica]) -> None:
         """One frame for each node, with what all shards have to say to it."""
         outgoing: dict[str, list[Message]] = {}
         for replica in _driven(active):
@@ -232,7 +286,7 @@ class Rounds:
         started = time.perf_counter()
         syncing = asyncio.ensure_future(self._run_blocking(flush.run))
         try:
-            await self._apply(active, callers_first=False)  # what earlier rounds have committed
+            await self._apply(active, callers_first=False, syncing=syncing)  # what earlier rounds have committed
             await syncing
         except DiskFullError:
             flush.abort()
@@ -259,12 +313,38 @@ class Rounds:
             replica.synced()
         self._send(active)
 
-    async def _apply(self, active: list[Replica], *, callers_first: bool) -> None:
-        """While a sync runs nothing is left out. After it housekeeping yields to callers who came meanwhile: their sync
-        begins at once, and housekeeping is applied beside it."""
-        for replica in active:
-            if not replica.is_detached and replica.wants_apply:
-                await replica.apply(callers_first=callers_first)
+    async def _apply(
+        self, active: list[Replica], *, callers_first: bool, syncing: asyncio.Future[None] | None = None
+    ) -> None:
+        """Replicas apply in turns: at least one turn beside a sync, and as many as there are until it ends; after it
+        for a bounded time. Who gets no turn goes first the next time.
+
+        While a sync runs nothing is left out. After it housekeeping yields to callers of all shards: the sync of those
+        who came meanwhile begins at once, and housekeeping is applied beside it.
+        """
+        ends_s = self._monotonic() + APPLY_SECONDS_MAX
+        wanting = [replica for replica in active if not replica.is_detached and replica.has_to_apply]
+        line = deque(sorted(wanting, key=lambda replica: replica.applied_turn))
+        if callers_first:
+            line = deque(sorted(line, key=lambda replica: replica.shard.only_housekeeping_is_left))
+        while line:
+            replica = line.popleft()
+            if replica.is_detached or (callers_first and self._yields(replica)):
+                continue
+            has_more = await replica.apply(callers_first=callers_first)
+            self._turns += 1
+            replica.applied_turn = self._turns
+            if has_more:
+                line.append(replica)
+            if line:
+                await asyncio.sleep(0)
+            if self._monotonic() >= ends_s if syncing is None else syncing.done():
+                break
+
+    def _yields(self, replica: Replica) -> bool:
+        if not replica.shard.only_housekeeping_is_left:
+            return False
+        return any(other.shard.callers_wait for other in self._replicas.values())
 
     # --- those who leave --------------------------------------------------------------------------------------
 
@@ -303,7 +383,6 @@ class Rounds:
     async def _wait(self) -> None:
         """Until something is to be done, or a deadline has come."""
         if self._active or self._inbox:
-            await asyncio.sleep(0)  # the network and the callers get their turn
             return
         if not self._wanted.is_set():
             due_s = min(self._deadlines_s.values(), default=None) if self._deadlines_s else None
@@ -321,7 +400,7 @@ class Rounds:
         self._wanted.set()
 
 
-def _driven(active: list[Replica]) -> list[Replica]:
+def _driven(active: Iterable[Replica]) -> list[Replica]:
     """A replica may be detached in the middle of a round."""
     return [replica for replica in active if not replica.is_detached]
 

@@ -23,6 +23,7 @@ from holdfast.broker.raft.messages import Entry as LogEntry
 from holdfast.broker.reads import Reads
 from holdfast.broker.replication import Replicator
 from holdfast.broker.reserving import Applied, ReserveWanted
+from holdfast.broker.round_budget import RoundBudget
 from holdfast.broker.share_keeper import AskDealer
 from holdfast.broker.state import StateFullError
 from holdfast.broker.stats import Stats
@@ -46,7 +47,7 @@ from holdfast.machine.rows import Execution, Queue
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 
 SLICE_SECONDS = 0.002  # how long entries are applied before other work of the loop gets a turn
-APPLY_SECONDS_MAX = 0.02  # how long before the round goes on: heartbeats must not wait for a long backlog
+APPLY_SECONDS_MAX = 0.004  # how long before another shard of the node gets its turn
 APPLY_ENTRIES_MAX = 64  # taken from the log at once
 FULL_SECONDS = 0.2  # between attempts to write when the disk has no room
 
@@ -334,12 +335,12 @@ class Shard:
 
     # --- rounds -----------------------------------------------------------------------------------------------
 
-    def stage(self) -> int:
-        """Hands waiting proposals to the replicator; returns how many."""
-        self._reads.step(self.replicator, self._committed_index)
+    def stage(self, budget: RoundBudget | None = None) -> int:
+        """Hands waiting proposals to the replicator, as many as the round takes; returns how many."""
+        self.step_reads()
         if self._leading is None or not self.replicator.accepts:
             return 0
-        taken = self._proposals.take_round()
+        taken = self._proposals.take_round(budget)
         for proposal in taken:
             index = self.replicator.propose(proposal.payload)
             assert index is not None
@@ -370,7 +371,7 @@ class Shard:
         self.drain()
 
     async def apply_committed(self, *, callers_first: bool = False) -> bool:
-        """Applies what is committed, in slices short enough for other work to get its turn. False if more is left.
+        """One turn: applies what is committed, in slices that leave room for other work. False if more is left.
 
         With `callers_first`, housekeeping is left while callers wait for a round, unless others wait behind it for
         their answers. To be followed by a call without it: what was agreed later cannot be applied before.
@@ -379,7 +380,7 @@ class Shard:
         while committed := self.replicator.committed(APPLY_ENTRIES_MAX):
             at = 0
             while at < len(committed):
-                if callers_first and self._callers_wait and self._is_all_housekeeping(committed[at:]):
+                if callers_first and self.callers_wait and self._is_all_housekeeping(committed[at:]):
                     return False
                 started = time.perf_counter()
                 at, applied = self._apply_slice(committed, at, started)
@@ -392,8 +393,12 @@ class Shard:
                     await asyncio.sleep(0)
                 if time.perf_counter() - began > APPLY_SECONDS_MAX:
                     return False
-        self._reads.step(self.replicator, self._committed_index)
+        self.step_reads()
         return True
+
+    def step_reads(self) -> None:
+        """Ends the reads that are known to be current by now."""
+        self._reads.step(self.replicator, self._committed_index)
 
     def _apply_slice(self, committed: Sequence[LogEntry], at: int, started: float) -> tuple[int, Applied]:
         applied: Applied = []
@@ -421,7 +426,15 @@ class Shard:
         return all(proposal is not None and not proposal.is_callers for proposal in proposals)
 
     @property
-    def _callers_wait(self) -> bool:
+    def only_housekeeping_is_left(self) -> bool:
+        """Whether nobody waits for an answer to what is to be applied next. A follower answers nobody, but it must keep
+        up with its leader: what it has to apply is no housekeeping."""
+        last_index = min(self.replicator.ready_index, self._committed_index + APPLY_ENTRIES_MAX)
+        proposals = [self._proposals.staged_at(index) for index in range(self._committed_index + 1, last_index + 1)]
+        return all(proposal is not None and not proposal.is_callers for proposal in proposals)
+
+    @property
+    def callers_wait(self) -> bool:
         """Whether the next round will take something of a caller's."""
         return self._leading is not None and self._proposals.callers_wait and self.replicator.accepts
 

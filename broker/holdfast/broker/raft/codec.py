@@ -27,6 +27,7 @@ from holdfast.broker.raft.messages import (
     PreVote,
     PreVoteReply,
     RequestVote,
+    Sign,
     TimeoutNow,
     VoteReply,
 )
@@ -101,6 +102,18 @@ def decode(data: bytes) -> Message:
     if message.term > TERM_MAX:
         raise FrameError("a term that leaves no room for the next ones")
     return message
+
+
+def peek(data: bytes) -> Sign | None:
+    """The sign of life in the bytes of a message, if it is one of those that have one."""
+    kind = data[0] if data else 0
+    if kind == _APPEND_REPLY and len(data) == _THREE_AND_FLAG.size:
+        _, term, _, number, _ = _THREE_AND_FLAG.unpack(data)
+        return Sign(True, term, number)
+    if kind == _APPEND and len(data) >= _APPEND_HEAD.size:
+        _, term, _, _, _, number, _, _ = _APPEND_HEAD.unpack_from(data)
+        return Sign(False, term, number)
+    return None
 
 
 def _unpack(form: struct.Struct, data: bytes) -> tuple[int, ...]:

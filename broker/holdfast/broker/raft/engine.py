@@ -17,7 +17,7 @@ What is different from the library, each because it was shown to lose or invent 
 import math
 from collections.abc import Callable
 
-from holdfast.broker.raft.group import GroupRaft
+from holdfast.broker.raft.alive import ECHO_ONLY, AliveRaft
 from holdfast.broker.raft.journal import Journal
 from holdfast.broker.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, REGULAR, Timing
 from holdfast.broker.raft.messages import (
@@ -45,7 +45,7 @@ _HAND_OVER_ELECTIONS = 2  # how many election times a hand-over may take before 
 _REPLIES = (AppendReply, VoteReply, PreVoteReply)
 
 
-class ShardRaft(GroupRaft):
+class ShardRaft(AliveRaft):
     """A driver calls `receive`, `propose`, `tick`, makes the journal durable and calls `synced`, in rounds.
 
     After each call it sends what is in `outbox` at once, and what is in `held` after the next `synced`: those messages
@@ -65,19 +65,14 @@ class ShardRaft(GroupRaft):
     ) -> None:
         """`applied_index` is what the state has; without one it is as old as the start of the log."""
         super().__init__(replica, journal, timing, draw, now_s)
-        self.outbox: list[tuple[str, Message]] = []
         self.held: list[tuple[str, Message]] = []
         self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
-        self.shard_time_ms: Callable[[], int] = lambda: 0  # for the driver to set: what a leader tells the others
         self.leader_time_ms = 0  # the newest that a leader has told
         self.leader_time_heard_s = now_s
         self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not
         self._append_bytes_max = append_bytes_max
         self._votes: set[str] = set()
         self._pre_votes: set[str] | None = None  # None unless asking for them
-        # As if it had just heard one: before a restart it may have, and that leader still counts on it.
-        self._heard_leader_s = now_s
-        self._heartbeat_due_s = now_s
         self._hand_over_ends_s = 0.0
         self._led_term = 0  # the last that it led
         self._begin_at(self.base_index if applied_index is None else applied_index)
@@ -152,12 +147,20 @@ class ShardRaft(GroupRaft):
         ends_s = math.inf if self._handing_over_to is None else self._hand_over_ends_s
         return min(self._heartbeat_due_s, self._silence_ends_s(), ends_s)
 
-    def replicate(self) -> None:
-        """Sends entries that the others do not have yet. For the leader, after proposals were taken."""
-        if self.role == LEADER:
-            for peer in self.others:
-                while self._takes_entries(peer):
-                    self._send_append(peer)
+    def replicate(self, bytes_max: float = math.inf) -> int:
+        """Sends entries that the others do not have yet, and no more once it has sent so much. For the leader, after
+        proposals were taken. Returns how many bytes it has sent."""
+        sent_bytes = 0
+        lacking = self.others if self.role == LEADER else ()
+        # One message to each, and again: who is far behind must not hold up the others.
+        while sent_bytes < bytes_max and (lacking := tuple(peer for peer in lacking if self._takes_entries(peer))):
+            sent_bytes += sum([self._send_append(peer) for peer in lacking])
+        return sent_bytes
+
+    @property
+    def has_to_send(self) -> bool:
+        """Whether `replicate` has something to do."""
+        return self.role == LEADER and any(self._takes_entries(peer) for peer in self.others)
 
     def synced(self) -> None:
         """Everything in the journal is durable; nothing has entered the engine since that sync began."""
@@ -165,6 +168,7 @@ class ShardRaft(GroupRaft):
         self.durable_index = self.last_index
         self.outbox += self.held
         self.held.clear()
+        self._promises_left()
         if self.role == CANDIDATE and self.voted_for == self.replica:
             self._votes.add(self.replica)
             self._lead_if_elected()
@@ -187,8 +191,13 @@ class ShardRaft(GroupRaft):
 
     def committed(self, entries_max: int) -> list[Entry]:
         """The next entries to apply, in order; only what is durable here, so that no state is ever ahead of its log."""
-        stop = min(self.commit_index, self.durable_index, self.applied_index + entries_max)
+        stop = min(self.ready_index, self.applied_index + entries_max)
         return [self.entry_at(index) for index in range(self.applied_index + 1, stop + 1)]
+
+    @property
+    def ready_index(self) -> int:
+        """The newest entry that may be applied."""
+        return min(self.commit_index, self.durable_index)
 
     def applied(self, index: int) -> None:
         self.applied_index = index
@@ -309,14 +318,8 @@ class ShardRaft(GroupRaft):
         self._votes.clear()
         self._pre_votes = None
         self._handing_over_to = None
+        self._forget_rounds()
         self.follow(leader)
-
-    def _put_off_election(self) -> None:
-        self.election_deadline_s = self._now_s + self.draw_election_s()
-
-    def _hears_a_leader(self) -> bool:
-        """Whether a leader may still count on this replica: it must not help another one."""
-        return self.role == LEADER or self._now_s < self._heard_leader_s + self.timing.election_s_min
 
     def _is_as_complete(self, last_index: int, last_term: int) -> bool:
         return (last_term, last_index) >= max((self.last_term, self.last_index), self.journal.former_last)
@@ -381,16 +384,11 @@ class ShardRaft(GroupRaft):
             self.lead()
             self._led_term = self.term
             self._peers = {peer: Peer(self._now_s) for peer in self.others}
-            self._heartbeat()
+            self._heartbeat_due_s = self._now_s + self.timing.heartbeat_s
+            for peer in self.others:
+                self._send_append(peer)  # with the entry that it begins with
 
     # --- the leader -------------------------------------------------------------------------------------------
-
-    def _silence_ends_s(self) -> float:
-        """When this leader has heard no majority for too long."""
-        if self._others_needed == 0:
-            return math.inf
-        echoed_s = sorted([self._peers[peer].echoed_sent_s for peer in self._other_voters])
-        return echoed_s[-self._others_needed] + self.timing.silence_s_max
 
     def _tick_as_leader(self) -> None:
         if self._handing_over_to is not None and self._now_s >= self._hand_over_ends_s:
@@ -401,34 +399,18 @@ class ShardRaft(GroupRaft):
         elif self._now_s >= self._heartbeat_due_s:
             self._heartbeat()
 
-    def _heartbeat(self) -> None:
-        self._heartbeat_due_s = self._now_s + self.timing.heartbeat_s
-        for peer in self.others:
-            self._send_append(peer)
-
     def _takes_entries(self, peer: str) -> bool:
         """Whether there are entries for a replica, and it has answered enough of those before."""
         return self.base_index < self.next_index(peer) <= self.last_index and self._peers[peer].takes_entries
 
-    def _send_append(self, peer: str) -> None:
-        """The next entries for a replica, or none of them: a heartbeat."""
-        known, first, base_index = self._peers[peer], self.next_index(peer), self.base_index
+    def _send_append(self, peer: str) -> int:
+        """The next entries for a replica, or none of them: a heartbeat. Returns their size."""
         entries: tuple[Entry, ...] = ()
         size_bytes = 0
-        if base_index < first <= self.last_index and known.takes_entries:
-            entries, size_bytes = self._entries_from(first)
-            # In the hope that it arrives; a refusal sets it back.
-            self.set_next_index(peer, first + len(entries))
-        # One that is behind the start of the log needs a snapshot. It is asked about that start, so that it hears the
-        # leader and the leader hears when it is there.
-        previous_index = first - 1 if first > base_index else base_index
-        previous_term = self.term_at(previous_index)
-        assert previous_term is not None
-        number = self._round = self._round + 1
-        known.note_sent(number, self._now_s, size_bytes)
-        now_ms, commit_index = self.shard_time_ms(), self.commit_index
-        message = Append(self.term, previous_index, previous_term, entries, commit_index, number, now_ms)
-        self.outbox.append((peer, message))
+        if self._takes_entries(peer):
+            entries, size_bytes = self._entries_from(self.next_index(peer))
+        self._send_entries(peer, entries, size_bytes)
+        return size_bytes
 
     def _entries_from(self, first: int) -> tuple[tuple[Entry, ...], int]:
         """What fits a message, and its size."""
@@ -452,7 +434,10 @@ class ShardRaft(GroupRaft):
         if not reply.success:
             self._try_from(sender, reply)
             return
+        if reply.index == ECHO_ONLY:
+            return
         peer.probing = False
+        peer.note_durable(reply.index)
         index = min(reply.index, self.last_index)
         if index > self.match_index(sender):
             self.set_match_index(sender, index)
@@ -499,6 +484,8 @@ class ShardRaft(GroupRaft):
             self.outbox.append((sender, AppendReply(self.term, False, self.last_index, 0)))
             return
         self._hear_leader(sender)
+        self._taken_round = max(self._taken_round, message.round)
+        self._heard_round = max(self._heard_round, message.round)
         self.leader_commit_index = message.commit_index
         if message.now_ms > self.leader_time_ms:
             self.leader_time_ms, self.leader_time_heard_s = message.now_ms, self._now_s
@@ -513,8 +500,7 @@ class ShardRaft(GroupRaft):
         self.held.append((sender, AppendReply(self.term, True, agreed, message.round)))
 
     def _hear_leader(self, leader: str) -> None:
-        self._heard_leader_s = self._now_s
-        self._put_off_election()
+        self._note_leader()
         if self.role != FOLLOWER or self.leader != leader:
             assert self.role != LEADER, "two leaders of one term"
             self._become_follower(leader)

@@ -30,6 +30,7 @@ class GroupRaft(LibraryRaft):
     def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float], now_s: float) -> None:
         # The library looks at all properties while it begins: what they go by comes first.
         self.configuration = BLANK
+        self.durable_index = 0
         self._handing_over_to: str | None = None
         super().__init__(replica, journal, timing, draw)
         self.durable_index = self.last_index  # what this replica has on disk

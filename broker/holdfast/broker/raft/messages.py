@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 # What an entry is: the first byte of its command. The first two numbers are the library's.
 REGULAR = b"\x00"  # what a shard's machine applies
@@ -99,7 +100,16 @@ class Append:
 class AppendReply:
     term: int
     success: bool
-    index: int  # success: the log agrees up to here, durably; otherwise: try from after here
+    # Success: the log agrees up to here, durably; with 0 it says nothing of the log. Otherwise: try from after here.
+    index: int
+    round: int
+
+
+class Sign(NamedTuple):
+    """What an append or its reply says before it is read in full: that its sender lives."""
+
+    is_reply: bool
+    term: int
     round: int
 
 

@@ -18,27 +18,33 @@ class Peer:
     refused_round: int = 0  # refusals of sendings up to this one have been dealt with
     probing: bool = True  # until it is known where its log agrees: one sending with entries at a time
     _sent: deque[tuple[int, float]] = field(default_factory=deque)  # sendings without an answer: number, time
-    _flying: deque[tuple[int, int]] = field(default_factory=deque)  # those with entries: number, size
+    # Those with entries: the last of them, size. An echo says nothing of entries, so it does not end them.
+    _flying: deque[tuple[int, int]] = field(default_factory=deque)
     _flying_bytes: int = 0
 
-    def note_sent(self, number: int, now_s: float, size_bytes: int) -> None:
+    def note_sent(self, number: int, now_s: float, last_index: int, size_bytes: int) -> None:
         # A sending that is not kept counts, once it is answered, as if it had been sent with the last that was.
         if len(self._sent) < SENDINGS_KEPT:
             self._sent.append((number, now_s))
         if size_bytes:
-            self._flying.append((number, size_bytes))
+            self._flying.append((last_index, size_bytes))
             self._flying_bytes += size_bytes
+
+    def note_heard(self, number: int) -> None:
+        """An answer to this sending has arrived, whatever it says."""
+        while self._sent and self._sent[0][0] <= number:
+            self.echoed_sent_s = self._sent.popleft()[1]
 
     def note_echo(self, number: int) -> None:
         """It has answered this sending. Those before it were answered as well, or got lost."""
-        if number <= self.echoed_round:
-            return
-        self.echoed_round = number
-        sent, flying = self._sent, self._flying
-        while sent and sent[0][0] <= number:
-            self.echoed_sent_s = sent.popleft()[1]
-        while flying and flying[0][0] <= number:
-            self._flying_bytes -= flying.popleft()[1]
+        if number > self.echoed_round:
+            self.echoed_round = number
+            self.note_heard(number)
+
+    def note_durable(self, index: int) -> None:
+        """It has everything up to this entry."""
+        while self._flying and self._flying[0][0] <= index:
+            self._flying_bytes -= self._flying.popleft()[1]
 
     def note_refusal(self, newest_round: int) -> None:
         """What was sent up to now was based on an error: nothing of it is waited for."""
