@@ -26,6 +26,7 @@ NOTHING_DONE = frozenset({
     "NOT_LEADER", "OVERLOADED", "SHUTTING_DOWN", "DISK_LOW", "WORKER_AT_LIMIT", "STALE_TOKEN", "TASK_NOT_FOUND",
     "QUEUE_NOT_FOUND", "TASK_FINISHED", "SHARD_NOT_FOUND", "STALE_MAP",
 })  # fmt: skip
+VALUE_HEADER = "chaos-value"  # of tasks whose payload is for a handler of the library
 CALL_S_MAX = 1.0  # a paused broker answers nobody: so long does a caller stay with it
 # After a call that was refused or not answered, growing with each: callers that spin would take the processor from the
 # brokers that are to come up again. Short enough to measure how long that takes.
@@ -55,10 +56,20 @@ def number_of(claim: ClaimedTask) -> int:
 class Caller:
     """A process id and a client. The id is given up when an outcome is unknown, and somebody else is asked."""
 
-    def __init__(self, history: History, addresses: Sequence[str], *, first: int = 0, knows_all: bool = True) -> None:
-        """`first`: at which address it begins. `knows_all`: gives its client all addresses, or else only that one."""
+    def __init__(
+        self,
+        history: History,
+        addresses: Sequence[str],
+        *,
+        first: int = 0,
+        knows_all: bool = True,
+        direct: bool = False,
+    ) -> None:
+        """`first`: at which address it begins. `knows_all`: gives its client all addresses, or else only that one.
+        `direct`: learns there where the brokers are, and goes to them."""
         self._history = history
         self._knows_all = knows_all
+        self._direct = direct
         self._addresses = list(addresses)
         self._first = first % len(self._addresses)
         self._proc = history.new_proc()
@@ -130,7 +141,7 @@ class Caller:
             turned = self._addresses[self._first :] + self._addresses[: self._first]
             # It repeats nothing by itself, save at another broker what may be repeated: that is one attempt of ours.
             address = ",".join(turned if self._knows_all else turned[:1])
-            self._client = AsyncClient(address, retry=False, timeout_s=CALL_S_MAX)
+            self._client = AsyncClient(address, retry=False, timeout_s=CALL_S_MAX, direct=self._direct)
         return self._client
 
     async def _after(self, error: HoldfastError) -> None:
@@ -185,6 +196,8 @@ def _told(outcome: object, invoked_s: float) -> dict[str, object]:
 
 def value_of(claim: ClaimedTask) -> str:
     """What names a task that was handed out, whoever made it."""
+    if VALUE_HEADER in claim.headers:
+        return claim.headers[VALUE_HEADER]
     schedule = claim.headers.get("holdfast-schedule")
     return tick_value(schedule, claim.headers["holdfast-tick-ms"]) if schedule else value_in(claim.payload)
 

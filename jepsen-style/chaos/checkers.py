@@ -20,6 +20,13 @@ any time after its invoke or never, and a checker complains only if neither can 
     result      a result is not that of the accepted ack, or is gone
     cancel      a task was handed out after its cancellation had returned, or ended in another way
     read        a task was read in another state than the one it had ended in, or was not found
+    lease       a worker was told of a lease that was over, or nearly, when it arrived, and nothing had delayed it
+    start       a handler was started after the lease of its task, as its worker counts
+    innocent    a task is dead of claims that others have cost it
+    follow-up   a follow-up of an accepted ack made no task
+    rate        more claims of a queue began in a time than its rate and its burst allow
+    latency     a shard that was not struck became slow while another one was
+    ready       a server said that it was ready while its writes stalled
     hash        the replicas' states differ, or they did not come to the same index
     leader      a term with two leaders
     drain       the queue did not become empty
@@ -33,9 +40,11 @@ from collections.abc import Iterable, Iterator
 
 from chaos.history import ACK, CANCEL, FAIL, FAIL_TASK, INFO, OK, SETTLING, Call, Claim, Story
 from chaos.option_checkers import OPTION_CHECKERS
+from chaos.service_checkers import SERVICE_CHECKERS
 from chaos.verdicts import (
     CANCELLED,
     CLAIMED,
+    CLAIMS_SPENT,
     DEAD,
     MS,
     SHARE,
@@ -47,6 +56,8 @@ from chaos.verdicts import (
     claims_by_task,
     holds,
 )
+from chaos.worker_checkers import WORKER_CHECKERS
+from holdfast.routing.task_ids import shard_of_task
 
 
 def check(story: Story, final: Final) -> list[Violation]:
@@ -133,9 +144,17 @@ def duplicate(story: Story, _: Final) -> Iterator[Violation]:
 
 
 def token(story: Story, _: Final) -> Iterator[Violation]:
-    """Of one shard: its counter gives out every token once, in the order of the log."""
-    by_token: dict[int, list[Claim]] = defaultdict(list)
+    """Of each shard: its counter gives out every token once, in the order of the log."""
+    by_shard: dict[int | None, list[Claim]] = defaultdict(list)
     for claim in story.claims:
+        by_shard[shard_of_task(claim.task)].append(claim)
+    for claims in by_shard.values():
+        yield from _tokens_of_shard(claims)
+
+
+def _tokens_of_shard(all_claims: list[Claim]) -> Iterator[Violation]:
+    by_token: dict[int, list[Claim]] = defaultdict(list)
+    for claim in all_claims:
         by_token[claim.token].append(claim)
     first_of: list[Claim] = []
     for number, claims in by_token.items():
@@ -290,7 +309,9 @@ def attempts(story: Story, final: Final) -> Iterator[Violation]:
         send = made_by.get(task)
         budget = send.budget if send is not None else 0
         most = len(possible[task]) + (len(story.lost_claims_ns) if send is not None and send.timeout_ms else 0)
-        if state == DEAD and final.reasons.get(task) != TTL_PASSED and (not budget or most < budget):
+        if state == DEAD and final.reasons.get(task) in (TTL_PASSED, CLAIMS_SPENT):
+            continue  # `ttl` and `innocent` say whether it may be
+        if state == DEAD and not (send is not None and send.guilty) and (not budget or most < budget):
             yield Violation("attempt", f"{task} is dead after at most {most} failures", (task,))
         elif state not in (DEAD, CANCELLED, CLAIMED) and budget and len(counted[task]) >= budget:
             yield Violation("attempt", f"{task} is {state} after {len(counted[task])} failures", (task,))
@@ -325,19 +346,24 @@ def _failures(story: Story, timed: set[str]) -> tuple[dict[str, set[int]], dict[
 
 
 def hashes(_: Story, final: Final) -> Iterator[Violation]:
-    if len({index for index, _ in final.hashes.values()}) > 1:
-        indexes = ", ".join(f"{node} {index}" for node, (index, _) in sorted(final.hashes.items()))
-        yield Violation("hash", f"the replicas did not come to the same index: {indexes}")
-    if len(final.hashes) < final.replicas:
-        told = ", ".join(sorted(final.hashes)) or "nobody"
-        yield Violation("hash", f"{final.replicas} replicas were to tell their hash, but {told} did")
-    by_index: dict[int, dict[str, str]] = defaultdict(dict)
-    for node, (index, digest) in final.hashes.items():
-        by_index[index][node] = digest
-    for index, digests in by_index.items():
-        if len(set(digests.values())) > 1:
-            told = ", ".join(f"{node} {digest}" for node, digest in sorted(digests.items()))
-            yield Violation("hash", f"the replicas differ at index {index}: {told}")
+    for shard, by_node in final.hashes.items():
+        if len({index for index, _ in by_node.values()}) > 1:
+            indexes = ", ".join(f"{node} {index}" for node, (index, _) in sorted(by_node.items()))
+            yield Violation("hash", f"the replicas of shard {shard} did not come to the same index: {indexes}")
+        if len(by_node) < final.replicas:
+            told = ", ".join(sorted(by_node)) or "nobody"
+            yield Violation(
+                "hash", f"{final.replicas} replicas of shard {shard} were to tell their hash, but {told} did"
+            )
+        by_index: dict[int, dict[str, str]] = defaultdict(dict)
+        for node, (index, digest) in by_node.items():
+            by_index[index][node] = digest
+        for index, digests in by_index.items():
+            if len(set(digests.values())) > 1:
+                told = ", ".join(f"{node} {digest}" for node, digest in sorted(digests.items()))
+                yield Violation("hash", f"the replicas of shard {shard} differ at index {index}: {told}")
+    if final.replicas and not final.hashes:
+        yield Violation("hash", "no replica told its hash")
 
 
 def leaders(_: Story, final: Final) -> Iterator[Violation]:
@@ -365,5 +391,5 @@ def condition(_: Story, final: Final) -> Iterator[Violation]:
 
 CHECKERS: tuple[Checker, ...] = (
     lost, unexpected, duplicate, token, stale, after_ack, overlap, cap, early, attempts,
-    *OPTION_CHECKERS, hashes, leaders, progress, condition,
+    *OPTION_CHECKERS, *WORKER_CHECKERS, *SERVICE_CHECKERS, hashes, leaders, progress, condition,
 )  # fmt: skip

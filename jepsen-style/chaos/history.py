@@ -8,7 +8,8 @@ nothing is left out.
             fail     it did not happen, and the answer says so
             info     nobody knows: no answer, a lost connection, OUTCOME_UNKNOWN. Both are allowed, for ever.
     f       enqueue, claim, extend, ack, fail, release, cancel, read; `fault` and `heal` for what the harness did to the
-            servers
+            servers; `start` and `end` of a handler, as the handler itself wrote them; `leader` and `ready`: what the
+            harness saw of the servers
     value   what the payload says: each task to be made has its own, so it names the task before it has an id. Of a task
             that a schedule made, its name and its tick
     req_id  of an enqueue the request id, of a claim the claim request id
@@ -20,7 +21,7 @@ A claim has one invoke line and one ok line per task it got, or a single one wit
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TextIO
@@ -30,6 +31,8 @@ ENQUEUE, CLAIM, EXTEND = "enqueue", "claim", "extend"
 ACK, FAIL_TASK, RELEASE = "ack", "fail", "release"
 CANCEL, READ = "cancel", "read"
 FAULT, HEAL = "fault", "heal"
+START, END = "start", "end"
+LEADER, READY = "leader", "ready"
 
 SETTLING = (ACK, FAIL_TASK, RELEASE)  # what ends a claim
 NEEDS_TOKEN = (*SETTLING, EXTEND)
@@ -64,7 +67,13 @@ class Event:
     ttl_ms: int = 0  # of an enqueue
     timeout_ms: int = 0  # of an enqueue: of one attempt
     result: str = ""  # of an ack, and of a read
-    state: str = ""  # of the task, as a cancel or a read was told
+    state: str = ""  # of the task, as a cancel or a read was told; of a handler's end, how it ended
+    worker: str = ""  # of a worker's own calls and handlers: its name and which life of it
+    node: str = ""  # of a fault: whom it struck, with commas; of what was seen, who it was seen of
+    ends_ns: int = 0  # of a claim or an extension of a worker: when the lease ends, as the worker counts
+    asked_ms: int = 0  # of a claim of a worker: the lease that it asked for
+    guilty: bool = False  # of an enqueue: the task kills or stalls whoever works on it
+    follow_ups: Sequence[str] = ()  # of an ack: the values of its follow-ups
 
     def to_line(self) -> str:
         said = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
@@ -96,6 +105,10 @@ class Call:
     timeout_ms: int = 0
     result: str = ""
     state: str = ""
+    worker: str = ""
+    ends_ns: int = 0
+    guilty: bool = False
+    follow_ups: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +130,31 @@ class Claim:
     limit_key: str = ""
     tenant: str = ""
     proc: int = 0
+    worker: str = ""
+    ends_ns: int = 0  # 0: counted from when it was sent
+    asked_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerRun:
+    """One run of a handler, as it wrote it down itself."""
+
+    task: str
+    value: str
+    worker: str
+    started_ns: int
+    ended_ns: int = 0  # 0: it never did, because its worker died
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One fault, from when it had struck until it was undone."""
+
+    what: str
+    nodes: tuple[str, ...]
+    from_ns: int
+    to_ns: int
 
 
 @dataclass
@@ -128,6 +166,9 @@ class Story:
     # From when to when somebody waited for a claim in vain: each may have claimed anything.
     lost_claims_ns: list[tuple[int, int]] = field(default_factory=list)
     faults: list[Event] = field(default_factory=list)  # in order of time, healings among them
+    runs: list[HandlerRun] = field(default_factory=list)
+    leaders: list[Event] = field(default_factory=list)  # each change that was seen: `req_id` is the shard
+    ready: list[Event] = field(default_factory=list)  # each change that was seen: `state` is the HTTP status
 
     def sends(self) -> list[Call]:
         return [call for call in self.calls if call.f == ENQUEUE]
@@ -145,6 +186,23 @@ class Story:
     def with_token(self, *kinds: str) -> list[Call]:
         return [call for call in self.calls if call.f in (kinds or NEEDS_TOKEN)]
 
+    def begins_ns(self) -> int:
+        """Its first call."""
+        return min((call.invoked_ns for call in self.calls), default=0)
+
+    def windows(self) -> list[Window]:
+        """The faults and operations. A step has a number, which its end names; what has none lasts for a moment."""
+        last_ns = max((event.t_ns for event in self.faults), default=0)
+        ends = {event.req_id: event.t_ns for event in self.faults if event.f == HEAL and event.req_id}
+        return [
+            Window(
+                what=event.value, nodes=tuple(filter(None, event.node.split(","))), from_ns=event.t_ns,
+                to_ns=ends.get(event.req_id, last_ns) if event.req_id else event.t_ns,
+            )
+            for event in self.faults
+            if event.f == FAULT
+        ]  # fmt: skip
+
     def known_tasks(self) -> set[str]:
         """All tasks that a server ever told of."""
         accepted = {call.task for call in self.calls if call.f == ENQUEUE and call.outcome == OK}
@@ -154,11 +212,17 @@ class Story:
 class History:
     """Written while the load runs: kept in memory, and on disk as it grows if there is a file."""
 
-    def __init__(self, path: Path | None = None, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self, path: Path | None = None, *, now_ns: Callable[[], int] = time.monotonic_ns, first_proc: int = 0,
+        keep: bool = True,
+    ) -> None:  # fmt: skip
+        """Without `keep` it is only on disk, line by line: for a process that may be killed at any moment."""
         self.events: list[Event] = []
         self._now_ns = now_ns
-        self._file: TextIO | None = path.open("w", encoding="utf-8") if path is not None else None
-        self._procs = 0
+        self._keep = keep
+        buffering = -1 if keep else 1
+        self._file: TextIO | None = path.open("w", buffering, encoding="utf-8") if path is not None else None
+        self._procs = first_proc
 
     def new_proc(self) -> int:
         self._procs += 1
@@ -167,13 +231,22 @@ class History:
     def write(self, event: Event) -> Event:
         """The event with its time, which is taken here."""
         stamped = replace(event, t_ns=self._now_ns())
-        self.events.append(stamped)
+        if self._keep:
+            self.events.append(stamped)
         if self._file is not None:
             self._file.write(stamped.to_line())
         return stamped
 
-    def fault(self, what: str, *, f: str = FAULT) -> Event:
-        return self.write(Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what))
+    def fault(self, what: str, *, f: str = FAULT, node: str = "", step: str = "") -> Event:
+        return self.write(Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what, node=node, req_id=step))
+
+    def saw(self, f: str, node: str, *, state: str = "", shard: str = "") -> Event:
+        """What the harness saw of a server."""
+        return self.write(Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, node=node, state=state, req_id=shard))
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
 
     def close(self) -> None:
         if self._file is not None:
@@ -182,9 +255,15 @@ class History:
 
 
 def read_history(path: Path) -> list[Event]:
-    """A history from its file."""
-    with path.open(encoding="utf-8") as lines:
-        return [Event(**json.loads(line)) for line in lines]
+    """A history from its file. A last line that was not finished is left out: its process was killed."""
+    text = path.read_text(encoding="utf-8")
+    return [Event(**json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def read_histories(directory: Path) -> list[Event]:
+    """That of the harness and those of all lives of all workers, in order of time."""
+    events = [event for path in sorted(directory.glob("history*.jsonl")) for event in read_history(path)]
+    return sorted(events, key=lambda event: event.t_ns)
 
 
 class MalformedHistoryError(Exception):
@@ -208,10 +287,15 @@ class _Pairing:
         self._claiming: dict[int, Event] = {}  # by process: its last claim call, which may get several lines
         self._first_asked_ns: dict[str, int] = {}  # by claim request id
         self._retired: set[int] = set()
+        self._running: dict[int, Event] = {}  # by process: a handler that has not ended; each run has its own
 
     def add(self, event: Event) -> None:
         if event.f in (FAULT, HEAL):
             self._story.faults.append(event)
+        elif event.f in (LEADER, READY):
+            (self._story.leaders if event.f == LEADER else self._story.ready).append(event)
+        elif event.f in (START, END):
+            self._handler(event)
         elif event.type == INVOKE:
             self._invoke(event)
         elif event.f == CLAIM:
@@ -220,6 +304,12 @@ class _Pairing:
             self._complete(event)
         if event.type == INFO:
             self._retired.add(event.proc)
+
+    def _handler(self, event: Event) -> None:
+        if event.f == START:
+            self._running[event.proc] = event
+            return
+        self._story.runs.append(_run(self._running.pop(event.proc), event))
 
     def _invoke(self, event: Event) -> None:
         if event.proc in self._retired:
@@ -249,6 +339,7 @@ class _Pairing:
                 asked_ns=self._first_asked_ns.get(event.req_id, invoke.t_ns), sent_ns=invoke.t_ns,
                 ended_ns=event.t_ns, req_id=event.req_id, lease_ms=event.lease_ms, attempt=event.attempt,
                 nth=event.nth, made_ms=event.made_ms, limit_key=event.limit_key, tenant=event.tenant, proc=event.proc,
+                worker=event.worker, ends_ns=event.ends_ns, asked_ms=event.asked_ms,
             )
         )  # fmt: skip
 
@@ -263,8 +354,11 @@ class _Pairing:
     def finish(self) -> Story:
         for waiting in self._open.values():
             for invoke in waiting:
-                if invoke.f != CLAIM:
+                if invoke.f == CLAIM:  # its worker was killed, or the run has ended
+                    self._story.lost_claims_ns.append((invoke.t_ns, invoke.t_ns))
+                else:
                     self._story.calls.append(_call(invoke, replace(invoke, type=INFO, err="still under way")))
+        self._story.runs += [_run(event, None) for event in self._running.values()]
         self._story.calls.sort(key=lambda call: call.invoked_ns)
         return self._story
 
@@ -283,7 +377,15 @@ def _call(invoke: Event, answer: Event) -> Call:
         queue=invoke.queue, task=answer.task, token=invoke.token or 0, req_id=invoke.req_id, value=invoke.value,
         err=answer.err, lease_ms=answer.lease_ms, delay_ms=invoke.delay_ms, budget=invoke.budget,
         unique=invoke.unique, scope=invoke.scope, duplicate=answer.duplicate, ttl_ms=invoke.ttl_ms,
-        timeout_ms=invoke.timeout_ms, result=answer.result, state=answer.state,
+        timeout_ms=invoke.timeout_ms, result=answer.result, state=answer.state, worker=invoke.worker,
+        ends_ns=answer.ends_ns, guilty=invoke.guilty, follow_ups=invoke.follow_ups,
+    )  # fmt: skip
+
+
+def _run(start: Event, end: Event | None) -> HandlerRun:
+    return HandlerRun(
+        task=start.task, value=start.value, worker=start.worker, started_ns=start.t_ns,
+        ended_ns=end.t_ns if end is not None else 0, how=end.state if end is not None else "",
     )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ class Model:
         return Final(
             states={task.task: task.state for task in self.tasks.values()},
             enqueued_total=len(self.tasks),
-            hashes={node: (len(self.events), "abc") for node in ("n1", "n2", "n3")},
+            hashes={"0": {node: (len(self.events), "abc") for node in ("n1", "n2", "n3")}},
             replicas=3,
             leaders=((0, 1, "n1"), (0, 2, "n2"), (0, 2, "n2"), (1, 2, "n1")),
         )

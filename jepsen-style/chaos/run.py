@@ -1,8 +1,9 @@
-"""`python -m chaos.run`: one run of the chaos harness on a cluster of its own. Exit code 0 only if every promise held.
+"""`python -m chaos.run`: one run of the chaos harness on a system of its own. Exit code 0 only if every promise held.
 
-python -m chaos.run --fault kill-leader --seconds 30 --seed 1
-python -m chaos.run --fault mix --seconds 300 --json
-python -m chaos.run --judge DIRECTORY        judges a recorded history again
+python -m chaos.run --fault kill,pause --seconds 60 --seed 1
+python -m chaos.run --workload lifecycle,limits --fault mix --operation move,spread --brokers 5 --seconds 300
+python -m chaos.run --schedule steps.json        the same steps again
+python -m chaos.run --judge DIRECTORY            judges a recorded history again
 """
 
 import argparse
@@ -14,68 +15,125 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest  # PowerDisk skips where it is not possible
-
 from bugs.sitecustomize import BUGS
 from chaos.checkers import check
-from chaos.faults import FAULTS, MIX, NONE, faults_of
-from chaos.history import put_together, read_history
-from chaos.phases import Plan, Report, Run, read_final
+from chaos.faults.catalogue import ALL, FAULTS, OPERATIONS, UnknownFaultError, names_of, possible
+from chaos.faults.clocks import build_clock
+from chaos.history import History, put_together, read_histories
+from chaos.outcome import Report, make_report, read_final
+from chaos.plan import Step, draw_steps, read_steps, write_steps
+from chaos.play import Run
+from chaos.report.page import write_report
+from chaos.system.abilities import Abilities, enter_namespaces, find_abilities
+from chaos.system.owners import OwnerFile, end_what_was_left
+from chaos.system.servers import BUGS_DIR
+from chaos.system.system import Options, Spec, System
 from chaos.verdicts import Violation
-from tests.integration.cluster import Cluster
+from chaos.workloads.base import Setting
+from chaos.workloads.catalogue import WORKLOADS, make_workloads
 
 EXIT_OK = 0
 EXIT_VIOLATION = 1
 EXIT_NOT_POSSIBLE = 2
-BUGS_DIR = Path(__file__).parents[1] / "bugs"
 LINES_MAX = 40  # of the history of one violation
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = _options(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    options = parse(arguments)
     if options.judge is not None:
         return _judge_again(options.judge)
+    if argv is None and not options.loopback:
+        enter_namespaces("chaos.run", arguments)
+    end_what_was_left()
+    abilities = find_abilities()
     directory = options.directory or Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        report = _run(options, directory)
-    except pytest.skip.Exception as reason:
-        print(f"Not possible here: {reason}", file=sys.stderr)
+    lanes, cannot = choose_steps(options, abilities)
+    for name, why in cannot.items():
+        print(f"not possible here: {name} {why}", file=sys.stderr)
+    if cannot and not any(lanes.values()) and options.fault not in ("none", ""):
         return EXIT_NOT_POSSIBLE
-    except BaseException:
-        print(f"The harness itself failed; what there is of the run is in {directory}", file=sys.stderr)
-        raise
+    write_steps(directory / "steps.json", lanes)
+    print(f"seed {options.seed}; steps in {directory / 'steps.json'}", file=sys.stderr)
+    report = run(options, abilities, lanes, directory)
+    write_report(directory, report, {"arguments": describe(options), "steps": lanes})
     _tell(options, report, directory)
     if report.violations or options.keep or options.directory:
-        print(f"History, final state and logs are in {directory}", file=sys.stderr)
+        print(f"Report (report.html), history and logs are in {directory}", file=sys.stderr)
     else:
         shutil.rmtree(directory, ignore_errors=True)
     return EXIT_VIOLATION if report.violations else EXIT_OK
 
 
-def _run(options: argparse.Namespace, directory: Path) -> Report:
-    chosen = FAULTS.get(options.fault)
-    power = options.power or (chosen is not None and chosen.needs_power_disk)
-    faults = faults_of(options.fault, nodes=options.nodes, power=power)
-    plan = Plan(faults, options.seed, options.seconds, options.strikes)
-    env = {"PYTHONPATH": str(BUGS_DIR), "CHAOS_BUG": options.bug} if options.bug else None
-    with Cluster(directory, size=options.nodes, power=power, env=env) as cluster:
-        cluster.start()
-        return asyncio.run(Run(cluster, plan, directory).play())
+def run(options: argparse.Namespace, abilities: Abilities, lanes: dict[str, list[Step]], directory: Path) -> Report:
+    """One run, from an empty directory to its verdict."""
+    spec = spec_of(options)
+    clocks = any(ALL[step.what].clocks for steps in lanes.values() for step in steps)
+    if clocks:
+        build_clock(directory)
+    env = {"PYTHONPATH": str(BUGS_DIR), "CHAOS_BUG": options.bug} if options.bug else {}
+    wanted = Options(first_port=options.first_port, env=env, clocks=clocks)
+    system = System(spec, abilities, directory, wanted)
+    owner = OwnerFile()
+    try:
+        system.start()
+        owner.write(process.pid for process in system.processes.values() if process.is_up)
+        setting = Setting(
+            History(directory / "history.jsonl"), [system.addresses[name] for name in system.routers], options.seed,
+            spec.shards, options.pace,
+        )  # fmt: skip
+        workloads = make_workloads(options.workload, setting)
+        play = Run(system, workloads, setting, lanes, options.seconds, directory, drain_s_max=options.drain)
+        return asyncio.run(play.play())
+    finally:
+        if options.keep_data:
+            system.keep_data()
+        system.close()
+        owner.remove()
+
+
+def spec_of(options: argparse.Namespace) -> Spec:
+    return Spec(
+        etcds=options.etcds, brokers=options.brokers, shards=options.shards, routers=options.routers,
+        replication=min(options.replication, options.brokers), workers=options.workers,
+    )  # fmt: skip
+
+
+def choose_steps(options: argparse.Namespace, abilities: Abilities) -> tuple[dict[str, list[Step]], dict[str, str]]:
+    """By lane; and which faults are not possible here, with the reason."""
+    if options.schedule is not None:
+        return read_steps(options.schedule), {}
+    spec = spec_of(options)
+    lanes: dict[str, list[Step]] = {}
+    cannot: dict[str, str] = {}
+    for lane, text, known in (("faults", options.fault, FAULTS), ("operations", options.operation, OPERATIONS)):
+        can, missing = possible(names_of(text, known), spec, abilities)
+        cannot |= missing
+        kinds = {name: known[name].kind for name in can}
+        lanes[lane] = draw_steps(options.seed, options.seconds, kinds, spec.shards, in_turn=options.in_turn)
+    return lanes, cannot
+
+
+def describe(options: argparse.Namespace) -> dict[str, object]:
+    """What was asked for, to be printed and kept."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in sorted(vars(options).items())}
 
 
 def _tell(options: argparse.Namespace, report: Report, directory: Path) -> None:
-    summary = {"fault": options.fault, "seed": options.seed, "nodes": options.nodes, **report.summary()}
     if options.json:
-        print(json.dumps(summary))
+        asked = {name: getattr(options, name) for name in ("workload", "fault", "operation", "seed", "seconds", "bug")}
+        print(json.dumps(asked | report.summary()))
         return
-    print(f"{options.fault}, seed {options.seed}, {options.nodes} nodes: {report.counts}")
+    print(f"{options.workload} × {options.fault}, seed {options.seed}: {report.counts}")
+    for what in report.skipped:
+        print(f"skipped: {what}")
     if report.failovers_s:
-        print(f"next acknowledged write after a fault: {summary['failover_s']}")
-    _tell_violations(report.violations, directory)
+        print(f"next acknowledged write after a fault: {report.summary()['next_write_s']}")
+    tell_violations(report.violations, directory)
 
 
-def _tell_violations(violations: list[Violation], directory: Path) -> None:
+def tell_violations(violations: list[Violation], directory: Path) -> None:
     if not violations:
         print("Every promise held.")
     for violation in violations[:LINES_MAX]:
@@ -83,36 +141,66 @@ def _tell_violations(violations: list[Violation], directory: Path) -> None:
     if violations and violations[0].tasks:
         task = violations[0].tasks[0]
         print(f"The lines of {task}:")
-        lines = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
-        print("\n".join([line for line in lines if task in line][:LINES_MAX]))
+        lines = [line.to_line().strip() for line in read_histories(directory) if line.task == task]
+        print("\n".join(lines[:LINES_MAX]))
 
 
 def _judge_again(directory: Path) -> int:
-    story = put_together(read_history(directory / "history.jsonl"))
-    violations = check(story, read_final(directory / "final.json"))
-    _tell_violations(violations, directory)
+    story = put_together(read_histories(directory))
+    final = read_final(directory / "final.json")
+    violations = check(story, final)
+    write_report(directory, make_report(story, final, violations, story.begins_ns(), []), {})
+    tell_violations(violations, directory)
     return EXIT_VIOLATION if violations else EXIT_OK
 
 
-def _options(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m chaos.run", description="Brokers under load and faults, judged.")
-    parser.add_argument("--fault", choices=[*FAULTS, MIX, NONE], default="kill-leader", help="what is done to them")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long faults go on")
-    parser.add_argument("--strikes", type=int, help="at most so many faults")
-    parser.add_argument("--seed", type=int, help="of what is sent and when faults strike; drawn if missing")
-    parser.add_argument("--nodes", type=int, choices=(1, 3), default=3, help="brokers in the cluster")
-    parser.add_argument("--power", action="store_true", help="disks that can lose power, for mix (needs root)")
-    parser.add_argument("--bug", choices=sorted(BUGS), help="brokers with a deliberate bug, which must be found")
-    parser.add_argument("--directory", type=Path, help="where everything is kept; a temporary one if missing")
-    parser.add_argument("--keep", action="store_true", help="keep a temporary directory also after a good run")
-    parser.add_argument("--judge", type=Path, metavar="DIRECTORY", help="judge a recorded history again")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    options = parser.parse_args(argv)
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m chaos.run", description="A whole system under load and faults, judged."
+    )
+    add = found.add_argument
+    add("--workload", default="all", help=f"with commas: {', '.join(WORKLOADS)}, all")
+    add("--fault", default="kill", help="with commas: names and groups of faults; none")
+    add("--operation", default="", help=f"with commas: {', '.join(OPERATIONS)}")
+    add("--in-turn", action="store_true", help="one fault after the other in this order, or else drawn each time")
+    add("--seconds", type=float, default=60.0, help="how long faults go on")
+    add("--drain", type=float, default=90.0, help="seconds in which all queues must become empty")
+    add("--seed", type=int, help="of what is sent and of the steps; drawn if missing")
+    add("--schedule", type=Path, metavar="FILE", help="these steps (a steps.json) instead of drawn ones")
+    add("--etcds", type=int, choices=(1, 3), default=1)
+    add("--brokers", type=int, choices=range(1, 8), default=3)
+    add("--replication", type=int, choices=(1, 3, 5), default=3)
+    add("--shards", type=int, default=8)
+    add("--routers", type=int, choices=range(1, 5), default=2)
+    add(
+        "--workers", type=int, choices=range(1, 9), default=2, help="real workers; every second one goes to the brokers"
+    )
+    add("--pace", type=float, default=1.0, help="of the load; 2 is half as much")
+    add("--bug", choices=sorted(BUGS), help="servers with a deliberate bug, which must be found")
+    add("--loopback", action="store_true", help="no namespaces and disks, also where they are possible")
+    add("--first-port", type=int, default=28_000, help="where there are no namespaces")
+    add("--directory", type=Path, help="where everything is kept; a temporary one if missing")
+    add("--keep", action="store_true", help="keep a temporary directory also after a good run")
+    add("--keep-data", action="store_true", help="copy what brokers have on their disks there, too")
+    add("--judge", type=Path, metavar="DIRECTORY", help="judge a recorded history again")
+    add("--json", action="store_true", help="one JSON object on standard output")
+    return found
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    command_line = parser()
+    options = command_line.parse_args(arguments)
     if options.seed is None:
         options.seed = random.randrange(1_000_000)
-    fault = FAULTS.get(options.fault)
-    if fault is not None and options.nodes < fault.nodes_min:
-        parser.error(f"{options.fault} needs {fault.nodes_min} nodes")
+    try:
+        names_of(options.fault, FAULTS)
+        names_of(options.operation, OPERATIONS)
+        if options.workload != "all":
+            unknown = [name for name in options.workload.split(",") if name not in WORKLOADS]
+            if unknown:
+                command_line.error(f"Expected workloads of {', '.join(WORKLOADS)}, but got {unknown[0]}.")
+    except UnknownFaultError as error:
+        command_line.error(str(error))
     return options
 
 

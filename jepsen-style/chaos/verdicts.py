@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from chaos.history import EXTEND, FAIL, OK, SETTLING, Call, Claim, Story
 
 SUCCEEDED, DEAD, CANCELLED, CLAIMED = "SUCCEEDED", "DEAD", "CANCELLED", "CLAIMED"
-TTL_PASSED = "TTL_PASSED"  # why a task is dead
+TTL_PASSED, CLAIMS_SPENT = "TTL_PASSED", "CLAIMS_SPENT"  # why a task is dead
 MS = 1_000_000
 # A duration of the shard may be this much of ours: its clock runs up to 10 % faster while it is drawn towards the wall
 # clock, and a little more is allowed for.
@@ -45,6 +45,14 @@ def tick_value(schedule: str, tick_ms: int | str) -> str:
     return f"{schedule}@{tick_ms}"
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How many claims of a queue may begin in a second, and at once."""
+
+    per_second: float
+    burst: int
+
+
 @dataclass(frozen=True)
 class Final:
     """What is there once all faults are over and the queue was drained."""
@@ -57,14 +65,16 @@ class Final:
     errors: Mapping[str, str] = field(default_factory=dict)  # by dead task: the type of its last error
     results: Mapping[str, str] = field(default_factory=dict)  # by task that has succeeded; empty if there is none
     enqueued_total: int | None = None  # as the servers count; None if they were not asked
-    hashes: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by node: applied index, hash of the state
-    replicas: int = 0  # how many must have told their hash
+    # By shard and node: applied index, hash of the state.
+    hashes: Mapping[str, Mapping[str, tuple[int, str]]] = field(default_factory=dict)
+    replicas: int = 0  # how many of each shard must have told their hash
     leaders: Sequence[tuple[int, int, str]] = ()  # every (shard, term, node) in which a node said that it leads
     unnoticed: Sequence[str] = ()  # damage that a broker did not notice, a sentence each
     broken: Sequence[str] = ()  # what a broker did not do, a sentence each
     caps: Mapping[str, int] = field(default_factory=dict)  # by queue: how many claims it allows at the same time
     key_caps: Mapping[str, int] = field(default_factory=dict)  # and how many of each limit key
     tenant_caps: Mapping[str, int] = field(default_factory=dict)  # and of each tenant
+    rates: Mapping[str, Rate] = field(default_factory=dict)  # by queue
     ticks: Mapping[str, Ticks] = field(default_factory=dict)  # by schedule
 
 
@@ -92,10 +102,16 @@ def holds(story: Story) -> Callable[[Claim], float]:
     def until_ns(claim: Claim) -> float:
         key = (claim.task, claim.token)
         leases: list[Claim | Call] = [claim, *extended[key]]
-        ends_ns = max(_lease_start(one) + one.lease_ms * MS * SHARE for one in leases)
+        ends_ns = max(map(_surely_until_ns, leases))
         return min(ends_ns, given_back_ns.get(key, ends_ns))
 
     return until_ns
+
+
+def _surely_until_ns(hold: Claim | Call) -> float:
+    if hold.ends_ns:  # as a worker of the library counts; its call may have waited for longer than its lease
+        return hold.ended_ns + max(0, hold.ends_ns - hold.ended_ns) * SHARE
+    return _lease_start(hold) + hold.lease_ms * MS * SHARE
 
 
 def _lease_start(hold: Claim | Call) -> int:

@@ -10,27 +10,40 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from chaos.calling import Caller, Outcomes, number_of, value_in
-from chaos.history import (
-    ACK,
-    CANCEL,
-    CLAIM,
-    ENQUEUE,
-    EXTEND,
-    FAIL_TASK,
-    INFO,
-    INVOKE,
-    NEEDS_TOKEN,
-    READ,
-    RELEASE,
-    Event,
-    History,
+from chaos.calling import Caller, Outcomes, number_of
+from chaos.history import ACK, CANCEL, CLAIM, EXTEND, FAIL_TASK, INFO, NEEDS_TOKEN, READ, RELEASE
+from chaos.verdicts import Ticks
+from chaos.workloads.base import Expected, Setting, enqueue_line, line, with_caller
+from chaos.workloads.options import (
+    BRIEF,
+    BRIEF_EVERY_S,
+    IDLE_SHARE,
+    KEY_CAPS,
+    OPTION_QUEUES,
+    POLICIES,
+    SCHEDULES,
+    TENANT_CAPS,
+    TICK_EVERY_MS,
+    TICKS,
+    TIMED,
+    TIMED_BUDGET,
+    option_task,
+    schedules,
 )
-from chaos.options import BRIEF, BRIEF_EVERY_S, IDLE_SHARE, OPTION_QUEUES, TIMED, TIMED_BUDGET, option_task
-from holdfast.client import Accepted, Ack, AsyncClient, ClaimedTask, Extension, Failure, NewTask
+from holdfast.client import (
+    Accepted,
+    Ack,
+    AsyncClient,
+    ClaimedTask,
+    Extension,
+    Failure,
+    HoldfastError,
+    NewTask,
+    QueuePolicy,
+)
 
 PLAIN_QUEUES = ("work", "more")
 QUEUES = (*PLAIN_QUEUES, *OPTION_QUEUES)
@@ -49,7 +62,7 @@ NO_ID_SHARE = 0.25
 HELD_MAX = 200
 RECENT_MAX = 30  # tasks that may be cancelled, and that may be read
 CANCEL_SHARE, READ_SHARE = 0.5, 0.5  # of the rounds of a holder
-PROBE_EVERY_S = 0.03
+SCHEDULE_S_MAX = 30.0
 
 # How a worker ends its claims. `late` acks after the lease has run out, `stale` waits until somebody else has the task.
 FATES = ("ack", "extend", "fail", "release", "repeat", "late", "stale", "never")
@@ -60,20 +73,17 @@ WEIGHTS = (66, 8, 6, 6, 4, 4, 4, 2)
 class Size:
     """How much load."""
 
-    producers: int = 3
-    workers: int = 4
-    holders: int = 2
-    probes: int = 3  # single enqueues, one after the other: they measure how long nobody accepts
-    pause_s: float = 0.03  # of a producer, on average, between two batches
+    producers: int = 2
+    workers: int = 3
+    holders: int = 1
+    pause_s: float = 0.15  # of a producer, on average, between two batches
 
 
 @dataclass
-class Load:
+class Calls:
     """Runs until `producing` and then `working` are switched off."""
 
-    history: History
-    addresses: Sequence[str]
-    seed: int
+    setting: Setting
     size: Size = Size()
     producing: bool = True
     working: bool = True
@@ -81,28 +91,56 @@ class Load:
     held: list[tuple[str, ClaimedTask]] = field(default_factory=list)  # claims for the holders, each with its fate
     accepted: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))  # tasks that may be cancelled
     ended: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))  # tasks to be read
+    first_ticks_ms: dict[str, int] = field(default_factory=dict)  # by schedule
+    ticks: dict[str, Ticks] = field(default_factory=dict)
+    queues: Sequence[str] = QUEUES
+    worker_queues: Sequence[str] = ()
+    spreadable: Sequence[str] = ()
     _sent: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for number in range(self.size.producers):
-                group.create_task(self._with_caller(self._produce, number))
-            for number in range(self.size.probes):
-                group.create_task(self._with_caller(self._probe, number))
-            for number in range(self.size.workers):
-                group.create_task(self._with_caller(self._work, number))
-            for number in range(self.size.holders):
-                group.create_task(self._with_caller(self._hold, number))
+    async def prepare(self, client: AsyncClient) -> None:
+        """Limits and schedules."""
+        policies = {queue: QueuePolicy(concurrency_max=most) for queue, most in CAPS.items()} | POLICIES
+        for queue, policy in policies.items():
+            await client.set_queue(queue, policy=policy)
+        for schedule in schedules():
+            info = await client.put_schedule(schedule)
+            self.first_ticks_ms[schedule.name] = info.last_at_ms or info.next_at_ms or 0
 
-    async def _with_caller(self, act: Callable[[Caller, random.Random, str], Awaitable[None]], number: int) -> None:
-        name = f"{act.__name__.strip('_')}-{number}"
-        # Every other one knows only one broker at a time, and finds the leader through it.
-        caller = Caller(self.history, self.addresses, first=number, knows_all=number % 2 == 0)
+    async def run(self) -> None:
+        roles = [(self._produce, self.size.producers), (self._work, self.size.workers), (self._hold, self.size.holders)]
+        async with asyncio.TaskGroup() as group:
+            for act, count in roles:
+                for number in range(count):
+                    name = f"{act.__name__.strip('_')}-{number}"
+                    group.create_task(with_caller(self.setting, number, name, act))
+
+    async def finish(self, client: AsyncClient) -> list[str]:
+        """Lets each schedule come up to this moment, and pauses it."""
         try:
-            await act(caller, random.Random(f"{self.seed}-{name}"), name)
-        finally:
-            await caller.close()
+            return [problem for name in SCHEDULES if (problem := await self._end_schedule(client, name))]
+        except HoldfastError as error:
+            return [f"the schedules could not be read: {error}"]
+
+    async def _end_schedule(self, client: AsyncClient, name: str) -> str:
+        problem = ""
+        give_up_s = time.monotonic() + SCHEDULE_S_MAX
+        wanted_ms = (await client.get_schedule(TICKS, name)).next_at_ms or 0
+        while ((await client.get_schedule(TICKS, name)).last_at_ms or 0) < wanted_ms:
+            if time.monotonic() > give_up_s:
+                problem = f"schedule {name} did not come to its next tick in time"
+                break
+            await asyncio.sleep(0.1)
+        info = await client.pause_schedule(TICKS, name)
+        self.ticks[name] = Ticks(
+            first_ms=self.first_ticks_ms[name], every_ms=TICK_EVERY_MS, last_ms=info.last_at_ms or 0,
+            fired_total=info.fired_total,
+        )  # fmt: skip
+        return problem
+
+    def expected(self) -> Expected:
+        return Expected(caps=dict(CAPS), key_caps=dict(KEY_CAPS), tenant_caps=dict(TENANT_CAPS), ticks=self.ticks)
 
     # --- producers --------------------------------------------------------------------------------------------
 
@@ -116,42 +154,23 @@ class Load:
                 # Without a request id it would be another task: only the producer of one with an id may send it again.
                 if task.request_id and (outcome == INFO or draw.random() < AGAIN_SHARE):
                     again.append(task)
-            await asyncio.sleep(draw.uniform(0, 2 * self.size.pause_s))
+            await asyncio.sleep(draw.uniform(0, 2 * self.size.pause_s * self.setting.pace))
 
-    async def _probe(self, caller: Caller, draw: random.Random, name: str) -> None:
-        while self.producing:
-            await self._enqueue(caller, [self._task(draw, name, has_id=True)])
-            await asyncio.sleep(PROBE_EVERY_S)
-
-    def _task(self, draw: random.Random, name: str, *, has_id: bool = False) -> NewTask:
+    def _task(self, draw: random.Random, name: str) -> NewTask:
         self._sent += 1
         value = f"{name}-{self._sent}"
         padding = b" " + draw.randbytes(draw.choice((16, 16, 200, 3000)))
-        if not has_id and draw.random() < OPTION_SHARE:
+        if draw.random() < OPTION_SHARE:
             return option_task(draw, value, value.encode() + padding)
         is_poison = draw.random() < POISON_SHARE
         return NewTask(
             draw.choice(PLAIN_QUEUES), POISON if is_poison else "t", value.encode() + padding,
-            request_id=value if has_id or draw.random() >= NO_ID_SHARE else "", priority=draw.randint(0, 9),
+            request_id=value if draw.random() >= NO_ID_SHARE else "", priority=draw.randint(0, 9),
             delay_ms=draw.choice(DELAYS_MS), max_attempts=POISON_BUDGET if is_poison else 1000, max_claims=10_000,
         )  # fmt: skip
 
     async def _enqueue(self, caller: Caller, batch: list[NewTask]) -> list[str]:
-        lines = [
-            _line(
-                ENQUEUE,
-                queue=task.queue,
-                req_id=task.request_id or "",
-                value=value_in(task.payload),
-                delay_ms=task.delay_ms or 0,
-                budget=BUDGETS.get(task.type, 0),
-                unique=task.unique_key,
-                scope=task.unique_scope.value if task.unique_key else "",
-                ttl_ms=task.ttl_ms or 0,
-                timeout_ms=task.timeout_ms or 0,
-            )
-            for task in batch
-        ]
+        lines = [enqueue_line(task, BUDGETS) for task in batch]
 
         async def send(client: AsyncClient) -> Outcomes:
             outcomes = await client.enqueue_many(batch)
@@ -187,7 +206,7 @@ class Load:
                 claim_request_id=request_id,
             )  # fmt: skip
 
-        claims = await caller.claim(_line(CLAIM, req_id=request_id), send)
+        claims = await caller.claim(line(CLAIM, req_id=request_id), send)
         for claim in claims or []:
             self.newest[claim.task_id] = max(claim.token, self.newest.get(claim.task_id, 0))
         return claims
@@ -229,7 +248,7 @@ class Load:
             return await client.extend_many([Extension(claim, LEASE_MS) for claim in claims])
 
         lines = [
-            _line(kind, queue=claim.queue, task=claim.task_id, token=number_of(claim),
+            line(kind, queue=claim.queue, task=claim.task_id, token=number_of(claim),
                   lease_ms=LEASE_MS if kind == EXTEND else 0, delay_ms=_retry_ms(claim) if kind == FAIL_TASK else 0,
                   result=result)
             for claim, result in zip(claims, results, strict=True)
@@ -254,13 +273,13 @@ class Load:
 
     async def _cancel(self, caller: Caller, task_id: str) -> None:
         self.ended.append(task_id)
-        await caller.send([_line(CANCEL, task=task_id)], lambda client: client.cancel_many([task_id]))
+        await caller.send([line(CANCEL, task=task_id)], lambda client: client.cancel_many([task_id]))
 
     async def _read(self, caller: Caller, task_id: str) -> None:
         async def send(client: AsyncClient) -> Outcomes:
             return [await client.get_task(task_id)]
 
-        await caller.send([_line(READ, task=task_id)], send)
+        await caller.send([line(READ, task=task_id)], send)
 
     def _is_due(self, fate: str, claim: ClaimedTask) -> bool:
         if fate == "late":
@@ -271,7 +290,3 @@ class Load:
 def _retry_ms(claim: ClaimedTask) -> int:
     """The same whenever the failure of this claim is reported."""
     return RETRY_MS[number_of(claim) % len(RETRY_MS)]
-
-
-def _line(f: str, **fields: object) -> Event:
-    return Event(t_ns=0, proc=0, type=INVOKE, f=f, **fields)  # type: ignore[arg-type]  # fields of an event

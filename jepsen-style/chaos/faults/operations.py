@@ -1,0 +1,110 @@
+"""What operators do while faults strike. An operation that does not come to its end once all faults are over is a
+finding."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from chaos.faults.arena import Arena
+from chaos.faults.processes import stop
+from chaos.plan import Step
+from holdfast.client import AsyncClient, HoldfastError, MoveWish, NotFound, Plan
+
+OPERATION_S_MAX = 120.0
+_CALL_S = 5.0
+_AGAIN_S = 0.5
+
+
+async def move(arena: Arena, step: Step, _names: list[str]) -> None:
+    """One replica goes to a node that has none of its shard; without such a node, leadership goes to another one."""
+    async with _operating(arena, step) as (client, number):
+        info = await client.describe_cluster()
+        shard = info.shards[arena.draw.randrange(len(info.shards))]
+        free = [node.name for node in info.nodes if node.is_alive and node.name not in shard.replicas]
+        source = arena.draw.choice(shard.replicas)
+        if not free:
+            others = [name for name in shard.replicas if name != shard.leader]
+            if others:
+                arena.has_struck(step, [], number)
+                await client.transfer(shard.shard, arena.draw.choice(others))
+            return
+        destination = arena.draw.choice(free)
+        arena.moving = (source, destination)
+        arena.has_struck(step, [], number)
+        try:
+            wish = MoveWish(shard.shard, source, destination)
+            await _apply(client, await client.make_plan(move=wish))
+        finally:
+            arena.moving = ("", "")
+
+
+async def drain(arena: Arena, step: Step, names: list[str]) -> None:
+    """A node is emptied and then used again."""
+    [name] = names
+    async with _operating(arena, step) as (client, number):
+        arena.has_struck(step, [], number)
+        await client.drain_node(name)
+        await _apply(client, await client.make_plan())
+        await asyncio.sleep(step.lasts_s)
+        await client.drain_node(name, drain=False)
+        await _apply(client, await client.make_plan())
+
+
+async def add(arena: Arena, step: Step, _names: list[str]) -> None:
+    """One more node, which gets its part."""
+    name = f"n{len(arena.system.brokers) + 1}"
+    async with _operating(arena, step) as (client, number):
+        if name not in arena.system.brokers:
+            arena.system.make_broker(name)
+        await arena.start(name)
+        arena.has_struck(step, [], number)
+        await _apply(client, await client.make_plan())
+
+
+async def rolling_restart(arena: Arena, step: Step, _names: list[str]) -> None:
+    """Each broker and router is stopped and started, and the next one only once all is well."""
+    for name in (*arena.system.brokers, *arena.system.routers):
+        if name not in arena.struck and arena.process(name).is_up:
+            await stop(arena, step, [name])
+            await arena.whole()
+
+
+async def spread(arena: Arena, step: Step, _names: list[str]) -> None:
+    """A queue that is in use gets other shards (`amount`: how many; 0 is its home alone)."""
+    if not arena.queues:
+        return
+    queue = arena.draw.choice(list(arena.queues))
+    async with _operating(arena, step) as (client, number):
+        arena.has_struck(step, [], number)
+        if step.amount:
+            await client.set_queue(queue, spread=min(int(step.amount), arena.system.spec.shards))
+        else:
+            await client.set_queue(queue, home=True)
+
+
+@asynccontextmanager
+async def _operating(arena: Arena, step: Step) -> AsyncIterator[tuple[AsyncClient, str]]:
+    async with (
+        arena.striking(step, []) as number,
+        AsyncClient(arena.system.router_address, timeout_s=_CALL_S) as client,
+    ):
+        yield client, number
+
+
+async def _apply(client: AsyncClient, plan: Plan) -> None:
+    """Carries a plan out; an operator tries again for as long as it takes."""
+    if not plan.steps:
+        return
+    give_up_s = time.monotonic() + OPERATION_S_MAX
+    started = await client.start_plan(plan)
+    while time.monotonic() < give_up_s:
+        try:
+            if (await client.advance_plan(started.id)).is_done:
+                return
+        except NotFound:
+            return  # done, and forgotten
+        except HoldfastError:
+            pass
+        await asyncio.sleep(_AGAIN_S)
+    raise AssertionError(f"Expected the plan ({plan.summary}) to be done in {OPERATION_S_MAX:g} s, but it is not.")

@@ -1,0 +1,67 @@
+"""What can be seen of the servers from outside during a run: who leads, and who says that it is ready."""
+
+import asyncio
+from contextlib import suppress
+
+from chaos.faults.arena import Arena, in_thread
+from chaos.history import LEADER, READY, History
+from chaos.system.system import System
+
+LEADERS_EVERY_S = 0.3
+READY_EVERY_S = 1.0
+_ANSWER_S_MAX = 0.8
+_RESTART_EVERY_S = 0.5
+
+
+async def watch_leaders(system: System, history: History) -> None:
+    """Writes down each change, until it is cancelled."""
+    known: dict[int, str] = {}
+    while True:
+        leaders = await in_thread(system.leaders)
+        for shard in range(system.spec.shards):
+            node = leaders.get(shard, "")
+            if known.get(shard, "") != node:
+                known[shard] = node
+                history.saw(LEADER, node, shard=str(shard))
+        await asyncio.sleep(LEADERS_EVERY_S)
+
+
+async def watch_readiness(system: System, history: History) -> None:
+    """The same of /readyz of each broker and router; 0 for no answer."""
+    known: dict[str, int] = {}
+    while True:
+        names = list(system.ops)
+        answers = await asyncio.gather(*(_status(*system.ops[name]) for name in names))
+        for name, status in zip(names, answers, strict=True):
+            if known.get(name) != status:
+                known[name] = status
+                history.saw(READY, name, state=str(status))
+        await asyncio.sleep(READY_EVERY_S)
+
+
+async def _status(host: str, port: int) -> int:
+    """Of /readyz."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(_ANSWER_S_MAX):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: chaos\r\nConnection: close\r\n\r\n")
+            line = await reader.readline()
+        return int(line.split()[1])
+    except (OSError, TimeoutError, IndexError, ValueError):
+        return 0
+    finally:
+        if writer is not None:
+            writer.close()
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_ANSWER_S_MAX):
+                    await writer.wait_closed()
+
+
+async def keep_workers_running(arena: Arena) -> None:
+    """As whoever runs workers does: one that has died is started again."""
+    while True:
+        for name, process in arena.system.workers.items():
+            if name not in arena.struck and not process.is_up:
+                await in_thread(arena.system.launch_worker, name)
+        await asyncio.sleep(_RESTART_EVERY_S)

@@ -1,0 +1,80 @@
+"""What a run found, as numbers, and the files in which it is kept. Pure, but for the two that read and write."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from chaos.history import CANCEL, ENQUEUE, Story, next_writes_s
+from chaos.verdicts import CANCELLED, Final, Rate, Ticks, Violation
+
+
+@dataclass
+class Report:
+    """What a run found."""
+
+    story: Story
+    final: Final
+    violations: list[Violation]
+    began_ns: int
+    failovers_s: list[tuple[str, float]]  # for each fault, until a write sent after it was acknowledged
+    counts: dict[str, int]
+    skipped: list[str] = field(default_factory=list)
+
+    def summary(self) -> dict[str, object]:
+        times = [waited_s for _, waited_s in self.failovers_s]
+        return {
+            "ok": not self.violations,
+            "violations": [str(violation) for violation in self.violations],
+            "counts": self.counts,
+            "next_write_s": {
+                "trials": len(times),
+                "median": round(median(times), 3) if times else None,
+                "max": round(max(times), 3) if times else None,
+                "each": [{"fault": what, "s": round(waited_s, 3)} for what, waited_s in self.failovers_s],
+            },
+            "skipped": self.skipped,
+        }
+
+
+def make_report(story: Story, final: Final, violations: list[Violation], began_ns: int, skipped: list[str]) -> Report:
+    waits_s = [
+        (f"{fault.value} {fault.node}".strip(), waited_s)
+        for fault, waited_s in next_writes_s(story)
+        if waited_s is not None
+    ]
+    return Report(story, final, violations, began_ns, waits_s, counts_of(story, final), skipped)
+
+
+def counts_of(story: Story, final: Final) -> dict[str, int]:
+    """How much happened: a run in which little did proves little."""
+    found = Counter(f"{call.f}_{call.outcome}" for call in story.calls)
+    found.update(f"dead_{reason.lower()}" for reason in final.reasons.values())
+    found["cancelled"] = sum(call.f == CANCEL and call.state == CANCELLED for call in story.calls)
+    found["unique_taken"] = sum(call.f == ENQUEUE and bool(call.unique) and call.duplicate for call in story.calls)
+    found["ticks"] = sum(ticks.fired_total for ticks in final.ticks.values())
+    found["claims"] = len(story.claims)
+    found["claims_sent_again"] = sum(claim.asked_ns < claim.sent_ns for claim in story.claims)
+    found["tasks"] = len(story.known_tasks())
+    found["faults"] = sum(event.f == "fault" for event in story.faults)
+    found["handlers"] = len(story.runs)
+    found["leader_changes"] = max(0, len({(shard, term) for shard, term, _ in final.leaders}))
+    return dict(sorted(found.items()))
+
+
+def write_final(path: Path, final: Final) -> None:
+    path.write_text(json.dumps(asdict(final)), encoding="utf-8")
+
+
+def read_final(path: Path) -> Final:
+    """As it was written."""
+    told = json.loads(path.read_text(encoding="utf-8"))
+    told["hashes"] = {
+        shard: {node: (index, digest) for node, (index, digest) in nodes.items()}
+        for shard, nodes in told["hashes"].items()
+    }
+    told["ticks"] = {schedule: Ticks(**ticks) for schedule, ticks in told.get("ticks", {}).items()}
+    told["rates"] = {queue: Rate(**rate) for queue, rate in told.get("rates", {}).items()}
+    told["leaders"] = tuple(tuple(each) for each in told["leaders"])
+    return Final(**told | {name: tuple(told[name]) for name in ("unnoticed", "broken")})

@@ -1,0 +1,109 @@
+"""What a workload is, and what all of them share."""
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from chaos.calling import VALUE_HEADER, Caller, Outcomes, value_in
+from chaos.history import ENQUEUE, INVOKE, Event, History
+from chaos.verdicts import Rate, Ticks
+from chaos.workloads.kinds import GUILTY
+from holdfast.client import AsyncClient, NewTask
+
+# What a plain task may cost before it is dead: more than any run brings about by itself.
+ATTEMPTS_MAX = 1000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a workload runs."""
+
+    history: History
+    addresses: Sequence[str]  # of the routers
+    seed: int
+    shards: int
+    pace: float = 1.0  # more is slower
+
+
+@dataclass
+class Expected:
+    """What the judges must know of a workload."""
+
+    caps: dict[str, int] = field(default_factory=dict)
+    key_caps: dict[str, int] = field(default_factory=dict)
+    tenant_caps: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, Rate] = field(default_factory=dict)
+    ticks: dict[str, Ticks] = field(default_factory=dict)
+
+
+class Workload(Protocol):
+    """Runs until `producing` and then `working` are switched off."""
+
+    producing: bool
+    working: bool
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """All that must be empty in the end."""
+
+    @property
+    def worker_queues(self) -> Sequence[str]:
+        """Those that the real workers serve."""
+
+    @property
+    def spreadable(self) -> Sequence[str]:
+        """Those whose shards may be changed at any time."""
+
+    async def prepare(self, client: AsyncClient) -> None: ...
+
+    async def run(self) -> None: ...
+
+    async def finish(self, client: AsyncClient) -> list[str]:
+        """While all is well again and it still produces; what did not come to its end, a sentence each."""
+
+    def expected(self) -> Expected: ...
+
+
+def line(f: str, **fields: Any) -> Event:
+    """An invoke line without time and process."""
+    return Event(t_ns=0, proc=0, type=INVOKE, f=f, **fields)
+
+
+def handler_task(kind: str, queue: str, value: str, *arguments: object, **options: Any) -> NewTask:
+    """A task for a handler of the real workers' app."""
+    payload = json.dumps([value, *arguments]).encode()
+    given = {"request_id": value, "max_attempts": ATTEMPTS_MAX, **options}
+    return NewTask(queue, kind, payload, headers={VALUE_HEADER: value}, **given)
+
+
+def enqueue_line(task: NewTask, budgets: Mapping[str, int]) -> Event:
+    """`budgets`: by type, failures after which such a task is dead."""
+    return line(
+        ENQUEUE, queue=task.queue, req_id=task.request_id or "",
+        value=task.headers.get(VALUE_HEADER) or value_in(task.payload), delay_ms=task.delay_ms or 0,
+        budget=budgets.get(task.type, 0), unique=task.unique_key,
+        scope=task.unique_scope.value if task.unique_key else "", ttl_ms=task.ttl_ms or 0,
+        timeout_ms=task.timeout_ms or 0, guilty=task.type in GUILTY,
+    )  # fmt: skip
+
+
+async def enqueue(caller: Caller, batch: list[NewTask], budgets: Mapping[str, int] | None = None) -> list[str]:
+    """Sends a batch; ok, fail or info of each."""
+
+    async def send(client: AsyncClient) -> Outcomes:
+        return await client.enqueue_many(batch)
+
+    return await caller.send([enqueue_line(task, budgets or {}) for task in batch], send)
+
+
+async def with_caller(
+    setting: Setting, number: int, name: str, act: Callable[[Caller, random.Random, str], Awaitable[None]]
+) -> None:
+    """Runs one producer or worker. Every other one knows one router at a time; one in three goes to the brokers."""
+    caller = Caller(setting.history, setting.addresses, first=number, knows_all=number % 2 == 0, direct=number % 3 == 2)
+    try:
+        await act(caller, random.Random(f"{setting.seed}-{name}"), name)
+    finally:
+        await caller.close()

@@ -1,0 +1,19 @@
+"""All workloads by name."""
+
+from collections.abc import Callable
+
+from chaos.workloads.base import Setting, Workload
+from chaos.workloads.calls import Calls
+from chaos.workloads.lifecycle import Lifecycle
+from chaos.workloads.probes import Probes
+
+WORKLOADS: dict[str, Callable[[Setting], Workload]] = {
+    "lifecycle": Lifecycle,
+    "calls": Calls,
+}
+
+
+def make_workloads(names: str, setting: Setting) -> list[Workload]:
+    """Those, and probes of every shard, without which nothing is known of their time."""
+    chosen = list(WORKLOADS) if names == "all" else names.split(",")
+    return [Probes(setting), *(WORKLOADS[name](setting) for name in chosen)]

@@ -1,0 +1,112 @@
+"""Tasks for real workers of the library: in bursts, with gaps between them that are longer than leases, so that workers
+wait for longer than what they are given then. Long ones live by heartbeats; some fail, some take too long, and now and
+then one kills its worker or stalls it, which must not cost its neighbours their lives."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaos.calling import Caller
+from chaos.history import INFO
+from chaos.workloads.base import Expected, Setting, enqueue, handler_task, with_caller
+from holdfast.client import AsyncClient, NewTask, RetryPolicy
+
+QUEUES = tuple(f"life-{number}" for number in range(6))
+SPREAD = QUEUES[:2]  # over so many shards:
+SPREAD_OVER = 3
+GAP_S = (3.5, 6.0)  # longer than the lease of most tasks
+BURST = (2, 8)
+PRODUCERS = 2
+KINDS = ("quick", "quick-async", "long", "long-async", "flaky", "poison", "slow-first", "delayed")
+WEIGHTS = (30, 30, 8, 8, 8, 4, 4, 8)
+GUILTY_EVERY_S = 25.0
+GUILTY_FIRST_S = 4.0
+GUILTY_CLAIMS_MAX = 4
+INNOCENT_CLAIMS_MAX = 20  # the server's own default: as many lost workers does a task survive
+POISON = "poison"  # never succeeds
+POISON_BUDGET = 2
+SOON = RetryPolicy(base_ms=100, jitter=0)
+
+
+@dataclass
+class Lifecycle:
+    """Producers; the workers are processes of their own."""
+
+    setting: Setting
+    producing: bool = True
+    working: bool = True
+    queues: Sequence[str] = QUEUES
+    worker_queues: Sequence[str] = QUEUES
+    spreadable: Sequence[str] = SPREAD
+    guilty: bool = True  # whether some tasks kill or stall their worker
+
+    async def prepare(self, client: AsyncClient) -> None:
+        for queue in SPREAD:
+            await client.set_queue(queue, spread=min(SPREAD_OVER, self.setting.shards))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(PRODUCERS):
+                group.create_task(with_caller(self.setting, number, f"life-{number}", self._produce))
+            if self.guilty:
+                group.create_task(with_caller(self.setting, 0, "guilty", self._produce_guilty))
+
+    async def _produce(self, caller: Caller, draw: random.Random, name: str) -> None:
+        sent = 0
+        again: list[NewTask] = []  # what was not answered
+        while self.producing:
+            fresh = [_task(draw, f"{name}-{sent + number}") for number in range(draw.randint(*BURST))]
+            sent += len(fresh)
+            again = await self._send(caller, [*again, *fresh])
+            if not again:
+                await asyncio.sleep(draw.choice((0.2, 1.0, draw.uniform(*GAP_S))) * self.setting.pace)
+        await self._send(caller, again)
+
+    async def _produce_guilty(self, caller: Caller, draw: random.Random, name: str) -> None:
+        sent = 0
+        await self._rest(GUILTY_FIRST_S)
+        while self.producing:
+            kind, arguments = draw.choice((("killer", ()), ("staller", (3.0,))))
+            value = f"{kind}-{sent}"
+            sent += 1
+            task = handler_task(kind, draw.choice(QUEUES), value, *arguments, max_claims=GUILTY_CLAIMS_MAX)
+            while self.producing and await self._send(caller, [task]):
+                pass
+            await self._rest(GUILTY_EVERY_S * self.setting.pace)
+
+    async def _rest(self, seconds: float) -> None:
+        for _ in range(int(seconds * 2)):
+            if self.producing:
+                await asyncio.sleep(0.5)
+
+    @staticmethod
+    async def _send(caller: Caller, tasks: list[NewTask]) -> list[NewTask]:
+        """Those that nobody answered: to be sent again."""
+        if not tasks:
+            return []
+        outcomes = await enqueue(caller, tasks, {POISON: POISON_BUDGET})
+        return [task for task, outcome in zip(tasks, outcomes, strict=True) if outcome == INFO]
+
+    async def finish(self, client: AsyncClient) -> list[str]:
+        return []
+
+    def expected(self) -> Expected:
+        return Expected()
+
+
+def _task(draw: random.Random, value: str) -> NewTask:
+    kind = draw.choices(KINDS, WEIGHTS)[0]
+    queue = draw.choice(QUEUES)
+    common = {"max_claims": INNOCENT_CLAIMS_MAX, "priority": draw.randint(0, 9), "retry": SOON, "max_attempts": 15}
+    if kind in ("quick", "quick-async"):
+        return handler_task(kind, queue, value, draw.choice((0.0, 0.0, 0.05, 0.3)), **common)
+    if kind in ("long", "long-async"):
+        return handler_task(kind, queue, value, draw.choice((2.5, 4.0)), **common)
+    if kind == "flaky":
+        return handler_task(kind, queue, value, draw.randint(1, 3), **common)
+    if kind == "slow-first":
+        return handler_task(kind, queue, value, 4.0, **common | {"timeout_ms": 1500})
+    if kind == "delayed":
+        return handler_task("quick", queue, value, **common | {"delay_ms": draw.choice((300, 1500, 4000))})
+    return handler_task(POISON, queue, value, **common | {"max_attempts": POISON_BUDGET})
