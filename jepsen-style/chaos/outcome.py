@@ -21,6 +21,7 @@ class Report:
     failovers_s: list[tuple[str, float]]  # for each fault, until a write sent after it was acknowledged
     counts: dict[str, int]
     skipped: list[str] = field(default_factory=list)
+    detected_s: float | None = None  # how long it took to find what was looked for
 
     def summary(self) -> dict[str, object]:
         times = [waited_s for _, waited_s in self.failovers_s]
@@ -35,16 +36,20 @@ class Report:
                 "each": [{"fault": what, "s": round(waited_s, 3)} for what, waited_s in self.failovers_s],
             },
             "skipped": self.skipped,
+            "detected_s": None if self.detected_s is None else round(self.detected_s, 1),
         }
 
 
-def make_report(story: Story, final: Final, violations: list[Violation], began_ns: int, skipped: list[str]) -> Report:
+def make_report(
+    story: Story, final: Final, violations: list[Violation], began_ns: int, skipped: list[str],
+    detected_s: float | None = None,
+) -> Report:  # fmt: skip
     waits_s = [
         (f"{fault.value} {fault.node}".strip(), waited_s)
         for fault, waited_s in next_writes_s(story)
         if waited_s is not None
     ]
-    return Report(story, final, violations, began_ns, waits_s, counts_of(story, final), skipped)
+    return Report(story, final, violations, began_ns, waits_s, counts_of(story, final), skipped, detected_s)
 
 
 def counts_of(story: Story, final: Final) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from chaos.checkers import check
 from chaos.faults.arena import Arena, in_thread
@@ -29,6 +30,9 @@ WORKERS_END_S_MAX = 20.0
 _POLL_EVERY_S = 0.1
 _ASK_S = 5.0
 _BATCH = 500
+_JUDGE_EVERY_S = 2.0
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -42,6 +46,8 @@ class Run:
     seconds: float
     directory: Path
     drain_s_max: float = DRAIN_S_MAX
+    until: str = ""  # ends as soon as the judges find a promise of this kind broken
+    detected_s: float | None = None  # when that was, since the load began
     arena: Arena = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +70,7 @@ class Run:
                 )]  # fmt: skip
                 load = [group.create_task(workload.run()) for workload in self.workloads]
                 try:
-                    live, drained = await self._phases()
+                    live, drained = await self._phases_until(time.monotonic())
                 finally:
                     self._switch_off()
                     for task in upkeep:
@@ -75,6 +81,30 @@ class Run:
         finally:
             self.history.close()
         return self._judge(final, began_ns)
+
+    async def _phases_until(self, began_s: float) -> tuple[bool, bool]:
+        """All phases, or as many as it takes to find what is looked for."""
+        phases = asyncio.create_task(self._phases())
+        while self.until and not phases.done():
+            await asyncio.wait([phases], timeout=_JUDGE_EVERY_S)
+            if not phases.done() and await in_thread(self._is_found):
+                self.detected_s = time.monotonic() - began_s
+                phases.cancel()
+                await asyncio.wait([phases])
+                await self.arena.heal()
+                return False, False
+        return await phases
+
+    def _is_found(self) -> bool:
+        """Judges what there is so far. What only the end can tell is left open."""
+        expected = [workload.expected() for workload in self.workloads]
+        so_far = Final(
+            drained=False, states=None, caps=merged([one.caps for one in expected]),
+            key_caps=merged([one.key_caps for one in expected]),
+            tenant_caps=merged([one.tenant_caps for one in expected]), rates=merged([one.rates for one in expected]),
+            leaders=self.system.leaderships(),
+        )  # fmt: skip
+        return any(violation.kind == self.until for violation in check(self._story(), so_far))
 
     async def _phases(self) -> tuple[bool, bool]:
         """Whether it was live after all faults, and drained."""
@@ -198,11 +228,9 @@ class Run:
         return Final(
             drained=drained, live=live, enqueued_total=total,
             hashes={str(shard): nodes for shard, nodes in hashes.items()},
-            caps={queue: most for one in expected for queue, most in one.caps.items()},
-            key_caps={queue: most for one in expected for queue, most in one.key_caps.items()},
-            tenant_caps={queue: most for one in expected for queue, most in one.tenant_caps.items()},
-            rates={queue: rate for one in expected for queue, rate in one.rates.items()},
-            ticks={name: ticks for one in expected for name, ticks in one.ticks.items()},
+            caps=merged([one.caps for one in expected]), key_caps=merged([one.key_caps for one in expected]),
+            tenant_caps=merged([one.tenant_caps for one in expected]), rates=merged([one.rates for one in expected]),
+            ticks=merged([one.ticks for one in expected]),
             states=None if tasks is None else {task.task_id: task.state.value for task in tasks},
             reasons={task.task_id: task.dead_reason for task in tasks or () if task.dead_reason},
             errors={task.task_id: task.last_error.type for task in tasks or () if task.dead_reason and task.last_error},
@@ -240,7 +268,14 @@ class Run:
     def _judge(self, final: Final, began_ns: int) -> Report:
         story = self._story()
         write_final(self.directory / "final.json", final)
-        return make_report(story, final, check(story, final), began_ns, self.arena.skipped)
+        violations = check(story, final)
+        if self.detected_s is None and any(violation.kind == self.until for violation in violations):
+            self.detected_s = (time.monotonic_ns() - began_ns) / 1e9
+        return make_report(story, final, violations, began_ns, self.arena.skipped, self.detected_s)
+
+
+def merged(parts: Sequence[Mapping[str, T]]) -> dict[str, T]:
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def _left(stats: QueueStats) -> str:

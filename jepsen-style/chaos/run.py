@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, abilities: Abilities, lanes: dict[str, list
             spec.shards, options.pace,
         )  # fmt: skip
         workloads = make_workloads(options.workload, setting)
-        play = Run(system, workloads, setting, lanes, options.seconds, directory, drain_s_max=options.drain)
+        play = Run(system, workloads, setting, lanes, options.seconds, directory, options.drain, options.until)
         return asyncio.run(play.play())
     finally:
         if options.keep_data:
@@ -122,7 +122,10 @@ def describe(options: argparse.Namespace) -> dict[str, object]:
 
 def _tell(options: argparse.Namespace, report: Report, directory: Path) -> None:
     if options.json:
-        asked = {name: getattr(options, name) for name in ("workload", "fault", "operation", "seed", "seconds", "bug")}
+        asked = {
+            name: getattr(options, name)
+            for name in ("workload", "fault", "operation", "seed", "seconds", "bug", "until")
+        }
         print(json.dumps(asked | report.summary()))
         return
     print(f"{options.workload} × {options.fault}, seed {options.seed}: {report.counts}")
@@ -177,6 +180,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--pace", type=float, default=1.0, help="of the load; 2 is half as much")
     add("--bug", choices=sorted(BUGS), help="servers with a deliberate bug, which must be found")
+    add("--until", default="", metavar="KIND", help="end as soon as a broken promise of this kind is found")
     add("--loopback", action="store_true", help="no namespaces and disks, also where they are possible")
     add("--first-port", type=int, default=28_000, help="where there are no namespaces")
     add("--directory", type=Path, help="where everything is kept; a temporary one if missing")

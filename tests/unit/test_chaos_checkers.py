@@ -44,6 +44,11 @@ TWO_DONE = Final(states={"t1": "SUCCEEDED", "t2": "SUCCEEDED"}, enqueued_total=2
 TWO_SENT = [sent(), sent("v2", "t2", req_id="r2")]
 NOTHING = Final(enqueued_total=0)
 
+
+def hashed(n1: tuple[int, str], n2: tuple[int, str], replicas: int = 0) -> Final:
+    return Final(replicas=replicas, hashes={"0": {"n1": n1, "n2": n2}})
+
+
 ALLOWED: dict[str, tuple[Final, list[Call | Claim]]] = {
     "one life": (DONE, [sent(), claimed(), used(ACK)]),
     "an enqueue without an answer that happened": (DONE, [sent(outcome=INFO), claimed(), used(ACK)]),
@@ -225,9 +230,9 @@ BROKEN: dict[str, tuple[str, Final, list[Call | Claim]]] = {
         "cap: 2 tasks of q", TWO_DONE,
         [*TWO_SENT, claimed(lease_s=1), used(EXTEND, at=1.6, lease_s=60), second_claimed(3), used(ACK, at=5)],
     ),
-    "replicas that differ": ("hash: the replicas differ", Final(hashes={"n1": (7, "a"), "n2": (7, "b")}), []),
-    "a replica that says nothing": ("hash: 3 replicas", Final(replicas=3, hashes={"n1": (7, "a"), "n2": (7, "a")}), []),
-    "a replica that stays behind": ("hash: the replicas did not", Final(hashes={"n1": (7, "a"), "n2": (8, "a")}), []),
+    "replicas that differ": ("hash: the replicas of shard 0 differ", hashed((7, "a"), (7, "b")), []),
+    "a replica that says nothing": ("hash: 3 replicas of shard 0", hashed((7, "a"), (7, "a"), 3), []),
+    "a replica that stays behind": ("hash: the replicas of shard 0 did not", hashed((7, "a"), (8, "a")), []),
     "two leaders": ("leader: shard 0 has the leaders n1, n3", Final(leaders=[(0, 4, "n1"), (0, 4, "n3")]), []),
     "no drain": ("drain: ", Final(drained=False), []),
     "no progress": ("liveness: ", Final(live=False), []),
@@ -405,8 +410,8 @@ def _die_for_no_reason(draw: random.Random, story: Story, final: Final) -> Mutat
 
 
 def _let_replicas_differ(_: random.Random, story: Story, final: Final) -> Mutated:
-    index, _hash = final.hashes["n2"]
-    return story, replace(final, hashes={**final.hashes, "n2": (index, "other")})
+    index, _hash = final.hashes["0"]["n2"]
+    return story, replace(final, hashes={"0": {**final.hashes["0"], "n2": (index, "other")}})
 
 
 def _elect_two(_: random.Random, story: Story, final: Final) -> Mutated:

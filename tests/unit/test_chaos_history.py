@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from chaos.calling import outcome_of, value_in
-from chaos.faults import FAULTS, faults_of
 from chaos.history import (
     ACK,
     CLAIM,
@@ -152,12 +151,3 @@ def test_a_mistake_of_the_harness_is_not_hidden_in_the_history() -> None:
 
 def test_the_value_of_a_payload() -> None:
     assert value_in(b"produce-1-7 \x00\xff rest") == "produce-1-7"
-
-
-def test_the_mix_has_what_the_cluster_allows() -> None:
-    one = faults_of("mix", nodes=1, power=False)
-    assert FAULTS["kill-leader"] in one
-    assert FAULTS["disk-loss"] not in one, "the only replica must not lose its disk"
-    assert FAULTS["power-cut-all"] not in one
-    assert faults_of("mix", nodes=3, power=True) == list(FAULTS.values())
-    assert faults_of("none", nodes=3, power=True) == []

@@ -5,7 +5,7 @@ The library is not changed: the public methods of its client are wrapped.
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,9 @@ class Recorder:
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    async def claim(self, call: Callable[[], Awaitable[Any]], request_id: str, lease_ms: int) -> Any:
+    async def claim(
+        self, call: Callable[[], Awaitable[Any]], request_id: str, lease_ms: int, by_type: Mapping[str, int]
+    ) -> Any:
         proc = self._history.new_proc()
         self.write(proc, INVOKE, CLAIM, req_id=request_id)
         try:
@@ -63,7 +65,7 @@ class Recorder:
             self.write(
                 proc, OK, CLAIM, req_id=request_id, queue=claim.queue, task=claim.task_id, token=claim.token,
                 value=value_of(claim), lease_ms=claim.lease_ms, ends_ns=int(claim.lease_ends_s * NS),
-                asked_ms=lease_ms, attempt=claim.attempt, nth=claim.claims, made_ms=claim.enqueued_at_ms,
+                asked_ms=by_type.get(claim.type, lease_ms), attempt=claim.attempt, nth=claim.claims, made_ms=claim.enqueued_at_ms,
                 limit_key=claim.limit_key, tenant=claim.tenant,
             )  # fmt: skip
         if not claims:
@@ -117,8 +119,8 @@ def install() -> Recorder:
 
     async def reserve_recorded(self: AsyncClient, queues: Sequence[str], **options: Any) -> Any:
         request_id = options.get("claim_request_id") or f"{recorder.worker}-{time.monotonic_ns()}"
-        lease_ms = options.get("lease_ms", 30_000)
-        return await recorder.claim(lambda: reserve(self, queues, **options), request_id, lease_ms)
+        lease_ms, by_type = options.get("lease_ms", 30_000), options.get("lease_ms_by_type") or {}
+        return await recorder.claim(lambda: reserve(self, queues, **options), request_id, lease_ms, by_type)
 
     async def ack_recorded(self: AsyncClient, items: Sequence[Any], **options: Any) -> Any:
         lines = [

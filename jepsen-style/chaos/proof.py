@@ -1,0 +1,83 @@
+"""`python -m chaos.proof`: deliberate bugs in real servers and workers, each of which the harness must find. Prints a
+table with the time that it took, and ends with 0 only if all were found.
+
+python -m chaos.proof                          all of them, about a minute each
+python -m chaos.proof --bug lease-of-the-wait
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bugs.sitecustomize import BUGS
+
+# The smallest system that shows most bugs: no fault is needed for them.
+SMALL = ("--brokers", "1", "--shards", "2", "--routers", "1", "--workers", "1")
+CALLS = (*SMALL, "--workload", "calls", "--fault", "none", "--seconds", "20", "--drain", "5")
+# What else a bug takes to be seen.
+TRIALS: dict[str, tuple[str, ...]] = {
+    # Only the end of a run tells.
+    **dict.fromkeys(("task-dropped", "tick-lost", "tick-twice", "results-mixed-up"), (*CALLS, "--seconds", "4")),
+    "replicas-differ": (*CALLS, "--brokers", "3", "--seconds", "2"),
+    "ticks-not-made-up": (*CALLS, "--fault", "kill", "--seconds", "12"),
+}
+_RUN_S_MAX = 600.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of one bug."""
+
+    bug: str
+    kind: str  # that was expected
+    kinds: tuple[str, ...]  # that were found
+    detected_s: float | None
+
+    @property
+    def is_caught(self) -> bool:
+        return self.detected_s is not None
+
+    def row(self) -> str:
+        when = "not found" if self.detected_s is None else f"{self.detected_s:.0f} s"
+        return f"| {self.bug} | `{self.kind}` | {when} |"
+
+
+def trial(bug: str, seed: int, directory: Path | None = None, *more: str) -> Found:
+    """One run with one bug, until it is found."""
+    kind = BUGS[bug][1]
+    arguments = [*TRIALS.get(bug, CALLS), "--bug", bug, "--until", kind, "--seed", str(seed), "--json", *more]
+    if directory is not None:
+        arguments += ["--directory", str(directory)]
+    path = ":".join(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos.run", *arguments], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        text=True, timeout=_RUN_S_MAX, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    if not lines:
+        raise RuntimeError(f"Expected a verdict on {bug}, but the harness ended with {done.returncode}:\n{done.stderr}")
+    told = json.loads(lines[-1])
+    kinds = tuple(sorted({violation.partition(":")[0] for violation in told["violations"]}))
+    return Found(bug, kind, kinds, told["detected_s"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.proof", description="Deliberate bugs that must be found.")
+    parser.add_argument("--bug", action="append", choices=sorted(BUGS), help="only this one; may be repeated")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print("| bug | broken promise | found after |\n|---|---|---|")
+    missed = 0
+    for bug in options.bug or BUGS:
+        found = trial(bug, options.seed)
+        missed += not found.is_caught
+        print(found.row(), flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
