@@ -12,6 +12,7 @@ from holdfast.client import (
     Accepted,
     AsyncClient,
     Cancelled,
+    Claim,
     ClaimedTask,
     Extended,
     HoldfastError,
@@ -48,7 +49,7 @@ def error_text(error: HoldfastError) -> str:
     return f"{type(error).__name__} {error.reason}" if isinstance(error, Rejected) else type(error).__name__
 
 
-def number_of(claim: ClaimedTask) -> int:
+def number_of(claim: Claim) -> int:
     """What orders tokens; their secrets stay out of histories."""
     return claim.token >> 64
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chaos.calling import NOTHING_DONE, error_text, value_of
+from chaos.calling import NOTHING_DONE, error_text, number_of, value_of
 from chaos.history import ACK, CLAIM, END, EXTEND, FAIL, FAIL_TASK, INFO, INVOKE, OK, RELEASE, START, Event, History
 from holdfast.client import (
     Ack,
@@ -63,10 +63,10 @@ class Recorder:
             raise
         for claim in claims:
             self.write(
-                proc, OK, CLAIM, req_id=request_id, queue=claim.queue, task=claim.task_id, token=claim.token,
+                proc, OK, CLAIM, req_id=request_id, queue=claim.queue, task=claim.task_id, token=number_of(claim),
                 value=value_of(claim), lease_ms=claim.lease_ms, ends_ns=int(claim.lease_ends_s * NS),
-                asked_ms=by_type.get(claim.type, lease_ms), attempt=claim.attempt, nth=claim.claims, made_ms=claim.enqueued_at_ms,
-                limit_key=claim.limit_key, tenant=claim.tenant,
+                asked_ms=by_type.get(claim.type, lease_ms), attempt=claim.attempt, nth=claim.claims,
+                made_ms=claim.enqueued_at_ms, limit_key=claim.limit_key, tenant=claim.tenant,
             )  # fmt: skip
         if not claims:
             self.write(proc, OK, CLAIM, req_id=request_id)
@@ -104,7 +104,7 @@ def _text(error: BaseException) -> str:
 
 
 def _item(f: str, claim: Any, **fields: Any) -> Event:
-    return Event(t_ns=0, proc=0, type=INVOKE, f=f, task=claim.task_id, token=claim.token, **fields)
+    return Event(t_ns=0, proc=0, type=INVOKE, f=f, task=claim.task_id, token=number_of(claim), **fields)
 
 
 def install() -> Recorder:
