@@ -53,10 +53,10 @@ def largest_task() -> pb.TaskSpec:
 LARGEST: list[tuple[str, Message]] = [
     ("Enqueue", pb.EnqueueRequest(tasks=[largest_task()] * 200)),
     ("Enqueue", pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="q", payload=bytes(2000))] * ITEMS_MAX)),
-    ("Ack", pb.AckRequest(items=[pb.AckItem(claim=pb.ClaimRef(task_id=ID, token=2**60))] * ITEMS_MAX)),
+    ("Ack", pb.AckRequest(items=[pb.AckItem(claim=pb.ClaimRef(task_id=ID, token=2**60, secret=2**60))] * ITEMS_MAX)),
     ("Ack", pb.AckRequest(items=[pb.AckItem(follow_ups=[pb.TaskSpec(queue="q" * 200)] * FOLLOW_UPS_MAX)] * 100)),
     ("Fail", pb.FailRequest(items=[pb.FailItem(error=pb.TaskError(message="m" * 4000))] * ITEMS_MAX)),
-    ("Extend", pb.ExtendRequest(items=[pb.ExtendItem(claim=pb.ClaimRef(task_id=ID, token=2**60))] * ITEMS_MAX)),
+    ("Extend", pb.ExtendRequest(items=[pb.ExtendItem(claim=pb.ClaimRef(task_id=ID, token=2**60, secret=2**60))] * ITEMS_MAX)),
     ("Cancel", pb.CancelRequest(task_ids=[ID] * ITEMS_MAX)),
     ("WaitTasks", pb.WaitTasksRequest(task_ids=[ID] * ITEMS_MAX)),
     (
