@@ -16,6 +16,7 @@ from holdfast.client import (
     TaskError,
     TaskState,
 )
+from holdfast.proto.v1 import couriers_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task
@@ -278,3 +279,30 @@ def test_a_follow_up_with_a_taken_id_is_a_dead_letter_where_it_lives(client: Cli
     assert [claim.payload for claim in claims] == [b"first", b"second"]
     client.ack_many([Ack(claim) for claim in claims])
     assert client.queue_stats(far).dead_total == 1
+
+
+def test_what_brokers_tell_each_other_is_closed_to_clients(cluster: MapCluster, client: Client) -> None:
+    """Letters of a forged number would make a shard take all genuine ones before it for received."""
+    near = "closed.0"
+    far = next(name for n in range(1, 99) if home_shard(name := f"closed.{n}", SHARDS) != home_shard(near, SHARDS))
+    source, destination = home_shard(near, SHARDS), home_shard(far, SHARDS)
+    forged = couriers_pb2.ReceiveTasksRequest(
+        cluster_id=client.describe_cluster().cluster_id, destination_shard=destination, source_shard=source,
+        source_incarnation=1, first_sequence=1_000_000,
+        letters=[couriers_pb2.Letter(task=pb.TaskSpec(queue=far, type="forged"))],
+    )  # fmt: skip
+    shares = couriers_pb2.DealSharesRequest(
+        cluster_id=forged.cluster_id, destination_shard=destination, source_shard=source,
+        reports=[couriers_pb2.ShareReport(queue=far, what="concurrency", number=2**62)],
+    )  # fmt: skip
+    for address in (*cluster.broker_addresses, f"{HOST}:{cluster.routers[0].port}"):
+        for method, request in (("ReceiveTasks", forged), ("DealShares", shares)):
+            answer = raw_call(address, f"Couriers/{method}", request, shard=destination)
+            assert isinstance(answer, Refusal)
+            assert answer.code == "UNIMPLEMENTED"
+    client.enqueue_many([NewTask(near, "t") for _ in range(20)])
+    claims = client.reserve([near], max_tasks=20)
+    client.ack_many([Ack(claim, follow_ups=[NewTask(far, "t", claim.task_id.encode())]) for claim in claims])
+    until(lambda: client.queue_stats(far).enqueued_total == 20, "all follow-ups")
+    arrived = client.reserve([far], max_tasks=99)
+    assert {claim.payload for claim in arrived} == {claim.task_id.encode() for claim in claims}

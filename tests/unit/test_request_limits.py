@@ -16,14 +16,15 @@ from holdfast.serving.request_limits import (
 )
 
 MIB = 1024 * 1024
-MODULES = (pb, queues_pb2, schedules_pb2, shards_pb2, cluster_pb2, couriers_pb2)
+MODULES = (pb, queues_pb2, schedules_pb2, shards_pb2, cluster_pb2)
 METHODS = {
     method.name: getattr(module, method.input_type.name)
     for module in MODULES
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-}
+} | {"ReceiveTasks": couriers_pb2.ReceiveTasksRequest, "DealShares": couriers_pb2.DealSharesRequest}
 ID = "0198f3c2-7a1b-8000-8000-0123456789ab"
+REF = pb.ClaimRef(task_id=ID, token=2**60, secret=2**60)
 
 
 def limit_of(method: str) -> RequestLimit:
@@ -53,10 +54,10 @@ def largest_task() -> pb.TaskSpec:
 LARGEST: list[tuple[str, Message]] = [
     ("Enqueue", pb.EnqueueRequest(tasks=[largest_task()] * 200)),
     ("Enqueue", pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="q", payload=bytes(2000))] * ITEMS_MAX)),
-    ("Ack", pb.AckRequest(items=[pb.AckItem(claim=pb.ClaimRef(task_id=ID, token=2**60, secret=2**60))] * ITEMS_MAX)),
+    ("Ack", pb.AckRequest(items=[pb.AckItem(claim=REF)] * ITEMS_MAX)),
     ("Ack", pb.AckRequest(items=[pb.AckItem(follow_ups=[pb.TaskSpec(queue="q" * 200)] * FOLLOW_UPS_MAX)] * 100)),
     ("Fail", pb.FailRequest(items=[pb.FailItem(error=pb.TaskError(message="m" * 4000))] * ITEMS_MAX)),
-    ("Extend", pb.ExtendRequest(items=[pb.ExtendItem(claim=pb.ClaimRef(task_id=ID, token=2**60, secret=2**60))] * ITEMS_MAX)),
+    ("Extend", pb.ExtendRequest(items=[pb.ExtendItem(claim=REF)] * ITEMS_MAX)),
     ("Cancel", pb.CancelRequest(task_ids=[ID] * ITEMS_MAX)),
     ("WaitTasks", pb.WaitTasksRequest(task_ids=[ID] * ITEMS_MAX)),
     (

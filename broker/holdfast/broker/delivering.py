@@ -6,18 +6,18 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
+from holdfast.broker.internal_service import DEAL_SHARES, RECEIVE_TASKS
 from holdfast.broker.map_surroundings import MapSurroundings
 from holdfast.broker.messages import receive_request
+from holdfast.broker.peer_calls import CallFailedError, PeerCalls
 from holdfast.broker.peers.identities import name_of
-from holdfast.cluster.node_calls import NodeCallError, NodeCalls
 from holdfast.machine.rows import Letter
 from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, RefusedError
 
 DELIVER_SECONDS: Final = 5.0
 
-_RECEIVE: Final = "/holdfast.proto.v1.Couriers/ReceiveTasks"
-_DEAL: Final = "/holdfast.proto.v1.Couriers/DealShares"
-_HOPS_MAX: Final = 3
+_ELSEWHERE: Final = (NOT_LEADER, SHARD_NOT_FOUND)
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -25,10 +25,10 @@ Answer = TypeVar("Answer", bound=Message)
 class Deliveries:
     """Finds the leader of the shard that letters are for. Whatever goes wrong is raised: the courier tries again."""
 
-    def __init__(self, calls: NodeCalls, surroundings: MapSurroundings) -> None:
+    def __init__(self, calls: PeerCalls, surroundings: MapSurroundings) -> None:
         self._calls = calls
         self._surroundings = surroundings
-        self._answered: dict[int, str] = {}  # by shard: who led it when it was last asked
+        self._answered: dict[int, str] = {}  # by shard: which node led it when it was last asked
 
     async def deliver(
         self, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
@@ -36,7 +36,7 @@ class Deliveries:
         """Up to which letter the destination has them now."""
         cluster_id = self._surroundings.cluster_id
         request = receive_request(cluster_id, destination, source, incarnation, first_sequence, list(letters))
-        answer = await self._ask_leader(destination, _RECEIVE, request, pb.ReceiveTasksResponse.FromString)
+        answer = await self._ask_leader(destination, RECEIVE_TASKS, request, pb.ReceiveTasksResponse.FromString)
         return answer.received
 
     async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
@@ -47,42 +47,30 @@ class Deliveries:
             source_shard=source,
             reports=reports,
         )
-        return await self._ask_leader(destination, _DEAL, request, pb.DealSharesResponse.FromString)
+        return await self._ask_leader(destination, DEAL_SHARES, request, pb.DealSharesResponse.FromString)
 
     async def _ask_leader(
-        self, destination: int, path: str, request: Message, parse: Callable[[bytes], Answer]
+        self, destination: int, method: int, request: Message, parse: Callable[[bytes], Answer]
     ) -> Answer:
         problem: Exception = LookupError(f"nobody is known to have shard {destination}")
-        for address in self._addresses(destination):
+        message = request.SerializeToString()
+        for node in self._nodes(destination):
             try:
-                return await self._ask(address, destination, path, request, parse)
-            except NodeCallError as error:
+                answer = parse(await self._calls.ask(node, method, destination, message, DELIVER_SECONDS))
+            except (CallFailedError, RefusedError) as error:
+                self._answered.pop(destination, None)
+                if isinstance(error, RefusedError) and error.reason not in _ELSEWHERE:
+                    raise
                 problem = error
+            else:
+                self._answered[destination] = node
+                return answer
         raise problem
 
-    async def _ask(
-        self, address: str, destination: int, path: str, request: Message, parse: Callable[[bytes], Answer]
-    ) -> Answer:
-        for hop in range(_HOPS_MAX):
-            try:
-                answer = await self._calls.call(
-                    address, path, request, parse, timeout_s=DELIVER_SECONDS, shard=destination
-                )
-            except NodeCallError as error:
-                self._answered.pop(destination, None)
-                if not error.leader or hop == _HOPS_MAX - 1:
-                    raise
-                address = error.leader
-            else:
-                self._answered[destination] = address
-                return answer
-        raise AssertionError("the last hop returns or raises")
-
-    def _addresses(self, destination: int) -> Iterator[str]:
-        """Who led last, who is said to lead, and then whoever has the shard and may know."""
+    def _nodes(self, destination: int) -> Iterator[str]:
+        """Who led last, who is said to lead, and then whoever has the shard."""
         at = self._surroundings.map
         hint, record = at.shard_leader(destination), at.shards.get(destination)
-        names = [hint.node] if hint is not None else []
-        names += [name_of(voter) for voter in record.voters] if record is not None else []
-        found = [self._answered.get(destination), *(at.address_of(name) for name in names)]
-        yield from dict.fromkeys(address for address in found if address)
+        found = [self._answered.get(destination), hint.node if hint is not None else None]
+        found += [name_of(voter) for voter in record.voters] if record is not None else []
+        yield from dict.fromkeys(name for name in found if name)

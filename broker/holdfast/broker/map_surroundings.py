@@ -65,6 +65,14 @@ class MapSurroundings:
         is_wanted = self._name in record.replicas or self._me in record.members.voters + record.members.learners
         return is_wanted and name_of(sender) in self.map.last_nodes
 
+    def may_speak_for(self, node: str, shard: int, incarnation: int) -> bool:
+        """What operators wish counts as well: a replica may lead before the map has heard that it was added."""
+        record = self.map.shards.get(shard)
+        if record is None or incarnation > record.incarnation:
+            return False
+        members = (*record.voters, *record.members.learners, *record.leaving)
+        return node in record.replicas or any(name_of(member) == node for member in members)
+
     def owner_of(self, here: int, new: NewTask) -> int:
         if self.map.cluster is None:
             return here

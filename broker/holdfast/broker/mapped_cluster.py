@@ -7,7 +7,7 @@ nodes, settings of queues.
 import asyncio
 import importlib.metadata
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from holdfast.broker.clock import TimeSource
@@ -15,13 +15,17 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.delivering import Deliveries
 from holdfast.broker.hosting import Host
+from holdfast.broker.internal_service import InternalService
 from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.peer_calls import PeerCalls
 from holdfast.broker.peer_wire import PEER_LIMITS, PeerWire, host_and_port, peer_tls
 from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
 from holdfast.broker.queue_steward import QueueSteward
 from holdfast.broker.rounds import Rounds
+from holdfast.broker.service import Service
 from holdfast.broker.steward import Steward
 from holdfast.cluster.admin import ClusterAdmin
 from holdfast.cluster.etcd.api import Etcd, EtcdError, EtcdUnavailableError, LeaseLostError
@@ -61,6 +65,8 @@ class MappedCluster:
         *,
         surroundings: MapSurroundings,
         etcd: Etcd,
+        find_service: Callable[[int], Service],
+        metrics: Metrics,
     ) -> None:
         self._config = config
         self._node_id = data_dir.node_id
@@ -74,14 +80,18 @@ class MappedCluster:
         self._steward = Steward(host, self.store, surroundings, self._identities)
         self._queues = QueueSteward(host, self.store, surroundings)
         self._calls = NodeCalls()
-        deliveries = Deliveries(self._calls, surroundings)
-        host.deliver, host.ask_dealer = deliveries.deliver, deliveries.deal
         answers = NodeAnswers(self._calls, lambda: surroundings.map)
         self.admin = ClusterAdmin(
             self.store, self.follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer
         )
         self._peers = self._make_peers()
-        self._wire = PeerWire(self._peers, rounds, host.evidence, source)
+        internal = InternalService(
+            find_service, surroundings, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
+        )
+        self._peer_calls = PeerCalls(config.node_name, self._peers, internal)
+        deliveries = Deliveries(self._peer_calls, surroundings)
+        host.deliver, host.ask_dealer = deliveries.deliver, deliveries.deal
+        self._wire = PeerWire(self._peers, rounds, host.evidence, source, self._peer_calls)
         self._peer_address = ""
         self._record: NodeRecord | None = None
         self._lease = 0
@@ -144,6 +154,7 @@ class MappedCluster:
             _log.info("lease_left_to_expire", seconds=LEASE_SECONDS)
         await self._etcd.close()
         await self._calls.close()
+        await self._peer_calls.stop()
         await self._peers.stop()
 
     # --- the map ----------------------------------------------------------------------------------------------
@@ -241,10 +252,14 @@ class MappedCluster:
             blank=lambda: self._host.is_blank,
             addresses={},
             on_frame=lambda identity, body: self._wire.on_frame(identity, body),
-            on_change=lambda: self._steward.wanted.set(),
+            on_change=self._peers_changed,
             tls=peer_tls(config),
             limits=PEER_LIMITS,
         )
+
+    def _peers_changed(self) -> None:
+        self._peer_calls.connected({peer.identity for peer in self.connected().values()})
+        self._steward.wanted.set()
 
     def _meet_peers(self) -> None:
         if not self._meets_peers:

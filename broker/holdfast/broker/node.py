@@ -186,7 +186,7 @@ class Node:
         if isinstance(self._surroundings, MapSurroundings):
             return MappedCluster(
                 config, self._data_dir, host, rounds, SystemTime(), surroundings=self._surroundings,
-                etcd=connect(config),
+                etcd=connect(config), find_service=self._find_service, metrics=self.metrics,
             )  # fmt: skip
         if not config.nodes:
             return None

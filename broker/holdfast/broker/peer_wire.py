@@ -6,7 +6,9 @@ from typing import Final
 from holdfast.broker.clock import TimeSource
 from holdfast.broker.clock_evidence import ClockEvidence
 from holdfast.broker.config import BATCH_BYTES_LIMIT, BrokerConfig
+from holdfast.broker.peer_calls import PeerCalls
 from holdfast.broker.peers.bodies import BodyError, pack, pack_within, unpack
+from holdfast.broker.peers.calls import is_call
 from holdfast.broker.peers.records import PeerLimits
 from holdfast.broker.peers.tls import PeerTls
 from holdfast.broker.peers.transport import Peers
@@ -24,11 +26,20 @@ PEER_LIMITS: Final = PeerLimits(body_bytes_max=_BODY_BYTES_MAX)
 class PeerWire:
     """Frames to and from the other nodes, for `Rounds`."""
 
-    def __init__(self, peers: Peers, rounds: Rounds, evidence: ClockEvidence, source: TimeSource) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        rounds: Rounds,
+        evidence: ClockEvidence,
+        source: TimeSource,
+        calls: PeerCalls | None = None,
+    ) -> None:
+        """`calls`: between brokers, where there are any."""
         self._peers = peers
         self._rounds = rounds
         self._evidence = evidence
         self._source = source
+        self._calls = calls
 
     def send(self, identity: str, messages: list[Message]) -> None:
         for body in pack_within(int(self._source.wall_ms()), messages, _BODY_BYTES_MAX):
@@ -39,6 +50,9 @@ class PeerWire:
         self._peers.send(identity, pack(int(self._source.wall_ms()), ()))
 
     def on_frame(self, identity: str, body: bytes) -> None:
+        if self._calls is not None and is_call(body):
+            self._calls.on_frame(identity, body)
+            return
         try:
             wall_ms, messages = unpack(body)
         except BodyError as error:

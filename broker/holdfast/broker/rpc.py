@@ -16,7 +16,6 @@ from holdfast.broker.metrics import Metrics
 from holdfast.broker.service import Service
 from holdfast.broker.state import StateDamagedError
 from holdfast.proto.v1 import cluster_pb2 as cluster_pb
-from holdfast.proto.v1 import couriers_pb2 as couriers_pb
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import schedules_pb2 as schedules_pb
 from holdfast.proto.v1 import shards_pb2 as shards_pb
@@ -36,8 +35,8 @@ from holdfast.serving.statuses import DETAILS_KEY, status_of
 from holdfast.serving.waiting_room import waiting_room
 
 SHARD_KEY = "holdfast-shard"
-LETTERS_BYTES_MAX = 4 * 1024 * 1024  # what a courier brings at once, beside one task of any size
 ROOMS = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
+ANSWER_BYTES_SPARE = 4 * 1024 * 1024  # for lists, however small the batches are
 RECEIVE_FACTOR = 4  # how far beyond the largest batch a call is still read, to refuse it by name
 OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the port must be refused, not share it
@@ -72,7 +71,7 @@ class RpcServer:
         self._default_shard = default_shard  # of a call that names none; may refuse it
         self._batch_bytes_max = batch_bytes_max
         self._metrics = metrics
-        limit = max(batch_bytes_max * RECEIVE_FACTOR, batch_bytes_max + LETTERS_BYTES_MAX)
+        limit = max(batch_bytes_max * RECEIVE_FACTOR, batch_bytes_max + ANSWER_BYTES_SPARE)
         limits = [
             ("grpc.max_receive_message_length", limit),
             ("grpc.max_send_message_length", limit),
@@ -84,7 +83,6 @@ class RpcServer:
             (pb, None),
             (queues_pb, None),
             (schedules_pb, None),
-            (couriers_pb, None),
             (shards_pb, admin),
             (cluster_pb, cluster),
         ]
@@ -120,10 +118,7 @@ class RpcServer:
             name = _snake_case(method.name)
             room = ROOMS.get(descriptor.name, "")
             find = partial(self._find_handler, room, name) if servant is None else partial(_find_in, servant, name)
-            # Couriers bring what was accepted: it must be taken in, whatever clients may send at once.
-            letters_bytes = LETTERS_BYTES_MAX if messages is couriers_pb else 0
-            large_bytes_max = self._batch_bytes_max + letters_bytes
-            limit = request_limit(method.name, request_type, large_bytes_max=large_bytes_max)
+            limit = request_limit(method.name, request_type, large_bytes_max=self._batch_bytes_max)
             call = self._wrap(method.name, request_type, find, limit)
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(call)
         generic = grpc.method_handlers_generic_handler(descriptor.full_name, handlers)

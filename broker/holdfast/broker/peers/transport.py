@@ -213,6 +213,10 @@ class Peers:
         """The nodes that hear this one, by name."""
         return {each.dialled: PeerInfo(each.identity, each.blank) for each in self._outgoing.values()}
 
+    def identity_named(self, name: str) -> str | None:
+        """Of the node of this name, if it hears this one."""
+        return next((each.identity for each in self._outgoing.values() if each.dialled == name), None)
+
     async def all_blank(self, timeout_s: float = 1.0) -> bool:
         """Whether every other node is connected and says now, not in some earlier hello, that it is blank."""
         self._questions = (self._questions + 1) % _NUMBERS
