@@ -277,6 +277,18 @@ async def test_what_may_have_taken_effect_once_stays_unknown(then: Rejected | Ex
     assert requests.requests == [[1], [1]]
 
 
+async def test_what_may_have_taken_effect_stays_unknown_if_its_repetition_is_not_answered() -> None:
+    class ThenSilent(Refusing):
+        async def send(self, items: Sequence[int], timeout_s: float) -> list[int | Rejected]:
+            if not self.refusals:
+                await asyncio.sleep(WAIT_S)
+            return await super().send(items, timeout_s)
+
+    coalescer = Coalescer(ThenSilent(UNKNOWN), items_max=100, bytes_max=1_000)
+    async with asyncio.timeout(WAIT_S):
+        assert await coalescer.put(1, 1, 0.3) is UNKNOWN
+
+
 async def test_what_is_refused_at_the_end_of_its_time_is_told_so() -> None:
     requests = Refusing(NOT_LEADER)
     assert await Coalescer(requests, items_max=100, bytes_max=1_000).put(1, 1, 0.1) is NOT_LEADER

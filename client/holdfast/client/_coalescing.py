@@ -105,9 +105,14 @@ class Coalescer(Generic[ItemT, DoneT]):
         loop = asyncio.get_running_loop()
         waiting = _Waiting[ItemT, DoneT](item, size_bytes, loop.time() + timeout_s, loop.create_future())
         self._add(key, waiting)
-        # A moment longer than the request itself, whose own error says more.
-        async with asyncio.timeout_at(waiting.ends_s + _SLACK_S):
-            return await waiting.future
+        try:
+            # A moment longer than the request itself, whose own error says more.
+            async with asyncio.timeout_at(waiting.ends_s + _SLACK_S):
+                return await waiting.future
+        except TimeoutError:
+            if waiting.unknown is not None:
+                return waiting.unknown
+            raise
 
     async def drain(self) -> None:
         """Waits until nothing is on its way any more: everybody who called has had an answer."""
