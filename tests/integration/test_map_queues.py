@@ -1,7 +1,8 @@
 """Queues that are spread, pinned and sent home while tasks come and go, and policies of their own."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,61 @@ def ready_shards(load: MapLoad) -> set[int | None]:
 def check_old_tasks_are_seen(client: Client, load: MapLoad, queue: str) -> None:
     waiting = sum(payload not in load.claimed for payload, _ in load.told[:])
     assert client.queue_stats(queue).ready >= waiting
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["router", "direct"])
+def test_tasks_of_new_clients_go_where_a_pin_says_from_the_first_on(
+    cluster: MapCluster, client: Client, direct: bool
+) -> None:
+    """A client that has just begun knows of no set of shards, and most commands are such clients."""
+    queue = f"pinned-first-{direct}"
+    pinned = (home_shard(queue, SHARDS) + 1) % SHARDS
+    with Client(cluster.address, timeout_s=DEADLINE_S) as old:
+        before = old.enqueue(NewTask(queue, "t"))
+        assert shard_of_task(before.task_id) == home_shard(queue, SHARDS)
+        client.set_queue(queue, pin=[pinned])
+        settle(client, queue, 1)
+        accepted = [old.enqueue(NewTask(queue, "t"))]
+        for _ in range(3):
+            with Client(cluster.address, direct=direct, timeout_s=DEADLINE_S) as new:
+                accepted.append(new.enqueue(NewTask(queue, "t")))
+                accepted += only_accepted(new.enqueue_many([NewTask(queue, "t"), NewTask(queue, "u")]))
+    assert [shard_of_task(each.task_id) for each in accepted] == [pinned] * 10
+
+
+def only_accepted(outcomes: Iterable[object]) -> list[Accepted]:
+    accepted = [each for each in outcomes if isinstance(each, Accepted)]
+    assert len(accepted) == len(list(outcomes))
+    return accepted
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["router", "direct"])
+def test_a_cap_of_one_for_a_key_is_mutual_exclusion_on_a_spread_queue(
+    cluster: MapCluster, client: Client, direct: bool
+) -> None:
+    """Whatever else its tasks have, whoever enqueues them, and while the shards of the queue change."""
+    queue, keys = f"exclusive-{direct}", [f"k{n}" for n in range(6)]
+    client.set_queue(queue, spread=SHARDS, policy=QueuePolicy(key_concurrency_max=1))
+    settle(client, queue, 1)
+    kinds: list[dict[str, Any]] = [{}, {}, {"request_id": "r-{}"}, {}, {"unique_key": "u-{}"}, {}]
+    with (
+        Client(cluster.address, direct=direct, timeout_s=DEADLINE_S) as first,
+        Client(cluster.address, direct=not direct, timeout_s=DEADLINE_S) as second,
+    ):
+        for n, kind in enumerate(kinds):
+            options = [{name: text.format(key) for name, text in kind.items()} for key in keys]
+            tasks = [NewTask(queue, "t", limit_key=key, **more) for key, more in zip(keys, options, strict=True)]
+            for outcome in (first, second)[n % 2].enqueue_many(tasks):
+                assert isinstance(outcome, Accepted)
+        for generation in range(1, len(kinds) + 1):
+            claims = first.reserve([queue], max_tasks=99, wait_ms=20_000)
+            claims += [claim for each in (second, first) for claim in each.reserve([queue], max_tasks=99)]
+            assert sorted(claim.limit_key for claim in claims) == keys
+            client.set_queue(queue, **({"pin": [generation % SHARDS]} if generation % 2 else {"spread": SHARDS}))
+            settle(client, queue, generation + 1)
+            assert not first.reserve([queue], max_tasks=99), "not before they have ended"
+            first.ack_many([Ack(claim) for claim in claims])
+        assert not first.reserve([queue], max_tasks=99)
 
 
 def test_a_queue_is_pinned_to_a_shard_and_sent_home(cluster: MapCluster, client: Client) -> None:

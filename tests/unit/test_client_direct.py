@@ -88,18 +88,16 @@ async def test_own_ids_go_home_and_made_up_ones_over_the_set_that_they_name(
     assert cluster.leaders[1].requests["Enqueue"][-1].tasks[0].request_id.startswith("~3.")
 
 
-async def test_a_made_up_id_of_an_older_generation_goes_where_its_first_attempt_went(cluster: Cluster) -> None:
-    """Its id was made before the client knew of any set but the home."""
+async def test_the_first_call_of_a_client_names_the_newest_set_and_so_does_its_repetition(cluster: Cluster) -> None:
     cluster.routes[AT_0] = spread(AT_0, 3, [1])
     cluster.both("Enqueue", accept)
-    cluster.leaders[0]._script["Enqueue"].appendleft(LOST)
+    cluster.leaders[1]._script["Enqueue"].appendleft(LOST)
     cluster.router.on("Enqueue", accept(7))
     async with AsyncClient(cluster.router.address, direct=True) as client:
         assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "7:t"
-        [lost], [repeated] = cluster.leaders[0].requests["Enqueue"], cluster.router.requests["Enqueue"]
-        assert lost == repeated, "also its repetition through the router"
-        assert lost.tasks[0].request_id.startswith("~0.")
-        assert (await client.enqueue(NewTask(AT_0, "next"))).task_id == "1:next"
+        [lost], [repeated] = cluster.leaders[1].requests["Enqueue"], cluster.router.requests["Enqueue"]
+        assert lost == repeated, "also through the router"
+        assert lost.tasks[0].request_id.startswith("~3.")
 
 
 def _stale(items: int) -> list[pb.Rejection]:
@@ -480,7 +478,7 @@ async def test_a_server_without_a_map_gets_the_calls_itself(answer: Refusal) -> 
             assert await client.reserve(["q"]) == []
             await client.wait_task("id-1")
         assert len(server.requests["GetTopology"]) == 1
-        assert server.metadata["Enqueue"] == [{}, {}]
+        assert server.metadata["Enqueue"] == [{"holdfast-first": "1"}] * 2, "and no shard is named"
 
 
 async def test_no_server_at_all_is_told_as_always() -> None:
@@ -496,7 +494,8 @@ async def test_without_direct_nothing_is_asked_and_no_shard_is_named(cluster: Cl
         await client.enqueue(NewTask(AT_1, "t"))
         await client.cancel(task_id(1))
     assert cluster.sent("GetTopology") == [0, 0, 0]
-    assert cluster.router.metadata["Enqueue"] == cluster.router.metadata["Cancel"] == [{}]
+    assert cluster.router.metadata["Enqueue"] == [{"holdfast-first": "1"}]
+    assert cluster.router.metadata["Cancel"] == [{}]
 
 
 # ------------------------------------------------------------------------------------------------------- closing

@@ -63,7 +63,7 @@ async def all_pages(direct: Direct, name: str, items: str, request: Any) -> list
 # --------------------------------------------------------------------------------------------- tasks with keys
 
 
-def limit_keys() -> list[str]:
+def call_keys() -> list[str]:
     """By shard, one that goes there."""
     return [next(key for key in map(str, range(50)) if shard_of_key(key, (0, 1)) == shard) for shard in (0, 1)]
 
@@ -71,32 +71,29 @@ def limit_keys() -> list[str]:
 async def test_tasks_of_one_call_part_ways_by_their_keys(cluster: Cluster, direct: Direct) -> None:
     cluster.routes[AT_0] = spread(AT_0, 3)
     cluster.both("Enqueue", accept)
-    called = shard_of_key("call", (0, 1))
-    at_0, at_1 = limit_keys()
+    _, call = call_keys()
     wanted = [
-        ("a", called, {}), ("b", 1, {"limit_key": at_1}), ("c", 0, {"limit_key": at_0}),
-        ("d", 0, {"limit_key": at_1, "unique_key": "u"}), ("e", 1, {"limit_key": at_1}),
+        ("a", 1, {}), ("b", 0, {"limit_key": "l"}), ("c", 0, {"unique_key": "u"}),
+        ("d", 0, {"limit_key": "l", "unique_key": "u"}), ("e", 1, {}),
     ]  # fmt: skip
     request = pb.EnqueueRequest()
     for n, (kind, _, keys) in enumerate(wanted):
-        request.tasks.add(queue=AT_0, type=kind, request_id=made_up_id(3, "call", n), **keys)
-    request.tasks.add(queue=AT_0, type="f", limit_key=at_1)
-    request.tasks.add(queue=AT_0, type="g", request_id="own", limit_key=at_1)
+        request.tasks.add(queue=AT_0, type=kind, request_id=made_up_id(3, call, n), **keys)
+    request.tasks.add(queue=AT_0, type="f", limit_key="l")
+    request.tasks.add(queue=AT_0, type="g", request_id="own", limit_key="l")
     response = await ask(direct, "Enqueue", request)
-    expected = [f"{shard}:{kind}" for kind, shard, _ in wanted] + ["1:f", "0:g"]
+    expected = [f"{shard}:{kind}" for kind, shard, _ in wanted] + ["0:f", "0:g"]
     assert [outcome.accepted.task_id for outcome in response.outcomes] == expected
 
 
 async def test_a_part_that_fails_does_not_hide_what_the_other_shard_took(cluster: Cluster, direct: Direct) -> None:
-    """All tasks are of one call and one queue: before there were keys they had one fate."""
     cluster.routes[AT_0] = spread(AT_0)
-    at_0, at_1 = limit_keys()
     cluster.leaders[0].on("Enqueue", accept(0))
     for server in (cluster.leaders[1], cluster.router):
         server.on("Enqueue", Refusal(Code.UNAVAILABLE, "DISK_LOW"))
     request = pb.EnqueueRequest()
-    for n, key in enumerate((at_0, at_1)):
-        request.tasks.add(queue=AT_0, type="t", request_id=made_up_id(1, "call", n), limit_key=key)
+    for n, key in enumerate(call_keys()):
+        request.tasks.add(queue=AT_0, type="t", request_id=made_up_id(1, key, n))
     response = await ask(direct, "Enqueue", request)
     assert response.outcomes[0].accepted.task_id == "0:t"
     assert response.outcomes[1].rejection.reason == "DISK_LOW"
@@ -108,9 +105,9 @@ async def test_a_set_that_the_map_does_not_know_is_refused_before_anything_is_se
     cluster.routes[AT_0] = spread(AT_0, 4)
     cluster.both("Enqueue", accept)
     unique = pb.TaskSpec(queue=AT_0, type="u", request_id=made_up_id(3, "call", 0), unique_key="u")
-    limited = pb.TaskSpec(queue=AT_0, type="l", request_id=made_up_id(3, "call", 1), limit_key="l")
+    other = pb.TaskSpec(queue=AT_0, type="l", request_id=made_up_id(3, "call", 1))
     with pytest.raises(Unavailable) as stale:
-        await ask(direct, "Enqueue", pb.EnqueueRequest(tasks=[unique, limited]))
+        await ask(direct, "Enqueue", pb.EnqueueRequest(tasks=[unique, other]))
     assert (stale.value.reason, stale.value.metadata["why"]) == ("STALE_MAP", "forgotten")
     assert cluster.sent("Enqueue") == [0, 0, 0]
     response = await ask(direct, "Enqueue", pb.EnqueueRequest(tasks=[unique]))

@@ -242,6 +242,30 @@ async def test_ids_of_sets_that_nobody_remembers_are_made_anew_if_nothing_was_do
     assert generations(server) == ["~0", "~3", "~40"]
 
 
+async def test_the_first_attempt_names_the_newest_set_of_every_queue(cluster: Cluster) -> None:
+    """Otherwise the tasks of short-lived clients, which know of no set, would all go to the home."""
+    older = Refusal(
+        Code.UNAVAILABLE, "STALE_MAP", "Make up others.", 1,
+        {"queue": "q", "generation": "4", "why": "older", "others": "r=7,s=2"},
+    )  # fmt: skip
+    server = cluster.router
+    server.on("Enqueue", older, lambda request: pb.EnqueueResponse(outcomes=[ACCEPTED] * len(request.tasks)))
+    async with AsyncClient(server.address) as client:
+        await client.enqueue_many([NewTask(queue, "t") for queue in "qrst"])
+    first, second = ([task.request_id.partition(".")[0] for task in each.tasks] for each in server.requests["Enqueue"])
+    assert (first, second) == (["~0"] * 4, ["~4", "~7", "~2", "~0"])
+    assert server.metadata["Enqueue"] == [{"holdfast-first": "1"}] * 2
+
+
+async def test_a_repetition_does_not_call_itself_the_first(cluster: Cluster) -> None:
+    server = cluster.router
+    server.on("Enqueue", LOST, told("q", 3))
+    async with AsyncClient(server.address) as client:
+        await client.enqueue(NewTask("q", "t"))
+    assert server.metadata["Enqueue"] == [{"holdfast-first": "1"}, {}]
+    assert generations(server) == ["~0", "~0"]
+
+
 async def test_ids_are_not_made_anew_if_an_attempt_may_have_taken_effect(server: ScriptedServer) -> None:
     server.on("Enqueue", told("q", 3), LOST, stale(40, "forgotten"))
     async with AsyncClient(server.address) as client:
@@ -266,12 +290,11 @@ async def test_an_own_id_that_looks_made_up_is_refused_and_no_neighbour_with_it(
 async def test_straight_to_the_leaders_ids_are_of_sets_that_the_map_knows(cluster: Cluster) -> None:
     """A leader has told of a newer set than the map that this client has."""
     cluster.routes[AT_0] = spread(AT_0, 3, [1])
-    cluster.leaders[0].on("Enqueue", lambda request: told(AT_0, 4))
-    cluster.leaders[1].on("Enqueue", accept(1))
+    cluster.leaders[1].on("Enqueue", lambda request: told(AT_0, 4), accept(1))
     async with AsyncClient(cluster.router.address, direct=True) as client:
         await client.enqueue(NewTask(AT_0, "first"))
         assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "1:t"
-    assert generations(cluster.leaders[1]) == ["~3"]
+    assert generations(cluster.leaders[1]) == ["~3", "~3"]
 
 
 @pytest.mark.parametrize(("known", "why"), [((), "newer"), ((3,), "newer"), ((40,), "forgotten")])

@@ -188,8 +188,24 @@ async def test_routes_are_asked_for_in_parts_and_not_kept_for_ever(
     monkeypatch.setattr(_topology, "QUEUES_MAX", 4)
     async with AsyncClient(cluster.router.address, direct=True) as client:
         await client.enqueue_many([NewTask(f"m{number}", "t") for number in range(8)])
-        assert [len(each.queues) for each in cluster.router.requests["GetTopology"]] == [3, 3, 2]
+        assert [len(each.queues) for each in cluster.router.requests["GetTopology"]][:3] == [3, 3, 2]
         assert len(client._direct._topology._routes) == 4  # type: ignore[union-attr]
+
+
+async def test_a_route_that_was_told_long_ago_is_asked_for_before_it_is_used(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that was pinned elsewhere meanwhile: nobody tells a client that has nothing to do with it."""
+    cluster.both("Enqueue", accept)
+    async with AsyncClient(cluster.router.address, direct=True) as client:
+        assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "0:t"
+        cluster.routes[AT_0] = spread(AT_0, 3, [1])
+        assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "0:t", "it was asked for a moment ago"
+        monkeypatch.setattr(_topology, "ROUTE_S_MAX", -1.0)
+        assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "1:t"
+        replace_topology(cluster, Refusal(grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN"))
+        monkeypatch.setattr(_topology, "_RENEW_TIMEOUT_S", 0.1)
+        assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "1:t", "better than nothing"
 
 
 async def test_closing_while_asking_for_the_first_time(cluster: Cluster) -> None:

@@ -43,12 +43,15 @@ def task(request_id: str = "", unique_key: str = "", limit_key: str = "") -> tas
     )  # fmt: skip
 
 
-OWN = [task("order-17"), task("~odd"), task(unique_key="u"), task("~1.key.0", unique_key="u"), task("o", "", "l")]
-OTHERS = [task(), task("~0.key.0"), task("~1.key.1", limit_key="l"), task(limit_key="l")]
+OWN = [
+    task("order-17"), task("~odd"), task(unique_key="u"), task("~1.key.0", unique_key="u"), task("o", "", "l"),
+    task("~1.key.1", limit_key="l"), task(limit_key="l"),
+]  # fmt: skip
+OTHERS = [task(), task("~0.key.0"), task("~1.key.1")]
 
 
 @pytest.mark.parametrize("own", OWN, ids=str)
-async def test_a_call_with_an_own_id_or_a_unique_key_is_refused_as_a_whole(
+async def test_a_call_with_an_own_id_or_a_key_is_refused_as_a_whole(
     elsewhere: Service, own: tasks_pb2.TaskSpec
 ) -> None:
     with pytest.raises(RefusedError) as refused:

@@ -11,7 +11,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.batches import fit, place, renumber
 from holdfast.routing.homes import shard_of_key
 from holdfast.routing.sets import made_up_id
-from holdfast.serving.refusals import RefusedError
+from holdfast.serving.refusals import STALE_MAP, RefusedError
 from tests.unit.router_stage import METHODS, Call, Refusal, Stage, Table, accept_all, never, not_leader, task_id
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
 
@@ -63,19 +63,17 @@ def test_tasks_of_one_call_and_queue_part_ways_by_their_keys() -> None:
     table = Table(8)
     table.pin("spread", 3, 5, 6, generation=2)
     table.at_home("plain", 1)
-    shards = (3, 5, 6)
-    called = shard_of_key("key", shards)
+    called = next(key for key in ("key", *"abcdefgh") if shard_of_key(key, (3, 5, 6)) != 3)
+    elsewhere = shard_of_key(called, (3, 5, 6))
     tasks = [
-        task("spread", 0, made_up_id(2, "key", 0)),
-        *(task("spread", n, made_up_id(2, "key", n), limit_key=f"l{n % 5}") for n in range(1, 11)),
-        task("spread", 11, made_up_id(2, "key", 11), unique_key="u", limit_key="l1"),
-        task("spread", 12, "", limit_key="l2"),
-        task("spread", 13, made_up_id(2, "key", 13)),
-        task("plain", 14, made_up_id(0, "key", 14), limit_key="l1"),
+        task("spread", 0, made_up_id(2, called, 0)),
+        task("spread", 1, made_up_id(2, called, 1), limit_key="l1"),
+        task("spread", 2, made_up_id(2, called, 2), unique_key="u", limit_key="l1"),
+        task("spread", 3, "", limit_key="l2"),
+        task("spread", 4, made_up_id(2, called, 4)),
+        task("plain", 5, made_up_id(0, called, 5), limit_key="l1"),
     ]
-    limited = [shard_of_key(f"l{n % 5}", shards) for n in range(1, 11)]
-    assert set(limited) == set(shards)
-    expected = [called, *limited, 3, shard_of_key("l2", shards), called, 1]
+    expected = [elsewhere, 3, 3, 3, elsewhere, 1]
     assert place(pb.EnqueueRequest(tasks=tasks), table, 1).shards == expected
     assert place(pb.EnqueueRequest(tasks=tasks), table, 2).shards == expected, "a repetition meets its first attempt"
 
@@ -83,13 +81,29 @@ def test_tasks_of_one_call_and_queue_part_ways_by_their_keys() -> None:
 def test_a_task_that_goes_home_anyway_needs_no_known_set_but_its_neighbour_does() -> None:
     table = Table(8)
     table.pin("spread", 3, 5, 6, generation=4)
-    for generation, told in ((3, {"spread": 4}), (5, {})):
-        unique = task("spread", 0, made_up_id(generation, "key", 0), unique_key="u")
-        placed = place(pb.EnqueueRequest(tasks=[unique]), table, 1)
-        assert (placed.shards, placed.generations) == ([3], told)
-        limited = task("spread", 1, made_up_id(generation, "key", 1), limit_key="l")
-        with pytest.raises(RefusedError, match="sets of shards of queue spread"):
-            place(pb.EnqueueRequest(tasks=[unique, limited]), table, 1)
+    for generation in (3, 5):
+        for keys in ({"unique_key": "u"}, {"limit_key": "l"}):
+            keyed = task("spread", 0, made_up_id(generation, "key", 0), **keys)
+            placed = place(pb.EnqueueRequest(tasks=[keyed]), table, 1, is_first=True)
+            assert (placed.shards, placed.generations) == ([3], {})
+            other = task("spread", 1, made_up_id(generation, "key", 1))
+            with pytest.raises(RefusedError, match="sets of shards of queue spread"):
+                place(pb.EnqueueRequest(tasks=[keyed, other]), table, 1)
+
+
+def test_the_first_attempt_of_a_call_goes_to_the_newest_set_or_nowhere() -> None:
+    """A repetition goes where its first attempt went."""
+    table = Table(8)
+    table.pin("spread", 3, 5, 6, generation=2)
+    table.pin("wide", 1, 2, generation=9)
+    old = [task(queue, n, made_up_id(0, "key", n)) for n, queue in enumerate(("spread", "plain", "wide", "spread"))]
+    with pytest.raises(RefusedError, match="newest set of shards of queue spread, which is 2") as refused:
+        place(pb.EnqueueRequest(tasks=old), table, 1, is_first=True)
+    expected = {"queue": "spread", "generation": "2", "why": "older", "others": "wide=9"}
+    assert (refused.value.reason, refused.value.metadata) == (STALE_MAP, expected)
+    assert place(pb.EnqueueRequest(tasks=old), table, 1).generations == {"spread": 2, "wide": 9}
+    new = [task("spread", 0, made_up_id(2, "key", 0)), task("plain", 1, made_up_id(0, "key", 1)), task("wide", 2)]
+    assert place(pb.EnqueueRequest(tasks=new), table, 1, is_first=True).generations == {}
 
 
 async def test_a_part_that_is_lost_is_sent_again_to_the_same_shard_and_no_other(stage: Stage) -> None:
@@ -97,8 +111,8 @@ async def test_a_part_that_is_lost_is_sent_again_to_the_same_shard_and_no_other(
     stage.table.pin("spread", 0, 1, 2)
     lost = iter([Refusal(grpc.StatusCode.UNAVAILABLE)])
     stage.brokers[1].on["Enqueue"] = lambda call: next(lost, None) or accept_all()(call)
-    keys = {shard_of_key(key, (0, 1, 2)): key for key in map(str, range(30))}
-    tasks = [task("spread", n, made_up_id(1, "call", n), limit_key=keys[n % 3]) for n in range(6)]
+    calls = {shard_of_key(key, (0, 1, 2)): key for key in map(str, range(30))}
+    tasks = [task("spread", n, made_up_id(1, calls[n % 3], n)) for n in range(6)]
     response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks))
     assert ids(response) == [f"{n % 3}:{n}" for n in range(6)]
     sent = sorted((call.shard, call.data) for broker in stage.brokers for call in broker.calls)

@@ -1,8 +1,9 @@
 """What is remembered on the home of a queue is refused everywhere else, before anything is proposed.
 
-A request id of the producer's own and a unique key are remembered by the shard that is told of them, and schedules tick
-there. Accepted on another one than the home, because of a caller with a wrong idea of where that is, the same id would
-make a second task. What couriers bring is not checked: the shard that accepted it has decided where it goes.
+A request id of the producer's own and a unique key are remembered by the shard that is told of them, the claims of a
+limit key are counted there, and schedules tick there. Accepted on another one than the home, because of a caller with a
+wrong idea of where that is, the same id would make a second task, and a key would have its cap twice. What couriers
+bring is not checked: the shard that accepted it has decided where it goes.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +30,7 @@ class HomeGuard:
     def check_tasks(self, tasks: Iterable[NewTask]) -> None:
         """Refuses all of them if one should be elsewhere: whoever sent them goes by a wrong map."""
         for new in tasks:
-            if new.queue not in self._at_home and (new.unique_key or _is_own(new.request_id)):
+            if new.queue not in self._at_home and (new.unique_key or new.limit_key or _is_own(new.request_id)):
                 self.check(new.queue)
 
     def check(self, queue: bytes) -> None:

@@ -20,9 +20,11 @@ class Calls:
         timeout_s: float | None,
         *,
         repeatable: bool,
+        is_first: bool = False,
     ) -> ResponseT:
         timeout_s = call_limit_s(timeout_s, self._timeout_s)
-        return (await self._calls.call(method, request, timeout_s=timeout_s, repeatable=repeatable)).message
+        reply = await self._calls.call(method, request, timeout_s=timeout_s, repeatable=repeatable, is_first=is_first)
+        return reply.message
 
 
 def next_page(token: str, next_token: str, found: int) -> str:

@@ -71,12 +71,22 @@ class Direct:
     async def close(self) -> None:
         await self._topology.close()
 
+    async def learn_of(self, queues: Iterable[str], timeout_s: float) -> None:
+        """Asks where these queues are, if that is not known well enough."""
+        await self._topology.routes(queues, timeout_s)
+
     def generation_of(self, queue: str) -> int:
         """Of the queue's set of shards, as far as is known."""
         return self._topology.generation_of(queue)
 
     async def call(
-        self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
+        self,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        timeout_s: float,
+        repeatable: bool,
+        is_first: bool = False,
     ) -> Reply[ResponseT]:
         """As `Connection.call`."""
         ends_s = time.monotonic() + timeout_s
@@ -89,7 +99,9 @@ class Direct:
         routes = await self._topology.routes(_queues(request), timeout_s)
         if routes is None:
             left_s = ends_s - time.monotonic()
-            return await self._connection.call(method, request, timeout_s=left_s, repeatable=repeatable)
+            return await self._connection.call(
+                method, request, timeout_s=left_s, repeatable=repeatable, is_first=is_first
+            )
         try:
             return await self._dispatch(method, request, routes, send)
         except HoldfastError as error:

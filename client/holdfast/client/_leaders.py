@@ -251,7 +251,7 @@ class Course:
             return True
         if isinstance(error, ConnectionFailed | DeadlineExceeded | OutcomeUnknown):
             return self._repeatable
-        if not isinstance(error, Rejected) or _is_forgotten(error):
+        if not isinstance(error, Rejected) or takes_other_ids(error):
             return False
         return error.reason in _DID_NOTHING or self._has_moved(error)
 
@@ -294,9 +294,10 @@ def _is_not_leader(error: HoldfastError) -> bool:
     return isinstance(error, Rejected) and error.reason == "NOT_LEADER"
 
 
-def _is_forgotten(error: Rejected) -> bool:
-    """No map will ever know again what the call's request ids name: it takes other ids, and so another call."""
-    return error.reason == STALE_MAP and error.metadata.get("why") == "forgotten"
+def takes_other_ids(error: Rejected) -> bool:
+    """Nothing was done, because the call's request ids name a set of shards that no map will ever know again, or one
+    that new tasks should no longer go to: it takes other ids, and so another call."""
+    return error.reason == STALE_MAP and error.metadata.get("why") in ("forgotten", "older")
 
 
 def may_have_taken_effect(error: HoldfastError) -> bool:

@@ -51,6 +51,8 @@ _ERROR_DOMAIN = "holdfast"
 _DETAILS_KEY = "grpc-status-details-bin"
 
 _SHARD_KEY = "holdfast-shard"
+# With a call that says so a router may refuse ids made up for an older set of shards: they can be made anew.
+_FIRST = (("holdfast-first", "1"),)
 _ATTEMPT_KEY = "holdfast-attempt"  # of a reserve that is repeated: an earlier one may have claimed at another shard
 _ANYBODY = -1  # in the place of a shard: whoever is asked can answer
 # How long a leader that is out of reach may keep a call that could go another way.
@@ -216,10 +218,13 @@ class Connection:
         timeout_s: float,
         repeatable: bool,
         shard: int | None = None,
+        is_first: bool = False,
     ) -> Reply[ResponseT]:
-        """Sends the request to the leader and returns the answer, or raises one of the errors of this library."""
+        """Sends the request to the leader and returns the answer, or raises one of the errors of this library.
+
+        `is_first`: a router is to be told that what is in it was never sent before."""
         attempts = OneRequest(checked(request.SerializeToString()), timeout_s)
-        return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard)
+        return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard, is_first=is_first)
 
     async def ask_any(
         self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
@@ -279,7 +284,7 @@ class Connection:
 
     async def _send_until_answered(
         self, method: Method[RequestT, ResponseT], attempts: Attempts, *, repeatable: bool, shard: int | None,
-        attempt: int = 0,
+        attempt: int = 0, is_first: bool = False,
     ) -> Reply[ResponseT]:  # fmt: skip
         leaders = self._leaders.get(shard)
         if leaders is None:
@@ -289,7 +294,8 @@ class Connection:
             sent_s = time.monotonic()
             data, timeout_s = attempts.next(sent_s)
             server = self._server(course.address)
-            metadata = _metadata(shard, attempt)
+            metadata = _FIRST if is_first else _metadata(shard, attempt)
+            is_first = False
             cause: grpc.aio.AioRpcError | None = None
             try:
                 if leaders.is_direct and leaders.several and not server.is_connected:

@@ -27,10 +27,12 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute
 
 REFRESH_S = 5.0
+ROUTE_S_MAX = 10.0  # the age of a route from which on it is asked for anew before it is used
 QUEUES_MAX = 10_000  # routes that are remembered
 _ASK_AGAIN_S = 30.0  # after a server has said that there is no map
 _REFRESH_S_MIN = 0.5  # however often servers hint at news
 _REFRESH_TIMEOUT_S = 5.0
+_RENEW_TIMEOUT_S = 1.0  # for a route that is old: then it is used as it is
 _BEHIND_S_MAX = 30.0  # no server lags behind the others for so long: then it is the map that was set back
 _QUEUES_PER_CALL = 1_000
 _BROKERS_MAX = 8  # of those that may know who leads a shard when its leader is gone
@@ -49,6 +51,7 @@ class TopologyCache:
         self._leaders: dict[int, tuple[str, int]] = {}  # by shard: the address, and the epoch
         self._brokers: tuple[str, ...] = ()
         self._routes: dict[str, QueueRoute] = {}  # by queue, those that were used last at the end
+        self._told_s: dict[str, float] = {}  # by queue: when its route was last told
         self._used: set[str] = set()  # since the last refresh
         self._answers = 0  # how many have been taken in
         self._aimed: dict[int, int] = {}  # by shard: the answer from which the connection knows its leader
@@ -67,9 +70,10 @@ class TopologyCache:
     async def routes(self, queues: Iterable[str], timeout_s: float) -> dict[str, QueueRoute] | None:
         """Where these queues are; None if the servers have no map: then any of them takes the calls."""
         names = set(queues)
-        if not self.shards or not names <= self._routes.keys():
+        if not self.shards or self._old(names):
+            is_known = bool(self.shards) and names <= self._routes.keys()
             try:
-                if not await self._learn(names, timeout_s):
+                if not await self._learn(names, min(timeout_s, _RENEW_TIMEOUT_S) if is_known else timeout_s):
                     return None
             except HoldfastError:
                 if not self.shards:
@@ -79,6 +83,11 @@ class TopologyCache:
             self._begin_refresh()
         self._used |= names
         return {name: self._routes.get(name) or self._at_home(name) for name in names}
+
+    def _old(self, names: Iterable[str]) -> list[str]:
+        """Those whose route nobody has told, or not for a while: it may have changed without anybody saying so."""
+        since_s = time.monotonic() - ROUTE_S_MAX
+        return [name for name in names if self._told_s.get(name, float("-inf")) < since_s or name not in self._routes]
 
     def aim(self, shard: int) -> int:
         """Makes the connection know who leads the shard. Returns it, or some shard in place of one that is not there:
@@ -130,7 +139,7 @@ class TopologyCache:
             now_s = time.monotonic()
             if now_s < self._no_map_until_s:
                 return False
-            unknown = [name for name in names if name not in self._routes and _QUEUE_NAME.fullmatch(name)]
+            unknown = [name for name in self._old(names) if _QUEUE_NAME.fullmatch(name)]
             if self.shards and not unknown:
                 return True
             if not self.shards:
@@ -169,6 +178,7 @@ class TopologyCache:
         is_another = answer.cluster_id != self._cluster_id or self._is_set_back(answer.revision)
         if is_another:
             self._routes.clear()
+            self._told_s.clear()
         if is_another or answer.revision >= self._revision:  # servers may lag behind each other
             self._behind_since_s = None
             self._cluster_id, self._revision, self.shards = answer.cluster_id, answer.revision, answer.shards
@@ -176,12 +186,16 @@ class TopologyCache:
             self._brokers = tuple(answer.addresses)
             self._answers += 1
             self._connection.may_ask(self._brokers[:_BROKERS_MAX])
+        now_s = time.monotonic()
         for message in answer.routes:
             route = _route(message)
+            self._told_s[route.queue] = now_s
             known = self._routes.pop(route.queue, None)
             self._routes[route.queue] = route if known is None or known.generation <= route.generation else known
         while len(self._routes) > QUEUES_MAX:
-            del self._routes[next(iter(self._routes))]
+            dropped = next(iter(self._routes))
+            del self._routes[dropped]
+            self._told_s.pop(dropped, None)
 
     def _is_set_back(self, revision: int) -> bool:
         """Whether the servers have had only older maps for too long, e.g. because theirs was restored from a backup."""

@@ -19,6 +19,7 @@ from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
 from holdfast.client._fitting import only
+from holdfast.client._leaders import takes_other_ids
 from holdfast.client._memory import Generations, Unanswered
 from holdfast.client._options import call_limit_s, limit_s
 from holdfast.client._queues import QueueCalls
@@ -195,7 +196,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             except Unavailable as error:
                 # Raised only if no attempt did anything: so the tasks may get other ids, of a set the server knows.
                 # If the server may yet hear of the set that they name, the call has waited for that until its end.
-                is_new = self._learn_generation(error) and error.metadata.get("why") == "forgotten"
+                is_new = self._learn_generations(error) and takes_other_ids(error)
                 timeout_s = ends_s - time.monotonic()
                 if not is_new or not self._connection.retries or timeout_s <= 0:
                     raise
@@ -204,10 +205,13 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         request = _wire.enqueue_request(tasks)
         made_up: Sequence[int] = ()
         if self._connection.retries:
+            if self._direct is not None:  # their sets are named in the ids
+                await self._direct.learn_of([task.queue for task in tasks], timeout_s)
             made_up = make_up_request_ids(request, tasks, made_up_ttl_ms(timeout_s), self._generation_of, kept)
         # Without a request_id the server cannot tell a repeated task from a new one.
         repeatable = len(made_up) == len(tasks) or all(spec.request_id for spec in request.tasks)
-        response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable)
+        is_first = not any(kept)
+        response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable, is_first=is_first)
         if response.generations:
             self._generations.learn(response.generations)
         outcomes = _wire.enqueue_outcomes(response, len(tasks), told_apart(tasks, made_up))
@@ -217,10 +221,16 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         # Straight to the leaders only what is on the map counts: with an id of a newer set there would be no way.
         return self._generations.of(queue) if self._direct is None else self._direct.generation_of(queue)
 
-    def _learn_generation(self, error: Rejected) -> bool:
-        """From a server that does not know the set that a made-up id names. Whether the next ids are others."""
+    def _learn_generations(self, error: Rejected) -> bool:
+        """From a server that does not know the set that a made-up id names, or knows a newer one. Whether the next ids
+        are others."""
         queue, newest = error.metadata.get("queue", ""), error.metadata.get("generation", "")
-        return error.reason == STALE_MAP and newest.isdecimal() and self._generations.replace(queue, int(newest))
+        if error.reason != STALE_MAP or not newest.isdecimal():
+            return False
+        for name, _, generation in (each.partition("=") for each in error.metadata.get("others", "").split(",")):
+            if generation.isdecimal():
+                self._generations.replace(name, int(generation))
+        return self._generations.replace(queue, int(newest))
 
     # -------------------------------------------------------------------------------------------- workers
 

@@ -5,11 +5,11 @@ ones go to the newest set; those of older sets drain where they are.
 
     request_id of the producer's own   to the home, whatever the sets: deduplication stays exact
     unique_key                         the same, whatever the request_id: one shard sees all tasks with the key
+    limit_key                          the same: one shard counts all claims of the key, so that a cap of 1 is
+                                       mutual exclusion, while sets change and whoever knows of them
     request_id made up by a client     `~<generation>.<call key>.<n>`: by the call key over the set of that generation,
                                        so that a retry meets its first attempt, whichever set is the newest by then
-    the same with a limit_key          by the limit_key over the set of that generation: its cap is exact on one shard
     no request_id                      to any shard of the newest set
-    the same with a limit_key          by the limit_key over the newest set
 
 So all tasks of one call and queue go to one shard, unless they have keys.
 
@@ -79,15 +79,15 @@ def visible(route: QueueRoute) -> tuple[int, ...]:
 def shard_for_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, pick: int) -> int:
     """The shard of a new task. `pick` is any number, the same for all tasks of a call: it chooses where nothing else
     does. Raises UnknownGenerationError."""
-    if unique_key:
+    if unique_key or limit_key:
         return route.home
     if not request_id:
         shards = newest(route)
-        return shard_of_key(limit_key, shards) if limit_key else shards[pick % len(shards)]
+        return shards[pick % len(shards)]
     # As parse_made_up does, but without what is not needed: this runs for every task of every call.
     if request_id[0] != "~" or (found := _MADE_UP.fullmatch(request_id)) is None:
         return route.home
-    return shard_of_key(limit_key or found[2], _set_of(route, int(found[1])))
+    return shard_of_key(found[2], _set_of(route, int(found[1])))
 
 
 def shard_or_newest(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, pick: int) -> int:
@@ -97,7 +97,7 @@ def shard_or_newest(route: QueueRoute, request_id: str, unique_key: str, limit_k
     except UnknownGenerationError:
         made_up = parse_made_up(request_id)
         assert made_up is not None
-        return shard_of_key(limit_key or made_up.call_key, newest(route))
+        return shard_of_key(made_up.call_key, newest(route))
 
 
 def owner_of_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, here: int) -> int:

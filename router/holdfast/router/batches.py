@@ -30,7 +30,7 @@ from holdfast.routing.sets import (
 )
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
-from holdfast.serving.refusals import internal_error, stale_map
+from holdfast.serving.refusals import internal_error, older_set, stale_map
 
 _INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 
@@ -81,15 +81,20 @@ class Placed:
     generations: dict[str, int]  # what the caller should know before it makes up more ids
 
 
-def place(request: pb.EnqueueRequest, table: Map, pick: int) -> Placed:
+def place(request: pb.EnqueueRequest, table: Map, pick: int, *, is_first: bool = False) -> Placed:
     """Tasks of a queue that was never spread or pinned go to its home. Refuses a request_id that was made up for a set
-    of shards which the map does not know: through another router its first attempt may have gone anywhere."""
+    of shards which the map does not know: through another router its first attempt may have gone anywhere. `is_first`:
+    no attempt was sent before, so ids that were made up for an older set are refused as well: with others the tasks go
+    where new ones should."""
     tasks = request.tasks
     routes = {queue: table.route(queue) for queue in {task.queue for task in tasks}}
     try:
-        return _placed(tasks, routes, pick)
+        placed = _placed(tasks, routes, pick)
     except UnknownGenerationError as error:
         raise stale_map(error.queue, error.generation, error.newest) from None
+    if is_first and placed.generations:
+        raise older_set(placed.generations)
+    return placed
 
 
 def _placed(tasks: Sequence[pb.TaskSpec], routes: Mapping[str, QueueRoute], pick: int) -> Placed:
@@ -107,11 +112,11 @@ def _placed(tasks: Sequence[pb.TaskSpec], routes: Mapping[str, QueueRoute], pick
         queue, request_id = task.queue, task.request_id
         route = routes[queue]
         made_up = parse_made_up(request_id)
-        if made_up is not None and made_up.generation < route.generation:
-            generations[queue] = route.generation
-        if made_up is None or task.unique_key or task.limit_key:
+        if made_up is None or task.unique_key or task.limit_key:  # no set matters
             shards.append(shard_for_task(route, request_id, task.unique_key, task.limit_key, pick))
             continue
+        if made_up.generation < route.generation:
+            generations[queue] = route.generation
         key = (queue, made_up.generation, made_up.call_key)
         shard = made_up_shards.get(key)
         if shard is None:

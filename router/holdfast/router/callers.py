@@ -8,6 +8,7 @@ from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
 SHARD_KEY = "holdfast-shard"  # which shard a call is about: its bytes are not looked at
 ATTEMPT_KEY = "holdfast-attempt"  # 2 and more: the call was sent before
+FIRST_KEY = "holdfast-first"  # the call was never sent before, and can be made anew with other ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Caller:
     attempt: int
     deadline_s: float  # on time.monotonic(); infinite if it set none
     has_left: Callable[[], bool]  # it has hung up
+    is_first: bool = False  # it says that it was never sent before
     received_s: float = field(default_factory=time.monotonic)  # when its call came
 
     @property

@@ -187,10 +187,10 @@ class Gateway:
 
     # --- batches ------------------------------------------------------------------------------------------------
 
-    async def _enqueue(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+    async def _enqueue(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
         self._picks += 1
-        placed = place(request, self._table, self._picks)
+        placed = place(request, self._table, self._picks, is_first=caller.is_first)
         if len(placed.shards) == 1 or len(request.tasks) > ITEMS_MAX:
             answer = await self._forwarder.send(method, placed.shards[0], data, deadline_s)
             return with_generations(answer, placed.generations)

@@ -12,7 +12,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from holdfast.router.callers import ATTEMPT_KEY, SHARD_KEY, Caller, number_of
+from holdfast.router.callers import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY, Caller, number_of
 from holdfast.router.failures import CallFailedError, Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
@@ -300,15 +300,17 @@ class RouterServer:
 
 
 def _caller_of(context: Any) -> Caller:
-    shard, attempt = None, 1
+    shard, attempt, is_first = None, 1, False
     for key, value in context.invocation_metadata() or ():
         if key == SHARD_KEY:
             shard = number_of(key, value)
         elif key == ATTEMPT_KEY:
             attempt = number_of(key, value)
+        elif key == FIRST_KEY:
+            is_first = True
     remaining_s = context.time_remaining()
     deadline_s = float("inf") if remaining_s is None else time.monotonic() + remaining_s
-    return Caller(shard, attempt, deadline_s, context.done)
+    return Caller(shard, attempt, deadline_s, context.done, is_first)
 
 
 def _as_failure(method: Method, error: Exception) -> Failure:

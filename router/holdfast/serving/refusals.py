@@ -4,8 +4,11 @@ RefusedError            a typed refusal: code, reason, sentence, field, retry-af
 OutcomeUnknownError     the write was handed to the log, but its fate is not known here
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as extra  # `field` is a name of this file
+
+_SETS_TOLD = 20  # with one refusal: names are long, and what goes with a status has little room
 
 # Reasons. They are part of the wire API (ErrorInfo.reason, Rejection.reason) and never change their meaning.
 MALFORMED_REQUEST = "MALFORMED_REQUEST"
@@ -161,12 +164,30 @@ def stale_map(queue: str, generation: int, newest: int) -> RefusedError:
     )
 
 
+def older_set(generations: Mapping[str, int]) -> RefusedError:
+    """Nothing was done: the tasks of these queues should go to newer sets of shards than their made-up ids name."""
+    [(queue, newest), *others] = list(generations.items())[:_SETS_TOLD]
+    return RefusedError(
+        STALE_MAP,
+        f"Expected a request_id made up for the newest set of shards of queue {queue}, which is {newest}, with the "
+        "first attempt of a call, but it is for an older one; make up others.",
+        retry_after_ms=1,
+        metadata={
+            "queue": queue,
+            "generation": str(newest),
+            "why": "older",
+            "others": ",".join(f"{name}={generation}" for name, generation in others),
+        },
+    )
+
+
 def wrong_shard(queue: str, here: int, home: int) -> RefusedError:
     """Nothing was done. Asking again does not help before the caller has asked where the shards are."""
     return RefusedError(
         WRONG_SHARD,
-        f"Expected tasks of queue {queue} with a request_id or a unique_key of their own, and its schedules, on its "
-        f"home, shard {home}, but this is shard {here}; ask for the topology again, or leave the shard to a router.",
+        f"Expected tasks of queue {queue} with a request_id of their own, a unique_key or a limit_key, and its "
+        f"schedules, on its home, shard {home}, but this is shard {here}; ask for the topology again, or leave the "
+        "shard to a router.",
         metadata={"queue": queue, "shard": str(here), "home": str(home)},
     )
 
