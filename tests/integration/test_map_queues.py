@@ -288,6 +288,31 @@ def test_a_shard_that_a_queue_has_left_keeps_its_dead_letters(cluster: MapCluste
     cluster.check_hashes()
 
 
+@pytest.mark.parametrize("direct", [False, True], ids=["router", "direct"])
+def test_totals_never_fall(cluster: MapCluster, client: Client, direct: bool) -> None:
+    """Not when a queue comes home from shards that have had its tasks."""
+    queue, count = f"totals-{direct}", 12
+    client.set_queue(queue, spread=SHARDS)
+    settle(client, queue, 1)
+    for _ in range(count):
+        client.enqueue(NewTask(queue, "t"))
+    claims = [claim for _ in range(SHARDS) for claim in client.reserve([queue], max_tasks=count)]
+    assert len({shard_of_task(claim.task_id) for claim in claims}) > 1
+    client.ack_many([Ack(claim) for claim in claims])
+    client.set_queue(queue, home=True)
+    settle(client, queue, 2)
+
+    def totals(asking: Client) -> tuple[int, int]:
+        stats = asking.queue_stats(queue)
+        return stats.enqueued_total, stats.succeeded_total
+
+    with Client(cluster.address, direct=direct, timeout_s=DEADLINE_S) as asking:
+        while route_of(client, queue).draining:
+            assert totals(asking) == (count, count)
+    with Client(cluster.address, direct=direct, timeout_s=DEADLINE_S) as asking:
+        assert totals(asking) == (count, count), "also for who knows only where it is now"
+
+
 def test_which_dead_letters_are_meant_is_decided_by_each_shard(
     cluster: MapCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from holdfast.client._rpc import Method, Reply, RequestT, ResponseT
 from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument, Rejected
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.pages import PAGE_DEFAULT, PageTokenError, Walk, merge_by_name, order_of, worker_token
-from holdfast.routing.sets import QueueRoute, visible
+from holdfast.routing.sets import QueueRoute, counted
 from holdfast.routing.sums import add_counts, add_worker
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ async def list_over_shards(
     """One page of any of LISTS. `route`: of the queue that it is about; None if it is about all of them."""
     if method.name in _BY_NAME:
         return await _by_name(method, request, shards, send)
-    order = range(shards) if route is None else order_of(route)
+    order = range(shards) if route is None else order_of(route, with_drained=method.name == "ListDiscards")
     asked = cast(Any, method.request())
     asked.CopyFrom(request)
     if route is not None and _is_of_the_home_alone(method.name, asked.page_token, order):
@@ -113,13 +113,14 @@ async def queue_stats(
     send: _Ask,
     outcomes_of: Callable[[Any, "Reply[Any] | HoldfastError", Sequence[int]], list[Any]],
 ) -> Reply[pb.QueueStatsResponse]:
-    """Each queue's numbers, added up over its shards. If one of them cannot say, neither can we.
+    """Each queue's numbers, added up over all shards that ever had it: totals never fall. If one of
+    them cannot say, neither can we.
 
     `outcomes_of`: those of a part, with places as they are in the whole."""
     sent_s = time.monotonic()
     asked: dict[int, list[int]] = {}  # by shard: the places of the queues
     for at, queue in enumerate(request.queues):
-        for shard in visible(routes[queue]):
+        for shard in counted(routes[queue]):
             asked.setdefault(shard, []).append(at)
     if len(asked) <= 1:
         return await send(request, next(iter(asked), 0))

@@ -209,7 +209,9 @@ class TopologyCache:
 
 def _route(message: pb.QueueRoute) -> QueueRoute:
     sets = tuple((each.generation, tuple(each.shards)) for each in message.sets)
-    return QueueRoute(message.queue, message.home, message.generation, sets, tuple(message.draining))
+    return QueueRoute(
+        message.queue, message.home, message.generation, sets, tuple(message.draining), tuple(message.drained)
+    )
 
 
 def _chunks(queues: Sequence[str], size: int) -> Iterator[Sequence[str]]:

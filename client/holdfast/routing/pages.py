@@ -8,7 +8,7 @@ of each other.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
-from holdfast.routing.sets import QueueRoute, visible
+from holdfast.routing.sets import QueueRoute, counted, visible
 
 Item = TypeVar("Item")
 
@@ -23,9 +23,10 @@ class PageTokenError(ValueError):
     """A token that no page ended with."""
 
 
-def order_of(route: QueueRoute) -> list[int]:
+def order_of(route: QueueRoute, *, with_drained: bool = False) -> list[int]:
     """The shards of a queue as lists go over them: the home, then by number."""
-    return [route.home, *sorted(shard for shard in visible(route) if shard != route.home)]
+    shards = counted(route) if with_drained else visible(route)
+    return [route.home, *sorted(shard for shard in shards if shard != route.home)]
 
 
 def place_of(token: str, order: Sequence[int]) -> tuple[int, str]:

@@ -38,6 +38,7 @@ class QueueRoute:
     generation: int = 0  # of the newest set
     sets: tuple[tuple[int, tuple[int, ...]], ...] = ()  # all but generation 0, which is the home; the oldest first
     draining: tuple[int, ...] = ()  # shards outside the newest set and the home that still have tasks
+    drained: tuple[int, ...] = ()  # such shards that have none any more, but totals and records of the queue
 
 
 class UnknownGenerationError(Exception):
@@ -74,6 +75,11 @@ def newest(route: QueueRoute) -> tuple[int, ...]:
 def visible(route: QueueRoute) -> tuple[int, ...]:
     """All shards that may have tasks of the queue, each once: the home, the newest set, and what still drains."""
     return tuple(dict.fromkeys((route.home, *newest(route), *route.draining)))
+
+
+def counted(route: QueueRoute) -> tuple[int, ...]:
+    """All shards that ever had tasks of the queue, each once: what was counted there still counts."""
+    return tuple(dict.fromkeys((*visible(route), *route.drained)))
 
 
 def shard_for_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, pick: int) -> int:

@@ -89,7 +89,7 @@ class PartitionMap:
         record = self.queues.get(queue)
         if record is None:
             return QueueRoute(queue, home)
-        return QueueRoute(queue, home, record.generation, record.sets, record.draining)
+        return QueueRoute(queue, home, record.generation, record.sets, record.draining, record.drained)
 
     def shard_leader(self, shard: int) -> LeaderRecord | None:
         """A hint; none of a former life of the shard."""

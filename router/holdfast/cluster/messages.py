@@ -33,6 +33,7 @@ def fill_route(message: pb.QueueRoute, route: QueueRoute) -> None:
     for generation, shards in route.sets:
         message.sets.add(generation=generation, shards=shards)
     message.draining.extend(route.draining)
+    message.drained.extend(route.drained)
 
 
 def policy_message(policy: QueuePolicy) -> pb.QueuePolicy:
@@ -48,7 +49,7 @@ def queue_settings(queue: str, record: QueueRecord | None, version: int, shard_c
     found = record or QueueRecord()
     message = pb.QueueSettings(version=version, policy=policy_message(found.policy))
     home = home_shard(queue, shard_count)
-    fill_route(message.route, QueueRoute(queue, home, found.generation, found.sets, found.draining))
+    fill_route(message.route, QueueRoute(queue, home, found.generation, found.sets, found.draining, found.drained))
     return message
 
 

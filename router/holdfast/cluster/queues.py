@@ -153,8 +153,7 @@ def _with_set(record: QueueRecord, home: int, shards: tuple[int, ...]) -> QueueR
     draining = _ordered({*record.draining, *left} - in_use)
     generation = record.generation + 1
     sets = _forget_oldest((*record.sets, (generation, shards)), draining)
-    known = {shard for _, each in sets for shard in each}
-    drained = _ordered((set(record.drained) & known) - in_use - set(draining))
+    drained = _ordered(set(record.drained) - in_use - set(draining))
     return replace(record, generation=generation, sets=sets, draining=draining, drained=drained)
 
 

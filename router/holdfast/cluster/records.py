@@ -240,7 +240,7 @@ class QueueRecord:
     generation: int = 0  # of the newest set
     sets: tuple[QueueSet, ...] = ()  # the oldest first; generation 0, the home alone, is not among them
     draining: tuple[int, ...] = ()  # shards outside the newest set and the home that may still have tasks
-    drained: tuple[int, ...] = ()  # such shards that have none any more
+    drained: tuple[int, ...] = ()  # such shards that have none any more; never forgotten, for their totals count
     policy: QueuePolicy = NO_POLICY
 
     @property

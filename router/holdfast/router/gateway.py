@@ -34,7 +34,7 @@ from holdfast.router.methods import Method
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Places, Reserving
 from holdfast.routing.pages import order_of
-from holdfast.routing.sets import visible
+from holdfast.routing.sets import QueueRoute, counted, visible
 from holdfast.serving.refusals import no_such_shard, shutting_down
 from holdfast.serving.request_limits import ITEMS_MAX
 
@@ -227,11 +227,11 @@ class Gateway:
 
     # --- queues -------------------------------------------------------------------------------------------------
 
-    def _places(self, queues: Sequence[str]) -> Places:
+    def _places(self, queues: Sequence[str], shards_of: Callable[[QueueRoute], tuple[int, ...]] = visible) -> Places:
         """The shards of some queues, and by position which of the queues each may have tasks of."""
         places: dict[int, list[int]] = {}
         for at, queue in enumerate(queues):
-            for shard in visible(self._table.route(queue)):
+            for shard in shards_of(self._table.route(queue)):
                 places.setdefault(shard, []).append(at)
         return places
 
@@ -251,7 +251,7 @@ class Gateway:
 
     async def _queue_stats(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
-        places = self._places(request.queues)
+        places = self._places(request.queues, counted)
         if len(places) <= 1 or len(request.queues) > QUEUES_PER_STATS_MAX:
             return await self._forwarder.send(method, next(iter(places), 0), data, deadline_s)
         return (await listing.queue_stats(request, places, self._sender(deadline_s))).SerializeToString()
@@ -275,7 +275,8 @@ class Gateway:
 
     async def _list_discards(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
-        order = order_of(self._table.route(request.queue)) if request.queue else range(self._table.shard_count)
+        whole = range(self._table.shard_count)
+        order = order_of(self._table.route(request.queue), with_drained=True) if request.queue else whole
         return await self._list_in_order(method, request, order, deadline_s)
 
     async def _list_in_order(self, method: Method, request: Any, order: Sequence[int], deadline_s: float) -> bytes:

@@ -26,7 +26,8 @@ Send = Callable[[Method, int, bytes], Awaitable[bytes]]
 
 
 async def queue_stats(request: pb.QueueStatsRequest, places: Places, send: Send) -> pb.QueueStatsResponse:
-    """Each queue's numbers, added up over its shards. If one of them cannot say, neither can we."""
+    """Each queue's numbers, added up over all shards that ever had it: totals never fall. If one of
+    them cannot say, neither can we."""
     shards = list(places)
     parts = [
         pb.QueueStatsRequest(queues=[request.queues[at] for at in places[shard]]).SerializeToString()

@@ -23,18 +23,20 @@ STEP_STATE_DONE: StepState
 STEP_STATE_OVERTAKEN: StepState
 
 class QueueRoute(_message.Message):
-    __slots__ = ("queue", "home", "generation", "sets", "draining")
+    __slots__ = ("queue", "home", "generation", "sets", "draining", "drained")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     HOME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     queue: str
     home: int
     generation: int
     sets: _containers.RepeatedCompositeFieldContainer[QueueSet]
     draining: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, queue: _Optional[str] = ..., home: _Optional[int] = ..., generation: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., draining: _Optional[_Iterable[int]] = ...) -> None: ...
+    drained: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queue: _Optional[str] = ..., home: _Optional[int] = ..., generation: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., draining: _Optional[_Iterable[int]] = ..., drained: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueSet(_message.Message):
     __slots__ = ("generation", "shards")
