@@ -228,10 +228,20 @@ def test_status_before_the_cluster_is_made_shows_who_is_there(server: ScriptedSe
 
 
 def test_status_without_etcd_says_that_it_may_be_old(server: ScriptedServer, cli: Cli) -> None:
-    server.on("DescribeCluster", cluster(shard(), etcd_answers=False))
-    assert cli.run("cluster", "status") == 4
-    assert "etcd does not answer" in cli.out
+    server.on("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=12_000))
+    assert cli.run("cluster", "status") == 8
+    assert "3 of 3 nodes were alive" in cli.out
+    assert "etcd does not answer: this is the last known map, as of 12s ago" in cli.out
+    assert "the last map that it knew, as of 12s ago" in cli.err
     assert "Tasks go on without etcd" in cli.err
+    assert cli.run("cluster", "status", "--json") == 8
+    told = cli.json_out()
+    assert not told["healthy"]
+    assert (told["cluster"]["is_last_known"], told["cluster"]["age_ms"]) == (True, 12_000)
+    server._script["DescribeCluster"].clear()
+    server.on("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=-1))
+    assert cli.run("cluster", "status") == 8
+    assert "this is the last known map, from before the server was started" in cli.out
 
 
 def test_status_asks_the_nodes_for_lag_and_problems(server: ScriptedServer, cli: Cli) -> None:

@@ -312,6 +312,7 @@ def test_exit_codes_never_change() -> None:
         "NOT_FOUND": 5,
         "NO_RESULT": 6,
         "UNFINISHED": 7,
+        "LAST_KNOWN": 8,
         "INTERRUPTED": 130,
         "PIPE_CLOSED": 141,
     }

@@ -9,6 +9,7 @@ from holdfast.cli.health import ShardView
 from holdfast.cli.output import Shown
 from holdfast.cli.plans import Show, tally
 from holdfast.cli.problems import named_shards
+from holdfast.cli.times import shown_duration
 from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueueSettings, StepState
 
 STEPS_SHOWN_MAX = 20
@@ -72,7 +73,8 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
         shown = [view for view in views if view.problem or view.change][:_SHARDS_SHOWN_MAX]
     parts = [output.text(_headline(info), "bold")]
     if not info.etcd_answers:
-        parts.append(output.text("etcd does not answer: this is the last that was known.", "bold red"))
+        text = f"etcd does not answer: this is the last known map, {last_known(info)}."
+        parts.append(output.text(text, "bold red"))
     parts += [output.text(""), node_table(info.nodes), output.text("")]
     if not info.cluster_id:
         return parts
@@ -89,10 +91,16 @@ def _headline(info: ClusterInfo) -> str:
     alive = sum(node.is_alive for node in info.nodes)
     if not info.cluster_id:
         return f"There is no cluster {info.name} yet: {alive} nodes have registered for it"
+    were = "" if info.etcd_answers else "were "
     return (
-        f"Cluster {info.name} ({info.cluster_id}): {alive} of {len(info.nodes)} nodes alive, {info.shards_count:,} "
-        f"shards, {info.replication} replicas of each"
+        f"Cluster {info.name} ({info.cluster_id}): {alive} of {len(info.nodes)} nodes {were}alive, "
+        f"{info.shards_count:,} shards, {info.replication} replicas of each"
     )
+
+
+def last_known(info: ClusterInfo) -> str:
+    """How old the map is."""
+    return "from before the server was started" if info.age_ms is None else f"as of {shown_duration(info.age_ms)} ago"
 
 
 def _depth_line(overview: Overview) -> str:

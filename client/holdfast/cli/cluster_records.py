@@ -18,6 +18,8 @@ def cluster_json(info: ClusterInfo) -> dict[str, object]:
         "replication": info.replication,
         "revision": info.revision,
         "etcd_answers": info.etcd_answers,
+        "is_last_known": not info.etcd_answers,
+        "age_ms": info.age_ms,
     }
 
 

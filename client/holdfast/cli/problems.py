@@ -30,6 +30,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 5  # no such task, queue or shard
     NO_RESULT = 6  # the task waited for is dead or was cancelled
     UNFINISHED = 7  # the task waited for did not finish in time
+    LAST_KNOWN = 8  # etcd does not answer: what is shown is the last that was known
     INTERRUPTED = 130  # Ctrl-C
     PIPE_CLOSED = 141  # whoever read the output has gone, e.g. `| head -1`
 
@@ -44,6 +45,7 @@ EXIT_CODE_MEANINGS = {
     ExitCode.NOT_FOUND: "no such task, queue or shard",
     ExitCode.NO_RESULT: "the task is dead or was cancelled",
     ExitCode.UNFINISHED: "not finished in time",
+    ExitCode.LAST_KNOWN: "etcd does not answer: the last known map is shown",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

@@ -57,6 +57,7 @@ def cluster_info(message: pb.DescribeClusterResponse) -> ClusterInfo:
         replication=message.replication,
         revision=message.revision,
         etcd_answers=message.etcd_answers,
+        age_ms=message.age_ms if message.age_ms >= 0 else None,
         nodes=tuple(map(_node, message.nodes)),
         shards=tuple(map(_shard, message.shards)),
         plan=plan_of(message.plan) if message.HasField("plan") else None,

@@ -270,6 +270,7 @@ class ClusterInfo:
     replication: int = 0
     revision: int = 0  # of the map
     etcd_answers: bool = True  # otherwise this is the last that was known
+    age_ms: int | None = 0  # how long ago etcd last confirmed it; None if it has not since the server was started
     nodes: tuple[ClusterNode, ...] = ()  # by name
     shards: tuple[ClusterShard, ...] = ()  # by number
     plan: Plan | None = None  # the one under way

@@ -77,12 +77,14 @@ class ClusterAdmin:
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
         """Also before the cluster is initialised: then it has nodes only. But one that cannot be read is no such."""
-        found = self._follower.map
+        etcd_answers = await self._follower.confirm()
+        found, age_s = self._follower.map, self._follower.age_s
         if found.cluster is None and self._store.keys.cluster in found.problems:
             raise found.refusal_without_cluster()
         response = pb.DescribeClusterResponse(
-            name=found.cluster_name, revision=found.revision, etcd_answers=self._follower.is_current
-        )
+            name=found.cluster_name, revision=found.revision, etcd_answers=etcd_answers,
+            age_ms=-1 if age_s is None else int(age_s * 1000),
+        )  # fmt: skip
         if found.cluster is not None:
             response.cluster_id = found.cluster.cluster_id
             response.shards_count, response.replication = found.cluster.shards, found.cluster.replication

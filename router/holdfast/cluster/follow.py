@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
-from holdfast.cluster.etcd.api import CompactedError, Etcd, EtcdError
+from holdfast.cluster.etcd.api import CompactedError, Etcd, EtcdError, EtcdUnavailableError
 from holdfast.cluster.keys import keys_of
 from holdfast.cluster.map import PartitionMap
 from holdfast.serving.logs import get_logger
@@ -16,6 +16,7 @@ _log = get_logger(__name__)
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
 PULSE_S = 2.0
+CONFIRM_S_MAX = 1.0
 
 Listener = Callable[[PartitionMap], None]
 
@@ -51,6 +52,8 @@ class MapFollower:
             )
         self.map = start_from if start_from is not None else PartitionMap(cluster_name=cluster_name)
         self.is_current = False
+        self._confirmed_s: float | None = None  # when etcd last said that the map is the newest
+        self._confirming: asyncio.Task[bool] | None = None
         self.on_change: list[Listener] = []
         self._etcd = etcd
         self._keys = keys_of(cluster_name)
@@ -66,6 +69,31 @@ class MapFollower:
     def trouble(self) -> str:
         """Why the map is not current, in a sentence; empty if it is."""
         return "" if self.is_current else self._told
+
+    @property
+    def age_s(self) -> float | None:
+        """How long ago etcd last confirmed the map; None if it never has."""
+        return None if self._confirmed_s is None else time.monotonic() - self._confirmed_s
+
+    async def confirm(self) -> bool:
+        """Whether etcd answers at this very moment, and not only when it was last asked. Calls at once share one
+        question."""
+        if self._confirming is None or self._confirming.done():
+            self._confirming = asyncio.create_task(self._confirm())
+        return await asyncio.shield(self._confirming)
+
+    async def _confirm(self) -> bool:
+        if self._is_following:
+            try:
+                async with asyncio.timeout(CONFIRM_S_MAX):
+                    await self._etcd.get(self._keys.cluster)
+            except TimeoutError:
+                self._lost(EtcdUnavailableError(f"etcd did not answer within {CONFIRM_S_MAX:g} s."))
+            except EtcdError as error:
+                self._lost(error)
+            else:
+                self._set_current(self._is_following)
+        return self.is_current
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -169,6 +197,8 @@ class MapFollower:
         self._set_current(False)
 
     def _set_current(self, is_current: bool) -> None:
+        if is_current:
+            self._confirmed_s = time.monotonic()
         if is_current != self.is_current:
             self.is_current = is_current
             self._told = "" if is_current else self._told

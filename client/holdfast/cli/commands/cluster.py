@@ -88,6 +88,7 @@ def cluster_status(
     node: gone means that it has lost its lease in etcd. draining: it should hold nothing (`holdfast node drain`).
     lag: entries that the voter which is furthest behind has not applied; - unless every voter says how far it is.
     remark: what is wrong with a shard, and what is under way with it.
+    If etcd does not answer, this is the last known map, with its age, and the exit code is 8.
     The exit code is 0 only if every node is alive and every shard has a leader and all its voters.
     A voter whose node does not answer, or has lost its data and is being rebuilt, is not there.
     If not one node can be reached from here, only routers, what etcd knows has to do.
@@ -115,9 +116,10 @@ def _problems(overview: Overview) -> list[Problem]:
         return [Problem(ExitCode.REFUSED, "NO_CLUSTER", "The cluster was not made yet.", hint)]
     found: list[Problem] = []
     if not info.etcd_answers:
-        message = "etcd does not answer the server that was asked: what is shown is the last that it knew."
+        age = cluster_output.last_known(info)
+        message = f"etcd does not answer the server that was asked: this is the last map that it knew, {age}."
         hint = "Tasks go on without etcd, changes of the cluster do not. Check that etcd runs."
-        found.append(Problem(ExitCode.UNREACHABLE, "ETCD_UNAVAILABLE", message, hint))
+        found.append(Problem(ExitCode.LAST_KNOWN, "ETCD_UNAVAILABLE", message, hint))
     gone = [node.name for node in info.nodes if not node.is_alive and not (node.is_draining and not node.replicas)]
     if gone:
         message = f"Node{'s' * (len(gone) > 1)} {', '.join(gone)}: gone, without a lease in etcd."

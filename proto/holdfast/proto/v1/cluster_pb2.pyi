@@ -135,7 +135,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "name", "shards_count", "replication", "revision", "etcd_answers", "nodes", "shards", "plan")
+    __slots__ = ("cluster_id", "name", "shards_count", "replication", "revision", "etcd_answers", "nodes", "shards", "plan", "age_ms")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHARDS_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,7 @@ class DescribeClusterResponse(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     name: str
     shards_count: int
@@ -154,7 +155,8 @@ class DescribeClusterResponse(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[ClusterNode]
     shards: _containers.RepeatedCompositeFieldContainer[ClusterShard]
     plan: Plan
-    def __init__(self, cluster_id: _Optional[str] = ..., name: _Optional[str] = ..., shards_count: _Optional[int] = ..., replication: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_answers: bool = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ClusterShard, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, cluster_id: _Optional[str] = ..., name: _Optional[str] = ..., shards_count: _Optional[int] = ..., replication: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_answers: bool = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ClusterShard, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class InitClusterRequest(_message.Message):
     __slots__ = ("shards", "replication")
