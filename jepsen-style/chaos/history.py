@@ -73,7 +73,7 @@ class Event:
     ends_ns: int = 0  # of a claim or an extension of a worker: when the lease ends, as the worker counts
     asked_ms: int = 0  # of a claim of a worker: the lease that it asked for
     guilty: bool = False  # of an enqueue: the task kills or stalls whoever works on it
-    follow_ups: Sequence[str] = ()  # of an ack: the values of its follow-ups
+    follow_ups: Sequence[str] = ()  # of an ack: the values of its follow-ups, each with its queue and a colon before it
 
     def to_line(self) -> str:
         said = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
@@ -349,7 +349,9 @@ class _Pairing:
         if invoke is None:
             raise MalformedHistoryError(f"an answer without a call: {event}")
         waiting.remove(invoke)
-        self._story.calls.append(_call(invoke, event))
+        call = _call(invoke, event)
+        self._story.calls.append(call)
+        self._story.calls += _follow_ups(call)
 
     def finish(self) -> Story:
         for waiting in self._open.values():
@@ -380,6 +382,17 @@ def _call(invoke: Event, answer: Event) -> Call:
         timeout_ms=invoke.timeout_ms, result=answer.result, state=answer.state, worker=invoke.worker,
         ends_ns=answer.ends_ns, guilty=invoke.guilty, follow_ups=invoke.follow_ups,
     )  # fmt: skip
+
+
+def _follow_ups(ack: Call) -> list[Call]:
+    """What an ack sends along: it is told no id, so nobody knows more than that it may have been accepted."""
+    return [
+        Call(
+            f=ENQUEUE, outcome=FAIL if ack.outcome == FAIL else INFO, invoked_ns=ack.invoked_ns, ended_ns=ack.ended_ns,
+            proc=ack.proc, queue=value.partition(":")[0], value=value,
+        )
+        for value in ack.follow_ups
+    ]  # fmt: skip
 
 
 def _run(start: Event, end: Event | None) -> HandlerRun:

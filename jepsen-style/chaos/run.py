@@ -20,13 +20,14 @@ from chaos.checkers import check
 from chaos.faults.catalogue import ALL, FAULTS, OPERATIONS, UnknownFaultError, names_of, possible
 from chaos.faults.clocks import build_clock
 from chaos.history import History, put_together, read_histories
+from chaos.matrix import run_matrix
 from chaos.outcome import Report, make_report, read_final
 from chaos.plan import Step, draw_steps, read_steps, write_steps
 from chaos.play import Run
 from chaos.report.page import write_report
 from chaos.system.abilities import Abilities, enter_namespaces, find_abilities
 from chaos.system.owners import OwnerFile, end_what_was_left
-from chaos.system.servers import BUGS_DIR
+from chaos.system.servers import BUGS_DIR, python_path
 from chaos.system.system import Options, Spec, System
 from chaos.verdicts import Violation
 from chaos.workloads.base import Setting
@@ -43,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(arguments)
     if options.judge is not None:
         return _judge_again(options.judge)
+    if options.matrix is not None:
+        return run_matrix(options.matrix, options.seed, options.seconds, ["--pace", str(options.pace)])
     if argv is None and not options.loopback:
         enter_namespaces("chaos.run", arguments)
     end_what_was_left()
@@ -72,7 +75,7 @@ def run(options: argparse.Namespace, abilities: Abilities, lanes: dict[str, list
     clocks = any(ALL[step.what].clocks for steps in lanes.values() for step in steps)
     if clocks:
         build_clock(directory)
-    env = {"PYTHONPATH": str(BUGS_DIR), "CHAOS_BUG": options.bug} if options.bug else {}
+    env = {"PYTHONPATH": python_path(BUGS_DIR), "CHAOS_BUG": options.bug} if options.bug else {}
     wanted = Options(first_port=options.first_port, env=env, clocks=clocks)
     system = System(spec, abilities, directory, wanted)
     owner = OwnerFile()
@@ -187,6 +190,7 @@ def parser() -> argparse.ArgumentParser:
     add("--keep", action="store_true", help="keep a temporary directory also after a good run")
     add("--keep-data", action="store_true", help="copy what brokers have on their disks there, too")
     add("--judge", type=Path, metavar="DIRECTORY", help="judge a recorded history again")
+    add("--matrix", type=Path, metavar="DIRECTORY", help="every workload with every group of faults, kept there")
     add("--json", action="store_true", help="one JSON object on standard output")
     return found
 

@@ -83,6 +83,11 @@ def worker(host: Host, address: str, queues: Sequence[str], home: Path, env: Map
     return Process(host.name, host, command, home / "worker.log", _environment({}) | dict(env))
 
 
+def python_path(first: Path, others: str | None = None) -> str:
+    """Where Python looks: there first, then where this process does or these others say."""
+    return ":".join(filter(None, [str(first), os.environ.get("PYTHONPATH", "") if others is None else others]))
+
+
 def _holdfast(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "holdfast.cli", *arguments]
 

@@ -130,7 +130,7 @@ class System:
             name = f"w{number + 1}"
             host, home = self._host(name), self._home(name)
             mine = {**self.options.env, **env, "CHAOS_WORKER": name, "CHAOS_DIRECT": "1" if number % 2 else ""}
-            mine["PYTHONPATH"] = ":".join(filter(None, [str(servers.HARNESS_DIR), mine.get("PYTHONPATH", "")]))
+            mine["PYTHONPATH"] = servers.python_path(servers.HARNESS_DIR, mine.get("PYTHONPATH"))
             self.workers[name] = servers.worker(host, self.router_address, queues, home, mine)
 
     def launch_worker(self, name: str) -> None:

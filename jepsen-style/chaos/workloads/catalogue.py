@@ -4,12 +4,18 @@ from collections.abc import Callable
 
 from chaos.workloads.base import Setting, Workload
 from chaos.workloads.calls import Calls
+from chaos.workloads.chains import Chains
 from chaos.workloads.lifecycle import Lifecycle
+from chaos.workloads.limited import Limited
 from chaos.workloads.probes import Probes
+from chaos.workloads.storms import Storms
 
 WORKLOADS: dict[str, Callable[[Setting], Workload]] = {
     "lifecycle": Lifecycle,
     "calls": Calls,
+    "storms": Storms,
+    "limits": Limited,
+    "chains": Chains,
 }
 
 

@@ -1,0 +1,72 @@
+"""Caps and rates of queues that are spread over shards, tenants that take turns, and mutual exclusion by limit key; the
+tasks are done by the real workers, which have room for more than the caps allow."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaos.calling import Caller
+from chaos.verdicts import Rate
+from chaos.workloads.base import Expected, Setting, enqueue, handler_task, with_caller
+from holdfast.client import AsyncClient, NewTask, QueuePolicy
+
+CAPPED, TENANTS, KEYED, RATED = "limit-cap", "limit-tenants", "limit-keys", "limit-rate"
+QUEUES = (CAPPED, TENANTS, KEYED, RATED)
+CAP, TENANT_CAP, KEY_CAP = 3, 2, 1
+RATE = Rate(per_second=3, burst=3)
+POLICIES = {
+    CAPPED: QueuePolicy(concurrency_max=CAP),
+    TENANTS: QueuePolicy(tenant_concurrency_max=TENANT_CAP),
+    KEYED: QueuePolicy(key_concurrency_max=KEY_CAP),
+    RATED: QueuePolicy(rate_per_second=RATE.per_second, rate_burst=RATE.burst),
+}
+SPREAD = {CAPPED: 3, TENANTS: 2, KEYED: 3, RATED: 2}
+KEYS = 3
+TASK_S = (0.1, 0.3, 0.6)
+PAUSE_S = 0.9
+
+
+@dataclass
+class Limited:
+    """Producers; each queue is filled as fast as its limit allows, and a little more."""
+
+    setting: Setting
+    producing: bool = True
+    working: bool = True
+    queues: Sequence[str] = QUEUES
+    worker_queues: Sequence[str] = QUEUES
+    spreadable: Sequence[str] = (CAPPED, TENANTS)
+
+    async def prepare(self, client: AsyncClient) -> None:
+        """Spread some time before the first task, as users do."""
+        for queue, policy in POLICIES.items():
+            await client.set_queue(queue, policy=policy, spread=min(SPREAD[queue], self.setting.shards))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number, queue in enumerate(QUEUES):
+                group.create_task(with_caller(self.setting, number, queue, self._produce))
+
+    async def _produce(self, caller: Caller, draw: random.Random, queue: str) -> None:
+        sent = 0
+        while self.producing:
+            tasks = [self._task(draw, queue, f"{queue}-{sent + number}") for number in range(draw.randint(1, 4))]
+            sent += len(tasks)
+            await enqueue(caller, tasks)
+            await asyncio.sleep(draw.uniform(0.5, 1.5) * PAUSE_S * self.setting.pace)
+
+    @staticmethod
+    def _task(draw: random.Random, queue: str, value: str) -> NewTask:
+        key = f"k{draw.randrange(KEYS)}" if queue == KEYED else ""
+        tenant = f"t{draw.randrange(KEYS)}" if queue == TENANTS else ""
+        kind = draw.choice(("quick", "quick-async"))
+        return handler_task(kind, queue, value, draw.choice(TASK_S), limit_key=key, tenant=tenant)
+
+    async def finish(self, client: AsyncClient) -> list[str]:
+        return []
+
+    def expected(self) -> Expected:
+        return Expected(
+            caps={CAPPED: CAP}, tenant_caps={TENANTS: TENANT_CAP}, key_caps={KEYED: KEY_CAP}, rates={RATED: RATE}
+        )
