@@ -1,4 +1,5 @@
-"""Deliberate bugs, for brokers that are to be caught: put this directory on PYTHONPATH and name one in CHAOS_BUG.
+"""Deliberate bugs in servers and workers, which are to be caught: put this directory on PYTHONPATH and name one in
+CHAOS_BUG.
 
 Python imports a module of this name when it starts. Nothing of this is in the product.
 """
@@ -205,6 +206,52 @@ def _cancel_forgotten() -> None:
     operating.cancel_one = forget
 
 
+# --- what only whole systems show -------------------------------------------------------------------------------------
+
+
+def _lease_of_the_wait() -> None:
+    """A worker counts its lease from when it began to wait for a task, and not from when it got one."""
+    wire: Any = importlib.import_module("holdfast.client._wire")
+    wire.claimed_tasks = lambda response, sent_s: [wire._claimed(claim, sent_s) for claim in response.claims]
+
+
+def _acks_wait_for_the_slowest() -> None:
+    """A worker reports for all shards in one call, which is answered when the last of them has answered."""
+    settling: Any = importlib.import_module("holdfast.client.worker.settling")
+    settling.shard_of_task = lambda task_id: 0
+
+
+def _enqueues_wait_for_the_slowest() -> None:
+    """Single enqueues share requests across shards."""
+    single: Any = importlib.import_module("holdfast.client._single_enqueues")
+    single.SingleEnqueues.group_of = lambda self, item: "all"
+    single.SingleEnqueues.group_of_repeated = lambda self, item, refusal: None
+
+
+def _rounds_without_budget() -> None:
+    """Each busy shard takes its time in a round, one after the other, and signs of life wait for the end of it."""
+    import time
+
+    rounds: Any = importlib.import_module("holdfast.broker.rounds")
+    replica: Any = importlib.import_module("holdfast.broker.replica")
+    step = replica.Replica.step
+
+    def step_slowly(self: Any, *arguments: Any) -> Any:
+        staged = step(self, *arguments)
+        if staged:
+            time.sleep(0.025)
+        return staged
+
+    replica.Replica.step = step_slowly
+    rounds.Rounds._beat = lambda self, began_s: None
+
+
+def _sync_lies() -> None:
+    """The log says that it is on disk, and is not."""
+    os.fdatasync = lambda fd: None
+    os.fsync = lambda fd: None
+
+
 # What a checker must say of each.
 BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "token-check-off": (_token_check_off, "stale"),
@@ -227,6 +274,11 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "cancel-forgotten": (_cancel_forgotten, "cancel"),
     "replicas-differ": (_replicas_differ, "hash"),  # takes more than one replica
     "ticks-not-made-up": (_ticks_not_made_up, "tick"),  # takes a fail-over
+    "sync-lies": (_sync_lies, "lost"),  # takes a power cut
+    "lease-of-the-wait": (_lease_of_the_wait, "lease"),
+    "acks-wait-for-the-slowest": (_acks_wait_for_the_slowest, "latency"),
+    "enqueues-wait-for-the-slowest": (_enqueues_wait_for_the_slowest, "latency"),
+    "rounds-without-budget": (_rounds_without_budget, "election"),
 }
 
 if os.environ.get("CHAOS_BUG"):

@@ -58,10 +58,14 @@ async def _status(host: str, port: int) -> int:
                     await writer.wait_closed()
 
 
-async def keep_workers_running(arena: Arena) -> None:
-    """As whoever runs workers does: one that has died is started again."""
+async def keep_running(arena: Arena) -> None:
+    """As whoever runs servers and workers does: one that has ended is started again. A server that ends although
+    nothing was done to it lately is a finding."""
     while True:
-        for name, process in arena.system.workers.items():
-            if name not in arena.struck and not process.is_up:
-                await in_thread(arena.system.launch_worker, name)
+        for name, process in arena.system.processes.items():
+            if name in arena.struck or process.is_up or not process.lives:
+                continue
+            if name not in arena.system.workers and not arena.was_struck_lately(name):
+                arena.broken.append(f"{name} ended by itself with {process.exit_code}: {process.last_words[-300:]}")
+            await in_thread(arena.launch, name)
         await asyncio.sleep(_RESTART_EVERY_S)

@@ -18,10 +18,18 @@ from bugs.sitecustomize import BUGS
 # The smallest system that shows most bugs: no fault is needed for them.
 SMALL = ("--brokers", "1", "--shards", "2", "--routers", "1", "--workers", "1")
 CALLS = (*SMALL, "--workload", "calls", "--fault", "none", "--seconds", "20", "--drain", "5")
+LIFE = ("--brokers", "3", "--shards", "8", "--workload", "lifecycle", "--seconds", "60", "--drain", "20")
+ONE_REPLICA = ("--replication", "1")
 # What else a bug takes to be seen.
 TRIALS: dict[str, tuple[str, ...]] = {
     # Only the end of a run tells.
     **dict.fromkeys(("task-dropped", "tick-lost", "tick-twice", "results-mixed-up"), (*CALLS, "--seconds", "4")),
+    "sync-lies": (*CALLS, "--fault", "power-cut", "--seconds", "6"),
+    "lease-of-the-wait": (*LIFE, "--fault", "none"),
+    # One replica of each shard: with its broker some shards are away, and all others must not notice.
+    "acks-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--fault", "host-dies"),
+    "enqueues-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--fault", "host-dies"),
+    "rounds-without-budget": (*LIFE, "--fault", "none", "--shards", "32"),
     "replicas-differ": (*CALLS, "--brokers", "3", "--seconds", "2"),
     "ticks-not-made-up": (*CALLS, "--fault", "kill", "--seconds", "12"),
 }

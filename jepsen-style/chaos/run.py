@@ -26,7 +26,7 @@ from chaos.plan import Step, draw_steps, read_steps, write_steps
 from chaos.play import Run
 from chaos.report.page import write_report
 from chaos.system.abilities import Abilities, enter_namespaces, find_abilities
-from chaos.system.owners import OwnerFile, end_what_was_left
+from chaos.system.owners import end_what_was_left
 from chaos.system.servers import BUGS_DIR, python_path
 from chaos.system.system import Options, Spec, System
 from chaos.verdicts import Violation
@@ -78,10 +78,8 @@ def run(options: argparse.Namespace, abilities: Abilities, lanes: dict[str, list
     env = {"PYTHONPATH": python_path(BUGS_DIR), "CHAOS_BUG": options.bug} if options.bug else {}
     wanted = Options(first_port=options.first_port, env=env, clocks=clocks)
     system = System(spec, abilities, directory, wanted)
-    owner = OwnerFile()
     try:
         system.start()
-        owner.write(process.pid for process in system.processes.values() if process.is_up)
         setting = Setting(
             History(directory / "history.jsonl"), [system.addresses[name] for name in system.routers], options.seed,
             spec.shards, options.pace,
@@ -93,7 +91,6 @@ def run(options: argparse.Namespace, abilities: Abilities, lanes: dict[str, list
         if options.keep_data:
             system.keep_data()
         system.close()
-        owner.remove()
 
 
 def spec_of(options: argparse.Namespace) -> Spec:

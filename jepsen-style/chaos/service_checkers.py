@@ -121,6 +121,19 @@ def ready(story: Story, _: Final) -> Iterator[Violation]:
             yield Violation("ready", sentence)
 
 
+def elections(story: Story, _: Final) -> Iterator[Violation]:
+    """Without any fault or operation nobody is replaced, however busy the shards are."""
+    if story.windows():
+        return
+    known: dict[str, str] = {}
+    for event in story.leaders:
+        before = known.setdefault(event.req_id, event.node)
+        if before and before != event.node:
+            sentence = f"shard {event.req_id} lost its leader {before} without any fault"
+            yield Violation("election", sentence)
+            return
+
+
 def _stalls(story: Story) -> Iterator[tuple[int, int, int]]:
     """Shard, from, to: probes were sent and none was acknowledged."""
     probes: dict[int, list[Call]] = defaultdict(list)
@@ -170,4 +183,4 @@ def _too_many(queue: str, rate: Rate, heard_ns: list[int]) -> Iterator[Violation
                 return
 
 
-SERVICE_CHECKERS: tuple[Checker, ...] = (latency, ready, rates)
+SERVICE_CHECKERS: tuple[Checker, ...] = (latency, ready, rates, elections)

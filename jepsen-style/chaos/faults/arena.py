@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from chaos.history import HEAL, History
 from chaos.plan import Step
 from chaos.system.process import Process, ProcessError
 from chaos.system.system import System
+
+_LATELY_S = 30.0
 
 T = TypeVar("T")
 
@@ -28,6 +31,7 @@ class Arena:
     skipped: list[str] = field(default_factory=list)  # steps that had nobody to strike
     moving: tuple[str, str] = ("", "")  # the move under way: source, destination
     struck: set[str] = field(default_factory=set)  # who is being struck: nobody is by two faults at once
+    ended_s: dict[str, float] = field(default_factory=dict)  # by name: when the last fault that struck it had ended
     _steps: int = 0
 
     @asynccontextmanager
@@ -39,7 +43,12 @@ class Arena:
             yield str(self._steps)
         finally:
             self.struck.difference_update(names)
+            self.ended_s |= dict.fromkeys(names, time.monotonic())
             self.history.fault(step.what, f=HEAL, node=",".join(names), step=str(self._steps))
+
+    def was_struck_lately(self, name: str) -> bool:
+        """Whether its end may be the late end of a fault: a broker whose disk failed ends when it notices."""
+        return time.monotonic() - self.ended_s.get(name, -_LATELY_S) < _LATELY_S
 
     def has_struck(self, step: Step, names: Sequence[str], number: str) -> None:
         self.history.fault(step.what, node=",".join(names), step=number)
@@ -87,13 +96,16 @@ class Arena:
         """Those that are down, and waits until brokers and routers serve."""
         down = [name for name in names if not self.process(name).is_up]
         for name in down:
-            if name in self.system.workers:
-                self.system.launch_worker(name)
-            else:
-                self.process(name).launch()
+            self.launch(name)
         for name in down:
             if name in self.system.brokers or name in self.system.routers:
                 await in_thread(self.process(name).wait_serving)
+
+    def launch(self, name: str) -> None:
+        if name in self.system.workers:
+            self.system.launch_worker(name)
+        else:
+            self.process(name).launch()
 
     async def whole(self) -> None:
         """Returns once every replica is there again: a fault that destroys data must not meet a second one."""

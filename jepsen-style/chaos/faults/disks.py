@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chaos.faults.arena import Arena, in_thread
 from chaos.plan import Step
-from chaos.system.process import STOP_S_MAX, ProcessError, wait_until
+from chaos.system.process import ProcessError, wait_until
 
 _SYNCS = "fsync,fdatasync"
 _ATTACH_S = 0.3
@@ -42,7 +42,7 @@ async def stall(arena: Arena, step: Step, names: list[str]) -> None:
         finally:
             for disk in disks:
                 disk.thaw()
-        await _started_again(arena, names)
+        await arena.start(*names)  # who ends over it later is started by whoever keeps servers running
 
 
 async def power_cut(arena: Arena, step: Step, names: list[str]) -> None:
@@ -81,22 +81,12 @@ async def _with_syscalls(arena: Arena, step: Step, names: list[str], injection: 
             for tracer in tracers:
                 tracer.send_signal(signal.SIGTERM)
                 await in_thread(tracer.wait)
-        await _started_again(arena, names)
+        await arena.start(*names)  # who ends over it later is started by whoever keeps servers running
 
 
 def _trace(pid: int, injection: str) -> subprocess.Popen[bytes]:
     command = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={_SYNCS}", "-e", f"inject={injection}"]
     return subprocess.Popen([*command, "-p", str(pid)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-async def _started_again(arena: Arena, names: list[str]) -> None:
-    """Who ends over a bad disk does so soon after it is good again, at the latest."""
-    for name in names:
-        process = arena.process(name)
-        said_so = [event for event in process.said_since_start("stopping", "fatal", "stopped") if event]
-        if said_so and process.is_up:
-            await in_thread(process.wait_for_end, STOP_S_MAX)
-    await arena.start(*names)
 
 
 # --- data that is gone or damaged -------------------------------------------------------------------------------

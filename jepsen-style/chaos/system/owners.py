@@ -1,54 +1,46 @@
-"""What a harness that crashed has left behind. Where there are namespaces the kernel cleans up. Elsewhere each run
-writes down whose it is and which processes it started, and the next one ends those of owners that are dead."""
+"""What a harness that crashed has left behind. Where there are namespaces the kernel cleans up. Elsewhere each process
+has in its environment whose it is, and the next harness ends those whose owner is dead."""
 
-import json
 import os
 import signal
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
-_DIRECTORY = Path(tempfile.gettempdir()) / f"holdfast-chaos-owners-{os.getuid()}"
+VARIABLE = "CHAOS_OWNER"
+_PROC = Path("/proc")
 
 
-class OwnerFile:
-    """Of this run."""
-
-    def __init__(self, directory: Path = _DIRECTORY) -> None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path = directory / f"{os.getpid()}-{_started(os.getpid())}.json"
-
-    def write(self, pids: Iterable[int]) -> None:
-        """The processes that run now."""
-        self._path.write_text(json.dumps({str(pid): _started(pid) for pid in pids}), encoding="utf-8")
-
-    def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+def owner() -> str:
+    """This process: its number, and when it was started, because numbers are given again."""
+    return f"{os.getpid()}-{_started(os.getpid())}"
 
 
-def end_what_was_left(directory: Path = _DIRECTORY) -> list[int]:
-    """Ends the processes of owners that are dead; their ids."""
-    ended: list[int] = []
-    for path in directory.glob("*-*.json"):
-        owner, _, started = path.stem.partition("-")
-        if _started(int(owner)) == started:
-            continue
-        try:
-            left = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            left = {}
-        for pid, pid_started in left.items():
-            if pid_started and _started(int(pid)) == pid_started:  # not another one that was given its number since
-                os.kill(int(pid), signal.SIGKILL)
-                ended.append(int(pid))
-        path.unlink(missing_ok=True)
+def end_what_was_left() -> list[int]:
+    """Ends the processes of this user whose owner is dead; their ids."""
+    ended = []
+    for directory in _PROC.glob("[0-9]*"):
+        whose = _owner_of(directory)
+        pid, _, started = whose.partition("-")
+        if whose and _started(int(pid)) != started:
+            os.kill(int(directory.name), signal.SIGKILL)
+            ended.append(int(directory.name))
     return ended
 
 
-def _started(pid: int) -> str:
-    """When a process was started, in ticks since boot: tells it from another one with its number. Empty: it is dead."""
+def _owner_of(directory: Path) -> str:
+    """Empty if it is nobody's of ours."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        environment = (directory / "environ").read_bytes()
+    except OSError:  # of another user, or gone
+        return ""
+    prefix = f"{VARIABLE}=".encode()
+    found = [entry for entry in environment.split(b"\0") if entry.startswith(prefix)]
+    return found[0].removeprefix(prefix).decode() if found else ""
+
+
+def _started(pid: int) -> str:
+    """In ticks since boot; empty if there is no such process."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8")
     except OSError:
         return ""
     return text.rpartition(")")[2].split()[19]

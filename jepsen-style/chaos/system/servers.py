@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chaos.system.hosts import Host
+from chaos.system.owners import VARIABLE, owner
 from chaos.system.process import Process
 from holdfast.broker.config import BrokerConfig
 from holdfast.cluster.etcd.process import find_etcd
@@ -95,4 +96,5 @@ def _holdfast(*arguments: str) -> list[str]:
 def _environment(settings: Mapping[str, object], *, prefix: str = "HOLDFAST_") -> dict[str, str]:
     """This process's own without settings of other servers, and these."""
     found = {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
+    found[VARIABLE] = owner()
     return found | {f"HOLDFAST_{name.upper()}": str(value) for name, value in settings.items()}

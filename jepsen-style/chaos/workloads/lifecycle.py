@@ -20,13 +20,23 @@ BURST = (2, 8)
 PRODUCERS = 2
 KINDS = ("quick", "quick-async", "long", "long-async", "flaky", "poison", "slow-first", "delayed")
 WEIGHTS = (30, 30, 8, 8, 8, 4, 4, 8)
-GUILTY_EVERY_S = 25.0
 GUILTY_FIRST_S = 4.0
-GUILTY_CLAIMS_MAX = 4
-INNOCENT_CLAIMS_MAX = 20  # the server's own default: as many lost workers does a task survive
 POISON = "poison"  # never succeeds
 POISON_BUDGET = 2
 SOON = RetryPolicy(base_ms=100, jitter=0)
+
+
+@dataclass(frozen=True)
+class Guilt:
+    """How often a task kills or stalls its worker, and how many claims tasks allow."""
+
+    every_s: float = 25.0
+    claims_max: int = 4  # of the guilty
+    innocent_claims_max: int = 20  # the server's own default: as many lost workers does a task survive
+
+
+# Many that kill, and innocents that survive little: so it is seen soon whether they pay for others.
+KILLERS = Guilt(every_s=3.0, claims_max=5, innocent_claims_max=5)
 
 
 @dataclass
@@ -39,7 +49,7 @@ class Lifecycle:
     queues: Sequence[str] = QUEUES
     worker_queues: Sequence[str] = QUEUES
     spreadable: Sequence[str] = SPREAD
-    guilty: bool = True  # whether some tasks kill or stall their worker
+    guilt: Guilt = Guilt()
 
     async def prepare(self, client: AsyncClient) -> None:
         for queue in SPREAD:
@@ -49,14 +59,13 @@ class Lifecycle:
         async with asyncio.TaskGroup() as group:
             for number in range(PRODUCERS):
                 group.create_task(with_caller(self.setting, number, f"life-{number}", self._produce))
-            if self.guilty:
-                group.create_task(with_caller(self.setting, 0, "guilty", self._produce_guilty))
+            group.create_task(with_caller(self.setting, 0, "guilty", self._produce_guilty))
 
     async def _produce(self, caller: Caller, draw: random.Random, name: str) -> None:
         sent = 0
         again: list[NewTask] = []  # what was not answered
         while self.producing:
-            fresh = [_task(draw, f"{name}-{sent + number}") for number in range(draw.randint(*BURST))]
+            fresh = [_task(draw, f"{name}-{sent + number}", self.guilt) for number in range(draw.randint(*BURST))]
             sent += len(fresh)
             again = await self._send(caller, [*again, *fresh])
             if not again:
@@ -70,10 +79,10 @@ class Lifecycle:
             kind, arguments = draw.choice((("killer", ()), ("staller", (3.0,))))
             value = f"{kind}-{sent}"
             sent += 1
-            task = handler_task(kind, draw.choice(QUEUES), value, *arguments, max_claims=GUILTY_CLAIMS_MAX)
+            task = handler_task(kind, draw.choice(QUEUES), value, *arguments, max_claims=self.guilt.claims_max)
             while self.producing and await self._send(caller, [task]):
                 pass
-            await self._rest(GUILTY_EVERY_S * self.setting.pace)
+            await self._rest(self.guilt.every_s * self.setting.pace)
 
     async def _rest(self, seconds: float) -> None:
         for _ in range(int(seconds * 2)):
@@ -95,10 +104,15 @@ class Lifecycle:
         return Expected()
 
 
-def _task(draw: random.Random, value: str) -> NewTask:
+def _task(draw: random.Random, value: str, guilt: Guilt) -> NewTask:
     kind = draw.choices(KINDS, WEIGHTS)[0]
     queue = draw.choice(QUEUES)
-    common = {"max_claims": INNOCENT_CLAIMS_MAX, "priority": draw.randint(0, 9), "retry": SOON, "max_attempts": 15}
+    common = {
+        "max_claims": guilt.innocent_claims_max,
+        "priority": draw.randint(0, 9),
+        "retry": SOON,
+        "max_attempts": 15,
+    }
     if kind in ("quick", "quick-async"):
         return handler_task(kind, queue, value, draw.choice((0.0, 0.0, 0.05, 0.3)), **common)
     if kind in ("long", "long-async"):
