@@ -122,11 +122,12 @@ class Run:
         return live, live and await self._drain()
 
     async def _prepare(self) -> None:
-        queues = [queue for workload in self.workloads for queue in workload.worker_queues]
+        idle, busy = ([queue for workload in self.workloads if workload.has_gaps == has_gaps
+                       for queue in workload.worker_queues] for has_gaps in (True, False))  # fmt: skip
         async with AsyncClient(self.system.router_address, timeout_s=LIVE_S_MAX) as client:
             for workload in self.workloads:
                 await workload.prepare(client)
-        self.system.make_workers(queues, {})
+        self.system.make_workers(idle, busy)
         for name in self.system.workers:
             self.system.launch_worker(name)
 

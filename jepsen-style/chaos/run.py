@@ -176,7 +176,7 @@ def parser() -> argparse.ArgumentParser:
     add("--shards", type=int, default=8)
     add("--routers", type=int, choices=range(1, 5), default=2)
     add(
-        "--workers", type=int, choices=range(1, 9), default=2, help="real workers; every second one goes to the brokers"
+        "--workers", type=int, choices=range(1, 9), default=3, help="real workers; every second one goes to the brokers"
     )
     add("--pace", type=float, default=1.0, help="of the load; 2 is half as much")
     add("--bug", choices=sorted(BUGS), help="servers with a deliberate bug, which must be found")

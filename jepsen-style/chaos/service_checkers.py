@@ -4,9 +4,10 @@ Pure, as those in `checkers.py`."""
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median
 
-from chaos.history import ACK, ENQUEUE, Call, Claim, Event, Story, Window
+from chaos.history import ACK, ENQUEUE, OK, Call, Claim, Event, HandlerRun, Story, Window
 from chaos.verdicts import MS, Checker, Final, Rate, Violation
 from chaos.workloads.kinds import probed_shard
 from holdfast.routing.task_ids import shard_of_task
@@ -21,6 +22,7 @@ _SETTLE_NS = 1 * S  # after a fault, until things are as before
 # Whom a fault strikes and how: of these it is known which shards have nothing to do with it.
 _STRIKES_BROKERS = frozenset({"kill", "pause", "host-dies", "cut-two-way", "unplug", "stop", "disk-stall", "disk-slow"})
 _READY_STALL_NS = 5 * S
+REPORT = "report"
 _RATE_SLACK_NS = 1_500 * MS  # between a claim and when its worker hears of it
 _RATE_SPARE = 1.1
 _RATE_WINDOWS_NS = (1 * S, 3 * S, 10 * S, 30 * S)
@@ -47,12 +49,12 @@ class Leaders:
 
 
 def latency(story: Story, _: Final) -> Iterator[Violation]:
-    """Enqueues of probes and acks of workers, on shards that keep their leader while another node is struck."""
+    """Enqueues of probes and reports of workers, on shards that keep their leader while another node is struck."""
     windows = story.windows()
     leaders = Leaders(story.leaders)
-    calls = [(shard, call) for call in story.calls if (shard := _measured(call)) is not None]
+    calls = [(shard, call) for call in [*story.calls, *reports(story)] if (shard := _measured(call)) is not None]
     quiet = [call for _, call in calls if not _overlaps(call, windows)]
-    for f in (ENQUEUE, ACK):
+    for f in (ENQUEUE, REPORT):
         before_ns = [call.ended_ns - call.invoked_ns for call in quiet if call.f == f]
         if len(before_ns) < _CALLS_MIN:
             continue
@@ -68,7 +70,27 @@ def _measured(call: Call) -> int | None:
     """Its shard, if it is one of those whose time tells something."""
     if call.f == ENQUEUE:
         return probed_shard(call.queue)
-    return shard_of_task(call.task) if call.f == ACK and call.worker else None
+    return shard_of_task(call.task) if call.f == REPORT else None
+
+
+def reports(story: Story) -> list[Call]:
+    """From the end of a handler until its worker knows that this is known: what waits before it is sent counts, too.
+    Not while another handler stalls that worker."""
+    guilty = {send.value for send in story.sends() if send.guilty}
+    stalls: dict[str, list[HandlerRun]] = defaultdict(list)
+    ended_ns: dict[tuple[str, str], int] = {}
+    for run in story.runs:
+        ended_ns[run.task, run.worker] = run.ended_ns
+        if run.value in guilty:
+            stalls[run.worker].append(run)
+    found = []
+    for ack in story.with_token(ACK):
+        begins_ns = ended_ns.get((ack.task, ack.worker), 0)
+        if ack.outcome != OK or not begins_ns or begins_ns > ack.invoked_ns:
+            continue
+        if not any(run.started_ns - S < ack.ended_ns and begins_ns < run.ended_ns + S for run in stalls[ack.worker]):
+            found.append(replace(ack, f=REPORT, invoked_ns=begins_ns))
+    return found
 
 
 def _overlaps(call: Call, windows: list[Window]) -> bool:

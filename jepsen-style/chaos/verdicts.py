@@ -110,7 +110,7 @@ def holds(story: Story) -> Callable[[Claim], float]:
 
 def _surely_until_ns(hold: Claim | Call) -> float:
     if hold.ends_ns:  # as a worker of the library counts; its call may have waited for longer than its lease
-        return hold.ended_ns + max(0, hold.ends_ns - hold.ended_ns) * SHARE
+        return hold.ends_ns - hold.lease_ms * MS * (1 - SHARE)
     return _lease_start(hold) + hold.lease_ms * MS * SHARE
 
 

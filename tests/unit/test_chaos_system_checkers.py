@@ -143,6 +143,26 @@ def test_a_shard_that_is_not_struck_keeps_its_time() -> None:
     assert kinds(latency, served(before, probes(1, 21, 1, 6.0))) == ["latency"]
 
 
+def reported(at: float, waited: float, number: int) -> tuple[HandlerRun, Call]:
+    """A task of shard 1 whose handler ended at this second; its ack was sent and answered so much later."""
+    task = f"01a1ebc6-74f6-8000-8400-{number:012x}"
+    run = HandlerRun(task=task, value="v", worker="w1/1", started_ns=0, ended_ns=int(at * S), how="done")
+    ack = Call(
+        f=ACK, outcome=OK, invoked_ns=int((at + waited - 0.01) * S), ended_ns=int((at + waited) * S), task=task,
+        token=1, worker="w1/1",
+    )  # fmt: skip
+    return run, ack
+
+
+@pytest.mark.parametrize(("waited", "expected"), [(0.02, []), (8.0, ["latency"])])
+def test_a_report_that_waits_for_another_shard_is_slow(waited: float, expected: list[str]) -> None:
+    """Its own call may be quick: what counts is when the handler had ended."""
+    pairs = [*(reported(5 + number, 0.02, number) for number in range(10)), reported(22, waited, 10)]
+    story = served([ack for _, ack in pairs])
+    story.runs = [run for run, _ in pairs]
+    assert kinds(latency, story) == expected
+
+
 def test_a_shard_that_is_struck_may_be_slow() -> None:
     assert kinds(latency, served(probes(1, 5, 10, 0.01), probes(0, 21, 10, 2.0))) == []
 

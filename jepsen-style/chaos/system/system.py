@@ -30,7 +30,7 @@ class Spec:
     shards: int = 8
     routers: int = 1
     replication: int = 3
-    workers: int = 2  # every second one goes straight to the brokers
+    workers: int = 3  # every second one goes straight to the brokers
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -123,15 +123,18 @@ class System:
         self.routers[name] = servers.router(host, (client, ops), self.etcd_endpoints, home, self.options.env)
         self.addresses[name], self.ops[name] = host.at(client), (host.address, ops)
 
-    def make_workers(self, queues: list[str], env: Mapping[str, str]) -> None:
+    def make_workers(self, idle: list[str], busy: list[str]) -> None:
         """Not yet started. Each goes through all routers; every second one learns from them where the brokers are and
-        goes straight there."""
+        goes straight there. The last one serves the queues that always have something to do, the others those that
+        have not: they are to wait for longer than a lease."""
         for number in range(self.spec.workers):
             name = f"w{number + 1}"
             host, home = self._host(name), self._home(name)
-            mine = {**self.options.env, **env, "CHAOS_WORKER": name, "CHAOS_DIRECT": "1" if number % 2 else ""}
-            mine["PYTHONPATH"] = servers.python_path(servers.HARNESS_DIR, mine.get("PYTHONPATH"))
-            self.workers[name] = servers.worker(host, self.router_address, queues, home, mine)
+            env = {**self.options.env, "CHAOS_WORKER": name, "CHAOS_DIRECT": "1" if number % 2 else ""}
+            env["PYTHONPATH"] = servers.python_path(servers.HARNESS_DIR, env.get("PYTHONPATH"))
+            is_last = number == self.spec.workers - 1
+            queues = [*idle, *busy] if self.spec.workers == 1 or not idle else busy if is_last else idle
+            self.workers[name] = servers.worker(host, self.router_address, queues, home, env)
 
     def launch_worker(self, name: str) -> None:
         process = self.workers[name]

@@ -53,6 +53,10 @@ class Workload(Protocol):
         """Those that the real workers serve."""
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether nothing is sent for longer than leases are, now and then: its workers are to wait for that long."""
+
+    @property
     def spreadable(self) -> Sequence[str]:
         """Those whose shards may be changed at any time."""
 

@@ -96,6 +96,7 @@ class Calls:
     queues: Sequence[str] = QUEUES
     worker_queues: Sequence[str] = ()
     spreadable: Sequence[str] = ()
+    has_gaps: bool = False
     _sent: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
 

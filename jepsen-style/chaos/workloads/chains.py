@@ -28,6 +28,7 @@ class Chains:
     queues: Sequence[str] = QUEUES
     worker_queues: Sequence[str] = ()
     spreadable: Sequence[str] = QUEUES[2:]
+    has_gaps: bool = False
     _asked: dict[str, int] = field(default_factory=dict)
 
     async def prepare(self, client: AsyncClient) -> None:

@@ -4,6 +4,7 @@ then one kills its worker or stalls it, which must not cost its neighbours their
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from holdfast.client import AsyncClient, NewTask, RetryPolicy
 QUEUES = tuple(f"life-{number}" for number in range(6))
 SPREAD = QUEUES[:2]  # over so many shards:
 SPREAD_OVER = 3
-GAP_S = (3.5, 6.0)  # longer than the lease of most tasks
+PERIOD_S, ON_S = 10.0, 4.0  # all producers are silent for the rest of each period: longer than most leases
 BURST = (2, 8)
 PRODUCERS = 2
 KINDS = ("quick", "quick-async", "long", "long-async", "flaky", "poison", "slow-first", "delayed")
@@ -49,6 +50,7 @@ class Lifecycle:
     queues: Sequence[str] = QUEUES
     worker_queues: Sequence[str] = QUEUES
     spreadable: Sequence[str] = SPREAD
+    has_gaps: bool = True
     guilt: Guilt = Guilt()
 
     async def prepare(self, client: AsyncClient) -> None:
@@ -69,7 +71,8 @@ class Lifecycle:
             sent += len(fresh)
             again = await self._send(caller, [*again, *fresh])
             if not again:
-                await asyncio.sleep(draw.choice((0.2, 1.0, draw.uniform(*GAP_S))) * self.setting.pace)
+                await asyncio.sleep(draw.choice((0.2, 1.0)) * self.setting.pace)
+            await self._rest(_gap_left_s(time.monotonic()))
         await self._send(caller, again)
 
     async def _produce_guilty(self, caller: Caller, draw: random.Random, name: str) -> None:
@@ -102,6 +105,12 @@ class Lifecycle:
 
     def expected(self) -> Expected:
         return Expected()
+
+
+def _gap_left_s(now_s: float) -> float:
+    """The same for all producers: 0 while there is no gap."""
+    at_s = now_s % PERIOD_S
+    return PERIOD_S - at_s if at_s > ON_S else 0.0
 
 
 def _task(draw: random.Random, value: str, guilt: Guilt) -> NewTask:

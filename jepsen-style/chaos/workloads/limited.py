@@ -37,6 +37,7 @@ class Limited:
     queues: Sequence[str] = QUEUES
     worker_queues: Sequence[str] = QUEUES
     spreadable: Sequence[str] = (CAPPED, TENANTS)
+    has_gaps: bool = False
 
     async def prepare(self, client: AsyncClient) -> None:
         """Spread some time before the first task, as users do."""

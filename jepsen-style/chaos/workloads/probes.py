@@ -32,6 +32,7 @@ class Probes:
     queues: Sequence[str] = ()
     worker_queues: Sequence[str] = ()
     spreadable: Sequence[str] = ()
+    has_gaps: bool = False
     _sent: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

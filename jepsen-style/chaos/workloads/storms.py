@@ -27,6 +27,7 @@ class Storms:
     queues: Sequence[str] = QUEUES
     worker_queues: Sequence[str] = QUEUES
     spreadable: Sequence[str] = QUEUES
+    has_gaps: bool = False
 
     async def prepare(self, client: AsyncClient) -> None:
         await client.set_queue(QUEUES[0], spread=min(3, self.setting.shards))
