@@ -24,6 +24,7 @@ from holdfast.router.releases import Releases
 from holdfast.router.wire import BrokerChannels, RouterServer
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute
+from holdfast.serving.grpc_server import ServerLimits
 from tests.unit.scripted_server import Refusal, not_leader
 
 METHODS = {method.name: method for method in ALL}
@@ -183,6 +184,7 @@ class Stage:
             self.table.leaders.setdefault(shard, (addresses[shard % len(addresses)], 1))
             self.table.replicas.setdefault(shard, addresses)
         limits = {"calls_max": 100, "calls_per_shard_max": 50, "bytes_max": 1 << 24} | self._limits
+        bytes_max = limits.pop("bytes_max")
         self.admission = Admission(**limits)
         self.channels = BrokerChannels(message_bytes_max=1 << 22)
         self.leaders = Leaders(lambda: self.table)
@@ -194,7 +196,13 @@ class Stage:
             message_bytes_max=1 << 22,
         )  # fmt: skip
         self.metrics = Metrics()
-        self.server = RouterServer(self.gateway.handle, self.metrics, message_bytes_max=1 << 22, calls_max=1000)
+        self.server = RouterServer(
+            self.gateway.handle,
+            self.metrics,
+            ServerLimits(message_bytes_max=1 << 22, bytes_max=bytes_max, calls_max=1000),
+            readiness=lambda: (True, "serving"),
+            check=self.gateway.check,
+        )
         self.port = await self.server.start("127.0.0.1", 0)
         self.channel = grpc.aio.insecure_channel(
             f"127.0.0.1:{self.port}", options=[("grpc.use_local_subchannel_pool", 1)]

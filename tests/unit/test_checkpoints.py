@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.broker import checkpoints
 from holdfast.broker.checkpoints import Checkpointer, Flushable
 from holdfast.broker.log.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
@@ -39,9 +40,10 @@ class Node:
     def __init__(self) -> None:
         self.log = NodeLog.open(FakeDisk(random.Random(0)), segment_bytes=SEGMENT_BYTES)
         self.idle, self.busy = Kept(0), Kept(1)
+        self.now_s = 0.0
         self.checkpointer = Checkpointer(
             self.log, lambda: [self.idle, self.busy], log_bytes_max=FLUSH_BYTES, age_seconds_max=1e9,
-            keep_bytes=KEEP_BYTES, run_blocking=_at_once, monotonic=lambda: 0.0,
+            keep_bytes=KEEP_BYTES, run_blocking=_at_once, monotonic=lambda: self.now_s,
         )  # fmt: skip
 
     def write(self, kept: Kept, size_bytes: int = 10) -> None:
@@ -111,6 +113,20 @@ async def test_who_is_left_alone_keeps_nothing_for_others(node: Node) -> None:
     node.idle.is_alone = True
     await node.checkpointer.look()
     assert node.idle.durable_base_index == 1
+
+
+async def test_what_nobody_writes_to_any_more_is_flushed_before_it_is_old(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "QUIET_BYTES_MIN", 1)
+    node.write(node.idle)
+    await node.checkpointer.look()
+    assert node.idle.flushes == 0
+    node.now_s += checkpoints.QUIET_SECONDS
+    await node.checkpointer.look()
+    assert node.idle.flushes == 1
+    await node.checkpointer.look()
+    assert node.idle.flushes == 1
 
 
 async def test_what_was_flushed_of_another_state_does_not_count(node: Node) -> None:

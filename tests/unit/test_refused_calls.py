@@ -16,6 +16,7 @@ from holdfast.broker.rpc import RpcServer
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.metrics import Metrics as RouterMetrics
 from holdfast.router.wire import RouterServer
+from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.refusals import OutcomeUnknownError, overloaded
 
 Answer = Callable[[], Awaitable[Any]]
@@ -25,12 +26,22 @@ class Held:
     """Stands for what a call holds while it is under way: the request, and what was made of it."""
 
 
+LIMITS = ServerLimits(message_bytes_max=1000, bytes_max=100_000, calls_max=10)
+
+
+def ready() -> tuple[bool, str]:
+    return True, "serving"
+
+
 class Callee:
     """Answers every call with a failure."""
 
     def __init__(self, fail: Answer) -> None:
         self._fail = fail
         self.held: list[weakref.ref[Held]] = []
+
+    def check_open(self) -> None:
+        """It is."""
 
     async def enqueue(self, _request: pb.EnqueueRequest) -> pb.EnqueueResponse:
         return pb.EnqueueResponse.FromString(await self._hold())
@@ -77,11 +88,11 @@ FAILURES = [refuse, refuse_by_name, drop_a_write, refuse_because_of_another, bre
 
 def broker_of(callee: Callee) -> RpcServer:
     find: Any = lambda _shard: callee  # noqa: E731
-    return RpcServer(find, None, None, Metrics(), batch_bytes_max=1000, calls_max=10)
+    return RpcServer(find, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 def router_of(callee: Callee) -> RouterServer:
-    return RouterServer(callee.handle, RouterMetrics(), message_bytes_max=1000, calls_max=10)
+    return RouterServer(callee.handle, RouterMetrics(), LIMITS, readiness=ready)
 
 
 @pytest.fixture

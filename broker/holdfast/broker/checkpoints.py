@@ -10,6 +10,10 @@ from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.state import StateError
 from holdfast.serving.logs import get_logger
 
+# A state that nobody writes to any more need not be kept in memory until it is old.
+QUIET_SECONDS = 5.0
+QUIET_BYTES_MIN = 4 * 1024 * 1024
+
 _log = get_logger(__name__)
 
 
@@ -58,6 +62,8 @@ class _Flushed:
     state: Flushable  # of no other one: a snapshot brings a state of its own, and the old one may come back
     index: int  # what is known to be durable in it; at start nothing is
     at_s: float
+    seen_index: int = 0  # the newest entry that was in the state when it was last looked at
+    quiet_since_s: float = 0.0  # as long as that is the same
 
 
 class Checkpointer:
@@ -96,9 +102,14 @@ class Checkpointer:
         flushed = self._of(replica)
         if replica.applied_index <= flushed.index:
             return False
-        if self._log.bytes_after(replica.number, flushed.index) >= self._log_bytes_max:
+        now_s = self._monotonic()
+        if flushed.seen_index != replica.applied_index:
+            flushed.seen_index, flushed.quiet_since_s = replica.applied_index, now_s
+        is_quiet = now_s - flushed.quiet_since_s >= QUIET_SECONDS
+        bytes_max = min(self._log_bytes_max, QUIET_BYTES_MIN) if is_quiet else self._log_bytes_max
+        if self._log.bytes_after(replica.number, flushed.index) >= bytes_max:
             return True
-        return self._monotonic() - flushed.at_s >= self._age_seconds_max
+        return now_s - flushed.at_s >= self._age_seconds_max
 
     async def flush(self, replica: Kept) -> None:
         """A flush that fails costs nothing but log space: the log still has everything."""

@@ -38,6 +38,7 @@ from holdfast.broker.transfers import SENDING_AT_ONCE_MAX, Transfers
 from holdfast.broker.webhooks import Post, tell_nobody
 from holdfast.machine.machine import Machine
 from holdfast.serving.logs import get_logger
+from holdfast.serving.open_files import allow_many_files, files_per_state
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, not_leader, shard_not_found
 
 GROUP_BITS = 63  # of a group that a node draws; see routing/groups.py
@@ -49,6 +50,9 @@ SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before
 Result = TypeVar("Result")
 
 _log = get_logger(__name__)
+
+
+SHARDS_EXPECTED = 64  # while the map of the cluster is not known
 
 
 class Host:
@@ -76,7 +80,11 @@ class Host:
         self._source = source
         self._surroundings = surroundings
         self.evidence = ClockEvidence(source)
-        self._memory = StateMemory(config.state_block_cache_bytes, 4 * config.state_write_buffer_bytes)
+        self._memory = StateMemory(
+            config.state_block_cache_bytes,
+            4 * config.state_write_buffer_bytes,
+            open_files_max=files_per_state(surroundings.shard_count or SHARDS_EXPECTED, allow_many_files()),
+        )
         election_s = config.election_ms / 1000
         self.timing = Timing(config.heartbeat_ms / 1000, election_s, 2 * election_s, SILENCE_SHARE * election_s)
         self._throttle = Throttle(config.snapshot_bytes_per_second, config.snapshot_bytes_per_second // 32)

@@ -26,10 +26,9 @@ from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
 from holdfast.broker.mapped_cluster import MappedCluster
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
-from holdfast.broker.open_files import allow_many_files
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.rpc import SHARD_KEY, RpcServer
+from holdfast.broker.rpc import SHARD_KEY, RpcServer, message_bytes_max
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
 from holdfast.broker.shard_service import ShardService
@@ -40,7 +39,10 @@ from holdfast.broker.views import read_queue_names
 from holdfast.broker.webhooks import Webhooks
 from holdfast.cluster.connect import connect
 from holdfast.serving.background import end_tasks, failure_of
+from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
+from holdfast.serving.memory import give_back_memory, keep_little_memory
+from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import MISSING_FIELD, RefusedError, shutting_down
@@ -77,8 +79,9 @@ class Node:
                 loop.add_signal_handler(signum, self.ask_to_stop)
             sys.setswitchinterval(SWITCH_SECONDS)
             gc.set_threshold(*GC_THRESHOLDS)
-            open_files_max = allow_many_files()
-            _log.debug("open_files_allowed", limit=open_files_max)
+            keep_little_memory()
+            self._open_files_max = allow_many_files()
+            _log.debug("open_files_allowed", limit=self._open_files_max)
             await asyncio.to_thread(self._open_storage)
             self._build()
             await self._open_replicas()
@@ -87,6 +90,7 @@ class Node:
                 await self._lead_alone()
             self._tasks.append(asyncio.create_task(self._checkpointer.run(WATCH_SECONDS), name="checkpoints"))
             self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
+            self._tasks.append(asyncio.create_task(give_back_memory(self._rpc.intake), name="memory"))
             if self._cluster is not None:
                 await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
@@ -150,8 +154,6 @@ class Node:
             run_blocking=_runner(flush_thread),
             may_flush=lambda: not self._guard.critical,
         )
-        # Only a last bound: within it, what is too much gets a typed refusal.
-        calls_max = 2 * config.waiters_max + config.proposals_max + CALLS_SPARE
         self._services: dict[int, Service] = {}
         self._admin = Admin(
             config, self._data_dir.node_id, self._host, self._surroundings, self._node_log, self._checkpointer
@@ -161,14 +163,24 @@ class Node:
             ShardService(self._admin),
             self._cluster_service(),
             metrics,
+            self._server_limits(),
             batch_bytes_max=config.batch_bytes_max,
-            calls_max=calls_max,
+            readiness=self._readiness,
             default_shard=self._default_shard,
             on_damage=self._host.note_damage,
         )
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
         metrics.watch_latencies(self._latencies)
+
+    def _server_limits(self) -> ServerLimits:
+        config = self._config
+        return ServerLimits(
+            message_bytes_max=message_bytes_max(config.batch_bytes_max),
+            bytes_max=config.bytes_in_flight_max,
+            calls_max=2 * config.waiters_max + config.proposals_max + CALLS_SPARE,
+            connections_max=connections_allowed(config.connections_max, self._open_files_max, with_states=True),
+        )
 
     def _find_service(self, number: int) -> Service:
         shard = self._host.find_to_serve(number).shard
@@ -293,7 +305,7 @@ class Node:
         """Finishes what is on its way, then closes everything so that the next start has nothing to replay."""
         _log.info("stopping", grace_seconds=self._config.shutdown_grace_seconds)
         self._ready = False
-        await self._rpc.drain()
+        self._rpc.drain()
         await self._host.hand_over_all()
         for shard in self._host.shards:
             shard.drain()

@@ -109,6 +109,10 @@ class Service:
     def validator(self) -> Validator:
         return self._validator
 
+    def check_open(self) -> None:
+        """Refuses if no write can be taken now, whatever it is."""
+        self._shard.check_open()
+
     # --- producers --------------------------------------------------------------------------------------------
 
     async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:

@@ -300,12 +300,17 @@ class Shard:
             self._wake_rounds()
             await self._reads.wait()
 
-    def _check_open(self, entry: Entry) -> None:
+    def check_open(self) -> None:
+        """Refuses if no write of a caller can be taken now, whatever it is."""
         if self._draining:
             raise shutting_down()
         self._leads()
-        self._check_room(entry)
+        self._check_written()
         self._proposals.check_room()
+
+    def _check_open(self, entry: Entry) -> None:
+        self.check_open()
+        self._check_disk(entry)
 
     def _check_room(self, entry: Entry) -> None:
         self._check_written()

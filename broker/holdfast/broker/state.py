@@ -43,7 +43,7 @@ _WRITE_BUFFER_BYTES_MIN = 1024 * 1024
 # RocksDB counts whole arena blocks. With its own choice, up to 1 MiB each, 64 shards that were written to a little
 # would fill the budget of all and have every further write flushed at once.
 _ARENA_BLOCK_BYTES = 64 * 1024
-_OPEN_FILES_MAX = 512  # of one state; of each its index is in memory
+OPEN_FILES_MAX = 512  # of one state; of each its index is in memory
 # A file is synced at its end, and deleted, in one go, and until then the log's syncs wait: small files, short waits.
 # Large states have larger ones, so that as a rule all of them can be open.
 _TABLE_BYTES_MIN = 8 * 1024 * 1024
@@ -96,7 +96,11 @@ class StateMemory:
     the node. Writers that are faster than the disk therefore go above it for a while.
     """
 
-    def __init__(self, block_cache_bytes: int, write_buffer_bytes: int) -> None:
+    def __init__(
+        self, block_cache_bytes: int, write_buffer_bytes: int, *, open_files_max: int = OPEN_FILES_MAX
+    ) -> None:
+        """`open_files_max`: of each state."""
+        self.open_files_max = open_files_max
         self.block_cache = Cache(block_cache_bytes)
         self.write_buffers = WriteBufferManager(write_buffer_bytes, False)
         # One state alone may use the whole budget, as the buffer being filled and those on their way to the disk.
@@ -136,7 +140,7 @@ def _options(memory: StateMemory, table_bytes: int = _TABLE_BYTES_MIN) -> Option
     options.set_hard_pending_compaction_bytes_limit(0)
     options.set_compression_type(DBCompressionType.none())  # payloads are opaque, often compressed already
     options.set_keep_log_file_num(2)
-    options.set_max_open_files(_OPEN_FILES_MAX)
+    options.set_max_open_files(memory.open_files_max)
     options.set_stats_dump_period_sec(0)  # nobody reads them, and many idle shards would write them
     options.set_stats_persist_period_sec(0)
     table = BlockBasedOptions()

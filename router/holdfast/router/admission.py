@@ -6,28 +6,26 @@ from holdfast.serving.refusals import overloaded
 
 
 class Admission:
-    """Counts calls and bytes, all and by shard."""
+    """Counts calls, all and by shard."""
 
-    def __init__(self, *, calls_max: int, calls_per_shard_max: int, bytes_max: int) -> None:
+    def __init__(self, *, calls_max: int, calls_per_shard_max: int) -> None:
         self._calls_max = calls_max
         self._calls_per_shard_max = calls_per_shard_max
-        self._bytes_max = bytes_max
         self.calls = 0
-        self.bytes = 0
         self._by_shard: Counter[int] = Counter()
 
-    def enter(self, size: int) -> None:
-        """A call of so many bytes has come in: `leave` must follow, unless this refuses it."""
+    def check(self) -> None:
+        """Refuses if no call can be taken now."""
         if self.calls >= self._calls_max:
             raise overloaded("calls under way", self._calls_max)
-        if self.bytes + size > self._bytes_max and self.calls:
-            raise overloaded("bytes of calls under way", self._bytes_max)
-        self.calls += 1
-        self.bytes += size
 
-    def leave(self, size: int) -> None:
+    def enter(self) -> None:
+        """A call has come in: `leave` must follow, unless this refuses it."""
+        self.check()
+        self.calls += 1
+
+    def leave(self) -> None:
         self.calls -= 1
-        self.bytes -= size
 
     def enter_shard(self, shard: int) -> None:
         """One goes to this shard and does not wait there: `leave_shard` must follow, unless this refuses it."""

@@ -124,10 +124,16 @@ class Gateway:
         """The map has them on other shards than before."""
         self._reserving.routes_changed(queues)
 
+    def check(self) -> None:
+        """Refuses what would be refused whatever is in it: to be called before a request is let in."""
+        if self._stopping:
+            raise shutting_down()
+        self._admission.check()
+
     async def handle(self, method: Method, data: bytes, caller: Caller) -> bytes:
         if self._stopping:
             raise shutting_down()
-        self._admission.enter(len(data))
+        self._admission.enter()
         try:
             own = self._own.find(method.name)
             if own is not None:
@@ -142,7 +148,7 @@ class Gateway:
                 return await self._wait(handler(method, data, caller, deadline_s))
             return await handler(method, data, caller, deadline_s)
         finally:
-            self._admission.leave(len(data))
+            self._admission.leave()
 
     async def _wait(self, answer: Awaitable[bytes]) -> bytes:
         """A call that may wait for long: a stop sends it elsewhere."""

@@ -26,7 +26,10 @@ from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import BrokerChannels, RouterServer
 from holdfast.serving.background import end_tasks, failure_of
+from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
+from holdfast.serving.memory import give_back_memory, keep_little_memory
+from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import etcd_unavailable
 
@@ -67,6 +70,7 @@ class Router:
                 for signum in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(signum, self.ask_to_stop)
             gc.set_threshold(*GC_THRESHOLDS)
+            keep_little_memory()
             self._build(self._etcd or connect(self._config))
             self._tasks.append(asyncio.create_task(self._follower.run(), name="map"))
             self.port = await self._rpc.start(self._config.host, self._config.port)
@@ -74,6 +78,7 @@ class Router:
             self.ops_port = self._ops.port
             self._started = True
             self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
+            self._tasks.append(asyncio.create_task(give_back_memory(self._rpc.intake), name="memory"))
             self._tasks.append(asyncio.create_task(self._tell_waiting(), name="waiting"))
         except BaseException:
             await self._close(0.0)
@@ -87,7 +92,6 @@ class Router:
         self._admission = Admission(
             calls_max=config.calls_max,
             calls_per_shard_max=config.calls_per_shard_max,
-            bytes_max=config.bytes_in_flight_max,
         )
         self._channels = BrokerChannels(message_bytes_max=config.message_bytes_max)
         self._forwarder = Forwarder(Leaders(lambda: routes), self._channels, self._admission)
@@ -111,12 +115,14 @@ class Router:
         )
         self._routed_by = follower.map
         follower.on_change.append(self._map_changed)
-        # Only a last bound: within it, what is too much gets a typed refusal.
-        self._rpc = RouterServer(
-            self._gateway.handle,
-            self.metrics,
+        limits = ServerLimits(
             message_bytes_max=config.message_bytes_max,
+            bytes_max=config.bytes_in_flight_max,
             calls_max=config.calls_max + CALLS_SPARE,
+            connections_max=connections_allowed(config.connections_max, allow_many_files(), with_states=False),
+        )
+        self._rpc = RouterServer(
+            self._gateway.handle, self.metrics, limits, readiness=self.readiness, check=self._gateway.check
         )
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)
@@ -145,7 +151,7 @@ class Router:
         grace_s = self._config.shutdown_grace_seconds
         _log.info("stopping", grace_seconds=grace_s)
         self._stopping = True
-        await self._rpc.drain()
+        self._rpc.drain()
         self._gateway.stop()
         await self._close(grace_s)
         if self._patience is not None:
@@ -190,7 +196,7 @@ class Router:
         return True, f"serving with the last known map: {self._follower.trouble or 'etcd does not answer'}"
 
     async def _watch(self) -> None:
-        """Shows health to load balancers, and closes channels that nobody needs."""
+        """Says when it becomes ready and ceases to be, and closes channels that nobody needs."""
         was_ready = False
         while True:
             is_ready, reason = self.readiness()
@@ -199,7 +205,6 @@ class Router:
                     gc.collect()
                     gc.freeze()  # the map is large and stays: the collector need not look at it again and again
                 _log.info("ready" if is_ready else "not_ready", reason=reason)
-                await self._rpc.show_health(is_serving=is_ready)
                 was_ready = is_ready
             await self._channels.close_unused(time.monotonic())
             await self._next_look()
@@ -226,7 +231,7 @@ class Router:
         table = self._follower.map
         return {
             "calls_under_way": self._admission.calls,
-            "bytes_under_way": self._admission.bytes,
+            "bytes_under_way": self._rpc.intake.bytes,
             "channels": len(self._channels),
             "attempts_repeated": self._forwarder.repeated,
             "claims_released": self._releases.released,

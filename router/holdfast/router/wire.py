@@ -1,37 +1,29 @@
-"""gRPC on both sides: the server that callers see, and the channels to brokers. The only file of the router that knows
-it. Messages pass as bytes; what is in them is decided in `gateway`.
+"""gRPC on both sides: the services that callers see, and the channels to brokers. The only file of the router that
+knows it. Messages pass as bytes; what is in them is decided in `gateway`.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from holdfast.router.callers import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY, Caller, number_of
 from holdfast.router.failures import CallFailedError, Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
+from holdfast.serving.grpc_server import Answer, GrpcServer, Served, ServerLimits
+from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
-from holdfast.serving.ports import listen
-from holdfast.serving.refusals import RefusedError, forget_frames, internal_error
+from holdfast.serving.refusals import RefusedError, internal_error
 from holdfast.serving.request_limits import request_limit
 from holdfast.serving.statuses import DETAILS_KEY
-from holdfast.serving.waiting_room import waiting_room
 
 UNUSED_S = 60.0  # a channel that carried nothing for as long is closed
 
-_SERVER_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.so_reuseport", 0),  # a second server on the port must be refused, not share it
-    ("grpc.keepalive_time_ms", 20_000),  # notices workers that vanished while they wait
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # what newer versions of gRPC go by
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-]
 _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     # A long poll over a connection that died without a word must notice.
     ("grpc.keepalive_time_ms", 20_000),
@@ -219,84 +211,52 @@ Handle = Callable[[Method, bytes, Caller], Awaitable[bytes]]
 class RouterServer:
     """Serves the wire API, health checking and reflection on one port."""
 
-    def __init__(self, handle: Handle, metrics: Metrics, *, message_bytes_max: int, calls_max: int) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        metrics: Metrics,
+        limits: ServerLimits,
+        *,
+        readiness: Callable[[], tuple[bool, str]],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` refuses a call before its request is let in."""
         self._handle = handle
         self._metrics = metrics
-        self._message_bytes_max = message_bytes_max
-        limits = [
-            ("grpc.max_receive_message_length", message_bytes_max),
-            ("grpc.max_send_message_length", message_bytes_max),
-            *waiting_room(calls_max),
-        ]
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS + limits, maximum_concurrent_rpcs=calls_max)
-        self._names = self._register()
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflected = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(reflected, self._server)
+        self._check = check
+        self._server = GrpcServer(limits, readiness, self._refuse)
+        services: dict[str, dict[str, Served]] = {}
+        for method in ALL:
+            limit = request_limit(method.name, method.request, large_bytes_max=limits.message_bytes_max)
+            served = Served(method.name, limit, metrics.rpc(method.name), partial(self._begin, method))
+            services.setdefault(method.path.split("/")[1], {})[method.name] = served
+        for service, methods in services.items():
+            self._server.add(service, methods)
+
+    @property
+    def intake(self) -> Intake:
+        return self._server.intake
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
-        bound = listen(self._server, host, port)
-        await self.show_health(is_serving=False)
-        await self._server.start()
-        return bound
+        return await self._server.start(host, port)
 
-    async def show_health(self, *, is_serving: bool) -> None:
-        """To load balancers."""
-        status = health_pb2.HealthCheckResponse
-        for name in ("", *self._names):
-            await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
-
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """Tells health checks that no more work should be sent here."""
-        await self._health.enter_graceful_shutdown()
+        self._server.drain()
 
     async def stop(self, grace_seconds: float) -> None:
         await self._server.stop(grace_seconds)
 
-    def _register(self) -> list[str]:
-        services: dict[str, dict[str, Any]] = {}
-        for method in ALL:
-            handlers = services.setdefault(method.path.split("/")[1], {})
-            handlers[method.name] = grpc.unary_unary_rpc_method_handler(self._wrap(method))
-        for service, handlers in services.items():
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        return list(services)
+    def _begin(self, method: Method, context: Any) -> Answer:
+        self._check()
+        caller = _caller_of(context)
+        return lambda data: self._handle(method, data, caller)
 
-    def _wrap(self, method: Method) -> Callable[..., Awaitable[bytes]]:
-        observed = self._metrics.rpc(method.name)
-        limit = request_limit(method.name, method.request, large_bytes_max=self._message_bytes_max)
-
-        async def call(data: bytes, context: Any) -> bytes:
-            started = time.perf_counter()
-            code = "OK"
-            try:
-                limit.check(data)
-                return await self._handle(method, data, _caller_of(context))
-            except asyncio.CancelledError:
-                code = "CANCELLED"
-                raise
-            except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
-                code = self._refuse(method, error, context)
-                return b""  # the status is sent instead
-            finally:
-                observed.observe(code, time.perf_counter() - started)
-
-        return call
-
-    def _refuse(self, method: Method, error: Exception, context: Any) -> str:
-        """Sets the status that a failed call ends with; returns its code. It is not sent by `context.abort`, which
-        would keep the request in memory until the garbage collector looks."""
+    def _refuse(self, method: str, error: Exception) -> tuple[str, str, bytes | None]:
         failure = _as_failure(method, error)
-        forget_frames(error)
         self._metrics.refused(failure.reason or "NONE")
-        code, message, details = status_of_failure(failure)
-        context.set_code(grpc.StatusCode[code])
-        context.set_details(message)
-        if details is not None:
-            context.set_trailing_metadata(((DETAILS_KEY, details),))
-        return code
+        return status_of_failure(failure)
 
 
 def _caller_of(context: Any) -> Caller:
@@ -313,8 +273,8 @@ def _caller_of(context: Any) -> Caller:
     return Caller(shard, attempt, deadline_s, context.done, is_first)
 
 
-def _as_failure(method: Method, error: Exception) -> Failure:
+def _as_failure(method: str, error: Exception) -> Failure:
     if isinstance(error, CallFailedError | RefusedError):
         return error
-    _log.error("call_failed", method=method.name, error=type(error).__name__, exc_info=error)
+    _log.error("call_failed", method=method, error=type(error).__name__, exc_info=error)
     return internal_error()

@@ -1,0 +1,80 @@
+"""What a stranger can send to a real server: it costs little, and others are served."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from holdfast.client import AsyncClient, NewTask
+from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.integration.server import ServerProcess
+from tests.integration.wire import Refusal, Wire
+
+MIB = 1024 * 1024
+SILENT = 150
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path_factory.mktemp("hostile")).start()
+    yield process
+    process.close()
+
+
+def peak_mb(server: ServerProcess) -> int:
+    """The most memory that it ever had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+def bombs() -> list[tuple[str, str, bytes]]:
+    empty_headers = b"\x22\x00" * (2 * MIB - 8)
+    follow_ups = b"\x1a\x00" * (2 * MIB - 8)
+    return [
+        ("Enqueue", "BATCH_TOO_LARGE", b"\x0a\x00" * (2 * MIB)),
+        ("Enqueue", "TOO_LARGE", b"\x0a\xf0\xff\xff\x01" + empty_headers),
+        ("Ack", "TOO_LARGE", b"\x0a\xf0\xff\xff\x01" + follow_ups),
+        ("GetTask", "BATCH_TOO_LARGE", b"\x0a\x00" * (2 * MIB)),
+    ]
+
+
+async def test_small_requests_do_not_become_large(server: ServerProcess) -> None:
+    before_mb = peak_mb(server)
+    async with Wire(server.address) as wire:
+        for method, reason, body in bombs():
+            answers = await asyncio.gather(*(wire.call(method, body) for _ in range(4)))
+            for answer in answers:
+                assert isinstance(answer, Refusal)
+                assert (answer.code, answer.reason) == ("INVALID_ARGUMENT", reason)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        enqueue: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/holdfast.proto.v1.Tasks/Enqueue"
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await enqueue(b"\x0a\x00" * (4 * MIB), compression=grpc.Compression.Gzip, timeout=30)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    # Parsed, each of the first would have taken 500 MB.
+    assert peak_mb(server) - before_mb < 150
+
+
+async def test_a_flood_of_large_tasks_takes_a_bounded_amount_of_memory(server: ServerProcess) -> None:
+    before_mb = peak_mb(server)
+    body = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="flood", type="t", payload=bytes(MIB - 1000))])
+    data = body.SerializeToString()
+
+    async def caller() -> None:
+        async with Wire(server.address) as wire:
+            for _ in range(2):
+                answer = await wire.call("Enqueue", data)
+                assert isinstance(answer, bytes) or answer.reason == "OVERLOADED"
+
+    await asyncio.gather(*(caller() for _ in range(150)))
+    async with AsyncClient(server.address) as client:
+        await client.enqueue(NewTask("after", "t"))
+    # 150 of them at once, of which each was in memory four times, were more than 600 MB.
+    assert peak_mb(server) - before_mb < 450
