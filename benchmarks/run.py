@@ -26,6 +26,7 @@ from scenarios import (
     failover,
     idle,
     limits,
+    many_shards,
     move,
     overload,
     replicated,
@@ -90,6 +91,12 @@ SCENARIOS = {
     ),
     "failover": Scenario("until a write is acknowledged after the leader is gone", failover.AIMS, failover.measure, 1),
     "idle-shards": Scenario(f"three nodes, {idle.SHARDS} shards, nothing to do", idle.AIMS, idle.measure, 1),
+    "many-shards": Scenario(
+        "three nodes, many shards, all of them saturated: --seconds 180 for the figures that are asked for",
+        many_shards.AIMS,
+        many_shards.measure,
+        1,
+    ),
     "router-enqueue": Scenario(
         "100 × 1 KB per call, through the router and straight to the leader in turns",
         router.ENQUEUE_AIMS,
@@ -152,8 +159,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seconds",
         type=_positive,
         metavar="N",
-        help="length of single, overload, a turn of replicated-single, router-single and many-tenants, of idle-shards, "
-        "and before a move or a storm",
+        help="length of single, overload, a turn of replicated-single, router-single and many-tenants, of idle-shards "
+        "and many-shards, and before a move or a storm",
     )
     parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
     parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")
@@ -193,6 +200,7 @@ def _sizes(arguments: argparse.Namespace) -> Sizes:
             idle_seconds=seconds,
             move_seconds=seconds,
             steady_seconds=seconds,
+            saturated_seconds=seconds,
         )
     if arguments.samples:
         sizes = dataclasses.replace(sizes, pickup_tasks=arguments.samples)

@@ -53,6 +53,7 @@ class Sizes:
     tenant_turns: int
     storm_tasks: int  # due, or with a lease that ends, at the same moment
     steady_seconds: float  # of a probe, each time
+    saturated_seconds: float
 
 
 FULL = Sizes(
@@ -81,6 +82,7 @@ FULL = Sizes(
     tenant_turns=3,
     storm_tasks=1_000_000,
     steady_seconds=15.0,
+    saturated_seconds=30.0,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,
@@ -108,6 +110,7 @@ QUICK = Sizes(
     tenant_turns=1,
     storm_tasks=10_000,
     steady_seconds=3.0,
+    saturated_seconds=3.0,
 )
 
 
@@ -153,9 +156,9 @@ class Bench:
             yield cluster
 
     @asynccontextmanager
-    async def mapped_cluster(self) -> AsyncIterator[MappedCluster]:
-        """A fresh cluster with a map and a router, of one shard, on empty data directories."""
-        async with self.data_dir() as path, await MappedCluster.start(path) as cluster:
+    async def mapped_cluster(self, *, shards: int = 1) -> AsyncIterator[MappedCluster]:
+        """A fresh cluster with a map and a router, on empty data directories."""
+        async with self.data_dir() as path, await MappedCluster.start(path, shards=shards) as cluster:
             yield cluster
 
     async def run_fleet(

@@ -108,6 +108,12 @@ class Cluster:
             raise BrokenRunError("nobody leads")
         return max(leading)
 
+    async def terms(self) -> dict[int, int]:
+        """The term of each shard that somebody leads."""
+        reports = await self._reports()
+        replicas = {shard: _replicas(reports, shard).values() for shard in range(self._shards)}
+        return {shard: max((one.term for one in its if _leads(one)), default=0) for shard, its in replicas.items()}
+
     def by_role(self, leader: str) -> Mapping[str, ServerProcess]:
         """The nodes by what they are, the leader first."""
         followers = [name for name in self._names if name != leader]

@@ -117,6 +117,10 @@ class Fleet:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._loads)
+
     def stop(self) -> None:
         """Tells all to stop."""
         for load in self._loads.values():

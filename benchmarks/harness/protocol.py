@@ -8,6 +8,7 @@ End of input means that the parent is gone: the child exits. All times are CLOCK
 machine share.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 GO = "go"
@@ -26,6 +27,7 @@ PICK_UP = "pick_up"  # waits for single tasks and measures how old they are
 PROBE = "probe"  # enqueues single tasks by a schedule until told to stop, and tells when each was sent
 WORK_STEADILY = "work_steadily"  # reserves and acks batches by a schedule until told to stop
 FLOOD = "flood"  # enqueues single tasks from many callers until told to stop, whatever the server refuses
+SATURATE = "saturate"  # enqueues, reserves and acks batches in each of many queues until told to stop
 HOLD = "hold"  # reserves and does nothing more: all leases end at one moment
 
 
@@ -52,6 +54,7 @@ class LoadSpec:
     limit_keys_mixed: bool = False  # every tenant has tasks of every key
     run_at_ms: int = 0  # since the Unix epoch
     lease_ends_s: float = 0.0  # of one who holds
+    queues: Sequence[str] = ()  # of one who saturates
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,5 +67,6 @@ class LoadResult:
     cpu_s: float = 0.0  # of all its threads
     call_ms: list[float] = field(default_factory=list)  # one per call, or per task for single ones
     send_ms: list[float] = field(default_factory=list)  # the same from when it was really sent, for a schedule
-    refused: int = 0  # calls, for a flood
+    refused: int = 0  # calls, for a flood and for one who saturates
+    unknown: int = 0  # calls of which nobody knows the outcome, for one who saturates
     sent_s: list[float] = field(default_factory=list)  # when it was, for a probe

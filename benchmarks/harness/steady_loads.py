@@ -1,12 +1,13 @@
 """Loads that go on steadily while something else is measured, or that set it up."""
 
 import asyncio
+import dataclasses
 import time
 from itertools import count
 
 from harness.loads import LEASE_MS, WAIT_MS, Load, Role, all_done, together
-from harness.protocol import FLOOD, HOLD, PROBE, WORK_STEADILY
-from holdfast.client import Overloaded
+from harness.protocol import FLOOD, HOLD, PROBE, SATURATE, WORK_STEADILY
+from holdfast.client import OutcomeUnknown, Overloaded, Unavailable
 
 
 async def probe(load: Load) -> None:
@@ -63,6 +64,37 @@ async def flood(load: Load) -> None:
     await together(caller, load.spec.calls_in_flight)
 
 
+async def saturate(load: Load) -> None:
+    """In each queue `calls_in_flight` callers that enqueue a batch, claim as much and ack it, without a pause."""
+    stopping = asyncio.ensure_future(load.control.until_stop())
+    spec, result = load.spec, load.result
+
+    async def live(queue: str) -> None:
+        tasks = [dataclasses.replace(task, queue=queue) for task in load.new_tasks(spec.batch_tasks)]
+        all_done(await load.client.enqueue_many(tasks))
+        claims = await load.client.reserve([queue], max_tasks=len(tasks), lease_ms=LEASE_MS, worker=f"w-{queue}")
+        all_done(await load.client.ack_many(claims))
+        load.count(len(claims))
+
+    async def caller(queue: str) -> None:
+        while not stopping.done():
+            started_s = time.monotonic()
+            try:
+                await live(queue)
+            except OutcomeUnknown:
+                result.unknown += 1
+            except (Overloaded, Unavailable):
+                result.refused += 1
+                await asyncio.sleep(0.1)
+            else:
+                result.call_ms.append((time.monotonic() - started_s) * 1000)
+
+    async with asyncio.TaskGroup() as group:
+        for queue in spec.queues:
+            for _ in range(spec.calls_in_flight):
+                group.create_task(caller(queue))
+
+
 async def hold(load: Load) -> None:
     """Claims so many tasks, each batch under the name of another worker, with leases that all end at one moment."""
     spec = load.spec
@@ -91,5 +123,6 @@ ROLES: dict[str, Role] = {
     PROBE: probe,
     WORK_STEADILY: work_steadily,
     FLOOD: flood,
+    SATURATE: saturate,
     HOLD: hold,
 }

@@ -121,6 +121,17 @@ def test_replicated_latency_and_idle_scenarios_count_and_report_everything(tmp_p
 
 
 @long_only
+def test_the_scenario_of_many_shards_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "many-shards", "--seconds", "2")
+    figures = figures_of(scenarios["many-shards"])
+    for shards in (16, 64):
+        assert scenarios["many-shards"]["counts"][f"tasks of {shards} shards"] > 0
+        assert figures[f"{shards} shards, leader changes"]["target"] == "≤ 0"
+        assert figures[f"{shards} shards, outcomes unknown"]["reached"]["median"] == 0
+        assert figures[f"{shards} shards, round, p99"]["reached"]["median"] > 0
+
+
+@long_only
 def test_the_fail_over_scenario_counts_and_reports_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "failover", "--trials", "1")
     assert scenarios["failover"]["counts"]["fail-overs"] == 2

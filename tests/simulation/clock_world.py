@@ -8,7 +8,16 @@ import heapq
 import random
 from collections.abc import Sequence
 
-from holdfast.broker.clock import AGREEMENT_MS, STEP_MS, STEP_PATIENCE_MS, ShardClock, Witnesses, carried_on_ms
+from holdfast.broker.clock import (
+    AGREEMENT_MS,
+    FAST_PPM,
+    STEP_MS,
+    STEP_PATIENCE_MS,
+    Continued,
+    ShardClock,
+    Witnesses,
+    carried_on,
+)
 from holdfast.broker.clock_evidence import BUCKET_MS, ClockEvidence, ClockFitness, GroupEvidence
 
 START_MS = 1_700_000_000_000
@@ -25,6 +34,11 @@ AHEAD_MS_MAX = 150  # of the fastest honest clock: what monotonic clocks drift a
 # Of the slowest honest clock, once a majority has agreed for a while: a step is not worth it, and frames are late.
 BEHIND_MS_MAX = STEP_MS + AGREEMENT_MS + DELAY_MS_MAX
 SETTLED_MS = STEP_PATIENCE_MS + 2 * BUCKET_MS
+# How fast shard time may run by anybody's clock, and how much a duration may be short of that: whole milliseconds.
+PACE_MAX = 1 + (FAST_PPM + 2 * DRIFT_PPM_MAX) / 1e6
+SHORT_MS_MAX = 5
+# The same for what lasts beyond a leader that had just been started and knew of no time: it asks the clocks.
+FORGOTTEN_MS_MAX = 2 * SKEW_MS_MAX + AHEAD_MS_MAX
 
 
 class Machine:
@@ -64,23 +78,28 @@ class Member:
         self.fitness = ClockFitness(self.machine)
         self.fit = True
         self.heard_leader_ms = 0
+        self.heard_term = 0
         self.heard_at_ms = 0.0
 
-    def hear_leader(self, leader_ms: int) -> None:
-        if leader_ms > self.heard_leader_ms:
-            self.heard_leader_ms = leader_ms
+    def hear_leader(self, term: int, leader_ms: int) -> None:
+        """What the newest leader said counts: by that everything was counted since."""
+        if leader_ms and (term, leader_ms) > (self.heard_term, self.heard_leader_ms):
+            self.heard_leader_ms, self.heard_term = leader_ms, term
             self.heard_at_ms = self.machine.monotonic_ms()
 
-    def continued_ms(self) -> int:
-        return carried_on_ms(self.heard_leader_ms, self.machine.monotonic_ms() - self.heard_at_ms)
+    def note_own_time(self, term: int, shard_ms: int) -> None:
+        """It leads: it may lead again, and nobody in between."""
+        self.hear_leader(term, shard_ms)
+
+    def continued(self) -> Continued:
+        return carried_on(self.heard_leader_ms, self.machine.monotonic_ms() - self.heard_at_ms)
 
     def witnesses(self) -> Witnesses | None:
         return self.group
 
     def start_clock(self) -> ShardClock:
         """As a node does that won an election: what it has in its log it applies before it serves."""
-        continued_ms = self.continued_ms()
-        clock = ShardClock(self.machine, self.applied_ms, continued_ms=continued_ms, witnesses=self.witnesses())
+        clock = ShardClock(self.machine, self.applied_ms, continued=self.continued(), witnesses=self.witnesses())
         clock.not_before(self.log_ms)
         return clock
 
@@ -94,7 +113,7 @@ class ClockWorld:
         self.delays_ms = {(a, b): self.draw.uniform(0.2, 80) for a in names for b in names}
         self.cut: set[str] = set()
         self.now_ms = 0.0
-        self.frames: list[tuple[float, int, str, str, float, int]] = []  # a heap by time of arrival
+        self.frames: list[tuple[float, int, str, str, float, int, int]] = []  # a heap by time of arrival
         self.frames_sent = 0
         self.leader: Member | None = None
         self.clock: ShardClock | None = None
@@ -108,6 +127,10 @@ class ClockWorld:
         self.leaders: list[str] = []
         self.steps = 0
         self.checked_behind = 0
+        self.changes_checked = 0  # of leaders, without a step
+        self._least_ms: float | None = None  # shard time minus true time at that pace, at the least so far
+        self._checked_leaders = 0
+        self._short_ms_max = SHORT_MS_MAX
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -186,19 +209,20 @@ class ClockWorld:
         arrival_ms = self.now_ms + delay_ms
         wall_ms = self.members[sender].machine.wall_ms()
         self.frames_sent += 1
-        heapq.heappush(self.frames, (arrival_ms, self.frames_sent, sender, receiver, wall_ms, leader_ms))
+        term = len(self.leaders)
+        heapq.heappush(self.frames, (arrival_ms, self.frames_sent, sender, receiver, wall_ms, term, leader_ms))
 
     def _deliver(self) -> None:
         """To a node that is suspended a frame comes when it wakes up."""
         waiting = []
         while self.frames and self.frames[0][0] <= self.now_ms:
             frame = heapq.heappop(self.frames)
-            _, _, sender, receiver, wall_ms, leader_ms = frame
+            _, _, sender, receiver, wall_ms, term, leader_ms = frame
             if not self._up(receiver):
                 waiting.append((self.members[receiver].up_at_ms, *frame[1:]))
                 continue
             self.members[receiver].evidence.note(sender, wall_ms)
-            self.members[receiver].hear_leader(leader_ms)
+            self.members[receiver].hear_leader(term, leader_ms)
         for frame in waiting:
             heapq.heappush(self.frames, frame)
 
@@ -240,26 +264,37 @@ class ClockWorld:
         self.shard_ms = self.clock.now_ms()
         assert self.shard_ms >= leader.heard_leader_ms, "shard time went back behind what the new leader had heard"
         self.leaders.append(leader.name)
-        self.steps += self.clock.started_by_step
+        self._short_ms_max = SHORT_MS_MAX if leader.heard_leader_ms else FORGOTTEN_MS_MAX
+        leader.note_own_time(len(self.leaders), self.shard_ms)
+        if self.clock.started_by_step:
+            self._stepped()
         self.agreed_since_ms = None
         self._commit(self.shard_ms)
 
     def _work(self) -> None:
         assert self.clock is not None
+        assert self.leader is not None
         before_ms, self.shard_ms = self.shard_ms, self.clock.now_ms()
+        self.leader.note_own_time(len(self.leaders), self.shard_ms)
         slept_ms = self.now_ms - self._ticked_ms
-        assert 0.899 * slept_ms - 1 <= self.shard_ms - before_ms <= 1.101 * slept_ms + 1, "shard time left its pace"
+        assert 0.899 * slept_ms - 1 <= self.shard_ms - before_ms <= PACE_MAX * slept_ms + 1, "shard time left its pace"
         wanted_ms = self.clock.step_wanted_ms()
         if wanted_ms is not None:
-            self.steps += 1
+            self._stepped()
             self._commit(wanted_ms)
             self.clock.stepped(wanted_ms)
             self.shard_ms = self.clock.now_ms()
         elif self.draw.random() < 0.2:
             self._commit(self.shard_ms)
 
+    def _stepped(self) -> None:
+        """Durations may be short by as much as the time was moved."""
+        self.steps += 1
+        self._least_ms = None
+
     def _commit(self, entry_ms: int) -> None:
-        """The entry is on all nodes that the leader reaches; they apply it sooner or later."""
+        """The entry is on all nodes that the leader reaches, and with it what time it was; they apply it sooner or
+        later."""
         assert self.leader is not None
         assert entry_ms >= self.committed_ms, "an entry is older than the one before it"
         self.committed_ms = entry_ms
@@ -267,6 +302,8 @@ class ClockWorld:
             member = self.members[name]
             member.applied_ms = member.log_ms if self.draw.random() < 0.5 else entry_ms
             member.log_ms = entry_ms
+            if member is not self.leader:
+                member.hear_leader(len(self.leaders), self.shard_ms)
 
     # --- what must hold -------------------------------------------------------------------------------------------
 
@@ -274,6 +311,7 @@ class ClockWorld:
         if self.leader is None or self.reached_ms != self.now_ms:
             return
         self._ticked_ms = self.now_ms
+        self._check_durations()
         honest = [member.machine.wall_ms() for name, member in self.members.items() if name not in self.liars]
         assert self.shard_ms <= max(honest) + AHEAD_MS_MAX, f"early by {self.shard_ms - max(honest)} ms"
         found = self.leader.group.median_range()
@@ -284,3 +322,16 @@ class ClockWorld:
         elif self.now_ms - self.agreed_since_ms >= SETTLED_MS:
             self.checked_behind += 1
             assert self.shard_ms >= min(honest) - BEHIND_MS_MAX, f"late by {min(honest) - self.shard_ms} ms"
+
+    def _check_durations(self) -> None:
+        """Whatever began at some moment, under some leader, and takes a time of the shard, takes as long for others.
+        Nothing is early by a producer's clock, no lease short by a worker's."""
+        off_ms = self.shard_ms - self.now_ms * PACE_MAX
+        if self._least_ms is not None:
+            short_ms = off_ms - self._least_ms
+            assert short_ms <= self._short_ms_max, f"a duration is short by {short_ms} ms"
+            self.changes_checked += len(self.leaders) > self._checked_leaders
+        if self._least_ms is None or off_ms < self._least_ms or self._short_ms_max > SHORT_MS_MAX:
+            self._least_ms = off_ms
+        self._short_ms_max = SHORT_MS_MAX
+        self._checked_leaders = len(self.leaders)

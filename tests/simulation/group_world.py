@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from holdfast.broker.checkpoints import Checkpointer
-from holdfast.broker.clock import ShardClock, carried_on_ms
+from holdfast.broker.clock import ShardClock, carried_on
 from holdfast.broker.disk_guard import DiskGuard
 from holdfast.broker.log.errors import DiskFullError
 from holdfast.broker.log.node_log import NodeLog
@@ -324,8 +324,8 @@ class Node:
 
         def make_clock(last_applied_ms: int) -> ShardClock:
             heard_ms_ago = (loop_time() - replica.raft.leader_time_heard_s) * 1000
-            continued_ms = carried_on_ms(replica.raft.leader_time_ms, heard_ms_ago)
-            return ShardClock(self._time, last_applied_ms, continued_ms=continued_ms)
+            continued = carried_on(replica.raft.leader_time_ms, heard_ms_ago)
+            return ShardClock(self._time, last_applied_ms, continued=continued)
 
         def on_leading(leads: bool) -> None:
             if leads:

@@ -31,6 +31,7 @@ def test_time_never_goes_back_and_stays_with_the_honest_clocks(nodes: int) -> No
     assert sum(world.checked_behind for world in worlds) > ticks / 4, "agreement is too rare to prove anything"
     assert sum(len(world.leaders) for world in worlds) > 4 * len(worlds), "too few leaders"
     assert any(world.steps for world in worlds), "no step was ever needed"
+    assert sum(world.changes_checked for world in worlds) > 3 * len(worlds), "few durations have seen two leaders"
     assert any(set(world.leaders) & world.liars for world in worlds), "a wrong clock never led"
 
 
@@ -77,4 +78,40 @@ def test_histories_find_out_what_is_missing(ablation: type[Member]) -> None:
                 history(seed, nodes, ablation)
 
     with pytest.raises(AssertionError):
+        histories()
+
+
+class HurriedClock(ShardClock):
+    def now_ms(self) -> int:
+        before_ms = self._monotonic_ms
+        super().now_ms()
+        behind_ms = self._believed.offset_ms + self._monotonic_ms - self._now_ms
+        self._now_ms += min(max(behind_ms, 0.0), (self._monotonic_ms - before_ms) / 10)
+        return int(self._now_ms)
+
+
+class Hurries(Member):
+    """Makes up for what it is behind by running faster than clocks drift."""
+
+    def start_clock(self) -> ShardClock:
+        clock = HurriedClock(self.machine, self.applied_ms, continued=self.continued(), witnesses=self.witnesses())
+        clock.not_before(self.log_ms)
+        return clock
+
+
+class ForgetsThatItLed(Member):
+    """Goes on with what a leader before it has told."""
+
+    def note_own_time(self, term: int, shard_ms: int) -> None:
+        """Only others are heard."""
+
+
+@pytest.mark.parametrize("ablation", [Hurries, ForgetsThatItLed])
+def test_histories_find_durations_that_are_short(ablation: type[Member]) -> None:
+    def histories() -> None:
+        for seed in range(SEEDS_TO_CATCH):
+            for nodes in SEEDS:
+                history(seed, nodes, ablation)
+
+    with pytest.raises(AssertionError, match="duration is short|left its pace"):
         histories()

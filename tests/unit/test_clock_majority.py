@@ -6,7 +6,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.broker.clock import AGREEMENT_MS, STEP_MS, STEP_PATIENCE_MS, BelievedWall, MedianRange, ShardClock
+from holdfast.broker.clock import (
+    AGREEMENT_MS,
+    FAST_PPM,
+    NEVER_HEARD,
+    STEP_MS,
+    STEP_PATIENCE_MS,
+    BelievedWall,
+    Continued,
+    MedianRange,
+    ShardClock,
+)
 from holdfast.broker.clock_evidence import BUCKET_MS, ClockEvidence, GroupEvidence
 from tests.unit.clock_fakes import DAY_MS, MINUTE_MS, START_MS, YEAR_MS, FakeTime
 
@@ -26,9 +36,9 @@ class Group:
         self.evidence = ClockEvidence(self.source)
         self.witnesses = GroupEvidence(self.evidence, lambda: self.names, "me")
 
-    def clock(self, last_applied_ms: int = 0, continued_ms: int = 0) -> ShardClock:
+    def clock(self, last_applied_ms: int = 0, continued: Continued = NEVER_HEARD) -> ShardClock:
         self.hear()
-        return ShardClock(self.source, last_applied_ms, continued_ms=continued_ms, witnesses=self.witnesses)
+        return ShardClock(self.source, last_applied_ms, continued=continued, witnesses=self.witnesses)
 
     def hear(self) -> None:
         for name in self.heard:
@@ -45,7 +55,7 @@ class Group:
         for _ in range(for_ms // every_ms):
             self.pass_ms(every_ms)
             now_ms = clock.now_ms()
-            assert 0.9 * every_ms - 1.01 <= now_ms - before_ms <= 1.1 * every_ms + 1.01
+            assert 0.9 * every_ms - 1.01 <= now_ms - before_ms <= (1 + FAST_PPM / 1e6) * every_ms + 1.01
             before_ms = now_ms
 
 
@@ -71,18 +81,46 @@ def test_a_majority_that_is_far_ahead_is_a_step() -> None:
 @pytest.mark.parametrize(("behind_ms", "stepped"), [(STEP_MS, False), (STEP_MS + 1, True)])
 def test_a_majority_that_is_a_little_ahead_is_approached_slowly(behind_ms: int, stepped: bool) -> None:
     group = Group(2)
-    clock = group.clock(START_MS - behind_ms)
+    known_ms = START_MS - behind_ms
+    clock = group.clock(known_ms, continued=Continued(known_ms, known_ms))
     assert clock.started_by_step is stepped
     assert clock.now_ms() == START_MS - (0 if stepped else behind_ms)
     group.run(clock, MINUTE_MS)
-    assert clock.now_ms() == group.true_ms
+    made_up_ms = MINUTE_MS * FAST_PPM // 1_000_000
+    assert clock.now_ms() == group.true_ms - (0 if stepped else behind_ms - made_up_ms)
+
+
+def test_who_has_heard_of_no_time_begins_with_that_of_the_majority() -> None:
+    """Its last entry is older than the shard's time was: beginning with it, time would be late for half an hour."""
+    clock = Group(2).clock(START_MS - STEP_MS)
+    assert not clock.started_by_step
+    assert clock.now_ms() == START_MS
 
 
 def test_the_former_leader_is_carried_on() -> None:
     group = Group(2)
-    clock = group.clock(START_MS - HOUR_MS, continued_ms=START_MS - 300)
+    clock = group.clock(START_MS - HOUR_MS, continued=Continued(START_MS - 400, START_MS - 300))
     assert not clock.started_by_step, "an idle shard has old entries, but its time was known all along"
     assert clock.now_ms() == START_MS - 300
+
+
+@pytest.mark.parametrize(
+    ("least_ms", "most_ms", "begins_ms"),
+    [
+        (-400, -300, -300),  # behind the wall clock, so it was not slowed down
+        (-100, 50, 0),  # it was slowed down, if at all, to meet the wall clock
+        (100, 200, 100),  # still ahead: it was slowed down all the time, perhaps
+    ],
+)
+def test_a_former_leader_is_carried_on_so_that_nothing_is_early(least_ms: int, most_ms: int, begins_ms: int) -> None:
+    clock = Group(2).clock(START_MS - HOUR_MS, continued=Continued(START_MS + least_ms, START_MS + most_ms))
+    assert clock.now_ms() == START_MS + begins_ms
+
+
+def test_without_a_majority_a_former_leader_is_carried_on_at_its_slowest() -> None:
+    group = Group(2)
+    group.heard = set()
+    assert group.clock(0, continued=Continued(START_MS - 400, START_MS - 300)).now_ms() == START_MS - 400
 
 
 def test_shard_time_that_is_ahead_of_the_majority_waits_for_it() -> None:
@@ -172,7 +210,7 @@ def test_a_group_that_shrinks_to_one_goes_on_from_what_was_believed() -> None:
     clock = group.clock()
     group.names = ["me"]
     group.run(clock, 1000)
-    group.source.wall += 200  # drift, or a little of a difference to the others
+    group.source.wall += 20  # drift, or a little of a difference to the others
     group.run(clock, MINUTE_MS)
     assert clock.now_ms() == group.source.wall
     group.source.wall += DAY_MS
@@ -185,8 +223,10 @@ def test_a_majority_that_drifts_is_followed_slowly() -> None:
     clock = group.clock()
     group.off_ms.update(p0=900, p1=900)
     group.run(clock, MINUTE_MS)
-    assert clock.now_ms() == group.true_ms + 900
+    assert clock.now_ms() == group.true_ms + MINUTE_MS * FAST_PPM // 1_000_000
     assert clock.step_wanted_ms() is None
+    group.run(clock, HOUR_MS, every_ms=1000)
+    assert clock.now_ms() == group.true_ms + 900
     group.off_ms.update(p0=-900, p1=-900)
     group.run(clock, MINUTE_MS)
     assert clock.now_ms() == group.true_ms - 900

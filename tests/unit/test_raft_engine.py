@@ -416,6 +416,21 @@ def test_a_follower_hears_the_leaders_time() -> None:
     assert (b.leader_time_ms, b.leader_time_heard_s) == (6_000, stage.now_s)
 
 
+def test_what_the_newest_leader_tells_counts_also_if_it_is_less() -> None:
+    """All that has happened since was counted by it: to go on with a later time would make leases end early."""
+    stage = Stage()
+    a, b, c = stage.serve("a"), stage["b"], stage["c"]
+    a.shard_time_ms = lambda: 9_000
+    a.begin_read()
+    stage.deliver()
+    assert (a.leader_time_ms, b.leader_time_ms, c.leader_time_ms) == (9_000, 9_000, 9_000), "its own, too"
+    stage.serve("b", "bc")
+    b.shard_time_ms = lambda: 8_000
+    b.begin_read()
+    stage.deliver("bc")
+    assert (b.leader_time_ms, c.leader_time_ms) == (8_000, 8_000)
+
+
 def test_a_replica_whose_clock_is_off_neither_campaigns_nor_leads() -> None:
     stage = Stage()
     a, b = stage.elect("a"), stage["b"]

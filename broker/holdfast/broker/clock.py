@@ -4,7 +4,10 @@ import time
 from typing import NamedTuple, Protocol
 
 STEP_MS = 1000  # a clock that is off by more than this has jumped: such a distance is not made up for silently
-SLEW_PERCENT = 10  # how much faster or slower than real time shard time may run
+# How much slower than real time shard time may run while it is ahead: what is late keeps every promise.
+SLOW_PERCENT = 10
+# How much faster while it is behind. No more than clocks drift: every lease, delay and rate is shorter by as much.
+FAST_PPM = 500
 STEP_PATIENCE_MS = 5000  # how long a majority must be that far ahead before a leader moves shard time to it
 AGREEMENT_MS = 500  # the median counts as known if it is known to within this
 LOOK_MS = 50  # how often the clocks of the group are looked at; in between they move with the monotonic clock
@@ -63,13 +66,31 @@ class Witnesses(Protocol):
 
 def slewed_ms(elapsed_ms: float, gap_ms: float) -> float:
     """How far shard time moves in `elapsed_ms`, if moving along with real time would leave it `gap_ms` behind."""
-    slew_ms = elapsed_ms * SLEW_PERCENT / 100
-    return elapsed_ms + min(max(gap_ms, -slew_ms), slew_ms)
+    return elapsed_ms + min(max(gap_ms, -elapsed_ms * SLOW_PERCENT / 100), elapsed_ms * FAST_PPM / 1_000_000)
 
 
-def carried_on_ms(heard_ms: int, elapsed_ms: float) -> int:
-    """The least that a leader's clock can show now that showed `heard_ms` some time ago; 0 stays "never heard"."""
-    return heard_ms + int(elapsed_ms * (100 - SLEW_PERCENT) / 100) if heard_ms else 0
+class Continued(NamedTuple):
+    """What a leader's clock can show now that was heard some time ago."""
+
+    least_ms: int
+    most_ms: int  # without being early: it may have been drawn forwards, but nobody has to go on with that
+
+    def at(self, believed_ms: float | None) -> float:
+        """Where to go on, so that nothing that was counted by that clock comes early. A leader slows its clock down
+        only while that is ahead of the wall clock that it believes: what is not ahead went on with real time."""
+        if believed_ms is None:
+            return self.least_ms
+        return min(max(self.least_ms, believed_ms), self.most_ms)
+
+
+NEVER_HEARD = Continued(0, 0)
+
+
+def carried_on(heard_ms: int, elapsed_ms: float) -> Continued:
+    """A leader's clock showed `heard_ms` some time ago; 0 if it was never heard."""
+    if not heard_ms:
+        return NEVER_HEARD
+    return Continued(heard_ms + int(elapsed_ms * (100 - SLOW_PERCENT) / 100), heard_ms + int(elapsed_ms))
 
 
 class BelievedWall:
@@ -106,9 +127,10 @@ class BelievedWall:
 class ShardClock:
     """Shard time on the leader; each leadership has one of its own.
 
-    It starts at the newest time that is known of the shard: the last applied time, or `continued_ms`, what the former
+    It starts at the newest time that is known of the shard: the last applied time, or `continued`, what the former
     leader said last, carried on to this moment. From then on it counts monotonic time and is drawn towards the believed
-    wall clock by at most SLEW_PERCENT. It moves faster only by a step, which is an entry of the log. At a start that is
+    wall clock: back by at most SLOW_PERCENT, but forwards by no more than FAST_PPM, because leases and delays must not
+    be short by a worker's own clock. It moves faster only by a step, which is an entry of the log. At a start that is
     the first entry of the term: `started_by_step` says so. Later it takes a majority that is ahead for a while:
     `step_wanted_ms` says where to, and the leader calls `stepped` once its entry is applied.
 
@@ -122,7 +144,7 @@ class ShardClock:
         source: TimeSource,
         last_applied_ms: int,
         *,
-        continued_ms: int = 0,
+        continued: Continued = NEVER_HEARD,
         witnesses: Witnesses | None = None,
     ) -> None:
         self._source = source
@@ -132,13 +154,16 @@ class ShardClock:
         self._alone = True
         self._looked_ms = self._monotonic_ms - LOOK_MS
         self._look()
-        known_ms = float(max(last_applied_ms, continued_ms))
+        told_ms = self._told_ms()
+        known_ms = float(max(last_applied_ms, continued.at(told_ms)))
         own_offset_ms = source.wall_ms() - self._monotonic_ms
         self._believed = self._first_belief(known_ms, own_offset_ms)
         believed_ms = self._believed.offset_ms + self._monotonic_ms
         self.started_by_step = 0 < known_ms < believed_ms - STEP_MS
-        # In a group the work went on a moment ago under another leader: a little is made up for slowly.
-        at_once = self._alone or known_ms == 0 or self.started_by_step
+        # In a group the work went on a moment ago under another leader: a little is made up for slowly. But who heard
+        # of none does not know what time it was: its last entry is older than that.
+        is_old = told_ms is not None and not continued.least_ms
+        at_once = self._alone or known_ms == 0 or self.started_by_step or is_old
         self._now_ms = max(known_ms, believed_ms) if at_once else known_ms
         self._ahead_since_ms: float | None = None  # since when a majority has been ahead by more than a step
         self.wall_offset_ms = own_offset_ms - self._believed.offset_ms  # this node's clock minus the believed one
@@ -197,6 +222,11 @@ class ShardClock:
             return BelievedWall(own_offset_ms)
         # Nobody can tell the time: it goes on from where it was known last.
         return BelievedWall(known_ms - self._monotonic_ms, founded=False)
+
+    def _told_ms(self) -> float | None:
+        """What a majority says, if it agrees."""
+        majority = self._majority
+        return majority.low_ms + self._monotonic_ms if majority is not None and majority.agreed else None
 
     def _look(self) -> None:
         if self._witnesses is not None and self._monotonic_ms - self._looked_ms >= LOOK_MS:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from holdfast.broker import failpoints
-from holdfast.broker.clock import ShardClock, TimeSource, carried_on_ms
+from holdfast.broker.clock import ShardClock, TimeSource, carried_on
 from holdfast.broker.clock_evidence import ClockEvidence, ClockFitness, GroupEvidence
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.courier import Deliver
@@ -426,7 +426,7 @@ class Host:
             return ShardClock(
                 self._source,
                 last_applied_ms,
-                continued_ms=carried_on_ms(raft.leader_time_ms, heard_ms_ago),
+                continued=carried_on(raft.leader_time_ms, heard_ms_ago),
                 witnesses=self._group_evidence(replica),
             )
 

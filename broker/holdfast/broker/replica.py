@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.broker.checkpoints import Flushable
-from holdfast.broker.clock import carried_on_ms
+from holdfast.broker.clock import carried_on
 from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.raft.codec import decode, encode, peek
 from holdfast.broker.raft.engine import ShardRaft
@@ -20,6 +20,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.serving.refusals import RefusedError, shard_not_found
 
+TIME_SECONDS = 0.05  # between looks at shard time for the others: until the next one it is told as too slow by 10 %
 LOOK_SECONDS = 0.5  # between looks at what changes slowly: clocks, members, who needs a snapshot
 
 
@@ -103,7 +104,8 @@ class Replica:
         is_look_due = now_s >= self._look_due_s
         if not self.shard.serves:
             self._time_ms = 0
-        elif is_look_due or not self._time_ms:  # from the first moment on: whoever leads next begins with what it heard
+        elif not self._time_ms or now_s >= self._time_looked_s + TIME_SECONDS:
+            # From the first moment on: whoever leads next begins with what it heard.
             self._time_ms, self._time_looked_s = self.shard.time_ms(), now_s
         if is_look_due:
             self._look_due_s = now_s + LOOK_SECONDS
@@ -131,7 +133,7 @@ class Replica:
     def _told_time_ms(self) -> int:
         """Shard time for heartbeats: what time it is at least. The next leader begins as late as this is, and one that
         finds itself far behind moves time at once: were it late, leases would end early after a few leaders."""
-        return carried_on_ms(self._time_ms, (self._now_s - self._time_looked_s) * 1000)
+        return carried_on(self._time_ms, (self._now_s - self._time_looked_s) * 1000).least_ms
 
     def take_outgoing(self) -> list[tuple[str, bytes]]:
         outbox, self.raft.outbox = self.raft.outbox, []

@@ -23,6 +23,11 @@ class AliveRaft(GroupRaft):
         super().__init__(replica, journal, timing, draw, now_s)
         self.outbox: list[tuple[str, Message]] = []
         self.shard_time_ms: Callable[[], int] = lambda: 0  # for the driver to set: what a leader tells the others
+        # The time that the newest leader has told, which may be this one. It may be less than what the one before it
+        # told: but all that has happened since was counted by it, and the next leader has to go on with that.
+        self.leader_time_ms = 0
+        self.leader_time_heard_s = now_s
+        self._leader_time_term = 0
         self._durable_term = self.term
         # As if it had just heard one: before a restart it may have, and that leader still counts on it.
         self._heard_leader_s = now_s
@@ -62,6 +67,12 @@ class AliveRaft(GroupRaft):
         """All that was heard in rounds is answered, and the term is durable."""
         self._durable_term = self.term
         self._answered_round = max(self._answered_round, self._taken_round)
+
+    def _note_time(self, now_ms: int) -> None:
+        """What the leader of this term tells; 0 if it does not know."""
+        if now_ms and (self.term, now_ms) > (self._leader_time_term, self.leader_time_ms):
+            self.leader_time_ms, self.leader_time_heard_s = now_ms, self._now_s
+            self._leader_time_term = self.term
 
     # --- followers --------------------------------------------------------------------------------------------
 
@@ -108,5 +119,6 @@ class AliveRaft(GroupRaft):
         number = self._round = self._round + 1
         self._peers[peer].note_sent(number, self._now_s, previous_index + len(entries), size_bytes)
         now_ms, commit_index = self.shard_time_ms(), self.commit_index
+        self._note_time(now_ms)
         message = Append(self.term, previous_index, previous_term, entries, commit_index, number, now_ms)
         self.outbox.append((peer, message))

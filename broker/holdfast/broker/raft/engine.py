@@ -67,8 +67,6 @@ class ShardRaft(AliveRaft):
         super().__init__(replica, journal, timing, draw, now_s)
         self.held: list[tuple[str, Message]] = []
         self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
-        self.leader_time_ms = 0  # the newest that a leader has told
-        self.leader_time_heard_s = now_s
         self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not
         self._append_bytes_max = append_bytes_max
         self._votes: set[str] = set()
@@ -487,8 +485,7 @@ class ShardRaft(AliveRaft):
         self._taken_round = max(self._taken_round, message.round)
         self._heard_round = max(self._heard_round, message.round)
         self.leader_commit_index = message.commit_index
-        if message.now_ms > self.leader_time_ms:
-            self.leader_time_ms, self.leader_time_heard_s = message.now_ms, self._now_s
+        self._note_time(message.now_ms)
         previous_index = message.previous_index
         # What is before the base is committed, so the leader has the same.
         if previous_index >= self.base_index and self.term_at(previous_index) != message.previous_term:
