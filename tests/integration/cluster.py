@@ -30,6 +30,8 @@ _POWER_DISK_BYTES = 128 * MIB
 _ASK_S = 5.0
 LAG_MAX = 50  # entries: as many are on their way under load
 
+CLUSTER_SECRET = "what all nodes of these tests know"
+
 # Early flushes and small files, so that the log is cut within seconds: faults hit that too, and a replica that lost its
 # disk is rebuilt from a snapshot. Nothing is forgotten during a run.
 SETTINGS: dict[str, object] = {
@@ -42,6 +44,7 @@ SETTINGS: dict[str, object] = {
     "state_flush_age_seconds": 0.5,
     "finished_retention_ms": 24 * 3600 * 1000,
     "shutdown_grace_seconds": 2,
+    "cluster_secret": CLUSTER_SECRET,
 }
 
 

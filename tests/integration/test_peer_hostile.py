@@ -13,6 +13,7 @@ from pathlib import Path
 
 from holdfast.broker.peer_wire import PEER_LIMITS, host_and_port
 from holdfast.broker.peers import Peers, name_of, node_list_digest, pack, unpack
+from holdfast.broker.peers.handshake import ClusterSecret
 from holdfast.broker.raft.codec import FrameError, decode, encode
 from holdfast.broker.raft.engine import TERM_LIKELY_MAX
 from holdfast.broker.raft.messages import (
@@ -31,7 +32,7 @@ from holdfast.broker.raft.messages import (
 from holdfast.broker.snapshots import codec as snapshot_codec
 from holdfast.broker.snapshots.messages import SnapshotChunk, SnapshotWants
 from holdfast.client import Client, NewTask
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import CLUSTER_SECRET, Cluster
 from tests.integration.cluster_tools import assert_equal_states
 from tests.integration.peer_nodes import until
 
@@ -61,6 +62,7 @@ class BrokenMember:
             on_frame=self._hear,
             on_change=lambda: None,
             limits=replace(PEER_LIMITS, redial_seconds_max=0.05),
+            secret=ClusterSecret(CLUSTER_SECRET.encode()),
         )
 
     def _hear(self, identity: str, body: bytes) -> None:

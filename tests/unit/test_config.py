@@ -114,6 +114,35 @@ def test_contradictions_name_both_fields(overrides: dict[str, object], expected:
     assert problems(overrides) == (expected,)
 
 
+MEMBER = {"node_name": "n1", "etcd_endpoints": "e:1", "advertise_address": "h:1", "advertise_peer_address": "h:2"}
+SECRET = "0123456789abcdef0123456789abcdef"
+TLS = dict.fromkeys(("peer_certificate", "peer_key", "peer_authority"), "file.pem")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "broker-1.internal"])
+def test_where_strangers_can_reach_it_a_node_has_others_prove_who_they_are(host: str) -> None:
+    (problem,) = problems({**MEMBER, "host": host})
+    assert problem.startswith("cluster_secret_file = ")
+    for proof in ({"cluster_secret": SECRET}, {"cluster_secret_file": "secret"}, TLS):
+        assert load_config(None, {**MEMBER, "host": host, **proof}, {}).proves_peers
+    assert not load_config(None, {"host": host}, {}).proves_peers, "a node alone has no peers"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_on_one_machine_a_node_may_do_without(host: str) -> None:
+    assert not load_config(None, {**MEMBER, "host": host}, {}).proves_peers
+
+
+def test_a_secret_is_never_shown() -> None:
+    config = load_config(None, {}, {"HOLDFAST_CLUSTER_SECRET": SECRET})
+    assert config.cluster_secret == SECRET
+    assert SECRET not in str(config.describe())
+    (problem,) = problems({"cluster_secret": SECRET, "cluster_secret_file": "secret"})
+    assert SECRET not in problem
+    (problem,) = problems({"cluster_secret": "a short one"})
+    assert "a short one" not in problem
+
+
 def test_two_free_ports_are_no_contradiction() -> None:
     assert load_config(None, {"port": 0, "ops_port": 0}, {}).ops_port == 0
 

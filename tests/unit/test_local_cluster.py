@@ -233,9 +233,10 @@ def test_what_each_server_is_told(tmp_path: Path) -> None:
     assert of_node == {
         "host": "127.0.0.1", "port": 4, "peer_port": 12, "ops_port": 13, "cluster_name": "local",
         "etcd_endpoints": "127.0.0.1:21", "log_format": "json", "node_name": "n4", "zone": "z1",
-        "data_dir": str(tmp_path / "n4"),
+        "data_dir": str(tmp_path / "n4"), "cluster_secret_file": str(tmp_path / "cluster.secret"),
     }  # fmt: skip
-    assert "data_dir" not in local_servers.settings_of(tmp_path, state, "router")
+    of_router = local_servers.settings_of(tmp_path, state, "router")
+    assert not {"data_dir", "cluster_secret_file"} & of_router.keys()
     assert 'node_name = "n4"\n' in local_servers.toml_text(of_node)
     assert "port = 4\n" in local_servers.toml_text(of_node)
     of_etcd = local_servers.arguments_of(tmp_path, state, "etcd", "/bin/etcd")
@@ -245,6 +246,16 @@ def test_what_each_server_is_told(tmp_path: Path) -> None:
     assert router[-3:] == ["router", "--config", str(tmp_path / "router.toml")]
     environment = local_servers.environment_of({"PATH": "x", "HOLDFAST_PORT": "1", "ETCD_NAME": "e"})
     assert environment == {"PATH": "x"}
+
+
+def test_a_cluster_has_one_secret_that_only_its_user_can_read(tmp_path: Path) -> None:
+    local_servers.make_directories(tmp_path)
+    path = local_servers.secret_path(tmp_path)
+    secret = path.read_text()
+    assert len(bytes.fromhex(secret.strip())) == 32
+    assert path.stat().st_mode & 0o777 == 0o600
+    local_servers.make_directories(tmp_path)
+    assert path.read_text() == secret
 
 
 # ------------------------------------------------------------------------------------------------------ up and down

@@ -54,10 +54,11 @@ def test_a_server_that_cannot_start(tmp_path: Path) -> None:
 
 
 def test_data_that_were_set_aside(tmp_path: Path) -> None:
-    (tmp_path / "n1.toml").write_text(NODES)
     (tmp_path / "n1-data").mkdir()
     (tmp_path / "n1-data" / "something").write_text("old")
     nowhere = ("--host", "192.0.2.1")  # an address that no machine has: it cannot listen there
+    (tmp_path / "secret").write_text("x" * 32)
+    (tmp_path / "n1.toml").write_text('cluster_secret_file = "secret"\n' + NODES)
     code, said = end_of(
         tmp_path, "broker", "--config", "n1.toml", "--data-dir", "n1-data", "--rebuild", "--json", *nowhere
     )
@@ -74,3 +75,22 @@ def test_nothing_is_set_aside_where_there_is_nobody_to_get_it_from(tmp_path: Pat
     assert code == 2
     assert json_lines(said)[-1]["error"]["reason"] == "NOT_SET_ASIDE"
     assert [path.name for path in tmp_path.iterdir()] == ["holdfast-data"]
+
+
+def test_a_node_that_strangers_can_reach_needs_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "n1.toml").write_text(NODES)
+    code, said = end_of(tmp_path, "broker", "--config", "n1.toml", "--host", "0.0.0.0", "--json")
+    assert code == 2
+    [line] = json_lines(said)
+    assert "cluster_secret_file" in line["error"]["message"]
+    assert "peer_certificate, peer_key and peer_authority" in line["error"]["message"]
+    assert not (tmp_path / "holdfast-data").exists()
+
+
+def test_a_secret_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("short")
+    (tmp_path / "n1.toml").write_text('cluster_secret_file = "secret"\n' + NODES)
+    code, said = end_of(tmp_path, "broker", "--config", "n1.toml", "--json")
+    assert code == 1
+    message = json_lines(said)[-1]["error"]["message"]
+    assert "secret: Expected a cluster secret of 32 to 1024 bytes, but it has 5" in message

@@ -16,6 +16,7 @@ from holdfast.broker.peers.words import (
     BlankTold,
     Expectation,
     Hello,
+    Proof,
     Refused,
     Word,
     check_preface,
@@ -32,12 +33,13 @@ HELLO = Hello("dev", DIGEST, "n2", ID2, "n1", blank=True)
 NAMES = st.from_regex(r"[A-Za-z0-9._-]{1,128}", fullmatch=True)
 NODE_IDS = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
 NUMBERS = st.integers(0, 2**32 - 1)
-HELLOS = st.builds(Hello, NAMES, st.binary(max_size=64), NAMES, NODE_IDS, NAMES, st.booleans())
+HELLOS = st.builds(Hello, NAMES, st.binary(max_size=64), NAMES, NODE_IDS, NAMES, st.booleans(), st.binary(max_size=64))
 WORDS: st.SearchStrategy[Word] = st.one_of(
     HELLOS,
     st.builds(Refused, st.sampled_from(Reason)),
     st.builds(BlankAsked, NUMBERS),
     st.builds(BlankTold, NUMBERS, st.booleans()),
+    st.builds(Proof, st.binary(min_size=32, max_size=32)),
 )
 
 

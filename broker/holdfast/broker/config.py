@@ -1,6 +1,7 @@
 """The node's configuration: one frozen object, validated at start. How it is read is in `serving/settings`."""
 
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -50,7 +51,7 @@ _ORDERED = (
 
 
 _ANY_HOST = ("0.0.0.0", "::", "[::]")  # where a server listens everywhere: no address to be found at
-_HIDDEN = (*SECRETS, "dead_alert_url")  # who may post to such a URL is often known by the URL alone
+_HIDDEN = (*SECRETS, "cluster_secret", "dead_alert_url")  # who may post to such a URL is often known by the URL alone
 _ADVERTISED = ("advertise_address", "advertise_peer_address")
 
 
@@ -110,6 +111,12 @@ class BrokerConfig(ClusterSettings):
     peer_certificate: Path | None = Field(None, description="PEM file: TLS between nodes; needs the other two")
     peer_key: Path | None = Field(None, description="PEM file with the key of peer_certificate")
     peer_authority: Path | None = Field(None, description="PEM file with who signs the nodes' certificates")
+    cluster_secret_file: Path | None = Field(
+        None, description="file with a secret that all nodes share and prove to each other; needed off this machine"
+    )
+    cluster_secret: str | None = Field(
+        None, min_length=32, max_length=1024, description="the secret itself; better in a file or the environment"
+    )
     heartbeat_ms: int = Field(150, ge=10, le=10_000, description="how often a leader is heard of")
     election_ms: int = Field(
         500, ge=50, le=60_000, description="silence of a leader before an election, and up to twice"
@@ -218,7 +225,20 @@ class BrokerConfig(ClusterSettings):
         if given and len(given) < len(tls):
             missing = next(name for name in tls if name not in given)
             found.append((given[0], "must come together with", missing))
+        if self.cluster_secret is not None and self.cluster_secret_file is not None:
+            found.append(("cluster_secret", "must not be set together with", "cluster_secret_file"))
+        if listed and not (self.proves_peers or is_loopback(self.host)):
+            rule = (
+                "must be set, to the same secret on all nodes (or peer_certificate, peer_key and peer_authority: TLS), "
+                "because strangers may reach"
+            )
+            found.append(("cluster_secret_file", rule, "host"))
         return found
+
+    @property
+    def proves_peers(self) -> bool:
+        """Whether other nodes have to prove who they are."""
+        return any(each is not None for each in (self.peer_authority, self.cluster_secret, self.cluster_secret_file))
 
     def _etcd_contradictions(self) -> list[tuple[str, str, str]]:
         found = self.etcd_contradictions()
@@ -235,6 +255,14 @@ class BrokerConfig(ClusterSettings):
         given |= {name: "(set)" for name in _HIDDEN if given[name] is not None}
         values = {name: "" if value is None else value for name, value in given.items()}
         return values | {"nodes": ", ".join(f"{node.name}={node.address}" for node in self.nodes)}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _shared_addresses(nodes: Sequence[ClusterNode]) -> list[str]:

@@ -11,6 +11,7 @@ from holdfast.broker.config import BrokerConfig, ConfigError, load_config
 from holdfast.broker.data_dir import DataDirDamagedError, DataDirError, set_aside
 from holdfast.broker.log.errors import LogDamagedError, LogError
 from holdfast.broker.node import Node
+from holdfast.broker.peers.handshake import ClusterSecretError
 from holdfast.broker.peers.tls import PeerTlsError
 from holdfast.broker.raft.node_journal import JournalError
 from holdfast.broker.recovery import RecoveryError
@@ -30,7 +31,7 @@ EXIT_REFUSED = 2
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (
     DataDirError, LogError, JournalError, StateError, StateMissingError, RecoveryError, PortError, PeerTlsError,
-    OpsServerError, RefusedError, RegistrationError, NewerFormatError,
+    ClusterSecretError, OpsServerError, RefusedError, RegistrationError, NewerFormatError,
 )  # fmt: skip
 
 # What the node has on its disk is not what it must have there.

@@ -19,7 +19,14 @@ from holdfast.broker.internal_service import InternalService
 from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peer_calls import PeerCalls
-from holdfast.broker.peer_wire import PEER_LIMITS, PeerWire, host_and_port, peer_tls
+from holdfast.broker.peer_wire import (
+    PEER_LIMITS,
+    PeerWire,
+    cluster_secret,
+    host_and_port,
+    peer_tls,
+    warn_of_claims,
+)
 from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
@@ -107,6 +114,7 @@ class MappedCluster:
 
     async def start(self) -> int:
         """Listens for the other nodes; returns the port."""
+        warn_of_claims(self._config)
         port = await self._peers.start(self._config.host, self._config.peer_port)
         self._peer_address = self._config.advertise_peer_address or f"{self._config.host}:{port}"
         return port
@@ -254,6 +262,7 @@ class MappedCluster:
             on_frame=lambda identity, body: self._wire.on_frame(identity, body),
             on_change=self._peers_changed,
             tls=peer_tls(config),
+            secret=cluster_secret(config),
             limits=PEER_LIMITS,
         )
 

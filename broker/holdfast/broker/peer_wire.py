@@ -9,12 +9,16 @@ from holdfast.broker.config import BATCH_BYTES_LIMIT, BrokerConfig
 from holdfast.broker.peer_calls import PeerCalls
 from holdfast.broker.peers.bodies import BodyError, pack, pack_within, unpack
 from holdfast.broker.peers.calls import is_call
+from holdfast.broker.peers.handshake import ClusterSecret
 from holdfast.broker.peers.records import PeerLimits
 from holdfast.broker.peers.tls import PeerTls
 from holdfast.broker.peers.transport import Peers
 from holdfast.broker.rounds import Message, Rounds
+from holdfast.serving.logs import get_logger
 
 CLOCK_SECONDS: Final = 1.0
+
+_log = get_logger(__name__)
 
 # Beyond the largest batch: one more message, and heads. The largest that may ever be set, not the one that is: the log
 # may have entries from a time when more was allowed in one call.
@@ -82,6 +86,22 @@ def peer_tls(config: BrokerConfig) -> PeerTls | None:
     if config.peer_certificate is None or config.peer_key is None or config.peer_authority is None:
         return None
     return PeerTls(config.peer_certificate, config.peer_key, config.peer_authority)
+
+
+def cluster_secret(config: BrokerConfig) -> ClusterSecret | None:
+    """Raises ClusterSecretError. Reads a file: at the start only."""
+    if config.cluster_secret_file is not None:
+        return ClusterSecret.read(config.cluster_secret_file)
+    return None if config.cluster_secret is None else ClusterSecret(config.cluster_secret.encode())
+
+
+def warn_of_claims(config: BrokerConfig) -> None:
+    """Allowed on one machine, where whoever is on it could read a secret as well."""
+    if not config.proves_peers:
+        _log.warning(
+            "peers_not_proven",
+            detail="other nodes are believed to be who they say; set cluster_secret_file to have them prove it",
+        )
 
 
 def host_and_port(address: str) -> tuple[str, int]:

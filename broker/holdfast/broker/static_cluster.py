@@ -13,7 +13,14 @@ from holdfast.broker.clock import TimeSource
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.hosting import Host
 from holdfast.broker.member_plan import Change, Step, next_change
-from holdfast.broker.peer_wire import PEER_LIMITS, PeerWire, host_and_port, peer_tls
+from holdfast.broker.peer_wire import (
+    PEER_LIMITS,
+    PeerWire,
+    cluster_secret,
+    host_and_port,
+    peer_tls,
+    warn_of_claims,
+)
 from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
@@ -68,6 +75,7 @@ class StaticCluster:
             on_frame=lambda identity, body: self.wire.on_frame(identity, body),
             on_change=self._changed.set,
             tls=peer_tls(config),
+            secret=cluster_secret(config),
             limits=PEER_LIMITS,
         )
         self.wire = PeerWire(self.peers, rounds, host.evidence, source)
@@ -76,6 +84,7 @@ class StaticCluster:
         rounds.on_other_group = host.note_other_group
 
     async def start(self) -> int:
+        warn_of_claims(self._config)
         return await self.peers.start(self._config.host, self._config.peer_port)
 
     async def stop(self) -> None:

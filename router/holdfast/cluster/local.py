@@ -410,7 +410,7 @@ def _stop(directory: Path, state: State, names: Sequence[str], say: Callable[[st
 def _purge(directory: Path, state: State) -> None:
     """Removes what belongs to the cluster, and the directory if nothing else is in it."""
     _delete([path for name in state.members for path in local_servers.entries_of(directory, name)])
-    _delete([directory / "logs"])
+    _delete([directory / "logs", local_servers.secret_path(directory)])
     (directory / local_state.FILE_NAME).unlink()
     if not any(directory.iterdir()):
         directory.rmdir()

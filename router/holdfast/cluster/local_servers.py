@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +37,11 @@ def log_path(directory: Path, name: str) -> Path:
 
 def config_path(directory: Path, name: str) -> Path:
     return directory / f"{name}.toml"
+
+
+def secret_path(directory: Path) -> Path:
+    """What the brokers of the cluster know, and nobody else."""
+    return directory / "cluster.secret"
 
 
 def data_path(directory: Path, name: str) -> Path:
@@ -80,6 +87,7 @@ def settings_of(directory: Path, state: State, name: str) -> dict[str, str | int
     if name != ROUTER:
         zone = f"z{(int(name.removeprefix('n')) - 1) % ZONES + 1}"  # of its number: it stays when others come and go
         settings |= {"node_name": name, "zone": zone, "data_dir": str(data_path(directory, name))}
+        settings |= {"cluster_secret_file": str(secret_path(directory))}
     return settings
 
 
@@ -96,6 +104,18 @@ def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 def make_directories(directory: Path) -> None:
     (directory / "logs").mkdir(parents=True, exist_ok=True)
+    _make_secret(secret_path(directory))
+
+
+def _make_secret(path: Path) -> None:
+    """Once: it is that of the whole cluster."""
+    if path.exists():
+        return
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32) + "\n")
+    new.replace(path)
 
 
 def write_config(directory: Path, state: State, name: str) -> None:

@@ -219,7 +219,7 @@ def _problem_lines(settings: type[Settings], error: ErrorDetails, origins: Mappi
         close = difflib.get_close_matches(name, settings.model_fields, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         return [f"{name}: there is no such setting (from {origin}){hint}"]
-    given = "a text that is not shown" if name.endswith("password") else _shown(error["input"])
+    given = "a text that is not shown" if name.endswith(("password", "secret")) else _shown(error["input"])
     return [f"{name}: got {given} (from {origin}), allowed: {_allowed(settings, name)}"]
 
 
@@ -270,5 +270,6 @@ def _words(field: Any) -> str:
         return _PATTERN_WORDS[patterns[0]]
     bounds = {key: getattr(limit, key) for limit in limits for key in ("ge", "le") if hasattr(limit, key)}
     kinds: dict[object, str] = {int: "a whole number", float: "a number", Path: "a path"}
-    words = kinds.get(kind, "a non-empty text")
+    shortest = max((limit.min_length for limit in limits if getattr(limit, "min_length", None)), default=1)
+    words = kinds.get(kind, "a non-empty text" if shortest == 1 else f"a text of at least {shortest} characters")
     return f"{words} from {bounds['ge']} to {bounds['le']}" if bounds else words

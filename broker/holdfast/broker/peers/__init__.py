@@ -3,6 +3,7 @@
 identities.py   names, ids, and the digest of the list of nodes
 reasons.py      why a connection is refused or dropped, as numbers and as sentences
 frames.py       frames in a stream of bytes                                                  (pure)
+handshake.py    the cluster secret, and how both sides prove that they know it
 words.py        preface, hello and the other words of the transport itself; the check of a hello (pure)
 bodies.py       what is in a frame: messages of many shards                                  (pure)
 records.py      limits, counters, warnings that do not repeat themselves
@@ -12,7 +13,8 @@ accepting.py    the listening side, with a bound on those who have not said hell
 dialling.py     the dialling side, with back-off
 transport.py    `Peers`: who is connected, sending, pausing, founding's question
 
-Without TLS a hello is a claim: it keeps mistakes out, not enemies. With it, a certificate proves the node's name.
+A hello alone is a claim: it keeps mistakes out, not enemies. With TLS a certificate proves the node's name, with a
+cluster secret both sides prove that they belong to the cluster.
 """
 
 from holdfast.broker.peers.bodies import BodyError, Packed, pack, pack_within, unpack

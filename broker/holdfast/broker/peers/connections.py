@@ -16,6 +16,7 @@ from collections.abc import Callable, Set
 from typing import Final, cast
 
 from holdfast.broker.peers.frames import HEAD_BYTES, FrameReader, frame_head
+from holdfast.broker.peers.handshake import DIALLED, DIALLING, ClusterSecret
 from holdfast.broker.peers.reasons import PeerError, Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import certified_names
@@ -27,6 +28,7 @@ from holdfast.broker.peers.words import (
     BlankAsked,
     BlankTold,
     Hello,
+    Proof,
     Refused,
     Word,
     check_preface,
@@ -64,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
     """What both directions have in common. Ended connections ignore every call."""
 
     DIRECTION: str
+    OTHER_SIDE: bytes  # which of the two sides the other node is
 
     def __init__(
         self,
@@ -72,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         warnings: Warnings,
         *,
         own: OwnSide,
+        secret: ClusterSecret | None,
+        check: Callable[["Connection", Hello], Reason | None],
         on_end: Callable[["Connection"], None],
     ) -> None:
         self.hello: Hello | None = None  # the other side's, once it is welcome
@@ -85,6 +90,10 @@ class Connection(asyncio.BufferedProtocol):
         self.finding = ""  # what its owner has to say along with a refusal
         self._heard_s = time.monotonic()
         self._own = own
+        self._secret = secret
+        self._check = check  # whether a hello is worth a proof; it changes nothing
+        self._own_hello: Hello | None = None  # once it was said
+        self._unproven: Hello | None = None  # the other side's, while its proof is missing
         self._limits = limits
         self._counters = counters
         self._warnings = warnings
@@ -185,20 +194,52 @@ class Connection(asyncio.BufferedProtocol):
                 self._counters.refused_by_peers[reason] += 1
                 self._warn("another node refuses a connection", reason, found=self._found_of(reason))
                 self.close()
-            case Hello() if self.hello is None:
+            case Hello() if self.hello is None and self._unproven is None:
                 self._take_hello(word)
+            case Proof(proof) if self._unproven is not None:
+                self._take_proof(self._unproven, proof)
             case _ if self.hello is None:
                 raise PeerError(Reason.FRAME_UNEXPECTED, "another word before the hello")
             case _:
                 self._take_word(word)
 
     def _take_hello(self, hello: Hello) -> None:
+        if self._secret is None:
+            self._accept(hello)
+            return
+        reason = self._check(self, hello)
+        if reason is not None:
+            self._refuse_hello(hello, reason)
+            return
+        self._unproven = hello
+        self._ask_for_proof(hello, self._secret)
+
+    def _take_proof(self, hello: Hello, proof: bytes) -> None:
+        assert self._secret is not None
+        self._unproven = None
+        if self._secret.is_proof(proof, self.OTHER_SIDE, *self._hellos(hello)):
+            self._accept(hello)
+        else:
+            self.refuse(Reason.SECRET_WRONG, node=hello.name)
+
+    @abstractmethod
+    def _hellos(self, other: Hello) -> tuple[Hello, Hello]:
+        """Of the node that dialled, and of the one that was dialled."""
+
+    @abstractmethod
+    def _ask_for_proof(self, hello: Hello, secret: ClusterSecret) -> None:
+        """The other side's hello is in order; now it is to prove that it knows the secret."""
+
+    def _refuse_hello(self, hello: Hello, reason: Reason) -> None:
+        found = self.finding
+        if reason is Reason.OTHER_NODE_LIST:
+            found = f"{self._found_of(reason)}; the other's: digest {hello.digest.hex()[:DIGEST_CHARS]}"
+        self.refuse(reason, node=hello.name, found=found)
+
+    def _accept(self, hello: Hello) -> None:
         reason = self._greet(hello)
         if reason is not None:
-            found = self.finding
-            if reason is Reason.OTHER_NODE_LIST:
-                found = f"{self._found_of(reason)}; the other's: digest {hello.digest.hex()[:DIGEST_CHARS]}"
-            self.refuse(reason, node=hello.name, found=found)
+            self._refuse_hello(hello, reason)
             return
         self.hello = hello
         self.identity = hello.identity
@@ -234,6 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(frame_head(body) + body)
 
     def say_hello(self, hello: Hello) -> None:
+        self._own_hello = hello
         self._say_preface()
         self.say(hello)
 
@@ -300,6 +342,7 @@ class Incoming(Connection):
     """Frames of one peer, handed on as they come; reading can be held when there is enough to do."""
 
     DIRECTION = "incoming"
+    OTHER_SIDE = DIALLING
 
     def __init__(
         self,
@@ -308,12 +351,16 @@ class Incoming(Connection):
         warnings: Warnings,
         *,
         own: OwnSide,
+        secret: ClusterSecret | None,
+        hello: Callable[[str], Hello],
+        check: Callable[[Connection, Hello], Reason | None],
         greet: Callable[["Incoming", Hello], Reason | None],
         on_end: Callable[[Connection], None],
         on_frame: Callable[[str, bytes], None],
         blank: Callable[[], bool],
     ) -> None:
-        super().__init__(limits, counters, warnings, own=own, on_end=on_end)
+        super().__init__(limits, counters, warnings, own=own, secret=secret, check=check, on_end=on_end)
+        self._hello_for = hello  # of a node's name
         self._owner_greets = greet
         self._on_frame = on_frame
         self._blank = blank
@@ -321,7 +368,18 @@ class Incoming(Connection):
     def _greet(self, hello: Hello) -> Reason | None:
         return self._owner_greets(self, hello)
 
+    def _hellos(self, other: Hello) -> tuple[Hello, Hello]:
+        assert self._own_hello is not None
+        return other, self._own_hello
+
+    def _ask_for_proof(self, hello: Hello, secret: ClusterSecret) -> None:
+        self.say_hello(self._hello_for(hello.name))
+
     def _welcome(self, hello: Hello) -> None:
+        if self._secret is None:
+            self.say_hello(self._hello_for(hello.name))
+        else:
+            self.say(Proof(self._secret.proof(DIALLED, *self._hellos(hello))))
         self._reader.widen(self._limits.body_bytes_max)
 
     def _read_bodies(self) -> None:
@@ -367,6 +425,7 @@ class Outgoing(Connection):
     """
 
     DIRECTION = "outgoing"
+    OTHER_SIDE = DIALLED
 
     def __init__(
         self,
@@ -375,12 +434,14 @@ class Outgoing(Connection):
         warnings: Warnings,
         *,
         own: OwnSide,
+        secret: ClusterSecret | None,
         dialled: str,
+        check: Callable[[Connection, Hello], Reason | None],
         greet: Callable[["Outgoing", Hello], Reason | None],
         on_end: Callable[[Connection], None],
         on_blank: Callable[[], None],
     ) -> None:
-        super().__init__(limits, counters, warnings, own=own, on_end=on_end)
+        super().__init__(limits, counters, warnings, own=own, secret=secret, check=check, on_end=on_end)
         self._owner_greets = greet
         self.dialled = dialled
         self.blank = False  # as the peer last said
@@ -398,6 +459,13 @@ class Outgoing(Connection):
 
     def _greet(self, hello: Hello) -> Reason | None:
         return self._owner_greets(self, hello)
+
+    def _hellos(self, other: Hello) -> tuple[Hello, Hello]:
+        assert self._own_hello is not None
+        return self._own_hello, other
+
+    def _ask_for_proof(self, hello: Hello, secret: ClusterSecret) -> None:
+        self.say(Proof(secret.proof(DIALLING, *self._hellos(hello))))
 
     def _welcome(self, hello: Hello) -> None:
         self.blank = hello.blank

@@ -18,6 +18,8 @@ class Reason(IntEnum):
     REPLACED = 9
     HELLO_BROKEN = 10
     TWO_OF_ONE_NAME = 11
+    SECRET_MISSING = 12
+    SECRET_WRONG = 13
     # It never came to a hello
     TLS_FAILED = 20
     HELLO_LATE = 21
@@ -47,6 +49,10 @@ SENTENCES: Final = {
     Reason.HELLO_BROKEN: "Expected a complete hello, but it does not fit its form.",
     Reason.TWO_OF_ONE_NAME: "Expected one node of each name, but two call themselves the same; the one that is "
     "connected stays. Look at `node_name` on both.",
+    Reason.SECRET_MISSING: "Expected a cluster secret on both nodes, but one has none; set cluster_secret_file on all "
+    "nodes, to the same secret.",
+    Reason.SECRET_WRONG: "Expected the same cluster secret on both nodes, but they differ; compare what "
+    "cluster_secret_file names on each.",
     Reason.TLS_FAILED: "Expected a TLS handshake with a certificate of our authority, but it failed.",
     Reason.HELLO_LATE: "Expected a hello within the deadline, but none came.",
     Reason.HALF_OPEN_MAX: "Expected fewer connections without a hello; the oldest made room.",

@@ -22,6 +22,7 @@ from typing import Final
 from holdfast.broker.peers.accepting import Acceptor
 from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, Incoming, Outgoing
 from holdfast.broker.peers.dialling import Dialler
+from holdfast.broker.peers.handshake import ClusterSecret, new_nonce
 from holdfast.broker.peers.identities import identity_of, is_name
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
@@ -60,6 +61,7 @@ class Peers:
         on_frame: Callable[[str, bytes], None],
         on_change: Callable[[], None],
         tls: PeerTls | None = None,
+        secret: ClusterSecret | None = None,
         limits: PeerLimits | None = None,
     ) -> None:
         self.identity = identity_of(name, node_id)
@@ -69,6 +71,7 @@ class Peers:
         self._name = name
         self._node_id = node_id
         self._blank = blank
+        self._secret = secret
         self._note_addresses(addresses, cluster, digest)
         self._on_frame = on_frame
         self._on_change = on_change
@@ -156,7 +159,9 @@ class Peers:
         if self._name in addresses:
             raise ValueError(f"Expected the addresses of the other nodes, but {self._name} itself is among them.")
         self._addresses = dict(addresses)
-        self._expected = Expectation(cluster, digest, self._name, frozenset(addresses))
+        self._expected = Expectation(
+            cluster, digest, self._name, frozenset(addresses), has_secret=self._secret is not None
+        )
         self._own = OwnSide(self._name, f"{len(addresses) + 1} nodes, digest {digest.hex()[:DIGEST_CHARS]}")
 
     def _follow_address(self, name: str) -> None:
@@ -276,6 +281,9 @@ class Peers:
             self.counters,
             self._warnings,
             own=self._own,
+            secret=self._secret,
+            hello=self._hello_for,
+            check=self._check_hello,
             greet=self._greet_incoming,
             on_end=self._ended,
             on_frame=self._on_frame,
@@ -288,7 +296,9 @@ class Peers:
             self.counters,
             self._warnings,
             own=self._own,
+            secret=self._secret,
             dialled=name,
+            check=self._check_hello,
             greet=lambda connection, hello: self._greet_outgoing(connection, hello, address),
             on_end=self._ended,
             on_blank=self._blank_told,
@@ -296,12 +306,15 @@ class Peers:
 
     def _hello_for(self, receiver: str) -> Hello:
         expected = self._expected
-        return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self._blank())
+        nonce = b"" if self._secret is None else new_nonce()
+        return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self._blank(), nonce)
+
+    def _check_hello(self, connection: Connection, hello: Hello) -> Reason | None:
+        dialled = connection.dialled if isinstance(connection, Outgoing) else None
+        return objection(hello, self._expected, dialled, connection.certified)
 
     def _greet_incoming(self, connection: Incoming, hello: Hello) -> Reason | None:
-        reason = objection(hello, self._expected, None, connection.certified) or self._two_of_one_name(
-            connection, hello
-        )
+        reason = self._check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is not None:
             return reason
         older = self._incoming.pop(hello.name, None)
@@ -309,7 +322,6 @@ class Peers:
             older.refuse(Reason.REPLACED)
         self._close_other_identity(hello)
         self._incoming[hello.name] = connection
-        connection.say_hello(self._hello_for(hello.name))
         if self._is_paused:
             connection.hold()
         if hello.name in self._diallers:  # not while it stops
@@ -317,8 +329,7 @@ class Peers:
         return None
 
     def _greet_outgoing(self, connection: Outgoing, hello: Hello, address: tuple[str, int]) -> Reason | None:
-        reason = objection(hello, self._expected, connection.dialled, connection.certified)
-        reason = reason or self._two_of_one_name(connection, hello)
+        reason = self._check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is None and self._addresses.get(hello.name) != address:
             reason = Reason.REPLACED  # its dialler is on its way out: the node is looked for elsewhere by now
         if reason is not None:

@@ -9,7 +9,9 @@ text      length (2 bytes), UTF-8
 dialling node                      dialled node
   preface, Hello        ──────>
                         <──────    preface, Hello or Refused
-  Refused, or frames    ──────>
+  Proof, or Refused     ──────>                                 with a cluster secret (handshake.py)
+                        <──────    Proof or Refused             likewise
+  frames                ──────>
   BlankAsked            ──────>
                         <──────    BlankTold, or Refused (a newer connection came)
 """
@@ -27,7 +29,9 @@ PROTOCOL_VERSION: Final = 6
 WORD: Final = 0  # the first byte of a frame's body that is a word
 WORD_BYTES_MAX: Final = 1024  # all that is read from somebody who has not said hello
 DIGEST_BYTES_MAX: Final = 64
-HELLO_KIND, REFUSED_KIND, BLANK_ASKED_KIND, BLANK_TOLD_KIND = range(1, 5)
+NONCE_BYTES_MAX: Final = 64
+PROOF_BYTES: Final = 32
+HELLO_KIND, REFUSED_KIND, BLANK_ASKED_KIND, BLANK_TOLD_KIND, PROOF_KIND = range(1, 6)
 
 _PREFACE: Final = Struct(">8sI")
 PREFACE_BYTES: Final = _PREFACE.size
@@ -47,6 +51,7 @@ class Hello:
     node_id: str
     receiver: str  # the name of the node that the sender means to speak to
     blank: bool  # the sender has no log yet
+    nonce: bytes = b""  # fresh, of a sender with a cluster secret; empty without one
 
     @property
     def identity(self) -> str:
@@ -73,7 +78,14 @@ class BlankTold:
     blank: bool
 
 
-Word = Hello | Refused | BlankAsked | BlankTold
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """That the sender knows the cluster secret (handshake.py)."""
+
+    proof: bytes
+
+
+Word = Hello | Refused | BlankAsked | BlankTold | Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,7 @@ class Expectation:
     digest: bytes
     own_name: str
     others: Set[str]
+    has_secret: bool = False
 
 
 def check_preface(preface: bytes) -> None:
@@ -105,6 +118,8 @@ def objection(hello: Hello, expected: Expectation, dialled: str | None, certifie
         return Reason.OTHER_CLUSTER
     if hello.digest != expected.digest:
         return Reason.OTHER_NODE_LIST
+    if bool(hello.nonce) != expected.has_secret:
+        return Reason.SECRET_MISSING
     if hello.name == expected.own_name:
         return Reason.OWN_NAME
     if hello.receiver != expected.own_name or (dialled is not None and hello.name != dialled):
@@ -126,6 +141,8 @@ def encode_word(word: Word) -> bytes:
             return _BLANK_ASKED.pack(WORD, BLANK_ASKED_KIND, number)
         case BlankTold(number, blank):
             return _BLANK_TOLD.pack(WORD, BLANK_TOLD_KIND, number, blank)
+        case Proof(proof):
+            return _BEGIN.pack(WORD, PROOF_KIND) + proof
 
 
 def _encode_hello(hello: Hello) -> bytes:
@@ -135,6 +152,7 @@ def _encode_hello(hello: Hello) -> bytes:
         hello.name.encode(),
         hello.node_id.encode(),
         hello.receiver.encode(),
+        hello.nonce,
     )
     parts = [_BEGIN.pack(WORD, HELLO_KIND)]
     for field in fields:
@@ -154,7 +172,7 @@ def decode_word(body: bytes) -> Word:
 def _read_hello(body: bytes) -> Word:
     fields: list[bytes] = []
     place = _BEGIN.size
-    for _ in range(5):
+    for _ in range(6):
         if len(body) - place < _LENGTH.size:
             raise _broken("a hello that is too short")
         (length,) = _LENGTH.unpack_from(body, place)
@@ -169,9 +187,9 @@ def _read_hello(body: bytes) -> Word:
         raise _broken("a hello with a name that is none") from None
     if not (is_name(cluster) and is_name(name) and is_name(receiver) and is_node_id(node_id)):
         raise _broken("a hello with a name that is none")
-    if len(fields[1]) > DIGEST_BYTES_MAX:
-        raise _broken("a hello with a digest that is too long")
-    return Hello(cluster, fields[1], name, node_id, receiver, _flag(body[place]))
+    if len(fields[1]) > DIGEST_BYTES_MAX or len(fields[5]) > NONCE_BYTES_MAX:
+        raise _broken("a hello with a digest or a nonce that is too long")
+    return Hello(cluster, fields[1], name, node_id, receiver, _flag(body[place]), fields[5])
 
 
 def _read_refused(body: bytes) -> Word:
@@ -190,6 +208,13 @@ def _read_blank_asked(body: bytes) -> Word:
 def _read_blank_told(body: bytes) -> Word:
     number, blank = _fields(_BLANK_TOLD, body)
     return BlankTold(number, _flag(blank))
+
+
+def _read_proof(body: bytes) -> Word:
+    proof = body[_BEGIN.size :]
+    if len(proof) != PROOF_BYTES:
+        raise _broken(f"a proof of {len(proof)} bytes where it takes {PROOF_BYTES}")
+    return Proof(proof)
 
 
 def _fields(form: Struct, body: bytes) -> tuple[int, ...]:
@@ -213,4 +238,5 @@ _READERS: Final[dict[int, Callable[[bytes], Word]]] = {
     REFUSED_KIND: _read_refused,
     BLANK_ASKED_KIND: _read_blank_asked,
     BLANK_TOLD_KIND: _read_blank_told,
+    PROOF_KIND: _read_proof,
 }
