@@ -26,6 +26,7 @@ any time after its invoke or never, and a checker complains only if neither can 
     follow-up   a follow-up of an accepted ack made no task
     rate        more claims of a queue began in a time than its rate and its burst allow
     latency     a shard that was not struck became slow while another one was
+    refused     a call was refused as too much although there was little to do
     election    a leader was replaced although nothing was done to anybody
     ready       a server said that it was ready while its writes stalled
     hash        the replicas' states differ, or they did not come to the same index

@@ -13,7 +13,7 @@ from chaos.verdicts import (
     CLAIMED,
     DEAD,
     MS,
-    SHARE,
+    SLOWEST,
     SUCCEEDED,
     TTL_PASSED,
     Checker,
@@ -198,7 +198,7 @@ def ttl(story: Story, final: Final) -> Iterator[Violation]:
         made = made_by.get(claim.task)
         if made is None or not made.ttl_ms or claim.nth != 1 or claim.value not in accepted_ns:
             continue
-        may_start_for_ns = (made.ttl_ms + made.delay_ms) * MS / SHARE + _BEHIND_NS
+        may_start_for_ns = (made.ttl_ms + made.delay_ms) * MS / SLOWEST + _BEHIND_NS
         if claim.asked_ns > accepted_ns[claim.value] + may_start_for_ns:
             yield Violation("ttl", f"{claim.task} was started after its time to live", (claim.task,))
     given_back = {(call.task, call.token) for call in story.with_token(RELEASE) if call.outcome != FAIL}
@@ -229,8 +229,8 @@ def timeout(story: Story, final: Final) -> Iterator[Violation]:
     for claim, from_ns, lease_ms in leases:
         send = made_by.get(claim.task)
         # A lease is told from when it was asked for, and a claim may have had to wait before its time began.
-        waited_ms = max(0, claim.ended_ns - from_ns) / MS / SHARE
-        passed_ms = max(0, from_ns - claim.ended_ns - _BEHIND_NS) / MS * SHARE
+        waited_ms = max(0, claim.ended_ns - from_ns) / MS / SLOWEST
+        passed_ms = max(0, from_ns - claim.ended_ns - _BEHIND_NS) / MS * SLOWEST
         if send is not None and send.timeout_ms and lease_ms > send.timeout_ms + waited_ms - passed_ms:
             sentence = f"{claim.task} was lent for {lease_ms} ms more under token {claim.token}, beyond its timeout"
             yield Violation("timeout", sentence, (claim.task,))

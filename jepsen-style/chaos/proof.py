@@ -1,15 +1,11 @@
-"""`python -m chaos.proof`: deliberate bugs in real servers and workers, each of which the harness must find. Prints a
-table with the time that it took, and ends with 0 only if all were found.
+"""Deliberate bugs in real servers and workers, each of which the harness must find. `--prove` of `chaos.run` prints a
+table with the time that each took."""
 
-python -m chaos.proof                          all of them, about a minute each
-python -m chaos.proof --bug lease-of-the-wait
-"""
-
-import argparse
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,19 +69,12 @@ def trial(bug: str, seed: int, directory: Path | None = None, *more: str) -> Fou
     return Found(bug, kind, kinds, told["detected_s"])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.proof", description="Deliberate bugs that must be found.")
-    parser.add_argument("--bug", action="append", choices=sorted(BUGS), help="only this one; may be repeated")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    print("| bug | broken promise | found after |\n|---|---|---|")
+def prove(bugs: Iterable[str], seed: int) -> int:
+    """All of these, one after the other; 0 only if each was found."""
+    print("| bug | broken promise | found after |\n|---|---|---|", flush=True)
     missed = 0
-    for bug in options.bug or BUGS:
-        found = trial(bug, options.seed)
+    for bug in bugs:
+        found = trial(bug, seed)
         missed += not found.is_caught
         print(found.row(), flush=True)
     return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

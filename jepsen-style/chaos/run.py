@@ -24,6 +24,7 @@ from chaos.matrix import run_matrix
 from chaos.outcome import Report, make_report, read_final
 from chaos.plan import Step, draw_steps, read_steps, write_steps
 from chaos.play import Run
+from chaos.proof import prove
 from chaos.report.page import write_report
 from chaos.system.abilities import Abilities, enter_namespaces, find_abilities
 from chaos.system.owners import end_what_was_left
@@ -44,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(arguments)
     if options.judge is not None:
         return _judge_again(options.judge)
+    if options.prove:
+        return prove([options.bug] if options.bug else list(BUGS), options.seed)
     if options.matrix is not None:
         return run_matrix(options.matrix, options.seed, options.seconds, ["--pace", str(options.pace)])
     if argv is None and not options.loopback:
@@ -75,7 +78,10 @@ def run(options: argparse.Namespace, abilities: Abilities, lanes: dict[str, list
     clocks = any(ALL[step.what].clocks for steps in lanes.values() for step in steps)
     if clocks:
         build_clock(directory)
-    env = {"PYTHONPATH": python_path(BUGS_DIR), "CHAOS_BUG": options.bug} if options.bug else {}
+    env: dict[str, str] = {}
+    if options.bug:
+        env = {"PYTHONPATH": python_path(BUGS_DIR), "CHAOS_BUG": options.bug}
+        BUGS[options.bug][0]()  # producers of this process use the library, too
     wanted = Options(first_port=options.first_port, env=env, clocks=clocks)
     system = System(spec, abilities, directory, wanted)
     try:
@@ -180,6 +186,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--pace", type=float, default=1.0, help="of the load; 2 is half as much")
     add("--bug", choices=sorted(BUGS), help="servers with a deliberate bug, which must be found")
+    add("--prove", action="store_true", help="find all deliberate bugs, or that of --bug, and print a table")
     add("--until", default="", metavar="KIND", help="end as soon as a broken promise of this kind is found")
     add("--loopback", action="store_true", help="no namespaces and disks, also where they are possible")
     add("--first-port", type=int, default=28_000, help="where there are no namespaces")

@@ -15,7 +15,7 @@ from holdfast.routing.task_ids import shard_of_task
 S = 1_000 * MS
 # A shard that was not struck: its calls may take so much longer while another one is.
 _LONGER = 1.5
-_LONGER_NS = 250 * MS  # the machine is small, and whoever was killed loads its code again
+_LONGER_NS = 500 * MS  # the machine is small, and whoever was killed loads its code again
 _STALL_NS = 5 * S
 _CALLS_MIN = 6
 _SETTLE_NS = 1 * S  # after a fault, until things are as before
@@ -23,6 +23,7 @@ _SETTLE_NS = 1 * S  # after a fault, until things are as before
 _STRIKES_BROKERS = frozenset({"kill", "pause", "host-dies", "cut-two-way", "unplug", "stop", "disk-stall", "disk-slow"})
 _READY_STALL_NS = 5 * S
 REPORT = "report"
+_PILED_UP_NS = 10 * S
 _RATE_SLACK_NS = 1_500 * MS  # between a claim and when its worker hears of it
 _RATE_SPARE = 1.1
 _RATE_WINDOWS_NS = (1 * S, 3 * S, 10 * S, 30 * S)
@@ -143,6 +144,17 @@ def ready(story: Story, _: Final) -> Iterator[Violation]:
             yield Violation("ready", sentence)
 
 
+def refused(story: Story, _: Final) -> Iterator[Violation]:
+    """The load is small: nobody is told that it is too much, unless a fault has made calls pile up."""
+    windows = story.windows()
+    for call in story.calls:
+        if "OVERLOADED" in call.err and not any(
+            one.from_ns - S <= call.ended_ns and call.invoked_ns <= one.to_ns + _PILED_UP_NS for one in windows
+        ):
+            yield Violation("refused", f"{call.f} was refused as too much although there was little to do", ())
+            return
+
+
 def elections(story: Story, _: Final) -> Iterator[Violation]:
     """Without any fault or operation nobody is replaced, however busy the shards are."""
     if story.windows():
@@ -205,4 +217,4 @@ def _too_many(queue: str, rate: Rate, heard_ns: list[int]) -> Iterator[Violation
                 return
 
 
-SERVICE_CHECKERS: tuple[Checker, ...] = (latency, ready, rates, elections)
+SERVICE_CHECKERS: tuple[Checker, ...] = (latency, ready, rates, refused, elections)

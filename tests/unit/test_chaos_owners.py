@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 
-from chaos.system.owners import VARIABLE, end_what_was_left, owner
+import pytest
+
+from chaos.system.owners import INSIDE, VARIABLE, end_what_was_left, owner
 
 
 def sleeper(whose: str) -> subprocess.Popen[bytes]:
@@ -33,3 +35,14 @@ def test_only_processes_of_dead_owners_are_ended() -> None:
 def test_a_number_that_was_given_again_is_another_owner() -> None:
     with sleeper(f"{os.getpid()}-0") as left:
         assert left.pid in end_what_was_left()
+
+
+def test_a_harness_in_namespaces_of_its_own_owns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own number means another process outside, which is none of its owners."""
+    monkeypatch.setenv(INSIDE, "root")
+    assert owner() == ""
+    with sleeper(owner()) as theirs:
+        try:
+            assert theirs.pid not in end_what_was_left()
+        finally:
+            theirs.kill()

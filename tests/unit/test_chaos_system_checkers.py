@@ -21,7 +21,7 @@ from chaos.history import (
     HandlerRun,
     Story,
 )
-from chaos.service_checkers import latency, rates, ready
+from chaos.service_checkers import elections, latency, rates, ready, refused
 from chaos.verdicts import Checker, Final, Rate
 from chaos.worker_checkers import follow_ups, innocent, lease, start
 from tests.unit.chaos_parts import S, sent
@@ -67,7 +67,7 @@ def kinds(checker: Checker, story: Story, final: Final = MINE) -> list[str]:
 def test_a_worker_that_waited_gets_a_whole_lease() -> None:
     assert kinds(lease, Story(claims=[claim(waited=25)])) == []
     assert kinds(lease, Story(claims=[claim(waited=8, left=-5)])) == ["lease"]
-    assert kinds(lease, Story(claims=[claim(waited=2, left=1)])) == ["lease"]
+    assert kinds(lease, Story(claims=[claim(waited=2, left=0.9)])) == ["lease"]
 
 
 def test_a_lease_that_a_fault_has_delayed_is_excused() -> None:
@@ -84,10 +84,10 @@ def test_a_lease_is_not_longer_than_the_timeout() -> None:
 
 def test_a_handler_starts_within_its_lease() -> None:
     assert kinds(start, Story(claims=[claim(10, left=3)], runs=[ran(12.9)])) == []
-    assert kinds(start, Story(claims=[claim(10, left=3)], runs=[ran(13.5)])) == ["start"]
-    assert kinds(start, Story(claims=[claim(10, left=3)], runs=[ran(13.5)], calls=[extended(12, 3)])) == []
+    assert kinds(start, Story(claims=[claim(10, left=3)], runs=[ran(14.5)])) == ["start"]
+    assert kinds(start, Story(claims=[claim(10, left=3)], runs=[ran(14.5)], calls=[extended(12, 3)])) == []
     assert (
-        kinds(start, Story(claims=[claim(10, left=3)], runs=[ran(13.5)], faults=fault("pause", 11, 13.4, "w1"))) == []
+        kinds(start, Story(claims=[claim(10, left=3)], runs=[ran(14.5)], faults=fault("pause", 11, 14.4, "w1"))) == []
     )
     assert kinds(start, Story(claims=[claim(10, worker="w2/1")], runs=[ran(11)])) == ["start"]
 
@@ -139,7 +139,7 @@ def served(*calls: Sequence[Call], at: float = 20, to: float = 40, what: str = "
 def test_a_shard_that_is_not_struck_keeps_its_time() -> None:
     before = probes(1, 5, 10, 0.01)
     assert kinds(latency, served(before, probes(1, 21, 10, 0.02))) == []
-    assert kinds(latency, served(before, probes(1, 21, 10, 0.6))) == ["latency"]
+    assert kinds(latency, served(before, probes(1, 21, 10, 0.9))) == ["latency"]
     assert kinds(latency, served(before, probes(1, 21, 1, 6.0))) == ["latency"]
 
 
@@ -177,6 +177,20 @@ def test_two_faults_at_once_tell_nothing() -> None:
     story = served(probes(1, 5, 10, 0.01), probes(1, 21, 10, 2.0))
     story.faults += [Event(t_ns=25 * S, proc=-1, type=INFO, f=FAULT, value="kill", node="n2", req_id="2")]
     assert kinds(latency, story) == []
+
+
+def test_nobody_is_told_that_a_small_load_is_too_much() -> None:
+    call = Call(f=ENQUEUE, outcome="fail", invoked_ns=30 * S, ended_ns=31 * S, err="Overloaded OVERLOADED")
+    assert kinds(refused, Story(calls=[call])) == ["refused"]
+    assert kinds(refused, Story(calls=[call], faults=fault("kill", 20, 25))) == []
+    assert kinds(refused, Story(calls=[call], faults=fault("kill", 5, 10))) == ["refused"]
+
+
+def test_a_leader_stays_unless_something_is_done() -> None:
+    changed = [*LEADERS, seen(LEADER, 30, "n3", shard=1)]
+    assert kinds(elections, Story(leaders=LEADERS)) == []
+    assert kinds(elections, Story(leaders=changed)) == ["election"]
+    assert kinds(elections, Story(leaders=changed, faults=fault("kill", 20, 25))) == []
 
 
 def test_who_stalls_does_not_say_that_it_is_ready() -> None:

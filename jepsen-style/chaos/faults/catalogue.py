@@ -57,9 +57,7 @@ FAULTS: dict[str, Fault] = {
     "disk-lost": Fault(disks.lost, Kind(_BROKER, (0.0, 1.5)), brokers_min=3, replication_min=3),
     "bit-flip-log": Fault(disks.flip_log_bit, Kind(_BROKER, (0.0, 0.0)), brokers_min=3, replication_min=3),
     "bit-flip-state": Fault(disks.flip_state_bit, Kind(_BROKER, (0.0, 0.0)), brokers_min=3, replication_min=3),
-    "clock-jump": Fault(
-        clocks.jump, Kind((*_BROKER, "all"), (2.0, 8.0), (-60.0, -2.0, 2.0, 60.0)), _CLOCK, clocks=True
-    ),
+    "clock-jump": Fault(clocks.jump, Kind(_BROKER, (2.0, 8.0), (-60.0, -2.0, 2.0, 60.0)), _CLOCK, clocks=True),
     "clock-strobe": Fault(clocks.strobe, Kind(_BROKER, (2.0, 6.0), (0.4, 2.0, 60.0)), _CLOCK, clocks=True),
     "etcd-quorum": Fault(processes.kill, Kind(("etcd-majority",), (3.0, 10.0))),
     "etcd-pause": Fault(processes.pause, Kind(("etcd", "etcd-majority"), (2.0, 8.0))),

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
-_INSIDE = "CHAOS_INSIDE"  # set in the environment of a harness that has its own namespaces
+from chaos.system.owners import INSIDE
+
 # A harness that ends takes all of its processes with it: it is the first one of its namespace of processes.
 _UNSHARE = ("--fork", "--pid", "--kill-child", "--mount", "--mount-proc", "--net")
 _TRY_S_MAX = 10.0
@@ -41,7 +42,7 @@ def find_abilities() -> Abilities:
             has.add(tool)
         else:
             why_not[tool] = f"install {package}"
-    inside = os.environ.get(_INSIDE, "")
+    inside = os.environ.get(INSIDE, "")
     if inside and {"ip", "nsenter"} <= has:
         has.add(NAMESPACES)
     else:
@@ -56,13 +57,13 @@ def find_abilities() -> Abilities:
 def enter_namespaces(module: str, arguments: list[str]) -> None:
     """Starts this program again in namespaces of its own and does not return; returns where that is not possible, or
     if it has happened already."""
-    if os.environ.get(_INSIDE) or shutil.which("unshare") is None or sys.platform != "linux":
+    if os.environ.get(INSIDE) or shutil.which("unshare") is None or sys.platform != "linux":
         return
     is_root = os.geteuid() == 0
     options = [*_UNSHARE] if is_root else ["--map-root-user", *_UNSHARE]
     if not _is_possible(options):
         return
-    os.environ[_INSIDE] = "root" if is_root else "user"
+    os.environ[INSIDE] = "root" if is_root else "user"
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvp("unshare", ["unshare", *options, "--", sys.executable, "-m", module, *arguments])

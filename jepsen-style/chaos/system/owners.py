@@ -6,12 +6,14 @@ import signal
 from pathlib import Path
 
 VARIABLE = "CHAOS_OWNER"
+INSIDE = "CHAOS_INSIDE"  # set in the environment of a harness that has namespaces of its own
 _PROC = Path("/proc")
 
 
 def owner() -> str:
-    """This process: its number, and when it was started, because numbers are given again."""
-    return f"{os.getpid()}-{_started(os.getpid())}"
+    """This process: its number, and when it was started, because numbers are given again. Nobody where the kernel
+    cleans up: there it has a number that means another process outside."""
+    return "" if os.environ.get(INSIDE) else f"{os.getpid()}-{_started(os.getpid())}"
 
 
 def end_what_was_left() -> list[int]:

@@ -34,6 +34,8 @@ BROKER_SETTINGS: dict[str, object] = {
     "finished_retention_ms": 24 * 3600 * 1000,
     "shutdown_grace_seconds": 2,
 }
+# Few, so that workers without work would use them up if they counted. `idlers` has more than so many.
+ROUTER_SETTINGS: dict[str, object] = {"calls_max": 200, "calls_per_shard_max": 200}
 # Between brokers off loopback. It protects nothing here, and is the same in every run.
 _SECRET = "chaos-chaos-chaos-chaos-chaos-32"
 _SECRET_FIELDS = ("cluster_secret", "peer_secret")
@@ -68,8 +70,8 @@ def broker(
 def router(host: Host, ports: tuple[int, int], etcd_endpoints: str, home: Path, env: Mapping[str, str]) -> Process:
     """`ports`: for clients, for operators."""
     wanted = {
-        "cluster_name": CLUSTER, "etcd_endpoints": etcd_endpoints, "host": host.address, "port": ports[0],
-        "ops_port": ports[1], "log_format": "json",
+        **ROUTER_SETTINGS, "cluster_name": CLUSTER, "etcd_endpoints": etcd_endpoints, "host": host.address,
+        "port": ports[0], "ops_port": ports[1], "log_format": "json",
         **{name: _SECRET for name in _SECRET_FIELDS if name in RouterConfig.model_fields},
     }  # fmt: skip
     return Process(host.name, host, _holdfast("router"), home / "server.log", _environment(wanted) | dict(env))

@@ -7,6 +7,7 @@ lifecycle.py  real workers: idle gaps longer than leases, long tasks, timeouts, 
 storms.py     the same request ids from many producers at once, over all routers
 limited.py    caps and rates of queues that are spread over shards
 chains.py     follow-ups and results over shards
+idlers.py     hundreds of workers without work
 probes.py     one small task after the other for each shard: how long each takes
 app.py        the app of the real workers; recorder.py writes down what its worker does
 """

@@ -6,6 +6,7 @@ from functools import partial
 from chaos.workloads.base import Setting, Workload
 from chaos.workloads.calls import Calls
 from chaos.workloads.chains import Chains
+from chaos.workloads.idlers import Idlers
 from chaos.workloads.lifecycle import KILLERS, Lifecycle
 from chaos.workloads.limited import Limited
 from chaos.workloads.probes import Probes
@@ -17,6 +18,7 @@ WORKLOADS: dict[str, Callable[[Setting], Workload]] = {
     "storms": Storms,
     "limits": Limited,
     "chains": Chains,
+    "idlers": Idlers,
     "killers": partial(Lifecycle, guilt=KILLERS),
 }
 IN_ALL = ("lifecycle", "calls", "storms", "limits", "chains")  # `killers` has the queues of `lifecycle`
