@@ -48,7 +48,7 @@ class Broker:
         return claim
 
     def extend(self, claim: pb.Claim) -> "asyncio.Task[pb.ExtendResponse]":
-        ref = pb.ClaimRef(task_id=claim.task_id, token=claim.token)
+        ref = pb.ClaimRef(task_id=claim.task_id, token=claim.token, secret=claim.secret)
         items = [pb.ExtendItem(claim=pb.ClaimRef()), pb.ExtendItem(claim=ref, lease_ms=LEASE_MS)]
         return asyncio.ensure_future(self.service.extend(pb.ExtendRequest(items=items)))
 
