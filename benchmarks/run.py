@@ -35,6 +35,7 @@ from scenarios import (
     singles,
     storms,
     tenants,
+    waiting,
     workers,
 )
 
@@ -107,6 +108,12 @@ SCENARIOS = {
         f"single enqueues of 1 KB at {router.SINGLE_RATE_PER_S:g}/s, through the router and straight in turns",
         router.SINGLE_AIMS,
         router.measure_single,
+        1,
+    ),
+    "waiting-workers": Scenario(
+        f"very many idle workers behind one router, their queue on {waiting.SHARDS} shards",
+        waiting.AIMS,
+        waiting.measure,
         1,
     ),
     "move": Scenario("a replica moves to a new node while tasks are enqueued", move.AIMS, move.measure, 1),

@@ -54,6 +54,8 @@ class Sizes:
     storm_tasks: int  # due, or with a lease that ends, at the same moment
     steady_seconds: float  # of a probe, each time
     saturated_seconds: float
+    waiting_workers: int  # at one router
+    waiting_seconds: float  # while they have nothing to do
 
 
 FULL = Sizes(
@@ -83,6 +85,8 @@ FULL = Sizes(
     storm_tasks=1_000_000,
     steady_seconds=15.0,
     saturated_seconds=30.0,
+    waiting_workers=10_000,
+    waiting_seconds=30.0,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,
@@ -111,6 +115,8 @@ QUICK = Sizes(
     storm_tasks=10_000,
     steady_seconds=3.0,
     saturated_seconds=3.0,
+    waiting_workers=200,
+    waiting_seconds=3.0,
 )
 
 

@@ -20,6 +20,7 @@ PROGRESS_SECONDS = 0.25
 CALL_SECONDS_MAX = 60.0
 LEASE_MS = 60_000
 WAIT_MS = 20_000
+POLL_MS = 30_000  # as workers of the library wait
 WARM_UP_CALLS = 20
 WARM_UP_BYTES_MAX = 1024  # of a payload: ten of the largest would be more than a call may carry
 PAYLOADS = 64  # different ones that a producer takes turns with
@@ -196,12 +197,15 @@ async def _pace(load: Load) -> None:
 
 
 async def _pick_up(load: Load) -> None:
-    """A worker that waits for single tasks; measures from when each was sent until it has it."""
+    """Workers that wait for single tasks; measures from when each was sent until one has it."""
     spec, result = load.spec, load.result
 
+    numbers = iter(range(spec.calls_in_flight))
+
     async def caller() -> None:
+        worker = f"{spec.worker}-{next(numbers)}"
         while True:
-            claims = await load.client.reserve([spec.queue], lease_ms=LEASE_MS, wait_ms=WAIT_MS, worker=spec.worker)
+            claims = await load.client.reserve([spec.queue], lease_ms=LEASE_MS, wait_ms=POLL_MS, worker=worker)
             now_s = time.monotonic()
             for claim in claims:
                 (sent_s,) = _STAMP.unpack_from(claim.payload)
@@ -209,7 +213,7 @@ async def _pick_up(load: Load) -> None:
                 await load.client.ack(claim)
                 load.count(1)
 
-    await _until_stop(load, caller())
+    await _until_stop(load, together(caller, spec.calls_in_flight))
 
 
 async def together(caller: Callable[[], Awaitable[None]], count: int) -> None:

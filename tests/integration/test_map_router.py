@@ -1,9 +1,9 @@
 """Routers whose map is old, whose leaders move or fall silent, that die, or that have too much to do."""
 
+import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -11,20 +11,20 @@ import pytest
 
 from holdfast.client import (
     Accepted,
+    AsyncClient,
     ClaimedTask,
     Client,
     ClusterShard,
     HoldfastError,
     MoveWish,
     NewTask,
-    Overloaded,
     TaskState,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.cluster import HOST, free_ports
-from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call
+from tests.integration.cluster_tools import Refusal, raw_call
 from tests.integration.map_cluster import MapCluster, RouterProcess, apply_plan, until
 from tests.integration.map_load import claim_all, load_on, queues_of_all_shards
 from tests.integration.proxy import Proxy
@@ -269,47 +269,45 @@ def _reserve_and_forget(address: str, queues: list[str], lease_ms: int) -> None:
 
 
 def _calls(router: RouterProcess) -> float:
-    return router.metric("holdfast_router_calls_under_way")
+    return router.metric("holdfast_router_calls_under_way") + router.metric("holdfast_router_calls_waiting")
 
 
-def test_a_router_with_too_much_to_do_says_when_to_come_back(cluster: MapCluster) -> None:
-    settings = {"calls_max": 2, "calls_per_shard_max": 2}
-    with (
-        another_router(cluster, "small", cluster.etcd.endpoint, **settings) as router,
-        ThreadPoolExecutor(3) as threads,
-        Client(f"{HOST}:{router.port}", timeout_s=DEADLINE_S) as client,
-        Client(cluster.address, timeout_s=DEADLINE_S) as elsewhere,
-    ):
+async def test_hundreds_of_idle_workers_share_a_wait_and_keep_nobody_from_being_served(cluster: MapCluster) -> None:
+    workers = 300
+    settings = {"waits_max": workers, "calls_max": 10, "calls_per_shard_max": 10}
+    with another_router(cluster, "small", cluster.etcd.endpoint, **settings) as router:
         address = f"{HOST}:{router.port}"
-        polls = [threads.submit(client.reserve, ["idle"], wait_ms=60_000, worker=f"w{n}") for n in range(2)]
-        until(lambda: router.metric("holdfast_router_calls_under_way") == 2, "both to wait")
-        refusal = raw_call(address, "Tasks/Enqueue", enqueue_request("shed", "a"))
-        assert isinstance(refusal, Refusal)
-        assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
-        assert refusal.retry_after_ms > 0
-        with Client(address, timeout_s=DEADLINE_S, retry=False) as hasty, pytest.raises(Overloaded, match="back off"):
-            hasty.enqueue(NewTask("shed", "t", request_id="a"))
-        # A client that may, comes back by itself, and nothing was done meanwhile.
-        refused = _refusals(router)
-        accepting = threads.submit(client.enqueue, NewTask("shed", "t", request_id="a"))
-        until(lambda: _refusals(router) > refused, "it to be sent away once")
-        assert not accepting.done()
-        sent = [elsewhere.enqueue(NewTask("idle", "t")).task_id for _ in range(2)]
-        assert not accepting.result().duplicate
-        assert sorted(claim.task_id for poll in polls for claim in poll.result()) == sorted(sent)
-        assert isinstance(raw_call(address, "Tasks/Enqueue", enqueue_request("shed", "a")), bytes)
-        stats = pb.QueueStatsResponse.FromString(
-            _answer(address, "Tasks/QueueStats", pb.QueueStatsRequest(queues=["shed"]))
-        )
-        assert stats.outcomes[0].counts.enqueued_total == 1
+        async with AsyncClient(address, timeout_s=DEADLINE_S) as client, asyncio.timeout(4 * DEADLINE_S):
+
+            async def look(is_so: Callable[[], bool]) -> None:
+                await asyncio.to_thread(until, is_so, "the router to be so far")
+
+            def poll(number: int) -> "asyncio.Task[list[ClaimedTask]]":
+                wait = client.reserve(["idle"], wait_ms=60_000, worker=f"w{number}", lease_ms=60_000)
+                return asyncio.create_task(wait)
+
+            await client.set_queue("idle", spread=SHARDS)
+            polls = [poll(number) for number in range(workers)]
+            await look(lambda: router.metric("holdfast_router_calls_waiting") == workers)
+            assert router.metric("holdfast_router_broker_waits") == SHARDS
+            too_many = pb.ReserveRequest(queues=["idle"], max_tasks=1, lease_ms=5000, wait_ms=60_000)
+            refusal = await asyncio.to_thread(raw_call, address, "Tasks/Reserve", too_many)
+            assert isinstance(refusal, Refusal)
+            assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+            assert refusal.retry_after_ms > 0
+            # A client that may, comes back by itself, and is served when there is room.
+            refused = _refusals(router)
+            polls.append(poll(workers))
+            await look(lambda: _refusals(router) > refused)
+            for count in (workers // 2, workers - workers // 2 + 1):
+                sent = await client.enqueue_many([NewTask("idle", "t") for _ in range(count)])
+                assert all(isinstance(one, Accepted) for one in sent)
+            claims = [claim for claims in await asyncio.gather(*polls) for claim in claims]
+            assert len({claim.task_id for claim in claims}) == len(claims) == workers + 1
+            assert not [one for one in await client.ack_many(claims) if isinstance(one, Exception)]
+            assert (await client.queue_stats("idle")).succeeded_total == workers + 1
     cluster.check_hashes()
 
 
 def _refusals(router: RouterProcess) -> float:
-    return router.metric('holdfast_router_rpc_calls_total{code="RESOURCE_EXHAUSTED",method="Enqueue"}')
-
-
-def _answer(address: str, method: str, request: pb.QueueStatsRequest) -> bytes:
-    answer = raw_call(address, method, request)
-    assert isinstance(answer, bytes)
-    return answer
+    return router.metric('holdfast_router_rpc_calls_total{code="RESOURCE_EXHAUSTED",method="Reserve"}')

@@ -212,6 +212,7 @@ class Stage:
     async def __aexit__(self, *_: object) -> None:
         await self.channel.close()
         await self.server.stop(0.0)
+        await self.gateway.close()
         await self.releases.close(1.0)
         await self.forwarder.close()
         await self.channels.close()

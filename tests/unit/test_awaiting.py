@@ -323,10 +323,10 @@ async def test_the_wire_call(small: SmallShard) -> None:
     calling = asyncio.ensure_future(wire.await_tasks(pb.AwaitTasksRequest(queues=["mail"], wait_ms=WAIT_MS)))
     await settle()
     await small.enqueue()
-    assert await calling == pb.AwaitTasksResponse(ready=True)
+    assert await calling == pb.AwaitTasksResponse(ready=True, tasks=1)
     await small.claim(worker=b"w", request_id=b"r")
     held = pb.AwaitTasksRequest(queues=["mail"], worker="w", claim_request_id="r")
-    assert await wire.await_tasks(held) == pb.AwaitTasksResponse(ready=True, held=True)
+    assert await wire.await_tasks(held) == pb.AwaitTasksResponse(ready=True, held=True, tasks=1)
 
 
 @pytest.mark.parametrize(

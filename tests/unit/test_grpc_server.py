@@ -92,7 +92,7 @@ class Owner:
     def readiness(self) -> tuple[bool, str]:
         return self.is_ready, "as the test says"
 
-    def check(self) -> None:
+    def check(self, _method: object = None) -> None:
         if not self.is_open:
             raise overloaded("calls", 0)
 

@@ -75,7 +75,8 @@ async def test_an_answer_without_claims_stays_empty() -> None:
         old, new = stage.brokers
         old.on["Reserve"] = refuses_late(not_leader(new.address, 2))
         new.on["Reserve"] = pb.ReserveResponse()
-        assert await stage.raw("Reserve", RESERVE.SerializeToString()) == b""
+        request = pb.ReserveRequest(queues=["q"], max_tasks=1, lease_ms=5000, claim_request_id="mine")
+        assert await stage.raw("Reserve", request.SerializeToString()) == b""
 
 
 async def test_what_a_repeated_extension_waited_before_is_told() -> None:

@@ -3,17 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.records import ClusterRecord, QueueRecord
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.router.news import RouteNews
 from holdfast.router.routes import moved_queues
 from holdfast.routing.homes import home_shard
-from tests.unit.router_stage import Call, never
 from tests.unit.test_router_reserving import Shop
 
 WAIT_MS = 60_000
@@ -25,17 +22,7 @@ pytestmark = pytest.mark.timeout(40)
 async def shop() -> AsyncIterator[Shop]:
     async with Shop() as built:
         built.table.at_home("q", 1)
-        built.brokers[1].on["Reserve"] = _waits(built)
         yield built
-
-
-def _waits(shop: Shop) -> Any:
-    """As a shard does that has nothing."""
-
-    def reserve(call: Call) -> Any:
-        return never(call) if call.request.wait_ms else shop.shelves[1].reserve(call)
-
-    return reserve
 
 
 def pin(shop: Shop, *shards: int) -> None:
@@ -46,41 +33,21 @@ def pin(shop: Shop, *shards: int) -> None:
 @pytest.mark.parametrize("request_id", ["", "mine"])
 async def test_a_worker_that_waits_at_the_home_hears_of_new_shards(shop: Shop, request_id: str) -> None:
     call = asyncio.create_task(shop.reserve(WAIT_MS, request_id, timeout_s=LONG_S))
-    await shop.brokers[1].wait_for("Reserve")
+    await shop.brokers[1].wait_for("AwaitTasks")
     pin(shop, 1, 2)
     shop.shelves[2].put("new")
     assert await call == ["new"]
-    await shop.brokers[1].wait_for_hang_up("Reserve")
+    await shop.brokers[1].wait_for_hang_up("AwaitTasks")
 
 
 async def test_it_goes_on_waiting_there_too(shop: Shop) -> None:
     call = asyncio.create_task(shop.reserve(WAIT_MS, "mine", timeout_s=LONG_S))
-    await shop.brokers[1].wait_for("Reserve")
+    await shop.brokers[1].wait_for("AwaitTasks")
     pin(shop, 1, 2)
-    await shop.brokers[2].wait_for("AwaitTasks", 2)  # who holds claims; then it waits
-    await shop.brokers[1].wait_for("AwaitTasks", 2)
-    left_ms = shop.brokers[2].requests("AwaitTasks")[-1].wait_ms
-    assert WAIT_MS - 30_000 < left_ms <= WAIT_MS
+    await shop.brokers[2].wait_for("AwaitTasks")
+    assert len(shop.brokers[1].requests("AwaitTasks")) == 1, "nothing has changed there"
     shop.shelves[1].put("at home")
     assert await call == ["at home"]
-
-
-async def test_what_it_claimed_in_the_last_moment_is_not_lost(shop: Shop) -> None:
-    """The wait at the home was called back, but its leader had just claimed."""
-
-    async def claims_all_the_same(call: Call) -> Any:
-        if not call.request.wait_ms:
-            return shop.shelves[1].reserve(call)
-        shop.shelves[1].held["mine"] = ["claimed"]
-        return await never(call)
-
-    shop.brokers[1].on["Reserve"] = claims_all_the_same
-    call = asyncio.create_task(shop.reserve(WAIT_MS, "mine", timeout_s=LONG_S))
-    await shop.brokers[1].wait_for("Reserve")
-    shop.shelves[2].put("another")
-    pin(shop, 2, 1)
-    assert await call == ["claimed"]
-    assert shop.shelves[2].waiting == ["another"]
 
 
 async def test_a_worker_that_waits_at_several_shards_hears_of_another_one(shop: Shop) -> None:
@@ -89,6 +56,7 @@ async def test_a_worker_that_waits_at_several_shards_hears_of_another_one(shop: 
     for broker in shop.brokers[:2]:
         await broker.wait_for("AwaitTasks")
     pin(shop, 0, 2)
+    await shop.brokers[1].wait_for_hang_up("AwaitTasks")
     shop.shelves[2].put("new")
     assert await call == ["new"]
     assert len(shop.brokers[1].requests("AwaitTasks")) == 1, "nothing is left there"
@@ -99,7 +67,7 @@ async def test_so_does_a_wait_that_claims_nothing(shop: Shop, before: tuple[int,
     shop.table.pin("q", *before)
     request = pb.AwaitTasksRequest(queues=["q", "q"], wait_ms=WAIT_MS)
     call = asyncio.create_task(shop.call("AwaitTasks", request, timeout_s=LONG_S))
-    await shop.brokers[1].wait_for("AwaitTasks")
+    await shop.brokers[1].wait_for("AwaitTasks", 2)  # what is there, and then the wait
     pin(shop, 1, 2)
     shop.shelves[2].put("new")
     assert (await call).ready
@@ -107,30 +75,17 @@ async def test_so_does_a_wait_that_claims_nothing(shop: Shop, before: tuple[int,
 
 async def test_other_queues_do_not_disturb_a_wait(shop: Shop) -> None:
     call = asyncio.create_task(shop.reserve(WAIT_MS, timeout_s=LONG_S))
-    await shop.brokers[1].wait_for("Reserve")
+    await shop.brokers[1].wait_for("AwaitTasks")
     shop.gateway.routes_changed(["another", "one"])
     for _ in range(20):
         await asyncio.sleep(0)
     assert not call.done()
-    assert shop.count("AwaitTasks") == 0
+    assert shop.count("AwaitTasks") == 1
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     while shop.admission.calls:
         await asyncio.sleep(0.01)
-    assert len(shop.gateway._reserving._news) == 0
-
-
-async def test_news_are_kept_until_they_are_taken() -> None:
-    everybody = RouteNews()
-    with everybody.about(["a", "b", "a"]) as news:
-        assert not news.take()
-        everybody.tell(["b", "a"])
-        assert news.changed.done()
-        assert news.take()
-        assert not news.take()
-    everybody.tell(["a"])
-    assert not news.take()
-    assert len(everybody) == 0
+    assert shop.gateway.broker_waits == 0
 
 
 def test_queues_move_when_they_are_visible_elsewhere() -> None:

@@ -12,7 +12,8 @@ import pytest
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.failures import CallFailedError
-from holdfast.router.reserving import Reserving, _Round
+from holdfast.router.reserving import Reserving
+from holdfast.router.rounds import Round
 from tests.stalls import stalls
 from tests.unit.router_stage import Call, Refusal, Stage, elapsed_since, never, not_leader, random_bytes, task_id
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
@@ -92,7 +93,7 @@ async def test_one_shard_is_asked_with_the_callers_own_bytes() -> None:
     async with Stage(2) as stage:
         stage.table.at_home("q", 1)
         stage.brokers[1].on["Reserve"] = answer = random_bytes(500)
-        data = pb.ReserveRequest(queues=["q"], max_tasks=1, lease_ms=5000, wait_ms=900).SerializeToString() + UNKNOWN
+        data = pb.ReserveRequest(queues=["q"], max_tasks=1, lease_ms=5000).SerializeToString() + UNKNOWN
         answered = await stage.raw("Reserve", data)
         assert answered[: len(answer)] == answer  # how long the router had the call may follow
         assert [call.data for call in stage.brokers[1].calls] == [data]
@@ -301,6 +302,8 @@ async def test_claims_for_a_caller_that_has_gone_are_given_back(
         await asyncio.sleep(0.01)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+    while shop.admission.calls:  # until the router has noticed
+        await asyncio.sleep(0.01)
     deliver.set()
     await asyncio.wait_for(released.wait(), 5)
     [call] = [call for broker in shop.brokers for call in broker.calls if call.method == "Release"]
@@ -346,17 +349,12 @@ async def test_claims_that_may_be_asked_for_again_are_not_given_back(
 
 async def test_a_caller_that_hangs_up_ends_the_wait_at_the_broker(shop: Shop) -> None:
     shop.table.at_home("single", 1)
-    shop.brokers[1].on["Reserve"] = never
     request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, wait_ms=30_000)
     waiting = asyncio.create_task(shop.call("Reserve", request))
-    await shop.brokers[1].wait_for("Reserve")
+    await shop.brokers[1].wait_for("AwaitTasks")
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    for _ in range(300):
-        if shop.brokers[1].hung_up["Reserve"]:
-            break
-        await asyncio.sleep(0.01)
-    assert shop.brokers[1].hung_up["Reserve"] == 1
+    await shop.brokers[1].wait_for_hang_up("AwaitTasks")
     assert shop.count("Release") == 0
 
 
@@ -415,9 +413,9 @@ async def test_who_lost_a_new_task_to_another_looks_again_at_once(monkeypatch: p
     async def no_sleep(pause_s: float) -> None:
         pauses.append(pause_s)
 
-    monkeypatch.setattr("holdfast.router.reserving.asyncio.sleep", no_sleep)
+    monkeypatch.setattr("holdfast.router.rounds.asyncio.sleep", no_sleep)
     now_s = time.monotonic()
-    round_ = _Round({0: [0]}, now_s + 60)
+    round_ = Round({0: [0]}, now_s + 60)
     for _ in range(12):
         await round_.pause(now_s + 1e6)
     assert pauses[:4] == [0.0, 0.004, 0.008, 0.016]

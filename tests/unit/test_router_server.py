@@ -146,7 +146,7 @@ async def test_calls_that_wait_hear_of_queues_on_other_shards(
         for queue in queues:
             heard.put_nowait(queue)
 
-    monkeypatch.setattr(router._gateway._reserving._news, "tell", tell)
+    monkeypatch.setattr(router._gateway._reserving.waits, "routes_changed", tell)
     await etcd.commit([], [Put(KEYS.queue("paused"), QueueRecord(policy=QueuePolicy(paused=True)).encode())])
     await etcd.commit([], [Put(KEYS.queue("pinned"), QueueRecord(generation=1, sets=((1, (3,)),)).encode())])
     assert await asyncio.wait_for(heard.get(), 10) == "pinned"

@@ -1,8 +1,8 @@
 """Calls that wait until there is a task to claim, without claiming it: a router asks so at every shard of a queue.
 
-A task is offered to as many calls as there are tasks, in the order in which the calls came: one task must not wake
-thousands of routers. Whoever was told of a task may have found another one meanwhile. So what is still there after a
-moment is offered again, to the next in line.
+A task is offered to one call, in the order in which the calls came, and a call is offered as many as it can take: one
+task must not wake thousands of routers, nor thousands of workers behind one of them. Whoever was told of a task may
+have found another one meanwhile. So what is still there after a moment is offered again, to the next in line.
 """
 
 import asyncio
@@ -23,25 +23,29 @@ class AwaitWanted:
     wait_ms: int
     worker: bytes
     request_id: bytes
+    tasks_max: int = 1
+    callers: int = 1  # whom the call waits for
 
 
 class Awaited(NamedTuple):
-    ready: bool  # there is something to claim
-    held: bool  # it has been claimed already, by this request
+    tasks: int  # how many are offered to this call
+    held: bool = False  # they have been claimed already, by this request
 
 
-NOTHING = Awaited(ready=False, held=False)
-READY = Awaited(ready=True, held=False)
-HELD = Awaited(ready=True, held=True)
+NOTHING = Awaited(0)
+READY = Awaited(1)
+HELD = Awaited(1, held=True)
 
 
 class _Watcher:
     """One waiting call."""
 
-    __slots__ = ("future", "queues")
+    __slots__ = ("callers", "future", "queues", "tasks_max")
 
-    def __init__(self, queues: list[bytes]) -> None:
-        self.queues = queues
+    def __init__(self, wanted: AwaitWanted) -> None:
+        self.queues = wanted.queues
+        self.tasks_max = wanted.tasks_max
+        self.callers = wanted.callers
         self.future: asyncio.Future[Awaited] = asyncio.get_running_loop().create_future()
 
     def tell(self, answer: Awaited) -> None:
@@ -59,23 +63,25 @@ class Awaiting:
         self._may_offer = may_offer  # whether a claim would be let in
         self._line: Waiters[_Watcher] = Waiters(calls_max, "calls that wait for tasks")
         self._by_request: dict[tuple[bytes, bytes], _Watcher] = {}  # those that can be repeated, by worker and request
-        self._offered: dict[bytes, int] = {}  # by queue: how many calls were told of a task that nobody has taken yet
+        self._offered: dict[bytes, int] = {}  # by queue: how many tasks were told of that nobody has taken yet
         self._timers: dict[bytes, asyncio.TimerHandle] = {}  # one for each queue in `_offered`
 
     def __len__(self) -> int:
         return len(self._line)
 
     def waiting_for(self, queue: bytes) -> int:
-        return self._line.waiting_for(queue)
+        """How many callers do."""
+        return sum(watcher.callers for watcher in self._line.of(queue))
 
     async def wait(self, wanted: AwaitWanted) -> Awaited:
         """Returns once something is offered to this call, or the time is over."""
-        if self._offer_one(wanted.queues):
-            return READY
+        tasks = self._offer(wanted.queues, wanted.tasks_max)
+        if tasks:
+            return Awaited(tasks)
         if not wanted.wait_ms:
             # Others were told, but this caller does not wait its turn.
             return READY if any(self._available(queue) for queue in wanted.queues) else NOTHING
-        watcher = _Watcher(wanted.queues)
+        watcher = _Watcher(wanted)
         self._line.add(watcher)
         name = (wanted.worker, wanted.request_id)
         if wanted.request_id:
@@ -114,24 +120,26 @@ class Awaiting:
                 if watcher.future.done():  # was told something, and has not had its turn
                     self._line.remove(watcher)
                     continue
-                if not self._offer_one([queue]):
+                tasks = self._offer([queue], watcher.tasks_max)
+                if not tasks:
                     break
-                watcher.tell(READY)
+                watcher.tell(Awaited(tasks))
 
     def look_everywhere(self) -> None:
         self.look(self._line.queues())
 
-    def _offer_one(self, queues: list[bytes]) -> bool:
-        """Whether one of the queues has a task that nobody was told of; it counts as told of then."""
+    def _offer(self, queues: list[bytes], tasks_max: int) -> int:
+        """How many tasks of one of the queues nobody was told of, up to so many; they count as told of then."""
         for queue in queues:
             offered = self._offered.get(queue, 0)
-            if self._available(queue) > offered and self._may_offer():
-                self._offered[queue] = offered + 1
+            tasks = min(tasks_max, self._available(queue) - offered)
+            if tasks > 0 and self._may_offer():
+                self._offered[queue] = offered + tasks
                 if queue not in self._timers:
                     again = asyncio.get_running_loop().call_later(OFFER_SECONDS, self._offer_again, queue)
                     self._timers[queue] = again
-                return True
-        return False
+                return tasks
+        return 0
 
     def _offer_again(self, queue: bytes) -> None:
         """Those who were told have had their time: what is still there is for the next."""

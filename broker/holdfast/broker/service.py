@@ -221,8 +221,8 @@ class Service:
     async def await_tasks(self, request: pb.AwaitTasksRequest) -> pb.AwaitTasksResponse:
         wanted = self._validator.await_tasks(request)
         with self._shard.stats.worker_asks(wanted.worker, wanted.queues, self._shard.now_ms()):
-            ready, held = await self._shard.await_tasks(wanted)
-        return pb.AwaitTasksResponse(ready=ready, held=held)
+            tasks, held = await self._shard.await_tasks(wanted)
+        return pb.AwaitTasksResponse(ready=tasks > 0, held=held, tasks=tasks)
 
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
         self._validator.batch(len(request.items), "items")

@@ -44,6 +44,7 @@ HEADERS_BYTES_MAX = 16 * 1024
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
 QUEUES_PER_RESERVE_MAX = 64
+CALLERS_MAX = 1_000_000  # behind one wait
 LEASES_PER_RESERVE_MAX = 100
 QUEUES_PER_STATS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
@@ -517,6 +518,8 @@ class Validator:
             wait_ms=self.wait_ms(request.wait_ms),
             worker=_text(request.worker, "worker"),
             request_id=_text(request.claim_request_id, "claim_request_id"),
+            tasks_max=_number(request.max_tasks, "max_tasks", 0, self._config.batch_tasks_max) or 1,
+            callers=_number(request.callers, "callers", 0, CALLERS_MAX) or 1,
         )
 
     def reserve(self, request: pb.ReserveRequest) -> ReserveWanted:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
@@ -65,6 +65,9 @@ class Waiters(Generic[W]):
 
     def waiting_for(self, queue: bytes) -> int:
         return len(self._by_queue.get(queue, ()))
+
+    def of(self, queue: bytes) -> Iterable[W]:
+        return self._by_queue.get(queue, ())
 
     def queues(self) -> list[bytes]:
         return list(self._by_queue)

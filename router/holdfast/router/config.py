@@ -39,13 +39,22 @@ class RouterConfig(ClusterSettings):
     call_seconds_default: float = Field(
         20.0, ge=0.1, le=3600, description="how long a call without a deadline may take, beyond its wait"
     )
-    calls_max: int = Field(10_000, ge=1, le=1_000_000, description="most calls under way, waiting ones included")
+    calls_max: int = Field(10_000, ge=1, le=1_000_000, description="most calls under way that do not wait")
     calls_per_shard_max: int = Field(2000, ge=1, le=1_000_000, description="most calls to one shard that do not wait")
     connections_max: int = Field(
         16_384, ge=32, le=1_000_000, description="most connections of callers; fewer if few files may be open"
     )
     bytes_in_flight_max: int = Field(
         128 * _MIB, ge=64 * _KIB, le=64 * _GIB, description="most bytes of requests under way"
+    )
+    waits_max: int = Field(
+        20_000, ge=1, le=1_000_000, description="most calls that wait: idle workers, and for results"
+    )
+    wait_bytes_max: int = Field(
+        64 * _MIB, ge=64 * _KIB, le=64 * _GIB, description="most bytes of requests of calls that wait"
+    )
+    broker_waits_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="most waits at brokers: one for each shard of each queue waited for"
     )
 
     @model_validator(mode="after")

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import listing
-from holdfast.router.admission import Admission
+from holdfast.router.admission import Admission, Budget
 from holdfast.router.batches import (
     BY_TASK,
     Part,
@@ -32,7 +32,8 @@ from holdfast.router.forwarding import Forwarder
 from holdfast.router.leaders import Map
 from holdfast.router.methods import Method
 from holdfast.router.releases import Releases
-from holdfast.router.reserving import Places, Reserving
+from holdfast.router.reserving import Reserving
+from holdfast.router.rounds import Places
 from holdfast.routing.pages import order_of
 from holdfast.routing.sets import QueueRoute, counted, visible
 from holdfast.serving.refusals import no_such_shard, shutting_down
@@ -43,6 +44,7 @@ QUEUES_PER_STATS_MAX = 100
 # Parts of a batch must answer before the caller has hung up: then it hears of those that did.
 _MARGIN_S_MAX = 0.1
 _MARGIN_SHARE = 0.05
+_WAITING_BYTES_MAX = 64 * 1024  # 1,000 task ids, or 64 queues and all else that a Reserve may name
 
 _Handler = Callable[[Method, bytes, Caller, float], Coroutine[Any, Any, bytes]]
 _ListAll = Callable[[Method, Any, int, listing.Send], Awaitable[Message]]  # a page over all shards
@@ -71,6 +73,7 @@ class Gateway:
         wait_ms_max: int,
         call_s_default: float,
         message_bytes_max: int,
+        broker_waits_max: int = 10_000,
     ) -> None:
         """`check_map` refuses while there is no map to route by."""
         self._table = table
@@ -79,8 +82,9 @@ class Gateway:
         self._check_map = check_map
         self._own = own
         self._reserving = Reserving(
-            forwarder, releases, wait_ms_max=wait_ms_max, find_places=self._places, leader_of=table.leader_hint
-        )
+            forwarder, releases, wait_ms_max=wait_ms_max, find_places=self._places, leader_of=table.leader_hint,
+            waits_max=broker_waits_max,
+        )  # fmt: skip
         self._wait_s_max = wait_ms_max / 1000
         self._call_s_default = call_s_default
         self._message_bytes_max = message_bytes_max
@@ -98,7 +102,7 @@ class Gateway:
             "ListDeadLetters": self._list_dead_letters,
             "ListDiscards": self._list_discards,
             "PurgeQueue": self._purge_queue,
-            "ListWorkers": partial(self._list_by_name, listing.list_workers),
+            "ListWorkers": self._list_workers,
             "PutSchedule": self._at_home,
             "GetSchedule": self._at_home,
             "DeleteSchedule": self._at_home,
@@ -120,20 +124,29 @@ class Gateway:
         for waiting in self._waiting:
             waiting.cancel()
 
+    async def close(self) -> None:
+        await self._reserving.waits.close()
+
+    @property
+    def broker_waits(self) -> int:
+        """Waits at brokers that the calls which wait here share."""
+        return self._reserving.waits.at_brokers
+
     def routes_changed(self, queues: Sequence[str]) -> None:
         """The map has them on other shards than before."""
         self._reserving.routes_changed(queues)
 
-    def check(self) -> None:
+    def check(self, method: Method) -> None:
         """Refuses what would be refused whatever is in it: to be called before a request is let in."""
         if self._stopping:
             raise shutting_down()
-        self._admission.check()
+        self._admission.check(may_wait=method.waits)
 
     async def handle(self, method: Method, data: bytes, caller: Caller) -> bytes:
         if self._stopping:
             raise shutting_down()
-        self._admission.enter()
+        budget, size = self._budget(method, data), len(data)
+        budget.enter(size)
         try:
             own = self._own.find(method.name)
             if own is not None:
@@ -148,7 +161,12 @@ class Gateway:
                 return await self._wait(handler(method, data, caller, deadline_s))
             return await handler(method, data, caller, deadline_s)
         finally:
-            self._admission.leave()
+            budget.leave(size)
+
+    def _budget(self, method: Method, data: bytes) -> Budget:
+        """What is too large for a call that waits is read later, as any other."""
+        waits = method.waits and len(data) <= _WAITING_BYTES_MAX and method.wait_ms(data) > 0
+        return self._admission.waiting if waits else self._admission.working
 
     async def _wait(self, answer: Awaitable[bytes]) -> bytes:
         """A call that may wait for long: a stop sends it elsewhere."""
@@ -271,6 +289,18 @@ class Gateway:
         send = self._sender(listing.answers_by_s(request, deadline_s))
         page = await list_all(method, request, self._table.shard_count, send)
         return page.SerializeToString()
+
+    async def _list_workers(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+        """Brokers do not know who shares the waits of this router."""
+        answer = await self._list_by_name(listing.list_workers, method, data, caller, deadline_s)
+        try:
+            page = method.response.FromString(answer)
+        except DecodeError:
+            return answer  # the caller will say that it cannot be read
+        for worker in page.workers:
+            worker.is_waiting = worker.is_waiting or self._reserving.waits.is_waiting(worker.worker)
+        result: bytes = page.SerializeToString()
+        return result
 
     async def _list_dead_letters(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)

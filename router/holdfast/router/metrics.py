@@ -15,7 +15,9 @@ from holdfast.serving.call_metrics import CallMetrics, MethodMetrics
 
 # What is read when somebody looks: the name of the gauge, and what it is.
 GAUGES = {
-    "calls_under_way": "Calls that came in and were not answered yet",
+    "calls_under_way": "Calls that came in and were not answered yet, but for those that wait",
+    "calls_waiting": "Calls that wait: of workers for tasks, and for results",
+    "broker_waits": "Waits at brokers, one for each shard of each queue waited for, shared by the calls that wait",
     "bytes_under_way": "Bytes of their requests",
     "channels": "Connections to brokers that are kept",
     "attempts_repeated": "Calls sent to a broker again: redirects, lost connections and silent leaders",

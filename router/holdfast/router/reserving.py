@@ -1,8 +1,8 @@
 """Reserve and AwaitTasks where the queues are on several shards.
 
-A task must be claimed at one shard for one worker, so a Reserve never waits at several shards: whichever answered later
-would have claimed for nobody. It asks one after another for what is there, then waits at all of them without claiming,
-and claims at the first that has something.
+A task must be claimed at one shard for one worker, so a Reserve never waits at a shard: whichever answered later would
+have claimed for nobody. It asks one after another for what is there, then waits its turn here (`shared_waits`), and
+claims where it is told that there is something. Where others wait already nothing is left to take: then it only waits.
 
 A retry must meet the claims of the first attempt, whose answer was lost: it asks all shards first which one holds them.
 
@@ -14,7 +14,7 @@ for before anything is claimed elsewhere, if the request has an id. If it has no
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -24,31 +24,23 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.failures import ELSEWHERE, FAILURES, CallFailedError, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder, Sending
+from holdfast.router.known_requests import KnownRequests
 from holdfast.router.methods import TASKS
-from holdfast.router.news import News, RouteNews
+from holdfast.router.ready_waiters import Waiter
 from holdfast.router.releases import Releases
+from holdfast.router.rounds import Places, Round
+from holdfast.router.shared_waits import AWAY_S, TASKS_MAX, SharedWaits
 from holdfast.routing.patience import DOUBT_S, GRACE_S, REPEATS_SHARE, TRY_S_MAX, SickShards
 from holdfast.serving.background import end_tasks
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown
 
-# A shard that refused is left alone for as long, or longer if it asked for that.
-_AWAY_S = 0.5
 # For the answers of the last shards if they are all known not to answer.
 _SICK_GRACE_S = 0.2
-# There was something, and nobody could have it: somebody else was faster, or the queue is at a limit. It may happen
-# again and again, so the next look waits a little, and ever longer; one that had to wait begins anew: that was a new
-# task.
-_BEATEN_S_FIRST = 0.002
-_BEATEN_S_MAX = 0.5
-_WAITED_S = 0.1
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 _MARGIN_S = 0.05
 
 _RESERVE = TASKS["Reserve"]
 _AWAIT = TASKS["AwaitTasks"]
-
-# Shards, and which of the request's queues each of them may have tasks of.
-Places = Mapping[int, Sequence[int]]
 
 
 class Reserving:
@@ -62,55 +54,56 @@ class Reserving:
         wait_ms_max: int,
         find_places: Callable[[Sequence[str]], Places],
         leader_of: Callable[[int], Hashable],
+        waits_max: int = 10_000,
     ) -> None:
-        """`find_places`: of some queues, in the newest map; `leader_of`: who leads a shard by that map."""
+        """`find_places`: of some queues, in the newest map; `leader_of`: who leads a shard by that map; `waits_max`:
+        how many waits there may be at brokers."""
         self._forwarder = forwarder
         self._releases = releases
         self._wait_ms_max = wait_ms_max
         self._find_places = find_places
         self._leader_of = leader_of
-        self._news = RouteNews()
         self._sick = SickShards()
+        self._known = KnownRequests()
         self._turn = 0
+        self.waits = SharedWaits(
+            forwarder, wait_ms=wait_ms_max, waits_max=waits_max, find_shards=lambda queue: [*find_places([queue])],
+            heard=self._heard_of,
+        )  # fmt: skip
 
     def routes_changed(self, queues: Sequence[str]) -> None:
         """They are on other shards than before: calls that wait for their tasks wait there too."""
-        self._news.tell(queues)
+        self.waits.routes_changed(queues)
 
     async def reserve(self, request: pb.ReserveRequest, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         """From all shards that may have tasks of the queues. `data`: the request's bytes."""
         places = self._find_places(request.queues)
-        if len(places) <= 1 and not request.wait_ms:
+        if not places or (len(places) == 1 and not request.wait_ms):
             return await self.claim(next(iter(places), 0), data, caller, deadline_s)
-        is_repeated = caller.attempt > 1
-        with self._news.about(request.queues) as news:
-            if len(places) <= 1:
-                ends_s = time.monotonic() + request.wait_ms / 1000
-                answer = await self._claim(next(iter(places), 0), data, caller, deadline_s, news)
-                if answer is not None:
-                    return answer
-                is_repeated = True  # it was called back, and may have claimed all the same
-                request.wait_ms = max(0, int((ends_s - time.monotonic()) * 1000))
-            return await self._claim_anywhere(request, caller, deadline_s, news, is_repeated=is_repeated)
+        round_ = Round(places, self._wait_ends_s(request.wait_ms, deadline_s), deadline_s)
+        with self.waits.join(_wants(request), request.worker) as waiter:
+            return await self._claim_anywhere(request, round_, caller, waiter)
 
     async def await_tasks(self, request: pb.AwaitTasksRequest, data: bytes, deadline_s: float) -> bytes:
         """The same without claiming."""
         places = self._find_places(request.queues)
-        if len(places) <= 1 and not request.wait_ms:
+        if not places or (len(places) == 1 and not request.wait_ms):
             return await self._forwarder.send(_AWAIT, next(iter(places), 0), data, deadline_s)
-        with self._news.about(request.queues) as news:
-            if len(places) <= 1:
-                ends_s = time.monotonic() + request.wait_ms / 1000
-                wait = asyncio.create_task(self._forwarder.send(_AWAIT, next(iter(places), 0), data, deadline_s))
-                ends: list[asyncio.Future[Any]] = [wait, news.changed]
-                try:
-                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                    if wait.done():
-                        return wait.result()
-                finally:
-                    await end_tasks([wait])
-                request.wait_ms = max(0, int((ends_s - time.monotonic()) * 1000))
-            return (await self._wait_anywhere(request, deadline_s, news)).SerializeToString()
+        round_ = Round(places, self._wait_ends_s(request.wait_ms, deadline_s), deadline_s)
+        ready, held = await self._ready(request, round_, round_.now()[0], time.monotonic())
+        with self.waits.join(dict.fromkeys(request.queues, 1), request.worker) as waiter:
+            if not ready and not held and not round_.is_over:
+                shard = await self.waits.wait(waiter, round_.ends_s)
+                if shard is not None:
+                    ready = [shard]
+                elif request.claim_request_id:
+                    held = await self._holders(request, round_)
+                self._note_health(round_, request.queues)
+        if not ready and not held:
+            round_.raise_if_nobody_answers()
+        return pb.AwaitTasksResponse(
+            ready=bool(ready or held), held=bool(held), tasks=int(bool(ready or held))
+        ).SerializeToString()
 
     # --- at one shard -------------------------------------------------------------------------------------------
 
@@ -120,26 +113,18 @@ class Reserving:
         Claims with a claim_request_id are never given back: they are there to be asked for again, and another router
         may have handed them out already to a caller that did.
         """
-        answer = await self._claim(shard, data, caller, deadline_s, None)
-        assert answer is not None
-        return answer
+        return await self._claim(shard, data, caller, deadline_s)
 
     async def _claim(
-        self, shard: int, data: bytes, caller: Caller, deadline_s: float, news: News | None,
-        repeats_until_s: float = float("inf"),
-    ) -> bytes | None:  # fmt: skip
-        """None if there was news before an answer: then the call is called back."""
+        self, shard: int, data: bytes, caller: Caller, deadline_s: float, repeats_until_s: float = float("inf")
+    ) -> bytes:
         sending = Sending(repeats_until_s, caller.received_s)
         reserve = asyncio.create_task(self._forwarder.send(_RESERVE, shard, data, deadline_s, sending))
-        ends: list[asyncio.Future[Any]] = [reserve] if news is None else [reserve, news.changed]
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reserve,))
         except asyncio.CancelledError:
             self._let_go(shard, data, reserve, sending)
             raise
-        if not reserve.done():
-            self._let_go(shard, data, reserve, sending)
-            return None
         answer = reserve.result()
         if answer and caller.is_gone:
             if not _RESERVE.may_repeat(data):
@@ -157,31 +142,36 @@ class Reserving:
 
     # --- at several ---------------------------------------------------------------------------------------------
 
-    async def _claim_anywhere(
-        self, request: pb.ReserveRequest, caller: Caller, deadline_s: float, news: News, *, is_repeated: bool
-    ) -> bytes:
-        """At the first of several shards that has something."""
-        news.take()
-        round_ = _Round(self._find_places(request.queues), self._wait_ends_s(request.wait_ms, deadline_s), deadline_s)
+    async def _claim_anywhere(self, request: pb.ReserveRequest, round_: Round, caller: Caller, waiter: Waiter) -> bytes:
+        """At the first of its shards that has something."""
         asked = _await_of(request)
-        asks_holder = is_repeated and bool(request.claim_request_id)
-        order = [shard for shard in self._order(request, round_.places) if not self._is_sick(shard)]
+        is_repeated = caller.attempt > 1 and bool(request.claim_request_id)
+        asks_holder = is_repeated
+        order = [] if is_repeated else self._first_order(request, round_)
         while True:
             if asks_holder or round_.is_in_doubt:
-                order = await self._holder_first(asked, round_, self._order(request, round_.places), news)
                 asks_holder = False
+                order = await self._holders(asked, round_)
+                order = order or [shard for shard in self._first_order(request, round_) if round_.has_answered(shard)]
             for shard in order:
                 answer = await self._try(request, round_, shard, caller)
                 if answer is not None and _has_claims(answer):
+                    self.waits.took(waiter)
                     return answer
+                if answer is not None and request.wait_ms:
+                    self._known.add(request)
                 if answer is None and self._is_sick(shard):
                     break  # the others are looked at all at once: there may be more of this kind
             looked_from_s = time.monotonic()
+            if not round_.is_in_doubt and not round_.is_over:
+                await self._stand_back(round_, waiter)
+                order = await self._wait(asked, round_, waiter, is_repeated=is_repeated)
+                continue
             if round_.is_in_doubt:
                 if round_.is_over and round_.has_asked_holders:
                     round_.raise_doubt()
             else:
-                ready, held = await self._look_out(asked, round_, news)
+                ready, held = await self._look_out(asked, round_)
                 order = [*held, *ready]
                 if not order:
                     round_.raise_doubt()
@@ -189,15 +179,57 @@ class Reserving:
                     return b""
             await round_.pause(looked_from_s)
 
-    async def _wait_anywhere(
-        self, request: pb.AwaitTasksRequest, deadline_s: float, news: News
-    ) -> pb.AwaitTasksResponse:
-        news.take()
-        round_ = _Round(self._find_places(request.queues), self._wait_ends_s(request.wait_ms, deadline_s), deadline_s)
-        ready, held = await self._look_out(request, round_, news)
-        if not ready and not held:
-            round_.raise_if_nobody_answers()
-        return pb.AwaitTasksResponse(ready=bool(ready or held), held=bool(held))
+    async def _stand_back(self, round_: Round, waiter: Waiter) -> None:
+        """If a broker does not let this caller have what it was woken for: others may, and it is not in their way."""
+        failure = None if waiter.woken_at is None else round_.failure_of(waiter.woken_at[1])
+        if failure is not None and not _is_of_shard(failure):
+            self.waits.pass_on(waiter)
+            pause_s = max(AWAY_S, failure.retry_after_ms / 1000)
+            await asyncio.sleep(max(0.0, min(pause_s, round_.ends_s - time.monotonic())))
+
+    async def _wait(
+        self, asked: pb.AwaitTasksRequest, round_: Round, waiter: Waiter, *, is_repeated: bool
+    ) -> list[int]:
+        """Where there is something for this caller; nowhere if the wait is over, or only that shards hold claims of a
+        request that was sent before: an attempt that nobody waits for any more may claim at a later moment."""
+        until_s = round_.ends_s
+        if is_repeated and not round_.has_looked_again:
+            until_s = min(until_s, time.monotonic() + DOUBT_S)
+        shard = await self.waits.wait(waiter, until_s)
+        round_.plan(self._find_places(asked.queues))
+        if shard is not None:
+            return [shard] if shard in round_.places else []
+        if is_repeated:
+            round_.has_looked_again = True
+            held = await self._holders(asked, round_)
+            if held:
+                return held
+        if round_.is_over:
+            self._note_health(round_, asked.queues)
+        return []
+
+    def _note_health(self, round_: Round, queues: Sequence[str]) -> None:
+        """What the shards have said to the waits that this call shared."""
+        for shard, positions in round_.places.items():
+            waits = [wait for at in positions if (wait := self.waits.of(queues[at], shard)) is not None]
+            failures = [wait.failure for wait in waits if wait.failure is not None]
+            own = round_.failure_of(shard)
+            if own is not None and not _is_of_shard(own):
+                continue  # what the shard says to others is not for this caller
+            if any(wait.is_heard for wait in waits):
+                round_.answered(shard, settles=False)
+            elif failures:
+                round_.leave_alone(shard, failures[0])
+
+    def _first_order(self, request: pb.ReserveRequest, round_: Round) -> list[int]:
+        """The shards to be tried before a wait: those where something may be that nobody waits for already. One at
+        least if no broker has seen such a request: it says what is wrong with it."""
+        order = [shard for shard in self._order(request, round_.places) if not self._is_sick(shard)]
+        if round_.is_over:
+            return order
+        open_ = {at for at, queue in enumerate(request.queues) if not self.waits.has_free(queue)}
+        tried = [shard for shard in order if not open_.isdisjoint(round_.places[shard])]
+        return tried or ([] if self._known.has(request) else order[:1])
 
     def _wait_ends_s(self, wait_ms: int, deadline_s: float) -> float:
         if not 0 <= wait_ms <= self._wait_ms_max:
@@ -218,7 +250,7 @@ class Reserving:
         rotated = shards[start:] + shards[:start]
         return sorted(rotated, key=lambda shard: min(places[shard]))
 
-    async def _try(self, request: pb.ReserveRequest, round_: "_Round", shard: int, caller: Caller) -> bytes | None:
+    async def _try(self, request: pb.ReserveRequest, round_: Round, shard: int, caller: Caller) -> bytes | None:
         """What is there now, at one shard; None if it does not say.
 
         A shard that has said that it holds claims of this request is given all the time there is."""
@@ -228,7 +260,7 @@ class Reserving:
         is_cut_off = False
         try:
             async with asyncio.timeout(try_s):
-                answer = await self._claim(shard, data, caller, round_.deadline_s, None, last_s)
+                answer = await self._claim(shard, data, caller, round_.deadline_s, last_s)
         except TimeoutError:
             failure: Failure = outcome_unknown()
             is_cut_off = True
@@ -250,60 +282,40 @@ class Reserving:
             round_.leave_alone(shard, failure)
         return None
 
-    async def _holder_first(
-        self, asked: pb.AwaitTasksRequest, round_: "_Round", order: list[int], news: News
-    ) -> list[int]:
-        """Who holds claims of this request; if nobody says so, all that answer."""
+    async def _holders(self, asked: pb.AwaitTasksRequest, round_: Round) -> list[int]:
+        """Who holds claims of this request."""
         round_.asks_holders()
-        shards, _ = round_.now()
-        _, held = await self._ready(asked, round_, shards, time.monotonic(), news, all_of_them=True)
-        if held:
-            return held
-        return [shard for shard in order if round_.has_answered(shard)]
+        _, held = await self._ready(asked, round_, round_.now()[0], time.monotonic(), all_of_them=True)
+        return held
 
-    async def _look_out(self, asked: pb.AwaitTasksRequest, round_: "_Round", news: News) -> tuple[list[int], list[int]]:
-        """Where there is something, or was just now; nowhere if the wait is over. Every shard is asked at least once,
-        by a claim or here."""
-        while True:
-            if news.take():
-                round_.plan(self._find_places(asked.queues))
-            shards, until_s = round_.now()
-            if round_.is_over:
-                shards = [shard for shard in shards if shard in round_.unheard]
-                if not shards:
-                    return [], []
-            if not shards:
-                await asyncio.wait((news.changed,), timeout=max(0.0, until_s - time.monotonic()))
-                continue
-            ready, held = await self._ready(asked, round_, shards, until_s, news)
+    async def _look_out(self, asked: pb.AwaitTasksRequest, round_: Round) -> tuple[list[int], list[int]]:
+        """Where there is something after a wait that is over: every shard is asked at least once, by a claim, by a wait
+        or here."""
+        while shards := [shard for shard in round_.now()[0] if shard in round_.unheard]:
+            ready, held = await self._ready(asked, round_, shards, time.monotonic())
             if ready or held:
                 return ready, held
+        return [], []
 
     async def _ready(
-        self, asked: pb.AwaitTasksRequest, round_: "_Round", shards: Sequence[int], until_s: float, news: News,
+        self, asked: pb.AwaitTasksRequest, round_: Round, shards: Sequence[int], until_s: float,
         *, all_of_them: bool = False,
     ) -> tuple[list[int], list[int]]:  # fmt: skip
-        """Waits at these shards until one has tasks, or claims of this request: those that have. A shard that is left
-        alone is asked again later, and the queues may be elsewhere by then, so this may return early with nothing.
-        `all_of_them`: not before all have said whether they hold claims, or one that does."""
-        began_s = time.monotonic()
-        until_s = max(until_s, began_s)
-        waits = {
-            asyncio.create_task(self._wait_at(shard, asked, round_, until_s)): shard for shard in shards
-        }  # fmt: skip
+        """Which of these shards have tasks, as soon as one has, or claims of this request. `all_of_them`: not before
+        all have said whether they hold claims, or one that does."""
+        waits = {asyncio.create_task(self._wait_at(shard, asked, round_, until_s)): shard for shard in shards}
         ready: list[int] = []
         held: list[int] = []
         pending = set(waits)
         try:
             while pending and not held and (all_of_them or not ready):
                 grace_s = self._grace_s(round_, [waits[wait] for wait in pending], until_s)
-                news_of = () if all_of_them else (news.changed,)
-                done, _ = await asyncio.wait((*pending, *news_of), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(pending, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:  # those that do not answer must not hold up the next look at the others
                     for wait in pending:
                         self._failed(round_, waits[wait], _silent(waits[wait]))
                     break
-                for wait in done & pending:
+                for wait in done:
                     answer = self._heard(round_, waits[wait], wait)
                     if answer is not None and answer.held:
                         held.append(waits[wait])
@@ -311,16 +323,12 @@ class Reserving:
                     elif answer is not None and answer.ready:
                         ready.append(waits[wait])
                 pending -= done
-                if not all_of_them and news.changed.done():
-                    break
         finally:
             await end_tasks(waits)
-        if not ready and not held and not all_of_them and time.monotonic() < until_s and not news.changed.done():
-            await round_.pause(began_s)  # they said so before their wait was over, and may go on like that
         return ready, held
 
     def _heard(
-        self, round_: "_Round", shard: int, wait: "asyncio.Task[pb.AwaitTasksResponse]"
+        self, round_: Round, shard: int, wait: "asyncio.Task[pb.AwaitTasksResponse]"
     ) -> pb.AwaitTasksResponse | None:
         """What a shard has said; None if it has refused."""
         try:
@@ -334,7 +342,7 @@ class Reserving:
         self._sick.answered(shard)
         return answer
 
-    def _grace_s(self, round_: "_Round", pending: Sequence[int], until_s: float) -> float | None:
+    def _grace_s(self, round_: Round, pending: Sequence[int], until_s: float) -> float | None:
         """How long to wait for these when others have answered; None if nobody has: then the calls' own deadlines."""
         if round_.answered_s is None:
             return None
@@ -346,7 +354,7 @@ class Reserving:
         return max(0.0, ends_s - time.monotonic())
 
     async def _wait_at(
-        self, shard: int, asked: pb.AwaitTasksRequest, round_: "_Round", until_s: float
+        self, shard: int, asked: pb.AwaitTasksRequest, round_: Round, until_s: float
     ) -> pb.AwaitTasksResponse:
         request = pb.AwaitTasksRequest()
         request.CopyFrom(asked)
@@ -365,98 +373,24 @@ class Reserving:
 
     def _note(self, shard: int, failure: Failure) -> None:
         """One that is busy, or has no room, is well."""
-        if failure.reason in ELSEWHERE or may_pass_if_read(failure):
+        if _is_of_shard(failure):
             self._sick.failed(shard, time.monotonic(), self._leader_of(shard))
 
-    def _failed(self, round_: "_Round", shard: int, failure: Failure) -> None:
+    def _heard_of(self, shard: int, failure: Failure | None) -> None:
+        """By a wait that calls share."""
+        if failure is None:
+            self._sick.answered(shard)
+        else:
+            self._note(shard, failure)
+
+    def _failed(self, round_: Round, shard: int, failure: Failure) -> None:
         self._note(shard, failure)
         round_.leave_alone(shard, failure)
 
 
-class _Round:
-    """One call at several shards: how long it waits, what each shard has said, and which are left alone for now."""
-
-    def __init__(self, places: Places, ends_s: float, deadline_s: float = float("inf")) -> None:
-        self.places = places
-        self.ends_s = ends_s
-        self.deadline_s = deadline_s
-        self.unheard = set(places)  # shards that have not said anything yet, nor failed
-        self.answered_s: float | None = None  # when the last one did
-        self.held: set[int] = set()  # shards that have said that they hold claims of this request
-        # By shard: why it may have claims of this request that nobody has been given.
-        self.doubts: dict[int, Failure] = {}
-        self.is_in_doubt = False  # there are doubts, and the shards were not asked who holds claims since
-        self.has_asked_holders = False  # because of doubts, at least once
-        self._failures: dict[int, Failure] = {}  # of those whose last word was no answer
-        self._away: dict[int, float] = {}  # until when
-        self._beaten = 0
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self.ends_s
-
-    @property
-    def left_s(self) -> float:
-        return max(0.0, self.deadline_s - time.monotonic())
-
-    def plan(self, places: Places) -> None:
-        """The queues are elsewhere by now."""
-        self.unheard = {shard for shard in places if shard in self.unheard or shard not in self.places}
-        self.places = places
-
-    def answered(self, shard: int, *, settles: bool = True) -> None:
-        """`settles`: it holds no claims of this request that it has not given."""
-        self.unheard.discard(shard)
-        self._failures.pop(shard, None)
-        self.answered_s = time.monotonic()
-        if settles:
-            self.held.discard(shard)
-            self.doubts.pop(shard, None)
-
-    def has_answered(self, shard: int) -> bool:
-        return shard not in self.unheard and shard not in self._failures
-
-    def leave_alone(self, shard: int, failure: Failure) -> None:
-        self.unheard.discard(shard)
-        self._failures[shard] = failure
-        self._away[shard] = time.monotonic() + max(_AWAY_S, failure.retry_after_ms / 1000)
-
-    def doubt(self, shard: int, failure: Failure) -> None:
-        """It may have claimed, and is asked about it before anything is claimed elsewhere."""
-        self.unheard.discard(shard)
-        self._failures[shard] = failure
-        self.doubts[shard] = failure
-        self.is_in_doubt = True
-
-    def asks_holders(self) -> None:
-        self.has_asked_holders = self.has_asked_holders or self.is_in_doubt
-        self.is_in_doubt = False
-
-    def now(self) -> tuple[list[int], float]:
-        """Which shards may be asked, and until when: then the wait is over, or another one may."""
-        now_s = time.monotonic()
-        back_s = [until_s for shard, until_s in self._away.items() if until_s > now_s and shard in self.places]
-        shards = [shard for shard in self.places if self._away.get(shard, 0.0) <= now_s]
-        return shards, min([self.ends_s, *back_s])
-
-    def raise_doubt(self) -> None:
-        """That there is nothing would not be true."""
-        for failure in self.doubts.values():
-            raise failure
-
-    def raise_if_nobody_answers(self) -> None:
-        failures = [failure for shard, failure in self._failures.items() if shard in self.places]
-        if failures and len(failures) == len(self.places):
-            raise failures[0]
-
-    async def pause(self, looked_from_s: float) -> None:
-        """Between two looks of which the first was, or may have been, in vain."""
-        now_s = time.monotonic()
-        if now_s - looked_from_s > _WAITED_S:
-            self._beaten = 0
-        pause_s = _BEATEN_S_FIRST * (1 << min(self._beaten, 10)) * bool(self._beaten)
-        self._beaten += 1
-        await asyncio.sleep(max(0.0, min(pause_s, _BEATEN_S_MAX, self.ends_s - now_s)))
+def _is_of_shard(failure: Failure) -> bool:
+    """It does not answer, or nobody leads it; otherwise the refusal is for this caller, or for this moment."""
+    return failure.reason in ELSEWHERE or may_pass_if_read(failure)
 
 
 def _silent(shard: int) -> RefusedError:
@@ -495,3 +429,12 @@ def _has_claims(answer: bytes) -> bool:
         return bool(answer) and bool(pb.ReserveResponse.FromString(answer).claims)
     except DecodeError:
         return True  # the caller will say that it cannot be read
+
+
+def _wants(request: pb.ReserveRequest) -> dict[str, int]:
+    """How many tasks of each of its queues the caller would take; 0 in the request sets no limit of its own."""
+    limits = request.queue_tasks_max
+    most = min(max(1, request.max_tasks), TASKS_MAX)
+    if len(limits) != len(request.queues):
+        return dict.fromkeys(request.queues, most)
+    return {queue: min(limit, most) if limit > 0 else most for queue, limit in zip(request.queues, limits, strict=True)}

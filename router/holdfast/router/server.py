@@ -92,6 +92,9 @@ class Router:
         self._admission = Admission(
             calls_max=config.calls_max,
             calls_per_shard_max=config.calls_per_shard_max,
+            waits_max=config.waits_max,
+            # The rest of the room is for those who do not wait.
+            wait_bytes_max=min(config.wait_bytes_max, config.bytes_in_flight_max // 2),
         )
         self._channels = BrokerChannels(message_bytes_max=config.message_bytes_max)
         self._forwarder = Forwarder(Leaders(lambda: routes), self._channels, self._admission)
@@ -112,13 +115,14 @@ class Router:
             wait_ms_max=config.wait_ms_max,
             call_s_default=config.call_seconds_default,
             message_bytes_max=config.message_bytes_max,
+            broker_waits_max=config.broker_waits_max,
         )
         self._routed_by = follower.map
         follower.on_change.append(self._map_changed)
         limits = ServerLimits(
             message_bytes_max=config.message_bytes_max,
             bytes_max=config.bytes_in_flight_max,
-            calls_max=config.calls_max + CALLS_SPARE,
+            calls_max=config.calls_max + config.waits_max + CALLS_SPARE,
             connections_max=connections_allowed(config.connections_max, allow_many_files(), with_states=False),
         )
         self._rpc = RouterServer(
@@ -161,6 +165,7 @@ class Router:
     async def _close(self, grace_s: float) -> None:
         if hasattr(self, "_ops"):  # all of them, or none
             await self._rpc.stop(grace_s)
+            await self._gateway.close()
             await self._releases.close(min(grace_s, RELEASE_SECONDS_MAX))
             await self._ops.stop()
             await self._forwarder.close()
@@ -230,7 +235,9 @@ class Router:
     def _read_gauges(self) -> dict[str, float]:
         table = self._follower.map
         return {
-            "calls_under_way": self._admission.calls,
+            "calls_under_way": self._admission.working.calls,
+            "calls_waiting": self._admission.waiting.calls,
+            "broker_waits": self._gateway.broker_waits,
             "bytes_under_way": self._rpc.intake.bytes,
             "channels": len(self._channels),
             "attempts_repeated": self._forwarder.repeated,

@@ -218,7 +218,7 @@ class RouterServer:
         limits: ServerLimits,
         *,
         readiness: Callable[[], tuple[bool, str]],
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[Method], None] = lambda _method: None,
     ) -> None:
         """`check` refuses a call before its request is let in."""
         self._handle = handle
@@ -249,7 +249,7 @@ class RouterServer:
         await self._server.stop(grace_seconds)
 
     def _begin(self, method: Method, context: Any) -> Answer:
-        self._check()
+        self._check(method)
         caller = _caller_of(context)
         return lambda data: self._handle(method, data, caller)
 

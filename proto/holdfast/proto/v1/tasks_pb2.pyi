@@ -220,24 +220,30 @@ class ReserveResponse(_message.Message):
     def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., waited_ms: _Optional[int] = ..., routed_ms: _Optional[int] = ...) -> None: ...
 
 class AwaitTasksRequest(_message.Message):
-    __slots__ = ("queues", "wait_ms", "worker", "claim_request_id")
+    __slots__ = ("queues", "wait_ms", "worker", "claim_request_id", "max_tasks", "callers")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     CLAIM_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
+    CALLERS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     wait_ms: int
     worker: str
     claim_request_id: str
-    def __init__(self, queues: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., worker: _Optional[str] = ..., claim_request_id: _Optional[str] = ...) -> None: ...
+    max_tasks: int
+    callers: int
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., worker: _Optional[str] = ..., claim_request_id: _Optional[str] = ..., max_tasks: _Optional[int] = ..., callers: _Optional[int] = ...) -> None: ...
 
 class AwaitTasksResponse(_message.Message):
-    __slots__ = ("ready", "held")
+    __slots__ = ("ready", "held", "tasks")
     READY_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
     ready: bool
     held: bool
-    def __init__(self, ready: bool = ..., held: bool = ...) -> None: ...
+    tasks: int
+    def __init__(self, ready: bool = ..., held: bool = ..., tasks: _Optional[int] = ...) -> None: ...
 
 class ClaimRef(_message.Message):
     __slots__ = ("task_id", "token", "secret")
