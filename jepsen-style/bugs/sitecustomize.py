@@ -246,6 +246,18 @@ def _rounds_without_budget() -> None:
     rounds.Rounds._beat = lambda self, began_s: None
 
 
+def _waits_share_the_budget() -> None:
+    """Workers without work use up what a router takes of other calls."""
+    admission: Any = importlib.import_module("holdfast.router.admission")
+    begin = admission.Admission.__init__
+
+    def begin_with_one(self: Any, **limits: Any) -> None:
+        begin(self, **limits)
+        self.waiting = self.working
+
+    admission.Admission.__init__ = begin_with_one
+
+
 def _sync_lies() -> None:
     """The log says that it is on disk, and is not."""
     os.fdatasync = lambda fd: None
@@ -279,6 +291,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "acks-wait-for-the-slowest": (_acks_wait_for_the_slowest, "latency"),
     "enqueues-wait-for-the-slowest": (_enqueues_wait_for_the_slowest, "latency"),
     "rounds-without-budget": (_rounds_without_budget, "election"),
+    "waits-share-the-budget": (_waits_share_the_budget, "refused"),
 }
 
 if os.environ.get("CHAOS_BUG"):

@@ -23,8 +23,9 @@ TRIALS: dict[str, tuple[str, ...]] = {
     "sync-lies": (*CALLS, "--fault", "power-cut", "--seconds", "6"),
     "lease-of-the-wait": (*LIFE, "--fault", "none"),
     # One replica of each shard: with its broker some shards are away, and all others must not notice.
-    "acks-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--fault", "host-dies"),
+    "acks-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--workload", "lifecycle,storms", "--fault", "host-dies"),
     "enqueues-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--fault", "host-dies"),
+    "waits-share-the-budget": (*LIFE, "--workload", "idlers,lifecycle", "--fault", "none"),
     "rounds-without-budget": (*LIFE, "--fault", "none", "--shards", "32"),
     "replicas-differ": (*CALLS, "--brokers", "3", "--seconds", "2"),
     "ticks-not-made-up": (*CALLS, "--fault", "kill", "--seconds", "12"),

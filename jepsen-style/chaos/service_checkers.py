@@ -100,8 +100,7 @@ def _overlaps(call: Call, windows: list[Window]) -> bool:
 
 def _is_alone(window: Window, windows: list[Window]) -> bool:
     return not any(
-        other is not window and other.from_ns <= window.to_ns and window.from_ns <= other.to_ns + _SETTLE_NS
-        for other in windows
+        other is not window and other.from_ns <= window.to_ns and window.from_ns <= other.to_ns for other in windows
     )
 
 

@@ -38,13 +38,14 @@ class Arena:
     async def striking(self, step: Step, names: Sequence[str]) -> AsyncIterator[str]:
         """For the time of a fault these are nobody else's."""
         self._steps += 1
+        number = str(self._steps)
         self.struck.update(names)
         try:
-            yield str(self._steps)
+            yield number
         finally:
             self.struck.difference_update(names)
             self.ended_s |= dict.fromkeys(names, time.monotonic())
-            self.history.fault(step.what, f=HEAL, node=",".join(names), step=str(self._steps))
+            self.history.fault(step.what, f=HEAL, node=",".join(names), step=number)
 
     def was_struck_lately(self, name: str) -> bool:
         """Whether its end may be the late end of a fault: a broker whose disk failed ends when it notices."""

@@ -24,7 +24,7 @@ POLICIES = {
 SPREAD = {CAPPED: 3, TENANTS: 2, KEYED: 3, RATED: 2}
 KEYS = 3
 TASK_S = (0.1, 0.3, 0.6)
-PAUSE_S = 0.9
+PAUSE_S = 1.5
 
 
 @dataclass

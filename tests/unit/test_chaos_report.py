@@ -1,0 +1,110 @@
+"""The page of a chaos run: numbers of a history, and pictures of numbers."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from chaos.history import ACK, ENQUEUE, FAULT, HEAL, INFO, OK, Call, Event, Story
+from chaos.matrix import FAULTS, WORKLOADS, Combination, Result, combinations, read_result
+from chaos.outcome import make_report
+from chaos.report.page import write_report
+from chaos.report.series import bands, latency_ms, outages, quantile, throughput
+from chaos.report.svg import Line, bars_plot, lines_plot
+from chaos.verdicts import Final, Violation
+
+S = 1_000_000_000
+
+
+def call(at: float, took: float = 0.1, *, f: str = ENQUEUE, outcome: str = OK, queue: str = "probe-0-1") -> Call:
+    return Call(f=f, outcome=outcome, invoked_ns=int(at * S), ended_ns=int((at + took) * S), queue=queue, task=f"t{at}")
+
+
+def fault(at: float, to: float) -> list[Event]:
+    return [
+        Event(t_ns=int(at * S), proc=-1, type=INFO, f=FAULT, value="kill", node="n1", req_id="1"),
+        Event(t_ns=int(to * S), proc=-1, type=INFO, f=HEAL, value="kill", node="n1", req_id="1"),
+    ]
+
+
+def told() -> Story:
+    calls = [call(1), call(1.5), call(3), call(3.2, 1.0, outcome=INFO), call(6, 0.5), call(3.5, queue="probe-1-0")]
+    return Story(calls=[*calls, call(2, f=ACK)], faults=fault(3.1, 5))
+
+
+def test_throughput_counts_what_was_acknowledged_in_each_second() -> None:
+    assert throughput(told(), ENQUEUE, 0) == [(0, 0), (1, 2), (2, 0), (3, 2), (4, 0), (5, 0), (6, 1)]
+    assert throughput(told(), ACK, 1 * S) == [(0, 0), (1, 1)]
+
+
+def test_latency_is_by_the_second_in_which_a_call_began() -> None:
+    points = dict(latency_ms(told(), ENQUEUE, 0.99, 0))
+    assert points == pytest.approx({1: 100, 3: 1000, 6: 500})
+
+
+def test_quantiles() -> None:
+    assert quantile([3, 1, 2], 0.5) == 2
+    assert quantile([3, 1, 2], 0.99) == 3
+
+
+def test_a_fault_is_a_band_and_an_outage() -> None:
+    [band] = bands(told(), 1 * S)
+    assert (band.what, band.from_s, band.to_s) == ("kill n1", 2.1, 4.0)
+    [outage] = outages(told(), 0)
+    assert outage.next_write_s == pytest.approx(0.5)  # of the other shard
+    assert outage.worst_shard_s == pytest.approx(3.4)
+
+
+def test_a_shard_that_never_came_back() -> None:
+    story = Story(calls=[call(1), call(4, queue="probe-1-0")], faults=fault(3.1, 5))
+    [outage] = outages(story, 0)
+    assert outage.worst_shard_s is None
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_plots_are_whole_pictures(logarithmic: bool) -> None:
+    lines = [Line("a & b", [(0, 1), (1, 30), (2, 0)]), Line("none", [])]
+    root = ElementTree.fromstring(lines_plot(lines, bands(told(), 0), "ms", logarithmic=logarithmic))
+    tags = [element.tag.rpartition("}")[2] for element in root.iter()]
+    assert tags.count("polyline") == 2
+    assert "title" in tags, "the band says what it is"
+    ElementTree.fromstring(bars_plot([("kill <n1>", 0.5, None), ("pause", None, None)], "s"))
+    ElementTree.fromstring(lines_plot([], [], "ms", logarithmic=logarithmic))
+
+
+def test_a_report_needs_nothing_else(tmp_path: Path) -> None:
+    report = make_report(told(), Final(), [Violation("lost", "t1 <is> gone")], 0, ["drain: nobody"])
+    write_report(tmp_path, report, {"arguments": {"seed": 1}})
+    page = (tmp_path / "report.html").read_text()
+    assert "t1 &lt;is&gt; gone" in page
+    assert page.count("<svg") == 3
+    assert not any(text in page for text in ("<script", "href=", "src="))
+    numbers = json.loads((tmp_path / "report.json").read_text())
+    assert numbers["worst_shard_s"] == {"median": 3.4, "max": 3.4}
+    assert numbers["violations"] == ["lost: t1 <is> gone"]
+
+
+# --- the matrix -------------------------------------------------------------------------------------------------------
+
+
+def test_the_matrix_has_every_workload_with_every_group_of_faults() -> None:
+    found = combinations(5)
+    assert {(one.workload, one.fault) for one in found} == {(one, other) for one in WORKLOADS for other in FAULTS}
+    assert len(found) == 24
+    assert len({one.seed for one in found}) == 24
+    assert len({one.name for one in found}) == 24
+    assert "--brokers" in found[0].arguments(60)
+
+
+def test_a_result_survives_its_file_and_is_a_row(tmp_path: Path) -> None:
+    combination = Combination("01", "calls", "kills", "none", 7, {"brokers": 3, "shards": 8, "etcds": 1})
+    result = Result(
+        combination, False, ["lost: a", "lost: b", "tick: c"], {"tasks": 5}, {"median": 1.0, "max": 2.5}, 99.0
+    )
+    path = tmp_path / "01.json"
+    path.write_text(
+        json.dumps({**vars(result), "combination": {**vars(combination), "system": dict(combination.system)}})
+    )
+    assert read_result(path) == result
+    assert result.row() == "| calls | kills | none | 3/8/1 | 7 | 5 | 0 | 0 | 1.0 / 2.5 | lost 2, tick 1 |"
