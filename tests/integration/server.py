@@ -42,13 +42,20 @@ class ServerProcess:
     """One server on one data directory. Its settings are names of the configuration, given through the environment."""
 
     def __init__(
-        self, directory: Path, *, data_dir: Path | None = None, env: Mapping[str, str] | None = None, **settings: object
+        self,
+        directory: Path,
+        *,
+        data_dir: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        open_files_max: int | None = None,
+        **settings: object,
     ) -> None:
         self.data_dir = data_dir or directory / "data"
         self.settings = DEFAULTS | settings
         self.port = 0
         self.ops_port = 0
         self._env = dict(env or {})
+        self._prefix = () if open_files_max is None else ("sh", "-c", f'ulimit -n {open_files_max}; exec "$0" "$@"')
         self._log_path = directory / "server.log"
         self._life_starts = 0  # where in the log the present life of the server begins
         self._process: subprocess.Popen[bytes] | preloaded.ForkedServer | None = None
@@ -83,7 +90,7 @@ class ServerProcess:
                 self._process = preloaded.start(arguments, environment, directory, log)
                 return
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli", *arguments],
+                [*self._prefix, sys.executable, "-m", "holdfast.cli", *arguments],
                 env=environment | self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -94,7 +101,7 @@ class ServerProcess:
     @property
     def _is_preloaded(self) -> bool:
         """Not if its environment changes how Python or the system load it, and only where many servers are started."""
-        return not self._env and not IS_LONG and "PYTEST_VERSION" in os.environ
+        return not self._env and not self._prefix and not IS_LONG and "PYTEST_VERSION" in os.environ
 
     def kill(self) -> None:
         """SIGKILL: no warning, no clean-up."""

@@ -2,12 +2,14 @@
 
 import asyncio
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2
 
 from holdfast.client import AsyncClient, NewTask
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -60,6 +62,45 @@ async def test_small_requests_do_not_become_large(server: ServerProcess) -> None
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     # Parsed, each of the first would have taken 500 MB.
     assert peak_mb(server) - before_mb < 150
+
+
+async def health_of(server: ServerProcess) -> bool:
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/grpc.health.v1.Health/Check")
+        answer = health_pb2.HealthCheckResponse.FromString(await check(b"", timeout=30))
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def test_health_is_what_readyz_says(tmp_path: Path) -> None:
+    """A disk that is too full for new tasks: load balancers must hear of it, whichever way they ask."""
+    server = ServerProcess(tmp_path, free_bytes_min=1 << 40)
+    try:
+        await asyncio.to_thread(server.start)
+        status, body = await asyncio.to_thread(server.get, "/readyz")
+        assert (status, "disk" in body) == (503, True)
+        assert not await health_of(server)
+    finally:
+        server.close()
+
+
+async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> None:
+    """More connections than there are descriptors: the node goes on reading and writing, and says that it lives."""
+    server = ServerProcess(tmp_path, open_files_max=500)
+    strangers: list[socket.socket] = []
+    try:
+        await asyncio.to_thread(server.start)
+        async with AsyncClient(server.address) as client:  # connected before
+            for port in (server.port, server.ops_port):
+                strangers += [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
+            assert (await asyncio.to_thread(server.get, "/livez"))[0] == 200
+            for _ in range(20):
+                await client.enqueue(NewTask("q", "t", bytes(500_000)))
+        # A stop writes the state, which takes descriptors too.
+        assert await asyncio.to_thread(server.stop) == 0
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        server.close()
 
 
 async def test_a_flood_of_large_tasks_takes_a_bounded_amount_of_memory(server: ServerProcess) -> None:

@@ -4,12 +4,13 @@ import asyncio
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
 
 from holdfast.broker.metrics import Metrics, QueueFigures
+from holdfast.serving import ops
 from holdfast.serving.ops import OpsServer, OpsServerError
 
 
@@ -103,3 +104,66 @@ async def test_stopping_frees_the_port_and_leaves_signals_alone(node: Node) -> N
     await ops.stop()
     with socket.create_server(("127.0.0.1", ops.port)):
         pass
+
+
+# --- strangers --------------------------------------------------------------------------------------------------
+
+
+Stranger = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[int], Awaitable[list[Stranger]]]
+
+
+@pytest.fixture
+async def strangers(server: OpsServer) -> AsyncIterator[Connect]:
+    """Opens so many connections that say nothing."""
+    opened: list[Stranger] = []
+
+    async def connect(count: int) -> list[Stranger]:
+        opened.extend([await asyncio.open_connection(server.host, server.port) for _ in range(count)])
+        return opened
+
+    yield connect
+    for _, writer in opened:
+        writer.close()
+    await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
+
+
+async def test_silent_connections_do_not_keep_others_out(server: OpsServer, strangers: Connect) -> None:
+    [(oldest, _), *_] = await strangers(150)
+    assert [(await get(server, "/livez")).status for _ in range(20)] == [200] * 20
+    assert (await get(server, "/metrics")).status == 200
+    assert await oldest.read() == b""  # it made room
+
+
+async def test_connections_that_do_not_read_do_not_keep_others_out(
+    server: OpsServer, node: Node, strangers: Connect
+) -> None:
+    node.metrics.watch_queues(lambda: [QueueFigures(f"queue-{at}", {"ready": 1}) for at in range(900)])
+    for _, writer in await strangers(120):
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+    assert [(await get(server, "/livez")).status for _ in range(5)] == [200] * 5
+
+
+async def test_silent_connections_are_closed_after_a_while(strangers: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "REQUEST_SECONDS_MAX", 0.05)
+    [(nothing, _), (half, half_writer)] = await strangers(2)
+    half_writer.write(b"GET /livez HTTP/1.1\r\n")
+    async with asyncio.timeout(30):
+        assert await nothing.read() == b""
+        assert await half.read() == b""
+
+
+async def test_no_connection_lives_for_ever(strangers: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "REQUEST_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(ops, "LIFE_SECONDS_MAX", 0.3)
+    [(reader, writer)] = await strangers(1)
+
+    async def ask_again_and_again() -> None:
+        while True:
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            await writer.drain()
+            await reader.readuntil(b'{"live":true}')
+
+    async with asyncio.timeout(30):
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await ask_again_and_again()

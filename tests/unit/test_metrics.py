@@ -121,7 +121,7 @@ def test_formatting_uses_the_depths_read_before() -> None:
 
     metrics.watch_queues(figures)
     assert b"mail" not in metrics.format()
-    metrics.refresh()
+    list(metrics.refresh())
     assert b"mail" in metrics.format()
     assert len(reads) == 1
 
@@ -177,7 +177,7 @@ def test_latencies_are_bounded_and_copied() -> None:
     counted = latencies("mail", "send", 5)
     many = [latencies("mail", f"type-{number}", 1) for number in range(LATENCIES_MAX + 5)]
     metrics.watch_latencies(lambda: [counted, *many])
-    metrics.refresh()
+    list(metrics.refresh())
     counted.ready_to_claim[0] = 1000  # type: ignore[index]
     shown = metrics.format().decode().splitlines()
     counts = [line for line in shown if line.startswith("holdfast_task_ready_to_claim_seconds_count")]

@@ -132,3 +132,32 @@ async def test_a_state_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
         await probes.wait_for(5, at(5), 30)
     assert [type(error) for error in found] == [StateDamagedError]
     damaged.close()
+
+
+async def test_states_of_a_node_are_hashed_one_at_a_time(state: RocksState) -> None:
+    one_at_a_time = asyncio.Lock()
+    probes = [Probes(state.view, one_at_a_time=one_at_a_time) for _ in range(2)]
+    async with one_at_a_time:
+        for each in probes:
+            each.reached(1)
+        await asyncio.sleep(0)
+        assert [each.is_busy for each in probes] == [True, True]
+        assert await probes[0].wait_for(1, at(1), 0.01) is None
+    for each in probes:
+        assert await each.wait_for(1, at(1), 30) == bytes.fromhex(state_hash(state))
+    assert [each.is_busy for each in probes] == [False, False]
+
+
+async def test_marks_that_come_faster_than_hashes_are_given_up(state: RocksState) -> None:
+    one_at_a_time = asyncio.Lock()
+    probes = Probes(state.view, one_at_a_time=one_at_a_time)
+    async with one_at_a_time:
+        probes.reached(1)
+        asking = asyncio.create_task(probes.wait_for(1, at(1), 30))
+        await asyncio.sleep(0)
+        for index in range(2, KEPT_MAX + 2):
+            probes.reached(index)
+            await asyncio.sleep(0)
+        assert await asking is None
+    assert probes.has_lost(1, KEPT_MAX + 2)
+    assert await probes.wait_for(2, at(2), 30) is not None

@@ -28,7 +28,7 @@ from holdfast.broker.shard_service import (
 )
 from holdfast.broker.successors import answers
 from holdfast.broker.surroundings import Surroundings
-from holdfast.serving.refusals import change_refused, probe_not_found
+from holdfast.serving.refusals import change_refused, overloaded, probe_not_found
 
 HAND_OVER_LAG_MAX = 10_000  # entries that a new leader may lack: it gets them while nothing is served
 
@@ -53,6 +53,7 @@ class Admin:
         self._surroundings = surroundings
         self._log = log
         self._checkpointer = checkpointer
+        self._probing: set[int] = set()
         self._version = importlib.metadata.version("holdfast")  # reads a file
 
     # --- looks ------------------------------------------------------------------------------------------------
@@ -162,6 +163,15 @@ class Admin:
         replica = self._host.find_to_serve(shard)
         if not replica.shard.serves:
             raise self._host.redirect(shard)
+        if shard in self._probing or self._host.probes[shard].is_busy:
+            raise overloaded(f"probes of shard {shard}", 1)  # each has every replica read all of its state
+        self._probing.add(shard)
+        try:
+            return await self._write_probe(shard, replica)
+        finally:
+            self._probing.discard(shard)
+
+    async def _write_probe(self, shard: int, replica: Replica) -> int:
         index, term = await self._host.in_round(replica, lambda: (replica.raft.propose(b"", PROBE), replica.raft.term))
         if index is None:
             raise self._host.redirect(shard)

@@ -92,6 +92,7 @@ class Host:
         self.replicas: dict[int, Replica] = {}
         self.transfers: dict[int, Transfers] = {}
         self.probes: dict[int, Probes] = {}
+        self._hashing = asyncio.Lock()  # one state at a time
         self.on_look: Callable[[Replica], None] = lambda _replica: None
         self.on_state_replaced: Callable[[int], None] = lambda _number: None
         self.deliver: Deliver | None = None  # to other shards; a node without a map has nobody to deliver to
@@ -275,7 +276,7 @@ class Host:
             self.on_look(replica)
 
         self.transfers[number] = transfers
-        self.probes[number] = Probes(lambda: _state_of(replica).view(), self.note_damage)
+        self.probes[number] = Probes(lambda: _state_of(replica).view(), self.note_damage, self._hashing)
         replica.on_snapshot_message = transfers.handle
         replica.on_look = on_look
         replica.log_needed_after = partial(self._log_needed_after, number, transfers)

@@ -148,17 +148,18 @@ class Metrics:
         """Where the latencies of queues come from, likewise; LATENCIES_MAX pairs of queue and type are exported."""
         self._latencies.source = latencies
 
-    def refresh(self) -> None:
-        """Read the figures of queues. Call it where they may be read: on the event loop."""
-        self._queues.read()
-        self._latencies.read()
+    def refresh(self) -> Iterator[None]:
+        """Read the figures of queues, in steps. Call it where they may be read: on the event loop."""
+        yield from self._queues.read()
+        yield from self._latencies.read()
 
     def format(self) -> bytes:
         """The text for Prometheus. Safe in another thread, because many queues take a while to print."""
         return generate_latest(self._registry)
 
     def render(self) -> bytes:
-        self.refresh()
+        for _ in self.refresh():
+            pass
         return self.format()
 
 
@@ -170,16 +171,17 @@ class _QueueCollector(Collector):
         self._taken: dict[str, QueueFigures] = {}
         self._truncated = False
 
-    def read(self) -> None:
+    def read(self) -> Iterator[None]:
         taken: dict[str, QueueFigures] = {}
-        self._truncated = False
+        is_truncated = False
         for figures in self.source():
             known = taken.get(figures.queue)
             if known is None and len(taken) >= QUEUES_MAX:
-                self._truncated = True
+                is_truncated = True
                 break
             taken[figures.queue] = figures if known is None else _together(known, figures)
-        self._taken = taken
+            yield
+        self._taken, self._truncated = taken, is_truncated
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         def gauge(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
@@ -247,17 +249,18 @@ class _LatencyCollector(Collector):
         self._taken: dict[tuple[str, str], Latencies] = {}
         self._truncated = False
 
-    def read(self) -> None:
+    def read(self) -> Iterator[None]:
         taken: dict[tuple[str, str], Latencies] = {}
-        self._truncated = False
+        is_truncated = False
         for each in self.source():
             known = taken.get(each[:2])
             if known is None and len(taken) >= LATENCIES_MAX:
-                self._truncated = True
+                is_truncated = True
                 break
             # Copied or summed: they are counted further while this is printed in another thread.
             taken[each[:2]] = _sum(each, known)
-        self._taken = taken
+            yield
+        self._taken, self._truncated = taken, is_truncated
 
     def collect(self) -> Iterator[HistogramMetricFamily | GaugeMetricFamily]:
         labels = ("queue", "type")

@@ -458,13 +458,16 @@ class Node:
         return True, "serving"
 
     def _queue_counts(self) -> Iterator[QueueFigures]:
-        """Of the shards that this node leads: a follower's would count everything twice."""
+        """Of the shards that this node leads: a follower's would count everything twice. Other work may be done between
+        two of them, so what a shard is has to be looked at again."""
         looks = OLDEST_QUEUES_MAX
         for shard in self._host.shards:
             if not shard.serves:
                 continue
             policies = shard.policies
             for name in read_queue_names(shard.kv, QUEUES_MAX):
+                if shard.policies is not policies:
+                    break
                 queue = shard.queue(name)
                 if queue is None:
                     continue
@@ -501,7 +504,7 @@ class Node:
 
     def _latencies(self) -> Iterator[Latencies]:
         for shard in self._host.shards:
-            for queue, name, ready, claimed in shard.stats.latencies() if shard.serves else ():
+            for queue, name, ready, claimed in list(shard.stats.latencies()) if shard.serves else ():
                 yield Latencies(
                     queue.decode(), name.decode(), ready.counts, ready.total_ms, claimed.counts, claimed.total_ms
                 )

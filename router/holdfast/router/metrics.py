@@ -1,6 +1,6 @@
 """What a router counts, for Prometheus. The only file of the router that knows prometheus_client."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -59,10 +59,11 @@ class Metrics:
         """Where the values of GAUGES come from."""
         self._read = read
 
-    def refresh(self) -> None:
+    def refresh(self) -> Iterator[None]:
         """Call it on the event loop."""
         for name, value in self._read().items():
             self._gauges[name].set(value)
+        yield
 
     def format(self) -> bytes:
         """The text for Prometheus. Safe in another thread."""

@@ -1,35 +1,30 @@
-"""The operators' HTTP port: metrics and health. The only file that knows starlette and uvicorn."""
+"""The operators' HTTP port: metrics and health. The only file that knows starlette and uvicorn.
+
+Whoever reaches the port can open connections and say nothing, or not read what they asked for. One connection too many
+pushes out the oldest, not the newest: whoever asks whether the node lives gets an answer at once, and is gone before
+it is the oldest.
+"""
 
 import asyncio
 import contextlib
 import errno
 import socket
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_CONNECTIONS_MAX = 100
+from holdfast.serving.scrapes import Scrapes, Shown
+
+CONNECTIONS_MAX = 100
+REQUEST_SECONDS_MAX = 10.0  # until a connection has asked for something
+LIFE_SECONDS_MAX = 60.0  # of any connection
 _STOP_SECONDS_MAX = 2
-
-
-class Shown(Protocol):
-    """What a process counts."""
-
-    @property
-    def content_type(self) -> str: ...
-
-    def refresh(self) -> None:
-        """Brings up to date what is not counted as it happens. Called on the loop."""
-        ...
-
-    def format(self) -> bytes:
-        """As Prometheus reads it. Called in a thread."""
-        ...
 
 
 class OpsServerError(Exception):
@@ -45,7 +40,7 @@ class OpsServer:
     def __init__(self, host: str, port: int, metrics: Shown, readiness: Callable[[], tuple[bool, str]]) -> None:
         self.host = host
         self.port = port  # after start: the port really bound, also when 0 was asked for
-        self._metrics = metrics
+        self._scrapes = Scrapes(metrics)
         self._readiness = readiness
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -62,13 +57,12 @@ class OpsServer:
         ]
         config = uvicorn.Config(
             Starlette(routes=routes),
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=_CONNECTIONS_MAX,
             timeout_graceful_shutdown=_STOP_SECONDS_MAX,
         )
         self._server = _Server(config)
@@ -81,6 +75,7 @@ class OpsServer:
 
     async def stop(self) -> None:
         if self._server is not None and self._serving is not None:
+            self._scrapes.stop()
             self._server.should_exit = True
             await self._serving
             self._server = self._serving = None
@@ -94,8 +89,7 @@ class OpsServer:
         )
 
     async def _show_metrics(self, _request: Request) -> Response:
-        self._metrics.refresh()
-        return Response(await asyncio.to_thread(self._metrics.format), media_type=self._metrics.content_type)
+        return Response(await self._scrapes.text(), media_type=self._scrapes.content_type)
 
     async def _livez(self, _request: Request) -> Response:
         return JSONResponse({"live": True})
@@ -103,6 +97,38 @@ class OpsServer:
     async def _readyz(self, _request: Request) -> Response:
         is_ready, reason = self._readiness()
         return JSONResponse({"ready": is_ready, "reason": reason}, status_code=200 if is_ready else 503)
+
+
+class _Connection(H11Protocol):
+    """One of a bounded number of connections, each with a bounded life."""
+
+    _began_s = 0.0
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._make_room()
+        self._began_s = self.loop.time()
+        self._patience = self.loop.call_later(REQUEST_SECONDS_MAX, self._look)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        others: set[Any] = self.connections
+        if len(others) >= CONNECTIONS_MAX:
+            oldest: _Connection = min(others, key=lambda each: (each.cycle is not None, each._began_s))
+            others.discard(oldest)  # at once, so that it is not counted until it has closed
+            oldest.transport.abort()
+
+    def _look(self) -> None:
+        left_s = self._began_s + LIFE_SECONDS_MAX - self.loop.time()
+        if self.cycle is None or left_s <= 0:
+            self.transport.abort()
+        else:
+            self._patience = self.loop.call_later(left_s, self._look)
 
 
 class _Server(uvicorn.Server):
