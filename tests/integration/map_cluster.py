@@ -110,7 +110,7 @@ class MapCluster:
         home = self._home(name)
         port, peer_port = free_ports(2)
         lines = [
-            f'node_name = "{name}"', f'cluster_name = "{NAME}"', f'etcd_endpoints = "{self.etcd_endpoints}"',
+            f'node_name = "{name}"', f'cluster_name = "{NAME}"', f'etcd_endpoints = "{self.endpoints_of(name)}"',
             f"port = {port}", f"peer_port = {peer_port}",
         ]  # fmt: skip
         if self._zones:
@@ -123,6 +123,10 @@ class MapCluster:
         if wait:
             self.nodes[name].wait_serving()
         return name
+
+    def endpoints_of(self, _name: str) -> str:
+        """Where a node finds etcd."""
+        return self.etcd_endpoints
 
     # --- where ------------------------------------------------------------------------------------------------
 

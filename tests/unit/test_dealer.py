@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from holdfast.broker.dealer import LEASE_MS, RATE, Dealer
+from holdfast.broker.settings_guard import SETTINGS
+from holdfast.proto.v1 import couriers_pb2 as pb
 from tests.unit.sharing_stage import HOME, LostError, Stage, books, report
 
 
@@ -50,6 +52,29 @@ async def test_who_goes_away_lets_nobody_in_before_the_books_are_written() -> No
     may_write.set()
     (grant,) = await second
     assert grant.amount == 1
+
+
+class Settings:
+    """The home has heard of a newer version than it acts on."""
+
+    def is_behind(self, queue: bytes) -> bool:
+        return True
+
+    def told(self, queue: bytes, version: int) -> tuple[int, int]:
+        return 5, max(6, version)
+
+
+async def test_a_home_that_knows_less_than_others_deals_nothing() -> None:
+    stage = Stage(2, concurrency_max=3)
+    home = stage.members[HOME]
+    dealer = Dealer(
+        home.kv, home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home._submit, settings=Settings()
+    )
+    before = home.writes
+    (told,) = await dealer.deal(1, [pb.ShareReport(queue="q", what=SETTINGS, version=7)])
+    assert (told.amount, told.version, home.writes) == (5, 7, before), "what is told of settings is in no book"
+    (grant,) = await dealer.deal(1, [report(1, demand=2)])
+    assert (grant.amount, grant.unlimited) == (0, False)
 
 
 async def test_a_call_with_many_reports_is_one_write_for_each_limit() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from holdfast.broker.policies import Policies
+from holdfast.broker.settings_guard import SETTINGS
 from holdfast.limits.dealing import Report, Share, deal
 from holdfast.machine import keys
 from holdfast.machine.entries import Entry
@@ -40,6 +41,16 @@ class AtHome(Protocol):
         ...
 
 
+class Settings(Protocol):
+    """Which version of the settings of queues is known here, and whether somebody knows a newer one."""
+
+    def is_behind(self, queue: bytes) -> bool: ...
+
+    def told(self, queue: bytes, version: int) -> tuple[int, int]:
+        """Another shard knows this version. Returns the one that is acted on here, and the newest that was heard of."""
+        ...
+
+
 class _Ledger(NamedTuple):
     """The books of one limit: as they are in the state, and as they are to be."""
 
@@ -58,8 +69,10 @@ class Dealer:
         *,
         now_ms: Callable[[], int],
         submit: Callable[[Entry], Awaitable[list[Outcome]]],
+        settings: Settings | None = None,
     ) -> None:
         self._kv = kv
+        self._settings = settings  # None: this node has no map
         self._machine = machine
         self._policies = policies
         self._now_ms = now_ms
@@ -88,6 +101,10 @@ class Dealer:
     def _answer(self, shard: int, told: pb.ShareReport, ledgers: dict[tuple[bytes, str], _Ledger]) -> pb.ShareGrant:
         queue, what = told.queue.encode(), told.what
         grant = pb.ShareGrant(queue=told.queue, what=what, number=told.number, lease_ms=LEASE_MS)
+        if what == SETTINGS:
+            if self._settings is not None:
+                grant.amount, grant.version = self._settings.told(queue, told.version)
+            return grant
         total = self._total(queue, what)
         if total is None:
             grant.unlimited = True
@@ -103,7 +120,8 @@ class Dealer:
             self._note_own_use(self.at_home.in_use(queue), ledger.books, now_ms)
         report = Report(shard, told.number, told.holds, told.uses, told.demand)
         # With an equal part for everybody first: who can use little gets it, whatever the others could use.
-        dealt = deal(0 if self._is_unsettled(now_ms) else total, ledger.books, report, now_ms, LEASE_MS, least=total)
+        is_unsure = self._is_unsettled(now_ms) or (self._settings is not None and self._settings.is_behind(queue))
+        dealt = deal(0 if is_unsure else total, ledger.books, report, now_ms, LEASE_MS, least=total)
         ledger.books.clear()
         ledger.books.update(dealt.books)
         if dealt.grant is None:

@@ -454,6 +454,7 @@ class Host:
             home_of=self._surroundings.home_if_spread,
             part_of=partial(self._surroundings.part_of, number),
             ask_dealer=self.ask_dealer,
+            known_settings=self._surroundings,
             post=self.post,
             is_policy_expected=self._surroundings.has_policy,
             on_probe=lambda index: self.probes[number].reached(index),

@@ -20,6 +20,7 @@ from holdfast.broker.proposals import Proposal
 from holdfast.broker.reserving import Applied, Reserver
 from holdfast.broker.schedule_keeper import ScheduleKeeper
 from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
+from holdfast.broker.settings_guard import KnownSettings, SettingsGuard
 from holdfast.broker.share_keeper import AskDealer, ShareKeeper
 from holdfast.broker.stats import Stats
 from holdfast.broker.views import read_executions
@@ -33,6 +34,10 @@ from holdfast.machine.outcomes import Outcome
 from holdfast.serving.background import Background
 
 Submit = Callable[[Entry], Awaitable[list[Outcome]]]
+
+
+def _always(_queue: bytes) -> bool:
+    return True
 
 
 def _own_limits(_queue: bytes) -> Allowance:
@@ -70,6 +75,7 @@ class Leadership:
         home_of: Callable[[bytes], int | None],
         part_of: Callable[[bytes], Part],
         ask_dealer: AskDealer | None,
+        known_settings: KnownSettings | None,
         post: Post,
         is_policy_expected: Callable[[bytes], bool],
     ) -> None:
@@ -77,22 +83,9 @@ class Leadership:
         self.clock = clock
         self.is_open = False  # its first entry is applied: it may serve
         self.policies = Policies(kv, config, is_policy_expected)
-        self.dealer = Dealer(kv, machine, self.policies, now_ms=clock.now_ms, submit=submit)
-        self.shares: ShareKeeper | None = None  # None: no queue is spread, for there is no other shard
-        if ask_dealer is not None:
-            self.shares = ShareKeeper(
-                machine.meta.shard,
-                term,
-                machine,
-                self.policies,
-                self.dealer,
-                home_of=home_of,
-                part_of=part_of,
-                ask_dealer=ask_dealer,
-                on_change=lambda queue: self.reserver.limits_changed(queue),
-                coming=lambda queue: self.reserver.coming(queue),
-                outlook=lambda queue: self.reserver.outlook(queue),
-            )
+        self.settings = self._settings_guard(machine.meta.shard, known_settings, ask_dealer)
+        self.dealer = Dealer(kv, machine, self.policies, now_ms=clock.now_ms, submit=submit, settings=self.settings)
+        self.shares = self._share_keeper(machine, home_of, part_of, ask_dealer)
         self.reserver = Reserver(
             kv,
             machine,
@@ -120,6 +113,39 @@ class Leadership:
         self.alerts = Alerts(kv, machine, self.policies, now_ms=clock.now_ms, post=post)
         self.stats = Stats(kv, machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
         self.courier = _courier(kv, machine, deliver, clock, submit_housekeeping)
+
+    def _settings_guard(
+        self, shard: int, known: KnownSettings | None, ask_home: AskDealer | None
+    ) -> SettingsGuard | None:
+        """None: there is no map, and no other shard."""
+        if known is None or ask_home is None:
+            return None
+        return SettingsGuard(shard, known, ask_home, lambda queue: self.reserver.limits_changed(queue))
+
+    def _share_keeper(
+        self,
+        machine: Machine,
+        home_of: Callable[[bytes], int | None],
+        part_of: Callable[[bytes], Part],
+        ask_dealer: AskDealer | None,
+    ) -> ShareKeeper | None:
+        """None: no queue is spread, for there is no other shard."""
+        if ask_dealer is None:
+            return None
+        return ShareKeeper(
+            machine.meta.shard,
+            self.term,
+            machine,
+            self.policies,
+            self.dealer,
+            home_of=home_of,
+            part_of=part_of,
+            ask_dealer=ask_dealer,
+            may_hand_out=_always if self.settings is None else self.settings.may_hand_out,
+            on_change=lambda queue: self.reserver.limits_changed(queue),
+            coming=lambda queue: self.reserver.coming(queue),
+            outlook=lambda queue: self.reserver.outlook(queue),
+        )
 
     def open(self) -> None:
         self.is_open = True
@@ -176,5 +202,7 @@ class Leadership:
         yield from (self.housekeeping, self.marks, self.schedules, self.stats)
         if self.courier is not None:
             yield self.courier
+        if self.settings is not None:
+            yield self.settings
         if self.shares is not None:
             yield self.shares

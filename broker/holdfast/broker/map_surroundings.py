@@ -5,7 +5,7 @@ The copy lets a node start, find the others and serve while etcd is away. It als
 
 import contextlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from holdfast.broker.peers.identities import name_of
@@ -34,6 +34,7 @@ class MapSurroundings:
         self._me = me
         self._name = name_of(me)
         self.map = known
+        self.follower_age_s: Callable[[], float | None] = lambda: None  # nobody follows the map yet
 
     @property
     def cluster_id(self) -> str:
@@ -102,6 +103,12 @@ class MapSurroundings:
     def has_policy(self, queue: bytes) -> bool:
         record = self.map.queues.get(queue.decode())
         return record is not None and record.policy != NO_POLICY
+
+    def settings_version(self, queue: bytes) -> int:
+        return self.map.queue_version(queue.decode())
+
+    def age_s(self) -> float | None:
+        return self.follower_age_s()
 
     def all_know_level(self, members: Collection[str], level: int) -> bool:
         known = (self.map.last_nodes.get(name_of(member)) for member in members)

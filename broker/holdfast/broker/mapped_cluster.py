@@ -84,6 +84,7 @@ class MappedCluster:
         self.store = MapStore(etcd, config.cluster_name)
         self.follower = MapFollower(etcd, config.cluster_name, surroundings.map)
         self.follower.on_change.append(self._take)
+        surroundings.follower_age_s = lambda: self.follower.age_s
         self._steward = Steward(host, self.store, surroundings, self._identities)
         self._queues = QueueSteward(host, self.store, surroundings)
         self._calls = NodeCalls()

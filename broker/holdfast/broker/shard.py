@@ -24,6 +24,7 @@ from holdfast.broker.reads import Reads
 from holdfast.broker.replication import Replicator
 from holdfast.broker.reserving import Applied, ReserveWanted
 from holdfast.broker.round_budget import RoundBudget
+from holdfast.broker.settings_guard import KnownSettings
 from holdfast.broker.share_keeper import AskDealer
 from holdfast.broker.state import StateFullError
 from holdfast.broker.stats import Stats
@@ -76,6 +77,7 @@ class Shard:
         home_of: Callable[[bytes], int | None] = lambda _queue: None,
         part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
         ask_dealer: AskDealer | None = None,
+        known_settings: KnownSettings | None = None,
         post: Post = tell_nobody,
         is_policy_expected: Callable[[bytes], bool] = lambda _queue: False,
     ) -> None:
@@ -96,6 +98,7 @@ class Shard:
         self._deliver = deliver  # brings tasks to other shards; None: there are none
         self._home_of = home_of  # the home shard of a queue that is spread; None if it is on one shard
         self._part_of = part_of  # which part of the shards of a queue this one is
+        self._known_settings = known_settings  # of queues; None: there is no map
         self._ask_dealer = ask_dealer  # gets shares of limits from other shards; None: there are none
         self._post = post  # a message to another system
         self._is_policy_expected = is_policy_expected  # whether the map has a policy of a queue
@@ -158,6 +161,7 @@ class Shard:
             home_of=self._home_of,
             part_of=self._part_of,
             ask_dealer=self._ask_dealer,
+            known_settings=self._known_settings,
             post=self._post,
             is_policy_expected=self._is_policy_expected,
         )
@@ -487,6 +491,12 @@ class Shard:
     def dealer(self) -> Dealer:
         """Deals the limits of queues whose home is here; refuses if this node does not lead."""
         return self._leads().dealer
+
+    def tell_home(self, queue: bytes, version: int) -> None:
+        """The queue's home, if it is another shard, hears of this version of its settings: see settings_guard.py."""
+        settings = self._leads().settings
+        if settings is not None:
+            settings.tell_home(queue, version)
 
     @property
     def stats(self) -> Stats:

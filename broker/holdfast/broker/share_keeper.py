@@ -42,6 +42,7 @@ AskDealer = Callable[[int, int, Sequence[pb.ShareReport]], Awaitable[pb.DealShar
 
 
 NO_ALLOWANCE = Allowance(0, Rate(0, 0))
+NOTHING = Allowance(0, None)  # of a queue whose settings may be others than are known here
 HELD_UP = Outlook(is_open=True, was_short_of_slots=True, was_short_of_rate=True, most_in_use=0)
 
 
@@ -118,6 +119,7 @@ class ShareKeeper(Background):
         home_of: Callable[[bytes], int | None],
         part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
         ask_dealer: AskDealer,
+        may_hand_out: Callable[[bytes], bool] = lambda _queue: True,
         on_change: Callable[[bytes], None],
         coming: Callable[[bytes], int] = lambda _queue: 0,
         outlook: Callable[[bytes], Outlook] = lambda _queue: HELD_UP,
@@ -134,6 +136,7 @@ class ShareKeeper(Background):
         self._part_of = part_of  # which part of its shards this one is
         self._parts: dict[bytes, Part] = {}  # as the scheduler knows them
         self._ask_dealer = ask_dealer
+        self._may_hand_out = may_hand_out
         self._on_change = on_change
         self._coming = coming  # claims of a queue that are on their way into the log
         self._outlook = outlook  # of a queue that has ready tasks
@@ -149,6 +152,8 @@ class ShareKeeper(Background):
 
     def allowance(self, queue: bytes) -> Allowance:
         """What the scheduler is to keep to. It is told of every change."""
+        if not self._may_hand_out(queue):
+            return NOTHING
         limits = self._policies.of(queue).limits
         own = OWN_LIMITS
         if limits.limits_tenants:

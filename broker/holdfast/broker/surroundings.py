@@ -74,6 +74,14 @@ class Surroundings(Protocol):
         """Whether a policy of the queue must be, or will soon be, in the log of its shards."""
         ...
 
+    def settings_version(self, queue: bytes) -> int:
+        """Of what is set for the queue, as far as is known; 0 if nothing is."""
+        ...
+
+    def age_s(self) -> float | None:
+        """How long ago all that is known was said to be the newest; None if it was not since the start."""
+        ...
+
     def all_know_level(self, members: Collection[str], level: int) -> bool:
         """Whether the nodes of all these replicas know the log entries of this level of the machine."""
         ...
@@ -133,6 +141,14 @@ class StaticSurroundings:
     def has_policy(self, queue: bytes) -> bool:
         """Without a map the log is the only place where a policy is."""
         return False
+
+    def settings_version(self, queue: bytes) -> int:
+        """As above."""
+        return 0
+
+    def age_s(self) -> float | None:
+        """As above."""
+        return 0.0
 
     def all_know_level(self, members: Collection[str], level: int) -> bool:
         """Nodes of one list are of one version."""

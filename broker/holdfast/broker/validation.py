@@ -20,6 +20,7 @@ from holdfast.broker.policies import (
     default_policy,
 )
 from holdfast.broker.reserving import ReserveWanted
+from holdfast.broker.settings_guard import SETTINGS
 from holdfast.machine.ids import INCARNATION_MAX, SECRET_BITS, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
@@ -456,9 +457,10 @@ class Validator:
         _number(request.source_shard, "source_shard", 0, SHARD_MAX)
         for at, report in enumerate(request.reports):
             self.queue(report.queue, f"reports[{at}].queue")
-            if report.what not in LIMITS:
-                raise RefusedError(INVALID_FIELD, "Expected {field} to be concurrency or rate.", f"reports[{at}].what")
-            for name in ("holds", "uses", "demand", "number"):
+            if report.what not in LIMITS and report.what != SETTINGS:
+                sentence = "Expected {field} to be concurrency, rate or settings."
+                raise RefusedError(INVALID_FIELD, sentence, f"reports[{at}].what")
+            for name in ("holds", "uses", "demand", "number", "version"):
                 _number(getattr(report, name), f"reports[{at}].{name}", 0, NUMBER_MAX)
 
     # --- claims -----------------------------------------------------------------------------------------------

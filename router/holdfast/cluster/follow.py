@@ -18,6 +18,12 @@ RETRY_S_MAX = 5.0
 PULSE_S = 2.0
 CONFIRM_S_MAX = 1.0
 
+
+def _boot_seconds() -> float:
+    """What is known gets older while a machine is suspended, which time.monotonic leaves out."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 Listener = Callable[[PartitionMap], None]
 
 
@@ -73,7 +79,7 @@ class MapFollower:
     @property
     def age_s(self) -> float | None:
         """How long ago etcd last confirmed the map; None if it never has."""
-        return None if self._confirmed_s is None else time.monotonic() - self._confirmed_s
+        return None if self._confirmed_s is None else _boot_seconds() - self._confirmed_s
 
     async def confirm(self) -> bool:
         """Whether etcd answers at this very moment, and not only when it was last asked. Calls at once share one
@@ -198,7 +204,7 @@ class MapFollower:
 
     def _set_current(self, is_current: bool) -> None:
         if is_current:
-            self._confirmed_s = time.monotonic()
+            self._confirmed_s = _boot_seconds()
         if is_current != self.is_current:
             self.is_current = is_current
             self._told = "" if is_current else self._told

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from holdfast.proto.v1 import tasks_pb2 as holdfast_dot_proto_dot_v1_dot_tasks__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n holdfast/proto/v1/couriers.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/tasks.proto\"F\n\x06Letter\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x1b.holdfast.proto.v1.TaskSpec\x12\x11\n\trun_at_ms\x18\x02 \x01(\x03\"\xba\x01\n\x13ReceiveTasksRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x19\n\x11\x64\x65stination_shard\x18\x02 \x01(\x03\x12\x14\n\x0csource_shard\x18\x03 \x01(\x03\x12\x1a\n\x12source_incarnation\x18\x04 \x01(\x03\x12\x16\n\x0e\x66irst_sequence\x18\x05 \x01(\x03\x12*\n\x07letters\x18\x06 \x03(\x0b\x32\x19.holdfast.proto.v1.Letter\"(\n\x14ReceiveTasksResponse\x12\x10\n\x08received\x18\x01 \x01(\x03\"g\n\x0bShareReport\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05holds\x18\x03 \x01(\x03\x12\x0c\n\x04uses\x18\x04 \x01(\x03\x12\x0e\n\x06\x64\x65mand\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\x03\"n\n\nShareGrant\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0e\n\x06\x61mount\x18\x03 \x01(\x03\x12\x10\n\x08lease_ms\x18\x04 \x01(\x03\x12\x11\n\tunlimited\x18\x05 \x01(\x08\x12\x0e\n\x06number\x18\x06 \x01(\x03\"\x89\x01\n\x11\x44\x65\x61lSharesRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x19\n\x11\x64\x65stination_shard\x18\x02 \x01(\x03\x12\x14\n\x0csource_shard\x18\x03 \x01(\x03\x12/\n\x07reports\x18\x04 \x03(\x0b\x32\x1e.holdfast.proto.v1.ShareReport\"C\n\x12\x44\x65\x61lSharesResponse\x12-\n\x06grants\x18\x01 \x03(\x0b\x32\x1d.holdfast.proto.v1.ShareGrantb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n holdfast/proto/v1/couriers.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/tasks.proto\"F\n\x06Letter\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x1b.holdfast.proto.v1.TaskSpec\x12\x11\n\trun_at_ms\x18\x02 \x01(\x03\"\xba\x01\n\x13ReceiveTasksRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x19\n\x11\x64\x65stination_shard\x18\x02 \x01(\x03\x12\x14\n\x0csource_shard\x18\x03 \x01(\x03\x12\x1a\n\x12source_incarnation\x18\x04 \x01(\x03\x12\x16\n\x0e\x66irst_sequence\x18\x05 \x01(\x03\x12*\n\x07letters\x18\x06 \x03(\x0b\x32\x19.holdfast.proto.v1.Letter\"(\n\x14ReceiveTasksResponse\x12\x10\n\x08received\x18\x01 \x01(\x03\"x\n\x0bShareReport\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05holds\x18\x03 \x01(\x03\x12\x0c\n\x04uses\x18\x04 \x01(\x03\x12\x0e\n\x06\x64\x65mand\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\"\x7f\n\nShareGrant\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0e\n\x06\x61mount\x18\x03 \x01(\x03\x12\x10\n\x08lease_ms\x18\x04 \x01(\x03\x12\x11\n\tunlimited\x18\x05 \x01(\x08\x12\x0e\n\x06number\x18\x06 \x01(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\"\x89\x01\n\x11\x44\x65\x61lSharesRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x19\n\x11\x64\x65stination_shard\x18\x02 \x01(\x03\x12\x14\n\x0csource_shard\x18\x03 \x01(\x03\x12/\n\x07reports\x18\x04 \x03(\x0b\x32\x1e.holdfast.proto.v1.ShareReport\"C\n\x12\x44\x65\x61lSharesResponse\x12-\n\x06grants\x18\x01 \x03(\x0b\x32\x1d.holdfast.proto.v1.ShareGrantb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,11 +39,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECEIVETASKSRESPONSE']._serialized_start=347
   _globals['_RECEIVETASKSRESPONSE']._serialized_end=387
   _globals['_SHAREREPORT']._serialized_start=389
-  _globals['_SHAREREPORT']._serialized_end=492
-  _globals['_SHAREGRANT']._serialized_start=494
-  _globals['_SHAREGRANT']._serialized_end=604
-  _globals['_DEALSHARESREQUEST']._serialized_start=607
-  _globals['_DEALSHARESREQUEST']._serialized_end=744
-  _globals['_DEALSHARESRESPONSE']._serialized_start=746
-  _globals['_DEALSHARESRESPONSE']._serialized_end=813
+  _globals['_SHAREREPORT']._serialized_end=509
+  _globals['_SHAREGRANT']._serialized_start=511
+  _globals['_SHAREGRANT']._serialized_end=638
+  _globals['_DEALSHARESREQUEST']._serialized_start=641
+  _globals['_DEALSHARESREQUEST']._serialized_end=778
+  _globals['_DEALSHARESRESPONSE']._serialized_start=780
+  _globals['_DEALSHARESRESPONSE']._serialized_end=847
 # @@protoc_insertion_point(module_scope)

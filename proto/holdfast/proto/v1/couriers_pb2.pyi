@@ -38,36 +38,40 @@ class ReceiveTasksResponse(_message.Message):
     def __init__(self, received: _Optional[int] = ...) -> None: ...
 
 class ShareReport(_message.Message):
-    __slots__ = ("queue", "what", "holds", "uses", "demand", "number")
+    __slots__ = ("queue", "what", "holds", "uses", "demand", "number", "version")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
     USES_FIELD_NUMBER: _ClassVar[int]
     DEMAND_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     queue: str
     what: str
     holds: int
     uses: int
     demand: int
     number: int
-    def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., holds: _Optional[int] = ..., uses: _Optional[int] = ..., demand: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., holds: _Optional[int] = ..., uses: _Optional[int] = ..., demand: _Optional[int] = ..., number: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ShareGrant(_message.Message):
-    __slots__ = ("queue", "what", "amount", "lease_ms", "unlimited", "number")
+    __slots__ = ("queue", "what", "amount", "lease_ms", "unlimited", "number", "version")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
     AMOUNT_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     UNLIMITED_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     queue: str
     what: str
     amount: int
     lease_ms: int
     unlimited: bool
     number: int
-    def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., amount: _Optional[int] = ..., lease_ms: _Optional[int] = ..., unlimited: bool = ..., number: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., amount: _Optional[int] = ..., lease_ms: _Optional[int] = ..., unlimited: bool = ..., number: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class DealSharesRequest(_message.Message):
     __slots__ = ("cluster_id", "destination_shard", "source_shard", "reports")

@@ -1,0 +1,226 @@
+"""Whether a leader may hand out tasks of a queue by the settings that it knows.
+
+Settings of queues come from etcd. A leader that is cut off from it, while others are not, does not hear that a queue
+was spread, or given a limit, and would hand it out as before. So the shards of a queue tell each other which version of
+its settings they know, by way of its home:
+
+    home <- others   a shard that hears of a new version tells the home, until the home has heard of it too. A home that
+                     knows less hands out nothing of the queue meanwhile, and deals no shares
+    home -> others   a shard that has not heard from etcd for a while asks the home. Where the home knows more, or does
+                     not answer, it hands out nothing of the queue
+
+While etcd is away for everybody nothing changes: all know the same version, and go on. What is told counts for a few
+seconds only, so that nobody waits for ever for a version that an etcd set back to a backup does not have any more.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.serving.background import Background, end_tasks
+from holdfast.serving.logs import get_logger
+
+SETTINGS = "settings"  # what such a report is about
+FRESH_SECONDS = 8.0  # after the last word from etcd what is known counts as the newest
+ASK_SECONDS = 4.0  # after the last word from etcd the home is asked
+RENEW_SECONDS = 2.0  # between two questions about a queue
+CONFIRMED_SECONDS = 8.0  # that an answer of the home counts, from when it was asked for
+BEHIND_SECONDS = 10.0  # that it counts that somebody knows a newer version
+LOOK_SECONDS = 0.5
+ANSWER_SECONDS = 2.0
+REPORTS_MAX = 200  # in one call
+QUEUES_MAX = 10_000
+
+_log = get_logger(__name__)
+
+# (home shard, this shard, reports) -> the home's answer. Raises what it likes: it is called again.
+AskHome = Callable[[int, int, Sequence[pb.ShareReport]], Awaitable[pb.DealSharesResponse]]
+
+
+class KnownSettings(Protocol):
+    """What this node knows of the settings of queues."""
+
+    def home_of(self, queue: bytes) -> int | None:
+        """None if nobody but the caller says which one it is."""
+        ...
+
+    def settings_version(self, queue: bytes) -> int:
+        """0 if nothing is set."""
+        ...
+
+    def age_s(self) -> float | None:
+        """How long ago etcd said that this is the newest; None if it has not since the start."""
+        ...
+
+
+class _Newer(NamedTuple):
+    version: int
+    until_s: float
+
+
+def _boot_seconds() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SettingsGuard(Background):
+    """Of one shard, while this node leads it. `on_change`: another answer of `may_hand_out` is to be had."""
+
+    def __init__(
+        self,
+        shard: int,
+        known: KnownSettings,
+        ask_home: AskHome,
+        on_change: Callable[[bytes], None],
+        now_s: Callable[[], float] = _boot_seconds,
+    ) -> None:
+        super().__init__(self._run)
+        self._shard = shard
+        self._known = known
+        self._ask_home = ask_home
+        self._on_change = on_change
+        self._now_s = now_s
+        self._newer: dict[bytes, _Newer] = {}  # by queue: a version that others know
+        self._shown: dict[bytes, bool] = {}  # queues that are at home elsewhere: what was answered last
+        self._confirmed_s: dict[bytes, float] = {}  # by queue: until when the home's word counts
+        self._asked_s: dict[bytes, float] = {}
+        self._to_tell: dict[bytes, int] = {}  # by queue: the version that its home is to hear of
+        self._asking: dict[int, asyncio.Task[None]] = {}  # by home: one call at a time
+        self._woken = asyncio.Event()
+        self._said_s = float("-inf")
+
+    # --- what is asked here -----------------------------------------------------------------------------------
+
+    def may_hand_out(self, queue: bytes) -> bool:
+        home = self._known.home_of(queue)
+        if home is None:
+            return True
+        if home == self._shard:
+            return not self.is_behind(queue)
+        may = self._may_elsewhere(queue)
+        if queue not in self._shown:
+            if len(self._shown) >= QUEUES_MAX:  # as many as the scheduler has windows, which all asked since
+                del self._shown[next(iter(self._shown))]
+            self._woken.set()
+        self._shown[queue] = may
+        return may
+
+    def is_behind(self, queue: bytes) -> bool:
+        """Whether somebody is known to know newer settings."""
+        newer = self._newer.get(queue)
+        return newer is not None and newer.until_s > self._now_s() and newer.version > self._version(queue)
+
+    def told(self, queue: bytes, version: int) -> tuple[int, int]:
+        """Somebody knows this version. Returns the one that is acted on here, and the newest that was heard of."""
+        known, was_behind = self._version(queue), self.is_behind(queue)
+        newest = max(known, version, self._newer[queue].version if was_behind else 0)
+        if version > known and (queue in self._newer or len(self._newer) < QUEUES_MAX):
+            self._newer[queue] = _Newer(newest, self._now_s() + BEHIND_SECONDS)
+            self._woken.set()
+            if not was_behind:
+                self._say_behind(queue, known, newest)
+                self._on_change(queue)
+        return known, newest
+
+    def _say_behind(self, queue: bytes, known: int, newest: int) -> None:
+        """Of one queue, if there are many at once: all for the same reason."""
+        if self._now_s() - self._said_s >= BEHIND_SECONDS:
+            self._said_s = self._now_s()
+            _log.warning("settings_are_behind", shard=self._shard, queue=queue.decode(), known=known, newest=newest)
+
+    def tell_home(self, queue: bytes, version: int) -> None:
+        """The home of the queue is told of this version until it knows it."""
+        is_elsewhere = self._known.home_of(queue) not in (None, self._shard)
+        if version and is_elsewhere and len(self._to_tell) < QUEUES_MAX:
+            self._to_tell[queue] = version
+            self._woken.set()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        super().cancel()
+        for task in self._asking.values():
+            task.cancel()
+
+    async def stop(self) -> None:
+        asking = list(self._asking.values())
+        await super().stop()
+        await end_tasks(asking)
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            self.look()
+            is_idle = not (self._shown or self._newer or self._to_tell)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if is_idle else LOOK_SECONDS):
+                    await self._woken.wait()
+            await asyncio.sleep(0.05)  # however often it is woken
+
+    def look(self) -> None:
+        """Takes note of what has changed by itself, and begins to ask and to tell."""
+        for queue in [queue for queue in self._newer if not self.is_behind(queue)]:
+            del self._newer[queue]  # it has been heard of here, or nobody speaks of it any more
+            self._on_change(queue)
+        for queue, shown in list(self._shown.items()):
+            if self._may_elsewhere(queue) is not shown:
+                del self._shown[queue]  # until it is asked for again
+                self._on_change(queue)
+        now_s = self._now_s()
+        self._confirmed_s = {queue: until_s for queue, until_s in self._confirmed_s.items() if until_s > now_s}
+        self._asked_s = {queue: at_s for queue, at_s in self._asked_s.items() if at_s > now_s - RENEW_SECONDS}
+        by_home: dict[int, list[bytes]] = {}
+        for queue in self._due():
+            home = self._known.home_of(queue)
+            if home is not None and home not in self._asking:
+                by_home.setdefault(home, []).append(queue)
+        for home, queues in by_home.items():
+            task = self._asking[home] = asyncio.create_task(self._ask(home, queues[:REPORTS_MAX]))
+            task.add_done_callback(lambda _done, home=home: self._asking.pop(home, None))  # type: ignore[misc]
+
+    # --- asking and telling -----------------------------------------------------------------------------------
+
+    def _may_elsewhere(self, queue: bytes) -> bool:
+        if self.is_behind(queue):
+            return False
+        age_s = self._known.age_s()
+        if age_s is not None and age_s <= FRESH_SECONDS:
+            return True
+        return self._confirmed_s.get(queue, 0.0) > self._now_s()
+
+    def _due(self) -> list[bytes]:
+        age_s = self._known.age_s()
+        wanted = dict.fromkeys(self._to_tell)
+        if age_s is None or age_s > ASK_SECONDS:
+            wanted |= dict.fromkeys(self._shown)
+        return [queue for queue in wanted if queue not in self._asked_s]
+
+    async def _ask(self, home: int, queues: Sequence[bytes]) -> None:
+        asked_s = self._now_s()
+        self._asked_s |= dict.fromkeys(queues, asked_s)
+        reports = [
+            pb.ShareReport(queue=queue.decode(), what=SETTINGS, version=self._version(queue)) for queue in queues
+        ]
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._ask_home(home, self._shard, reports)
+        except Exception as error:  # noqa: BLE001 - however it failed, it is tried again
+            _log.debug("settings_not_confirmed", shard=self._shard, home=home, error=str(error) or type(error).__name__)
+            return
+        for grant in answer.grants:
+            self._answered(grant.queue.encode(), grant.amount, grant.version, asked_s)
+
+    def _answered(self, queue: bytes, acted_on: int, newest: int, asked_s: float) -> None:
+        if acted_on >= self._to_tell.get(queue, 0):
+            self._to_tell.pop(queue, None)
+        if newest > self._version(queue):
+            self.told(queue, newest)
+        elif queue in self._shown:
+            self._confirmed_s[queue] = asked_s + CONFIRMED_SECONDS
+        if queue in self._shown and self._may_elsewhere(queue) is not self._shown[queue]:
+            self._on_change(queue)
+
+    def _version(self, queue: bytes) -> int:
+        return self._known.settings_version(queue)
