@@ -32,14 +32,16 @@ from holdfast.broker.raft.messages import (
 from holdfast.broker.snapshots import codec as snapshot_codec
 from holdfast.broker.snapshots.messages import SnapshotChunk, SnapshotWants
 from holdfast.client import Client, NewTask
+from holdfast.machine import entries as machine_entries
 from tests.integration.cluster import CLUSTER_SECRET, Cluster
 from tests.integration.cluster_tools import assert_equal_states
 from tests.integration.peer_nodes import until
 
 PARTS = 2
-MESSAGES_PER_PART = 27  # of each sort, so that each that is impossible is there with each term
+MESSAGES_PER_PART = 30  # of each sort, so that each that is impossible is there with each term
 PAUSE_S = 0.02
 NOW_MS = 1_700_000_000_000
+ENTRY = REGULAR + machine_entries.encode(machine_entries.LeaderStarted(NOW_MS, False))
 
 
 class BrokenMember:
@@ -138,21 +140,24 @@ def could_be_true(data: bytes, newest: Append) -> bool:
 
 def impossible(number: int, newest: Append) -> bytes:
     """One of all that there are, for the leader: it knows that there is no other."""
-    term, huge = newest.term, (TERM_MAX, TERM_MAX + 1, 2**64 - 1)[number % 3]
+    term, last, huge = newest.term, newest.previous_index, (TERM_MAX, TERM_MAX + 1, 2**64 - 1)[number % 3]
     messages: list[Message] = [
         Append(term, newest.previous_index, newest.previous_term, (), 0, 1),
-        Append(term, 0, 0, (Entry(REGULAR + b"x", 1, term),), 1, 1),
-        Append(term + 1, 0, 0, (Entry(REGULAR + b"x", 1, term + 1),), 1, 1),
+        Append(term, 0, 0, (Entry(ENTRY, 1, term),), 1, 1),
+        Append(term + 1, 0, 0, (Entry(ENTRY, 1, term + 1),), 1, 1),
+        # As a new leader would append it, and committed at once; but whoever applies it ends.
+        Append(term + 1, last, newest.previous_term, (Entry(REGULAR + b"\xff", last + 1, term + 1),), last + 1, 1),
         Append(huge, 1, 1, (), 0, 1),
         RequestVote(huge, 1, 1, True),
         AppendReply(huge, False, 1, 1),
         VoteReply(huge, False),
         TimeoutNow(huge),
     ]
-    return [*map(encode, messages), b"\x00"][number % 9]
+    return [*map(encode, messages), b"\x00"][number % 10]
 
 
 REFUSALS = (
+    "cannot be applied",
     "where another is committed",
     " leads",
     "too far ahead",

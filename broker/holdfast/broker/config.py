@@ -124,6 +124,11 @@ class BrokerConfig(ClusterSettings):
     snapshot_bytes_per_second: int = Field(
         32 * _MIB, ge=64 * _KIB, le=_TIB, description="most bytes of a snapshot sent to another node in a second"
     )
+    skip_entries: str | None = Field(
+        None,
+        max_length=4096,
+        description="entries of logs that cannot be applied, by the names in the message, to pass over",
+    )
 
     # Storage
     segment_bytes: int = Field(64 * _MIB, ge=_MIB, le=_GIB, description="size of one log file")
@@ -234,6 +239,11 @@ class BrokerConfig(ClusterSettings):
             )
             found.append(("cluster_secret_file", rule, "host"))
         return found
+
+    @property
+    def skipped(self) -> frozenset[str]:
+        """Names of entries (see decoded_entries.py)."""
+        return frozenset(name.strip() for name in (self.skip_entries or "").split(","))
 
     @property
     def proves_peers(self) -> bool:

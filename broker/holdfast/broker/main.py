@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.broker.config import BrokerConfig, ConfigError, load_config
 from holdfast.broker.data_dir import DataDirDamagedError, DataDirError, set_aside
+from holdfast.broker.decoded_entries import EntryError
 from holdfast.broker.log.errors import LogDamagedError, LogError
 from holdfast.broker.node import Node
 from holdfast.broker.peers.handshake import ClusterSecretError
@@ -31,7 +32,7 @@ EXIT_REFUSED = 2
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (
     DataDirError, LogError, JournalError, StateError, StateMissingError, RecoveryError, PortError, PeerTlsError,
-    ClusterSecretError, OpsServerError, RefusedError, RegistrationError, NewerFormatError,
+    ClusterSecretError, EntryError, OpsServerError, RefusedError, RegistrationError, NewerFormatError,
 )  # fmt: skip
 
 # What the node has on its disk is not what it must have there.

@@ -11,7 +11,7 @@ from holdfast.broker.raft.codec import decode, encode, peek
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.journal import NOTHING, found
 from holdfast.broker.raft.library import LEADER
-from holdfast.broker.raft.messages import Configuration
+from holdfast.broker.raft.messages import Append, Configuration
 from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.broker.round_budget import RoundBudget
 from holdfast.broker.shard import Shard
@@ -89,7 +89,10 @@ class Replica:
         if is_snapshot_message(data):
             self.on_snapshot_message(sender, data)
         else:
-            self.raft.receive(sender, decode(data), now_s)
+            message = decode(data)
+            if isinstance(message, Append):
+                self.shard.entries.check(message.entries)
+            self.raft.receive(sender, message, now_s)
 
     def overhear(self, sender: str, data: bytes, now_s: float) -> None:
         """A message has come that will be delivered later; until then nothing but its sender's life is known of it."""

@@ -14,6 +14,7 @@ from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.courier import Deliver
 from holdfast.broker.dealer import Dealer
+from holdfast.broker.decoded_entries import DecodedEntries
 from holdfast.broker.leading import Leadership
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policies import POLICY_BYTES_MAX, Policies
@@ -38,7 +39,7 @@ from holdfast.broker.views import (
 from holdfast.broker.webhooks import Post, tell_nobody
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue, decode
+from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
@@ -107,6 +108,7 @@ class Shard:
         self._state_lags = False  # something is applied and, for lack of room, not yet written
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._reads = Reads(config.proposals_max)
+        self.entries = DecodedEntries(machine.meta.shard, config.skipped)
         self._leading: Leadership | None = None
         self._lead_not_before_s = 0.0
 
@@ -417,8 +419,10 @@ class Shard:
             if proposal is not None and not proposal.is_callers and applied and applied[-1][0].is_callers:
                 break  # callers get their answers before housekeeping is applied
             kind = record.command[:1]
+            entry: Entry | None = None
             if kind == REGULAR:
-                entry = proposal.entry if proposal is not None else decode(record.command[1:])
+                entry = proposal.entry if proposal is not None else self.entries.take(record)
+            if entry is not None:
                 outcomes = self.machine.apply(record.index, record.term, entry)
                 if proposal is not None:
                     applied.append((proposal, outcomes))
