@@ -1,7 +1,7 @@
-"""Calls from one server to the nodes of its cluster that are not the traffic of producers and workers: what operators
-ask of nodes, and what shards send each other. The only file here, beside the etcd client, that knows gRPC."""
+"""Calls from one server to the nodes of its cluster for operators. The only file here, beside the etcd client, that
+knows gRPC."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -9,8 +9,6 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
-
-SHARD_KEY: Final = "holdfast-shard"
 
 _DETAILS_KEY: Final = "grpc-status-details-bin"
 _CHANNELS_MAX: Final = 256
@@ -57,16 +55,14 @@ class NodeCalls:
         parse: Callable[[bytes], ResponseT],
         *,
         timeout_s: float,
-        shard: int | None = None,
     ) -> ResponseT:
         """Asks once."""
         channel = self._channels.get(address)
         if channel is None:
             channel = await self._open(address)
-        metadata: Sequence[tuple[str, str]] = () if shard is None else ((SHARD_KEY, str(shard)),)
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
         try:
-            return parse(await ask(request.SerializeToString(), timeout=timeout_s, metadata=metadata))
+            return parse(await ask(request.SerializeToString(), timeout=timeout_s))
         except grpc.aio.AioRpcError as status:
             raise _error_of(address, status) from None
         except DecodeError:
