@@ -65,7 +65,7 @@ class Arena:
     def _aim(self, kind: str, shard: int) -> list[str]:
         system = self.system
         leader = system.leaders().get(shard, "")
-        others = [name for name in system.brokers if name != leader]
+        others = [name for name in system.brokers if name != leader] or list(system.brokers)
         one_of: dict[str, Callable[[], list[str]]] = {
             "leader": lambda: [leader] if leader else self._one(others),
             "follower": lambda: self._one(others),
