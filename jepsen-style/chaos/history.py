@@ -36,6 +36,7 @@ LEADER, READY = "leader", "ready"
 
 SETTLING = (ACK, FAIL_TASK, RELEASE)  # what ends a claim
 NEEDS_TOKEN = (*SETTLING, EXTEND)
+_POLL_NS_MAX = 40_000_000_000  # so long does a worker of the library wait for an answer
 NEMESIS = -1  # the process id of whoever breaks the servers
 
 
@@ -357,7 +358,7 @@ class _Pairing:
         for waiting in self._open.values():
             for invoke in waiting:
                 if invoke.f == CLAIM:  # its worker was killed, or the run has ended
-                    self._story.lost_claims_ns.append((invoke.t_ns, invoke.t_ns))
+                    self._story.lost_claims_ns.append((invoke.t_ns, invoke.t_ns + _POLL_NS_MAX))
                 else:
                     self._story.calls.append(_call(invoke, replace(invoke, type=INFO, err="still under way")))
         self._story.runs += [_run(event, None) for event in self._running.values()]

@@ -189,19 +189,22 @@ def _exclude_each_other(first: _Life, second: _Life, story: Story) -> bool:
 
 
 def ttl(story: Story, final: Final) -> Iterator[Violation]:
-    """A task that was given back has not been started; `nth` does not count those claims either."""
+    """A task that was given back has not been started; `nth` does not count those claims either. Nor does it count one
+    whose worker fell silent: so only a claim before which there was surely none can be too late."""
+    given_back = {(call.task, call.token) for call in story.with_token(RELEASE) if call.outcome != FAIL}
     accepted_ns: dict[str, int] = {}  # by value: it was by then
     for send in story.made():
         accepted_ns[send.value] = min(send.ended_ns, accepted_ns.get(send.value, send.ended_ns))
-    made_by = story.made_by()
+    made_by, claims = story.made_by(), claims_by_task(story)
     for claim in story.claims:
         made = made_by.get(claim.task)
         if made is None or not made.ttl_ms or claim.nth != 1 or claim.value not in accepted_ns:
             continue
+        if _may_have_been_started(claim, claims[claim.task], given_back, accepted_ns[claim.value], story):
+            continue
         may_start_for_ns = (made.ttl_ms + made.delay_ms) * MS / SLOWEST + _BEHIND_NS
         if claim.asked_ns > accepted_ns[claim.value] + may_start_for_ns:
             yield Violation("ttl", f"{claim.task} was started after its time to live", (claim.task,))
-    given_back = {(call.task, call.token) for call in story.with_token(RELEASE) if call.outcome != FAIL}
     started = {claim.task for claim in story.claims if (claim.task, claim.token) not in given_back}
     for task, reason in final.reasons.items():
         made = made_by.get(task)
@@ -209,6 +212,15 @@ def ttl(story: Story, final: Final) -> Iterator[Violation]:
             yield Violation("ttl", f"{task} died of its time to live, but has none", (task,))
         elif reason == TTL_PASSED and task in started:
             yield Violation("ttl", f"{task} died of its time to live, but had been started", (task,))
+
+
+def _may_have_been_started(
+    claim: Claim, claims: list[Claim], given_back: set[tuple[str, int]], accepted_ns: int, story: Story
+) -> bool:
+    """Whether somebody may have held the task before, in a claim that is known or in one that nobody heard of."""
+    if any(one.token < claim.token and (one.task, one.token) not in given_back for one in claims):
+        return True
+    return any(accepted_ns < gave_up_ns and asked_ns < claim.asked_ns for asked_ns, gave_up_ns in story.lost_claims_ns)
 
 
 def timeout(story: Story, final: Final) -> Iterator[Violation]:
