@@ -31,6 +31,7 @@ _POLL_EVERY_S = 0.1
 _ASK_S = 5.0
 _BATCH = 500
 _JUDGE_EVERY_S = 2.0
+_LAST_SENDS_S = 2.0  # how long producers may still send after they were told to stop
 
 T = TypeVar("T")
 
@@ -182,14 +183,18 @@ class Run:
                 self.arena.broken += await workload.finish(client)
 
     async def _drain(self) -> bool:
-        """Workers go on until nothing is left."""
+        """Workers go on until nothing is left, and nothing is a moment later either: a producer may have been about to
+        send when it was told to stop."""
         give_up_s = time.monotonic() + self.drain_s_max
         left: list[str] = []
+        was_empty_s = 0.0  # since when
+        await asyncio.sleep(_LAST_SENDS_S)
         async with AsyncClient(self.system.router_address, timeout_s=_ASK_S) as client:
             while time.monotonic() < give_up_s:
                 with suppress(HoldfastError):
                     left = [_left(one) for one in await self._stats(client) if _left(one)]
-                    if not left:
+                    was_empty_s = 0.0 if left else was_empty_s or time.monotonic()
+                    if was_empty_s and time.monotonic() - was_empty_s > _LAST_SENDS_S / 2:
                         return True
                 await asyncio.sleep(3 * _POLL_EVERY_S)
         self.arena.broken.append(f"left in the end: {'; '.join(left)}")

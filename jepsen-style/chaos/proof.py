@@ -20,6 +20,7 @@ ONE_REPLICA = ("--replication", "1")
 TRIALS: dict[str, tuple[str, ...]] = {
     # Only the end of a run tells.
     **dict.fromkeys(("task-dropped", "tick-lost", "tick-twice", "results-mixed-up"), (*CALLS, "--seconds", "4")),
+    "cap-doubled": (*SMALL, "--workload", "limits", "--fault", "none", "--seconds", "20", "--drain", "5"),
     "sync-lies": (*CALLS, "--fault", "power-cut", "--seconds", "6"),
     "lease-of-the-wait": (*LIFE, "--fault", "none"),
     # One replica of each shard: with its broker some shards are away, and all others must not notice.
@@ -47,7 +48,8 @@ class Found:
         return self.detected_s is not None
 
     def row(self) -> str:
-        when = "not found" if self.detected_s is None else f"{self.detected_s:.0f} s"
+        instead = f", but {', '.join(self.kinds)}" if self.kinds else ""
+        when = f"not found{instead}" if self.detected_s is None else f"{self.detected_s:.0f} s"
         return f"| {self.bug} | `{self.kind}` | {when} |"
 
 

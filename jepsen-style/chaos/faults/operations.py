@@ -55,9 +55,12 @@ async def add(arena: Arena, step: Step, _names: list[str]) -> None:
     """One more node, which gets its part."""
     name = f"n{len(arena.system.brokers) + 1}"
     async with _operating(arena, step) as (client, number):
-        if name not in arena.system.brokers:
+        arena.struck.add(name)  # a fault may strike it once it is there
+        try:
             arena.system.make_broker(name)
-        await arena.start(name)
+            await arena.start(name)
+        finally:
+            arena.struck.discard(name)
         arena.has_struck(step, [], number)
         await _apply(client, await client.make_plan())
 

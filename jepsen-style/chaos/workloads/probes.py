@@ -66,8 +66,10 @@ class Probes:
         that is away must not keep the others from being asked."""
         sent = 0
         async with asyncio.TaskGroup() as group:
-            while self.producing:
+            while True:
                 await asyncio.sleep(SHARED_EVERY_S - asyncio.get_running_loop().time() % SHARED_EVERY_S)
+                if not self.producing:
+                    return
                 sent += 1
                 group.create_task(self._send_shared(client, handler_task("quick", queue, f"{queue}-shared-{sent}")))
 
