@@ -174,6 +174,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tenants", type=_positive, metavar="N", help="tenants of many-tenants")
     parser.add_argument("--turns", type=_positive, metavar="N", help="turns of limits and many-tenants")
     parser.add_argument("--trials", type=_positive, metavar="N", help="fail-overs of each kind, starts of a router")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="of waiting-workers")
     parser.add_argument("--mb", type=_positive, metavar="N", help="how much a replica has that moves")
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.scenario if name not in SCENARIOS]
@@ -217,6 +218,8 @@ def _sizes(arguments: argparse.Namespace) -> Sizes:
         sizes = dataclasses.replace(sizes, tenants=arguments.tenants)
     if arguments.turns:
         sizes = dataclasses.replace(sizes, limit_turns=arguments.turns, tenant_turns=arguments.turns)
+    if arguments.workers:
+        sizes = dataclasses.replace(sizes, waiting_workers=arguments.workers)
     if arguments.mb:
         sizes = dataclasses.replace(sizes, move_mb=arguments.mb)
     if arguments.backlog:

@@ -9,6 +9,8 @@ import pytest
 
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router.admission import Admission
+from holdfast.serving.refusals import RefusedError
 from tests.unit.router_stage import Call, Refusal, Stage, never, task_id
 from tests.unit.test_router_passing import refusal_of
 from tests.unit.test_router_reserving import Shop
@@ -240,6 +242,20 @@ async def test_waits_have_a_budget_of_their_own() -> None:
         hall.shards[0].put(1)
         assert (await hall.worker("does not wait", wait_ms=0)).claims or hall.shards[0].claims
     assert hall.admission.calls == hall.admission.waiting.bytes == 0
+
+
+def test_a_call_that_may_wait_is_let_in_while_there_is_room_for_either_kind() -> None:
+    admission = Admission(calls_max=1, calls_per_shard_max=1, waits_max=1)
+    admission.working.enter(0)
+    admission.check(may_wait=True)
+    with pytest.raises(RefusedError, match="calls under way"):
+        admission.check(may_wait=False)
+    admission.waiting.enter(0)
+    with pytest.raises(RefusedError):
+        admission.check(may_wait=True)
+    admission.working.leave(0)
+    admission.check(may_wait=True)
+    admission.check(may_wait=False)
 
 
 async def test_bytes_of_waiting_calls_are_bounded() -> None:

@@ -19,6 +19,7 @@ from holdfast.router.methods import TASKS
 from holdfast.router.ready_waiters import Line, ReadyWaiters, Waiter
 from holdfast.routing.patience import TRY_S_MAX
 from holdfast.serving.background import end_tasks
+from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import internal_error, overloaded
 
 # A shard that refused is left alone for as long, or longer if it asked for that.
@@ -34,6 +35,8 @@ REFRESH_S = 1.0
 TASKS_MAX = 1000  # that a broker is asked for at once
 
 _AWAIT = TASKS["AwaitTasks"]
+
+_log = get_logger(__name__)
 
 
 class SharedWait:
@@ -223,9 +226,12 @@ class SharedWaits:
             try:
                 answer = await self._ask(wait, began_s)
             except FAILURES as failure:
-                if wait.is_refreshed:
-                    continue
-                await self._failed(wait, failure)
+                if not wait.is_refreshed:
+                    await self._failed(wait, failure)
+                continue
+            except Exception as error:  # noqa: BLE001 - the callers behind it would wait for nothing
+                _log.error("wait_failed", shard=wait.shard, error=type(error).__name__, exc_info=error)
+                await self._failed(wait, internal_error())
                 continue
             wait.answered()
             self._heard(wait.shard, None)
