@@ -17,6 +17,7 @@ from harness.results import BrokenRunError
 from holdfast.client import AsyncClient, HoldfastError, NewTask, Rejected
 
 PROGRESS_SECONDS = 0.25
+SIGN_SECONDS = 10.0  # without progress, e.g. of one who waits: it is alive
 CALL_SECONDS_MAX = 60.0
 LEASE_MS = 60_000
 WAIT_MS = 20_000
@@ -247,11 +248,11 @@ ROLES: dict[str, Role] = {
 
 
 async def _report(load: Load) -> None:
-    told = 0
+    told, told_s = 0, 0.0
     while True:
         await asyncio.sleep(PROGRESS_SECONDS)
-        if load.result.done != told:
-            told = load.result.done
+        if load.result.done != told or time.monotonic() - told_s > SIGN_SECONDS:
+            told, told_s = load.result.done, time.monotonic()
             _tell(PROGRESS, done=told)
 
 

@@ -100,6 +100,21 @@ async def test_all_who_wait_share_one_wait_per_shard(hall: Hall) -> None:
     assert hall.count("Reserve") == 2 + 19
 
 
+async def test_very_many_who_come_at_once_do_not_all_ask_the_brokers(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.router.reserving.LOOKS_MAX", 3)
+    for number in range(60):
+        hall.worker(f"w{number}")
+    await hall.until_waiting(60)
+    asked = hall.count("Reserve")
+    assert asked < 60, "without that bound each asks one shard at least, and most ask all"
+    hall.shards[0].put(20)
+    hall.shards[1].put(40)
+    await asyncio.gather(*hall.calls)
+    assert len(hall.shards[0].claims + hall.shards[1].claims) == 60
+
+
 async def test_brokers_are_told_how_many_wait_here_and_what_they_could_take(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:

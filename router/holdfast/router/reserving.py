@@ -38,6 +38,9 @@ from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, ou
 _SICK_GRACE_S = 0.2
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 _MARGIN_S = 0.05
+# Calls that look at shards before they wait, at a time. When very many workers come at once, the others only join the
+# line: what is there is found by the waits that they share. The same for those that ask who holds claims of theirs.
+LOOKS_MAX = 64
 
 _RESERVE = TASKS["Reserve"]
 _AWAIT = TASKS["AwaitTasks"]
@@ -66,6 +69,8 @@ class Reserving:
         self._sick = SickShards()
         self._known = KnownRequests()
         self._turn = 0
+        self._looking = 0
+        self._asking = asyncio.Semaphore(LOOKS_MAX)
         self.waits = SharedWaits(
             forwarder, wait_ms=wait_ms_max, waits_max=waits_max, find_shards=lambda queue: [*find_places([queue])],
             heard=self._heard_of,
@@ -153,15 +158,10 @@ class Reserving:
                 asks_holder = False
                 order = await self._holders(asked, round_)
                 order = order or [shard for shard in self._first_order(request, round_) if round_.has_answered(shard)]
-            for shard in order:
-                answer = await self._try(request, round_, shard, caller)
-                if answer is not None and _has_claims(answer):
-                    self.waits.took(waiter)
-                    return answer
-                if answer is not None and request.wait_ms:
-                    self._known.add(request)
-                if answer is None and self._is_sick(shard):
-                    break  # the others are looked at all at once: there may be more of this kind
+            answer = await self._try_each(request, round_, order, caller)
+            if answer:
+                self.waits.took(waiter)
+                return answer
             looked_from_s = time.monotonic()
             if not round_.is_in_doubt and not round_.is_over:
                 await self._stand_back(round_, waiter)
@@ -178,6 +178,22 @@ class Reserving:
                     round_.raise_if_nobody_answers()
                     return b""
             await round_.pause(looked_from_s)
+
+    async def _try_each(self, request: pb.ReserveRequest, round_: Round, order: list[int], caller: Caller) -> bytes:
+        """What the first of these shards gives that has something; nothing if none has."""
+        self._looking += 1
+        try:
+            for shard in order:
+                answer = await self._try(request, round_, shard, caller)
+                if answer is not None and _has_claims(answer):
+                    return answer
+                if answer is not None and request.wait_ms:
+                    self._known.add(request)
+                if answer is None and self._is_sick(shard):
+                    break  # the others are looked at all at once: there may be more of this kind
+        finally:
+            self._looking -= 1
+        return b""
 
     async def _stand_back(self, round_: Round, waiter: Waiter) -> None:
         """If a broker does not let this caller have what it was woken for: others may, and it is not in their way."""
@@ -227,6 +243,8 @@ class Reserving:
         order = [shard for shard in self._order(request, round_.places) if not self._is_sick(shard)]
         if round_.is_over:
             return order
+        if self._looking >= LOOKS_MAX:
+            return []
         open_ = {at for at, queue in enumerate(request.queues) if not self.waits.has_free(queue)}
         tried = [shard for shard in order if not open_.isdisjoint(round_.places[shard])]
         return tried or ([] if self._known.has(request) else order[:1])
@@ -285,7 +303,8 @@ class Reserving:
     async def _holders(self, asked: pb.AwaitTasksRequest, round_: Round) -> list[int]:
         """Who holds claims of this request."""
         round_.asks_holders()
-        _, held = await self._ready(asked, round_, round_.now()[0], time.monotonic(), all_of_them=True)
+        async with self._asking:
+            _, held = await self._ready(asked, round_, round_.now()[0], time.monotonic(), all_of_them=True)
         return held
 
     async def _look_out(self, asked: pb.AwaitTasksRequest, round_: Round) -> tuple[list[int], list[int]]:

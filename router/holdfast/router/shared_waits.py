@@ -32,6 +32,7 @@ BEATEN_S_MAX = 0.5
 WAITED_S = 0.1
 # After this time brokers are told how many wait here now.
 REFRESH_S = 1.0
+REFRESH_SHARE = 0.02  # of many, a few more or less are not worth a call: some are always between two polls
 TASKS_MAX = 1000  # that a broker is asked for at once
 
 _AWAIT = TASKS["AwaitTasks"]
@@ -214,7 +215,7 @@ class SharedWaits:
     def _refresh(self, line: Line) -> None:
         del self._refreshes[line]
         for wait in self._waits.get(line, {}).values():
-            if wait.callers and wait.callers != len(line):
+            if abs(len(line) - wait.callers) > wait.callers * REFRESH_SHARE:
                 wait.is_refreshed = True
                 wait.sending.abandon()
 
