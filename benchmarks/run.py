@@ -70,7 +70,7 @@ SCENARIOS = {
     # Takes many samples by itself.
     "backlog": Scenario("claim and ack with a large backlog, start-up, memory", backlog.AIMS, backlog.measure, 1),
     "overload": Scenario(
-        f"memory while {overload.CALLERS} callers send tasks of 1 MB without a pause",
+        f"memory while {overload.CALLERS} connections send tasks of 1 MB without a pause (asked for: --seconds 20)",
         overload.AIMS,
         overload.measure,
         1,

@@ -53,6 +53,7 @@ class Sizes:
     tenant_turns: int
     storm_tasks: int  # due, or with a lease that ends, at the same moment
     steady_seconds: float  # of a probe, each time
+    rest_seconds: float  # after an overload, until memory is looked at again
     saturated_seconds: float
     waiting_workers: int  # at one router
     waiting_seconds: float  # while they have nothing to do
@@ -84,6 +85,7 @@ FULL = Sizes(
     tenant_turns=3,
     storm_tasks=1_000_000,
     steady_seconds=15.0,
+    rest_seconds=30.0,
     saturated_seconds=30.0,
     waiting_workers=10_000,
     waiting_seconds=30.0,
@@ -114,6 +116,7 @@ QUICK = Sizes(
     tenant_turns=1,
     storm_tasks=10_000,
     steady_seconds=3.0,
+    rest_seconds=3.0,
     saturated_seconds=3.0,
     waiting_workers=200,
     waiting_seconds=3.0,

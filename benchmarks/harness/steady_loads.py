@@ -5,9 +5,9 @@ import dataclasses
 import time
 from itertools import count
 
-from harness.loads import LEASE_MS, WAIT_MS, Load, Role, all_done, together
+from harness.loads import CALL_SECONDS_MAX, LEASE_MS, WAIT_MS, Load, Role, all_done, together
 from harness.protocol import FLOOD, HOLD, PROBE, SATURATE, WORK_STEADILY
-from holdfast.client import OutcomeUnknown, Overloaded, Unavailable
+from holdfast.client import AsyncClient, OutcomeUnknown, Overloaded, Unavailable
 
 
 async def probe(load: Load) -> None:
@@ -49,19 +49,22 @@ async def work_steadily(load: Load) -> None:
 
 
 async def flood(load: Load) -> None:
-    """`calls_in_flight` callers, each with its next task as soon as the last was accepted or refused."""
+    """`calls_in_flight` callers, each with a connection, and its next task as soon as the last was accepted or
+    refused."""
+    spec = load.spec
     stopping = asyncio.ensure_future(load.control.until_stop())
 
     async def caller() -> None:
-        while not stopping.done():
-            try:
-                all_done(await load.client.enqueue_many(load.new_tasks(1)))
-            except Overloaded:
-                load.result.refused += 1
-            else:
-                load.count(1)
+        async with AsyncClient(spec.address, timeout_s=CALL_SECONDS_MAX, retry=spec.retry) as client:
+            while not stopping.done():
+                try:
+                    all_done(await client.enqueue_many(load.new_tasks(1)))
+                except Overloaded:
+                    load.result.refused += 1
+                else:
+                    load.count(1)
 
-    await together(caller, load.spec.calls_in_flight)
+    await together(caller, spec.calls_in_flight)
 
 
 async def saturate(load: Load) -> None:

@@ -6,18 +6,19 @@ from harness.bench import Bench
 from harness.fleet import Fleet
 from harness.probes import NoiseMeter, calibration_ms, process_cpu_s
 from harness.protocol import FLOOD, LoadSpec
-from harness.results import Aim, Measured, expect
+from harness.results import Aim, Measured, Target, expect
 from harness.server import ServerProcess
 
 QUEUE = "flood"
-CALLERS = 300
+CALLERS = 500  # each with a connection of its own
 PAYLOAD_BYTES = 1_000_000
 
-_BEFORE, _PEAK, _AFTER = "RSS before", "peak RSS", "RSS after"
+_BEFORE, _PEAK, _AFTER, _RATIO = "RSS before", "peak RSS", "RSS after", "RSS after, to before"
 AIMS = (
     Aim(_BEFORE, "MB"),
-    Aim(_PEAK, "MB"),
+    Aim(_PEAK, "MB", Target(600.0)),
     Aim(_AFTER, "MB"),
+    Aim(_RATIO, "×", Target(1.3)),
     Aim("accepted", "calls/s", more_is_better=True),
     Aim("refused", "calls/s"),
 )
@@ -30,8 +31,9 @@ async def measure(bench: Bench) -> Measured:
         measured.figures[_BEFORE] = [server.memory().rss_mb]
         accepted, refused = await _flood(bench, server, seconds, measured)
         measured.figures[_PEAK] = [server.memory().peak_rss_mb]
-        await bench.settle(server)
+        await asyncio.sleep(bench.sizes.rest_seconds)
         measured.figures[_AFTER] = [server.memory().rss_mb]
+        measured.figures[_RATIO] = [measured.figures[_AFTER][0] / measured.figures[_BEFORE][0]]
         expect("tasks enqueued", (await bench.stats(server.address, QUEUE)).enqueued_total, accepted)
         await server.stop()
     measured.figures |= {"accepted": [accepted / seconds], "refused": [refused / seconds]}
