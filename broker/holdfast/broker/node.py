@@ -28,7 +28,7 @@ from holdfast.broker.mapped_cluster import MappedCluster
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.rpc import SHARD_KEY, RpcServer, message_bytes_max
+from holdfast.broker.rpc import RpcServer, message_bytes_max
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
 from holdfast.broker.shard_service import ShardService
@@ -45,7 +45,7 @@ from holdfast.serving.memory import give_back_memory, keep_little_memory
 from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.ports import PortError
-from holdfast.serving.refusals import MISSING_FIELD, RefusedError, shutting_down
+from holdfast.serving.refusals import MISSING_FIELD, SHARD_KEY, RefusedError, shutting_down
 
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles

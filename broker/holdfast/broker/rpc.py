@@ -20,15 +20,16 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import (
     INVALID_FIELD,
+    SHARD_KEY,
     OutcomeUnknownError,
     RefusedError,
+    another_shard,
     internal_error,
     outcome_unknown,
 )
 from holdfast.serving.request_limits import parse, request_limit
 from holdfast.serving.statuses import status_of
 
-SHARD_KEY = "holdfast-shard"
 READ_BYTES_SPARE = 4 * 1024 * 1024
 ROOMS = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
 
@@ -99,9 +100,15 @@ class RpcServer:
         request_type: type[Message] = getattr(messages, method.input_type.name)
         name = _snake_case(method.name)
         room = ROOMS.get(method.containing_service.name, "")
-        find = partial(self._find_handler, room, name) if servant is None else partial(_find_in, servant, name)
+        find = self._finder(servant, room, name, names_shard="shard" in request_type.DESCRIPTOR.fields_by_name)
         limit = request_limit(method.name, request_type, large_bytes_max=self._batch_bytes_max)
         return Served(method.name, limit, self._metrics.rpc(method.name), partial(_begin, request_type, find))
+
+    def _finder(self, servant: object | None, room: str, name: str, *, names_shard: bool) -> Callable[[Any], _Handler]:
+        """`names_shard`: the request itself says which shard it is about."""
+        if servant is None:
+            return partial(self._find_handler, room, name)
+        return partial(_find_with_shard if names_shard else _find_in, servant, name)
 
     def _find_handler(self, room: str, name: str, context: Any) -> _Handler:
         """The method of the service of the shard that the call is about."""
@@ -133,6 +140,21 @@ async def _serialized(response: Awaitable[Message]) -> bytes:
 def _find_in(servant: object, name: str, _context: Any) -> _Handler:
     handler: _Handler = getattr(servant, name)
     return handler
+
+
+def _find_with_shard(servant: object, name: str, context: Any) -> _Handler:
+    """The same for requests that say themselves which shard they are about: the metadata must not say another one."""
+    handler: _Handler = getattr(servant, name)
+    named = _shard_of(context.invocation_metadata())
+    if named is None:
+        return handler
+
+    async def checked(request: Any) -> Message:
+        if request.shard != named:
+            raise another_shard(named, request.shard)
+        return await handler(request)
+
+    return checked
 
 
 def _shard_of(metadata: Any) -> int | None:

@@ -4,22 +4,25 @@ It has the methods of `Connection` and stands in its place in a client with `dir
 of `holdfast.routing`, as in a router. What a shard's leader does not take goes to the servers that the user named, with
 the shard in its metadata, so that a router, and a broker too, knows what to do with it.
 
-A call that is split is done in parts. If some of them fail, their items are refused one by one, so that the outcomes of
-the others are not lost; if all fail in the same way, that error is raised.
+A call that is split is done in parts. If some of them fail, or are not answered when the others are, their items are
+refused one by one, so that the outcomes of the others are neither lost nor late; if all fail in the same way, that
+error is raised.
 """
 
 import itertools
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
-from holdfast.client._direct_lists import LISTS, all_of, are_alike, list_over_shards, queue_stats
+from holdfast.client._direct_lists import LISTS, are_alike, list_over_shards, queue_stats
+from holdfast.client._direct_parts import Parts, Send
 from holdfast.client._direct_reserve import ReserveOverShards
+from holdfast.client._giving_up import ENDLESS, Patience
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
-from holdfast.client.errors import STALE_MAP, HoldfastError, Rejected, UnexpectedAnswer, rejected
+from holdfast.client.errors import STALE_MAP, ConnectionFailed, HoldfastError, Rejected, UnexpectedAnswer, rejected
 from holdfast.proto.v1 import schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.leases import count_from
@@ -27,6 +30,7 @@ from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGener
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
 
+_RETRY_AFTER_MS = 200  # of a shard whose leader was out of reach
 _PLACE = re.compile(r"(tasks|items|claims|task_ids|queues)\[(\d+)\]")
 
 
@@ -66,6 +70,7 @@ class Direct:
         self._connection = connection
         self._topology = TopologyCache(connection)
         self._reserves = ReserveOverShards(connection, self._topology)
+        self._parts = Parts(self._topology.leader_of)
         self._turns = itertools.count(random.randrange(1 << 16))
 
     async def close(self) -> None:
@@ -91,10 +96,12 @@ class Direct:
         """As `Connection.call`."""
         ends_s = time.monotonic() + timeout_s
 
-        async def send(part: RequestT, shard: int) -> Reply[ResponseT]:
+        async def send(part: RequestT, shard: int, patience: Patience = ENDLESS) -> Reply[ResponseT]:
             left_s = ends_s - time.monotonic()
             aimed = self._topology.aim(shard)
-            return await self._connection.call(method, part, timeout_s=left_s, repeatable=repeatable, shard=aimed)
+            return await self._connection.call(
+                method, part, timeout_s=left_s, repeatable=repeatable, shard=aimed, patience=patience
+            )
 
         routes = await self._topology.routes(_queues(request), timeout_s)
         if routes is None:
@@ -113,7 +120,7 @@ class Direct:
         method: Method[RequestT, ResponseT],
         request: RequestT,
         routes: dict[str, QueueRoute],
-        send: Callable[[RequestT, int], Awaitable[Reply[ResponseT]]],
+        send: Send[RequestT, ResponseT],
     ) -> Reply[ResponseT]:
         anything = cast(Any, request)
         if method.name in _BY_ID:
@@ -178,7 +185,7 @@ class Direct:
             return await self._connection.poll(method, make, ends_s=ends_s, answer_s=answer_s)
         field, shard_of = _BY_ID[method.name]
 
-        async def send(part: RequestT, shard: int) -> Reply[ResponseT]:
+        async def send(part: RequestT, shard: int, patience: Patience = ENDLESS) -> Reply[ResponseT]:
             def make_part(wait_ms: int) -> RequestT:
                 cast(Any, part).wait_ms = wait_ms
                 return part
@@ -199,7 +206,7 @@ class Direct:
         request: RequestT,
         field: str,
         keys: Sequence[int],
-        send: Callable[[RequestT, int], Awaitable[Reply[ResponseT]]],
+        send: Send[RequestT, ResponseT],
     ) -> Reply[ResponseT]:
         """`keys`: the shard of each item of the repeated field."""
         parts = split(keys)
@@ -211,7 +218,8 @@ class Direct:
         requests = {shard: method.request(**of_all) for shard in parts}
         for shard, positions in parts.items():
             getattr(requests[shard], field).extend(items[at] for at in positions)
-        replies = await all_of({shard: send(part, shard) for shard, part in requests.items()})
+        # A part of a call that waits may be answered long before the others, which wait for something else.
+        replies = await self._parts.send(requests, send, is_impatient=method.name != "WaitTasks")
         errors = [reply for reply in replies.values() if isinstance(reply, HoldfastError)]
         if len(errors) == len(parts) and are_alike(errors):
             raise errors[0]
@@ -307,5 +315,7 @@ def _rejection(error: HoldfastError) -> pb.Rejection:
         return pb.Rejection(
             reason=error.reason, message=error.message, field=error.field, retry_after_ms=error.retry_after_ms
         )
+    if isinstance(error, ConnectionFailed) and not error.sent:
+        return pb.Rejection(reason="NOT_LEADER", message=str(error), retry_after_ms=_RETRY_AFTER_MS)
     # A lost connection, or silence: the call may have taken effect.
     return pb.Rejection(reason="OUTCOME_UNKNOWN", message=str(error), retry_after_ms=1)

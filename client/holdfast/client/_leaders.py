@@ -176,12 +176,7 @@ class Course:
 
     def after(self, error: HoldfastError, now_s: float) -> float | None:
         """How long to pause before the next attempt, at `address`; None if there is to be none."""
-        self._trail[self.address] = _words(error)
-        self._no_leader.pop(self.address, None)
-        if isinstance(error, Rejected) and _is_not_leader(error):
-            self._no_leader[self.address] = error
-        if may_have_taken_effect(error):
-            self._unknown = error
+        self.note(error)
         if isinstance(error, Rejected) and error.reason == "NOT_LEADER" and self._follows(error, now_s):
             first, self._hopped = not self._hopped, True
             return 0.0 if first else self._back_off()
@@ -196,6 +191,15 @@ class Course:
         if not moves:
             return self._again(error) if self._retry else None
         return self._move_on(here)
+
+    def note(self, error: HoldfastError) -> None:
+        """An attempt failed."""
+        self._trail[self.address] = _words(error)
+        self._no_leader.pop(self.address, None)
+        if isinstance(error, Rejected) and _is_not_leader(error):
+            self._no_leader[self.address] = error
+        if may_have_taken_effect(error):
+            self._unknown = error
 
     @property
     def may_have_taken_effect(self) -> bool:

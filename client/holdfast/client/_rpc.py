@@ -32,6 +32,7 @@ from google.rpc import error_details_pb2, status_pb2
 from holdfast.client import _forks
 from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
 from holdfast.client._doubts import CHANGES, doubt_refusals
+from holdfast.client._giving_up import ENDLESS, Patience
 from holdfast.client._leaders import Course, Leaders, split_addresses
 from holdfast.client._silence import Flight, Leader, SilenceWatch
 from holdfast.client.errors import (
@@ -219,12 +220,15 @@ class Connection:
         repeatable: bool,
         shard: int | None = None,
         is_first: bool = False,
+        patience: Patience = ENDLESS,
     ) -> Reply[ResponseT]:
         """Sends the request to the leader and returns the answer, or raises one of the errors of this library.
 
         `is_first`: a router is to be told that what is in it was never sent before."""
         attempts = OneRequest(checked(request.SerializeToString()), timeout_s)
-        return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard, is_first=is_first)
+        return await self._send_until_answered(
+            method, attempts, repeatable=repeatable, shard=shard, is_first=is_first, patience=patience
+        )
 
     async def ask_any(
         self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
@@ -284,7 +288,7 @@ class Connection:
 
     async def _send_until_answered(
         self, method: Method[RequestT, ResponseT], attempts: Attempts, *, repeatable: bool, shard: int | None,
-        attempt: int = 0, is_first: bool = False,
+        attempt: int = 0, is_first: bool = False, patience: Patience = ENDLESS,
     ) -> Reply[ResponseT]:  # fmt: skip
         leaders = self._leaders.get(shard)
         if leaders is None:
@@ -299,15 +303,15 @@ class Connection:
             cause: grpc.aio.AioRpcError | None = None
             try:
                 if leaders.is_direct and leaders.several and not server.is_connected:
-                    await self._connect(server, timeout_s)
+                    await self._connect(server, timeout_s, patience)
                     sent_s = time.monotonic()
                 if leaders.several:
                     answer = await self._send_watched(
-                        server, method.path, data, timeout_s, metadata, attempts.wait_s, leaders, shard,
+                        server, method.path, data, timeout_s, metadata, attempts.wait_s, leaders, shard, patience,
                         repeatable=repeatable,
                     )  # fmt: skip
                 else:
-                    answer = await self._send(server, method.path, data, timeout_s, metadata)
+                    answer = await self._send(server, method.path, data, timeout_s, metadata, patience)
                 if leaders.named != server.address:
                     leaders.answered(server.address)
                 return Reply(self._read(method, answer, server, is_doubtful=course.may_have_taken_effect), sent_s)
@@ -319,17 +323,15 @@ class Connection:
                 error = ConnectionFailed(server.address, "no answer")
             except _NotConnectedError:
                 error = ConnectionFailed(server.address, "no connection", sent=False)
-            pause_s = course.after(error, time.monotonic())
-            if pause_s is not None:
-                pause_s = attempts.pause_s(pause_s)
-            if pause_s is None:
-                raise course.last_word(error) from cause
+            pause_s = _pause_s(course, error, attempts, patience)
             if pause_s:
-                await asyncio.sleep(pause_s)
+                await patience.pause(pause_s)
+            if pause_s is None or patience.is_over:
+                raise course.last_word(error) from cause
             attempt += 1 if attempt else 0
             await self._close_unneeded()
 
-    async def _connect(self, server: _Server, timeout_s: float) -> None:
+    async def _connect(self, server: _Server, timeout_s: float, patience: Patience) -> None:
         """Before a call is sent to a leader: if it is out of reach, the call can still go another way."""
         if self._is_closed():
             raise ClientClosed
@@ -340,12 +342,12 @@ class Connection:
             server.calls_under_way -= 1
         if self._is_closed():
             raise ClientClosed
-        if not is_connected:
+        if not is_connected or patience.is_over:
             raise _NotConnectedError
 
     async def _send_watched(
         self, server: _Server, path: str, data: bytes, timeout_s: float, metadata: _Metadata | None, wait_s: float,
-        leaders: Leaders, shard: int | None, *, repeatable: bool,
+        leaders: Leaders, shard: int | None, patience: Patience, *, repeatable: bool,
     ) -> bytes:  # fmt: skip
         """The same, and other servers are asked who leads while this one is silent."""
         if self._is_closed():
@@ -357,7 +359,7 @@ class Connection:
         )  # fmt: skip
         self._watch.begin(flight)
         try:
-            return await self._answer(server, call)
+            return await self._answer(server, call, patience)
         except asyncio.CancelledError:
             if flight.gave_up and not _is_cancelled():
                 raise _GaveUpError from None
@@ -367,23 +369,30 @@ class Connection:
             del call, flight  # an error holds this frame, which would hold the channel
 
     async def _send(
-        self, server: _Server, path: str, data: bytes, timeout_s: float, metadata: _Metadata | None
-    ) -> bytes:
+        self, server: _Server, path: str, data: bytes, timeout_s: float, metadata: _Metadata | None,
+        patience: Patience = ENDLESS,
+    ) -> bytes:  # fmt: skip
         if self._is_closed():
             raise ClientClosed
-        return await self._answer(server, server.call(path, data, timeout_s, metadata))
+        return await self._answer(server, server.call(path, data, timeout_s, metadata), patience)
 
-    async def _answer(self, server: _Server, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]") -> bytes:
+    async def _answer(
+        self, server: _Server, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]", patience: Patience
+    ) -> bytes:
         server.calls_under_way += 1
+        patience.began(call)
         try:
             return await call
         except asyncio.CancelledError:
+            if patience.is_over and not _is_cancelled():
+                raise _GaveUpError from None
             # Closing the channel cancels its calls; a task that nobody cancelled must not see a cancellation.
             if self._is_closed() and not _is_cancelled():
                 raise ClientClosed from None
             raise
         finally:
             server.calls_under_way -= 1
+            patience.ended()
             del call
 
     def _is_closed(self) -> bool:
@@ -438,6 +447,15 @@ class _GaveUpError(Exception):
 
 class _NotConnectedError(Exception):
     """There is no connection to the server, and the call was not sent."""
+
+
+def _pause_s(course: Course, error: HoldfastError, attempts: Attempts, patience: Patience) -> float | None:
+    """Before the next attempt; None if there is to be none."""
+    if patience.is_over:  # that says nothing about the leader
+        course.note(error)
+        return None
+    pause_s = course.after(error, time.monotonic())
+    return None if pause_s is None else attempts.pause_s(pause_s)
 
 
 def _metadata(shard: int | None, attempt: int) -> _Metadata | None:

@@ -100,6 +100,10 @@ class TopologyCache:
             self._connection.learn(shard, self._others(shard, leader), leader, epoch)
         return shard
 
+    def leader_of(self, shard: int) -> tuple[str, int] | None:
+        """Its address and epoch, as the map has it."""
+        return self._leaders.get(shard)
+
     def generation_of(self, queue: str) -> int:
         route = self._routes.get(queue)
         return 0 if route is None else route.generation

@@ -11,19 +11,25 @@ TRY_S_MAX = 2.0  # for one shard, so that one without a leader does not hold up 
 REPEATS_SHARE = 0.75
 GRACE_S = 1.0  # for the answers of the last shards when the others have said that there is nothing
 DOUBT_S = 3.0  # the same for a shard that may have claimed for this call: about as long as to elect a leader may take
+# Of a batch over several shards: for the answers of the last shards, counted from the first answer. Then their items
+# are refused one by one: whoever asked must not wait for a shard that may never answer.
+PART_S = 6.0  # longer than to elect a leader takes, also where machines are busy
+SICK_PART_S = 0.5  # the same for a shard that did not answer the last time
+SICK_PART_MEMORY_S = 30.0  # how long that is remembered
 SICK_S = 5.0  # how long a shard that did not answer is not the one that is tried first
 
 
 class SickShards:
     """Shards that did not answer: not for long, and not any more when another leader is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, sick_s: float = SICK_S) -> None:
+        self._sick_s = sick_s
         self._until: dict[int, tuple[float, Hashable]] = {}
 
     def failed(self, shard: int, now_s: float, leader: Hashable = None) -> None:
         """`leader`: who is known to lead it, in any form that can be compared."""
         self._until = {each: known for each, known in self._until.items() if known[0] > now_s}
-        self._until[shard] = (now_s + SICK_S, leader)
+        self._until[shard] = (now_s + self._sick_s, leader)
 
     def answered(self, shard: int) -> None:
         self._until.pop(shard, None)

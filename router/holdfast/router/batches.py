@@ -30,7 +30,7 @@ from holdfast.routing.sets import (
 )
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
-from holdfast.serving.refusals import internal_error, older_set, stale_map
+from holdfast.serving.refusals import another_shard, internal_error, older_set, stale_map
 
 _INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 
@@ -71,6 +71,26 @@ def shards_of_tasks(task_ids: Sequence[str], shard_count: int) -> list[int]:
     found = [shard_of_id(task_id, shard_count) for task_id in task_ids]
     anywhere = next((shard for shard in found if shard is not None), 0)
     return [anywhere if shard is None else shard for shard in found]
+
+
+def check_named_shard(method: Method, data: bytes, shard: int, shard_count: int) -> None:
+    """Refuses a call whose metadata names another shard than its request is about: the shard that it names would say
+    that there is no such task, or nothing at all."""
+    batch = BY_TASK.get(method.name)
+    if batch is not None:
+        ids = [batch.task_id(item) for item in getattr(method.parse(data), batch.items)]
+    elif method.name in ("GetTask", "GetDeadLetter"):
+        ids = [method.parse(data).task_id]
+    elif method.service == "Shards":
+        if (meant := method.parse(data).shard) != shard:
+            raise another_shard(shard, meant)
+        return
+    else:
+        return
+    for task_id in ids:
+        found = shard_of_id(task_id, shard_count)
+        if found is not None and found != shard:
+            raise another_shard(shard, found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,8 @@ from holdfast.router import listing
 from holdfast.router.admission import Admission, Budget
 from holdfast.router.batches import (
     BY_TASK,
-    Part,
+    check_named_shard,
     fit,
-    join_answers,
     parts_of,
     place,
     shard_of_id,
@@ -27,10 +26,10 @@ from holdfast.router.batches import (
     with_generations,
 )
 from holdfast.router.callers import Caller
-from holdfast.router.failures import FAILURES, Failure
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.leaders import Map
 from holdfast.router.methods import Method
+from holdfast.router.parts import Parts
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
 from holdfast.router.rounds import Places
@@ -41,9 +40,6 @@ from holdfast.serving.request_limits import ITEMS_MAX
 
 QUEUES_PER_RESERVE_MAX = 64
 QUEUES_PER_STATS_MAX = 100
-# Parts of a batch must answer before the caller has hung up: then it hears of those that did.
-_MARGIN_S_MAX = 0.1
-_MARGIN_SHARE = 0.05
 _WAITING_BYTES_MAX = 64 * 1024  # 1,000 task ids, or 64 queues and all else that a Reserve may name
 
 _Handler = Callable[[Method, bytes, Caller, float], Coroutine[Any, Any, bytes]]
@@ -85,6 +81,7 @@ class Gateway:
             forwarder, releases, wait_ms_max=wait_ms_max, find_places=self._places, leader_of=table.leader_hint,
             waits_max=broker_waits_max,
         )  # fmt: skip
+        self._parts = Parts(forwarder, table.leader_hint)
         self._wait_s_max = wait_ms_max / 1000
         self._call_s_default = call_s_default
         self._message_bytes_max = message_bytes_max
@@ -190,7 +187,9 @@ class Gateway:
 
     async def _as_it_is(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         assert caller.shard is not None
-        return await self._forwarder.send(method, self._checked(caller.shard), data, deadline_s)
+        shard = self._checked(caller.shard)
+        check_named_shard(method, data, shard, self._table.shard_count)
+        return await self._forwarder.send(method, shard, data, deadline_s)
 
     async def _reserve_as_it_is(self, _method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         assert caller.shard is not None
@@ -218,7 +217,7 @@ class Gateway:
         if len(placed.shards) == 1 or len(request.tasks) > ITEMS_MAX:
             answer = await self._forwarder.send(method, placed.shards[0], data, deadline_s)
             return with_generations(answer, placed.generations)
-        response = await self._split(method, parts_of(request, "tasks", placed.shards), deadline_s)
+        response = await self._parts.send(method, parts_of(request, "tasks", placed.shards), deadline_s)
         response.generations.update(placed.generations)
         result: bytes = response.SerializeToString()
         return result
@@ -231,23 +230,11 @@ class Gateway:
         # What no broker takes whole is not split: one of them says what is wrong with it.
         if len(set(shards)) <= 1 or len(items) > ITEMS_MAX:
             return await self._forwarder.send(method, shards[0] if shards else 0, data, deadline_s)
-        response = await self._split(method, parts_of(request, batch.items, shards), deadline_s)
+        response = await self._parts.send(method, parts_of(request, batch.items, shards), deadline_s)
         if isinstance(response, pb.WaitTasksResponse):
             fit(response, self._message_bytes_max // 2)
         result: bytes = response.SerializeToString()
         return result
-
-    async def _split(self, method: Method, parts: Sequence[Part], deadline_s: float) -> Any:
-        left_s = deadline_s - time.monotonic()
-        deadline_s -= min(_MARGIN_S_MAX, max(0.0, left_s) * _MARGIN_SHARE)
-        answers = await asyncio.gather(*(self._tried(method, part.shard, part.data, deadline_s) for part in parts))
-        return join_answers(method, parts, answers)
-
-    async def _tried(self, method: Method, shard: int, data: bytes, deadline_s: float) -> bytes | Failure:
-        try:
-            return await self._forwarder.send(method, shard, data, deadline_s)
-        except FAILURES as failure:
-            return failure
 
     # --- queues -------------------------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from holdfast.router.callers import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY, Caller, number_of
+from holdfast.router.callers import ATTEMPT_KEY, FIRST_KEY, Caller, number_of
 from holdfast.router.failures import CallFailedError, Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
 from holdfast.serving.grpc_server import Answer, GrpcServer, Served, ServerLimits
 from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import RefusedError, internal_error
+from holdfast.serving.refusals import SHARD_KEY, RefusedError, internal_error
 from holdfast.serving.request_limits import request_limit
 from holdfast.serving.statuses import DETAILS_KEY
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as extra  # `field` is a name of this file
 
+SHARD_KEY = "holdfast-shard"  # in the metadata of a call: which shard it is about
+
 _SETS_TOLD = 20  # with one refusal: names are long, and what goes with a status has little room
 
 # Reasons. They are part of the wire API (ErrorInfo.reason, Rejection.reason) and never change their meaning.
@@ -189,6 +191,15 @@ def wrong_shard(queue: str, here: int, home: int) -> RefusedError:
         f"schedules, on its home, shard {home}, but this is shard {here}; ask for the topology again, or leave the "
         "shard to a router.",
         metadata={"queue": queue, "shard": str(here), "home": str(home)},
+    )
+
+
+def another_shard(named: int, meant: int) -> RefusedError:
+    """The metadata of a call and its request are about different shards: nobody can know which one is meant."""
+    return RefusedError(
+        INVALID_FIELD,
+        f"Expected the metadata {SHARD_KEY} to name the shard of what is asked for, {meant}, but it names {named}.",
+        field=SHARD_KEY,
     )
 
 
