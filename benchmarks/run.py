@@ -31,6 +31,7 @@ from scenarios import (
     overload,
     replicated,
     router,
+    router_failover,
     router_start,
     singles,
     storms,
@@ -91,6 +92,12 @@ SCENARIOS = {
         1,
     ),
     "failover": Scenario("until a write is acknowledged after the leader is gone", failover.AIMS, failover.measure, 1),
+    "router-failover": Scenario(
+        "until a worker behind a router has a task of a shard whose leader is gone",
+        router_failover.AIMS,
+        router_failover.measure,
+        1,
+    ),
     "idle-shards": Scenario(f"three nodes, {idle.SHARDS} shards, nothing to do", idle.AIMS, idle.measure, 1),
     "many-shards": Scenario(
         "three nodes, many shards, all of them saturated: --seconds 180 for the figures that are asked for",

@@ -114,6 +114,12 @@ class Cluster:
         replicas = {shard: _replicas(reports, shard).values() for shard in range(self._shards)}
         return {shard: max((one.term for one in its if _leads(one)), default=0) for shard, its in replicas.items()}
 
+    async def leaders(self) -> dict[int, str]:
+        """Who leads each shard; those that nobody leads are left out."""
+        reports = await self._reports()
+        led = ((shard, name, one) for shard in range(self._shards) for name, one in _replicas(reports, shard).items())
+        return {shard: name for shard, name, one in led if _leads(one)}
+
     def by_role(self, leader: str) -> Mapping[str, ServerProcess]:
         """The nodes by what they are, the leader first."""
         followers = [name for name in self._names if name != leader]

@@ -121,6 +121,17 @@ def test_replicated_latency_and_idle_scenarios_count_and_report_everything(tmp_p
 
 
 @long_only
+def test_the_scenario_of_a_worker_behind_a_router_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "router-failover", "--trials", "1")
+    assert scenarios["router-failover"]["counts"]["fail-overs"] == 2
+    figures = figures_of(scenarios["router-failover"])
+    for kind in ("SIGKILL", "SIGSTOP"):
+        assert figures[f"{kind}, next task"]["reached"]["samples"] >= 1
+        assert figures[f"{kind}, next task"]["target"] == "≤ 1 s"
+        assert figures[f"{kind}, slowest of all"]["target"] == "≤ 2 s"
+
+
+@long_only
 def test_the_scenario_of_many_shards_counts_and_reports_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "many-shards", "--seconds", "2")
     figures = figures_of(scenarios["many-shards"])

@@ -1,5 +1,6 @@
 """The corrected steps of Raft, scene by scene. Each scene also shows that it fails without its correction."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -474,7 +475,31 @@ def test_a_hand_over_that_does_not_happen_ends_the_time_of_a_leader_whose_clock_
 
 def test_a_group_of_one_is_due_at_once_and_others_when_they_have_waited() -> None:
     assert Stage(replicas="a")["a"].next_deadline_s() == 0.0
-    assert Stage()["a"].next_deadline_s() == (TIMING.election_s_min + TIMING.election_s_max) / 2
+    waits_s = TIMING.election_s_max - TIMING.election_s_min
+    deadlines_s = [Stage()[name].next_deadline_s() - TIMING.election_s_min for name in "abc"]
+    assert deadlines_s == pytest.approx([(turn + 0.25) / 3 * waits_s for turn in range(3)]), "one after the other"
+
+
+@pytest.mark.parametrize("replicas", ["ab", "abc", "abcde"])
+def test_voters_stand_in_turns_and_each_term_has_others(replicas: str) -> None:
+    """Two that stand at the same moment get half of the votes each: it took two elections to have a leader."""
+    stage = Stage(replicas=replicas)
+    first = set()
+    apart_s = (TIMING.election_s_max - TIMING.election_s_min) / len(replicas) / 2
+    for term in range(len(replicas)):
+        ends_s = {}
+        for name in replicas:
+            engine = stage[name]
+            engine.set_term(term, None)
+            for draw in (0.0, 0.999):
+                engine.draw = lambda draw=draw: draw  # type: ignore[misc]
+                ends_s[name, draw] = engine.draw_election_s()
+        assert TIMING.election_s_min <= min(ends_s.values()) < max(ends_s.values()) <= TIMING.election_s_max
+        order = sorted(replicas, key=lambda name: ends_s[name, 0.0])
+        for earlier, later in itertools.pairwise(order):
+            assert ends_s[later, 0.0] - ends_s[earlier, 0.999] >= apart_s - 1e-9
+        first.add(order[0])
+    assert first == set(replicas)
     stage = Stage()
     a = stage.elect("a")
     assert a.next_deadline_s() == stage.now_s + TIMING.heartbeat_s

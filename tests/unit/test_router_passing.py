@@ -206,6 +206,44 @@ async def test_a_silent_leader_is_left_when_another_one_leads(stage: Stage) -> N
     await stage.brokers[0].wait_for_hang_up("Enqueue")
 
 
+@pytest.mark.parametrize("method", ["Enqueue", "AwaitTasks"])
+async def test_a_silent_leader_is_left_as_soon_as_the_map_has_another_one(stage: Stage, method: str) -> None:
+    """Nobody has to be asked, also not for a call that waits for tasks, which would be silent for long."""
+    request: Any = enqueue() if method == "Enqueue" else pb.AwaitTasksRequest(queues=["q"], wait_ms=60_000)
+    stage.table.at_home("q", 0)
+    for broker in stage.brokers:
+        broker.on[method] = never
+        broker.on["FindLeader"] = never
+    call = asyncio.create_task(stage.call(method, request, timeout_s=90.0))
+    await stage.brokers[0].wait_for(method)
+    stage.forwarder.leaders_changed({0})
+    stage.table.leaders[1] = (stage.brokers[0].address, 9)
+    stage.forwarder.leaders_changed({1})
+    assert len(stage.brokers[0].requests(method)) == 1, "nothing was new for it"
+    stage.table.leaders[0] = (stage.brokers[2].address, 9)
+    stage.forwarder.leaders_changed({0, 1})
+    await stage.brokers[0].wait_for_hang_up(method)
+    await stage.brokers[2].wait_for(method)
+    assert not any(broker.requests("FindLeader") for broker in stage.brokers)
+    call.cancel()
+
+
+async def test_what_must_not_be_repeated_is_not_given_up_for_a_new_leader_in_the_map(stage: Stage) -> None:
+    may_answer = asyncio.Event()
+
+    async def slow(call: Call) -> object:
+        await may_answer.wait()
+        return accept_all()(call)
+
+    stage.brokers[0].on["Enqueue"] = slow
+    call = asyncio.create_task(stage.call("Enqueue", enqueue(request_id="")))
+    await stage.brokers[0].wait_for("Enqueue")
+    stage.table.leaders[0] = (stage.brokers[2].address, 9)
+    stage.forwarder.leaders_changed({0})
+    may_answer.set()
+    assert (await call).outcomes[0].accepted.task_id == "0:p"
+
+
 async def test_a_silent_leader_that_is_confirmed_is_waited_for(stage: Stage) -> None:
     may_answer = asyncio.Event()
 

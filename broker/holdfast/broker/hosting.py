@@ -104,6 +104,7 @@ class Host:
         self._dropping: set[int] = set()  # shards whose replica is being deleted
         self._other_groups: set[tuple[str, int]] = set()  # those that were logged
         self.leaders_changed = asyncio.Event()  # set whenever this node begins or ceases to lead
+        self.on_leaders_changed: Callable[[], None] = lambda: None  # likewise
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -433,6 +434,7 @@ class Host:
 
         def on_leading(leads: bool) -> None:
             self.leaders_changed.set()
+            self.on_leaders_changed()
             event = "leading" if leads else "leading_no_more"
             _log.info(event, shard=number, term=replica.raft.term, leader=replica.raft.leader)
 

@@ -86,6 +86,7 @@ class MappedCluster:
         self.follower.on_change.append(self._take)
         surroundings.follower_age_s = lambda: self.follower.age_s
         self._steward = Steward(host, self.store, surroundings, self._identities)
+        host.on_leaders_changed = self._steward.wanted.set  # whoever begins to lead tells the map at once
         self._queues = QueueSteward(host, self.store, surroundings)
         self._calls = NodeCalls()
         answers = NodeAnswers(self._calls, lambda: surroundings.map)

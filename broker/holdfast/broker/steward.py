@@ -65,7 +65,7 @@ class Steward:
         self._works: dict[int, asyncio.Task[None]] = {}  # by shard: one at a time
         self._pauses: dict[int, _Pause] = {}
         self._slots = asyncio.Semaphore(WORKS_AT_ONCE_MAX)
-        self.wanted = asyncio.Event()  # the map has changed
+        self.wanted = asyncio.Event()  # the map has changed, or who leads here
 
     async def run(self) -> None:
         looks = 0

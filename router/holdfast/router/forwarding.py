@@ -8,6 +8,7 @@ Every other refusal goes back to the caller as it came.
 
 import asyncio
 import time
+from collections.abc import Collection
 from functools import partial
 from typing import Protocol
 
@@ -86,6 +87,10 @@ class Forwarder:
 
     async def close(self) -> None:
         await self._watch.close()
+
+    def leaders_changed(self, shards: Collection[int]) -> None:
+        """The map has new leaders of these shards."""
+        self._watch.leaders_changed(shards)
 
     async def send(
         self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None = None

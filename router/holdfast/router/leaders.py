@@ -74,15 +74,20 @@ class Leaders:
     def pick(self, shard: int, now_s: float, avoid: Collection[str] = ()) -> str | None:
         """Where a call goes: to the leader if it is known, or else to the next replica; None if there is none left."""
         known = self._of(shard)
-        hint = self._find_map().leader_hint(shard)
-        if hint is not None and hint != known.hint:
-            known.hint = hint
-            self.name(shard, *hint, now_s)
+        self.look_at_map(shard, now_s)
         if known.address is not None and known.address not in avoid:
             return known.address
         left = [each for each in self.candidates(shard) if each not in avoid]
         suspects = {each for each, (until_s, _) in known.suspects.items() if now_s < until_s}
         return next((each for each in left if each not in suspects), left[0] if left else None)
+
+    def look_at_map(self, shard: int, now_s: float) -> None:
+        """Its hint counts once, when it is new."""
+        known = self._of(shard)
+        hint = self._find_map().leader_hint(shard)
+        if hint is not None and hint != known.hint:
+            known.hint = hint
+            self.name(shard, *hint, now_s)
 
     def candidates(self, shard: int) -> list[str]:
         """Everybody who may know of this shard; the hint first."""

@@ -176,9 +176,13 @@ class Router:
             await self._etcd.close()
 
     def _map_changed(self, table: PartitionMap) -> None:
-        """Workers that wait for tasks of a queue that was spread or pinned wait at its new shards from now on."""
+        """Workers that wait for tasks of a queue that was spread or pinned wait at its new shards from now on, and what
+        waits for a former leader goes to the new one."""
         before, self._routed_by = self._routed_by, table
         self._gateway.routes_changed(moved_queues(before, table))
+        led = {shard for shard, leader in table.leaders.items() if before.leaders.get(shard) != leader}
+        if led:
+            self._forwarder.leaders_changed(led)
 
     def _check_map(self) -> None:
         table = self._follower.map

@@ -4,11 +4,13 @@ A leader that has been stopped, or cut off, keeps its connections open and says 
 from one that is slow, and moving a call because of mere slowness would make a busy leader do everything twice. So while
 a call is silent, the others are asked. If they name another leader, the call is given up here, and is sent there if
 that does no harm. If they name the same one, the call goes on waiting. If nobody can say, it is given up after a while.
+
+Nobody has to be asked if the map says that another one leads: a new leader tells it at once.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 from holdfast.router.leaders import Leaders
@@ -90,6 +92,16 @@ class SilenceWatch:
                 await asyncio.gather(*(self._look(shard, flights) for shard, flights in silent.items()))
         finally:
             self._task = None
+
+    def leaders_changed(self, shards: Collection[int]) -> None:
+        """The map has new leaders of these: calls that wait for others wait in vain."""
+        now_s = time.monotonic()
+        for shard in shards:
+            self._leaders.look_at_map(shard, now_s)
+        named = {shard: self._leaders.named(shard) for shard in shards}
+        for flight in list(self._flights):
+            if named.get(flight.shard) not in (None, flight.address):
+                flight.give_up()
 
     async def _look(self, shard: int, silent: list[Flight]) -> None:
         leaders = self._leaders

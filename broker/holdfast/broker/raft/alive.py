@@ -84,6 +84,16 @@ class AliveRaft(GroupRaft):
         """Sendings are counted by their leader: another one counts anew."""
         self._heard_round = self._taken_round = self._answered_round = 0
 
+    def draw_election_s(self) -> float:
+        """Voters stand in turns, which each term shuffles, with time in between: two that stand at the same moment get
+        half of the votes each, and then everybody waits for another election."""
+        voters = self.configuration.voters
+        if self.replica not in voters:
+            return super().draw_election_s()
+        turn = (voters.index(self.replica) + self.term) % len(voters)
+        least_s, most_s = self.timing.election_s_min, self.timing.election_s_max
+        return least_s + (most_s - least_s) * (turn + self.draw() / 2) / len(voters)
+
     def _put_off_election(self) -> None:
         self.election_deadline_s = self._now_s + self.draw_election_s()
 
