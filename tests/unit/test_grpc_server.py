@@ -78,6 +78,7 @@ async def test_calls_wait_for_a_busy_server(port: int) -> None:
 # --- strangers --------------------------------------------------------------------------------------------------
 
 ENQUEUE = "/holdfast.proto.v1.Tasks/Enqueue"
+GET_TASK = "/holdfast.proto.v1.Tasks/GetTask"
 MIB = 1024 * 1024
 
 
@@ -136,6 +137,15 @@ async def test_a_compressed_request_is_not_unpacked(server: RouterServer, owner:
         for method in (grpc.Compression.Gzip, grpc.Compression.Deflate):
             code, details = await refused(enqueue(b"\x0a\x00" * MIB, compression=method, timeout=30))
             assert (code, "not compressed" in details) == ("INVALID_ARGUMENT", True)
+    assert not owner.requests
+
+
+async def test_a_bomb_is_refused_before_it_is_parsed(server: RouterServer, owner: Owner) -> None:
+    async with await connect(server) as channel:
+        code, details = await refused(channel.unary_unary(ENQUEUE)(b"\x0a\x00" * MIB, timeout=30))
+        assert (code, "at most 1000 items in tasks" in details) == ("INVALID_ARGUMENT", True)
+        code, details = await refused(channel.unary_unary(GET_TASK)(bytes(MIB), timeout=30))
+        assert (code, "at most 65536 bytes" in details) == ("INVALID_ARGUMENT", True)
     assert not owner.requests
 
 
