@@ -64,6 +64,13 @@ async def long_async(value: str, seconds: float) -> str:
     return value
 
 
+@app.task(name="steady", lease=LEASES_S["steady"])
+async def steady(value: str, seconds: float) -> str:
+    with _recorded(value):
+        await asyncio.sleep(seconds)
+    return value
+
+
 @app.task(name="flaky", lease=LEASES_S["flaky"])
 def flaky(value: str, failures: int) -> str:
     """Fails so many times before it succeeds."""

@@ -9,6 +9,7 @@ LEASES_S: dict[str, float] = {
     "quick-async": 3.0,
     "long": 2.0,
     "long-async": 2.0,
+    "steady": 30.0,  # the library's own default: such a task waits long for a shard that is away
     "flaky": 5.0,
     "poison": 5.0,
     "slow-first": 10.0,

@@ -19,8 +19,8 @@ SPREAD_OVER = 3
 PERIOD_S, ON_S = 10.0, 4.0  # all producers are silent for the rest of each period: longer than most leases
 BURST = (2, 8)
 PRODUCERS = 2
-KINDS = ("quick", "quick-async", "long", "long-async", "flaky", "poison", "slow-first", "delayed")
-WEIGHTS = (30, 30, 8, 8, 8, 4, 4, 8)
+KINDS = ("quick", "quick-async", "steady", "long", "long-async", "flaky", "poison", "slow-first", "delayed")
+WEIGHTS = (25, 25, 12, 8, 8, 8, 4, 4, 8)
 GUILTY_FIRST_S = 4.0
 POISON = "poison"  # never succeeds
 POISON_BUDGET = 2
@@ -124,6 +124,8 @@ def _task(draw: random.Random, value: str, guilt: Guilt) -> NewTask:
     }
     if kind in ("quick", "quick-async"):
         return handler_task(kind, queue, value, draw.choice((0.0, 0.0, 0.05, 0.3)), **common)
+    if kind == "steady":
+        return handler_task(kind, queue, value, draw.choice((0.5, 2.0)), **common)
     if kind in ("long", "long-async"):
         return handler_task(kind, queue, value, draw.choice((2.5, 4.0)), **common)
     if kind == "flaky":
