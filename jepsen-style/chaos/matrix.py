@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -112,6 +113,7 @@ def run_matrix(directory: Path, seed: int, seconds: float, more: Sequence[str]) 
 
 def _run(combination: Combination, directory: Path, seconds: float, more: Sequence[str]) -> Result:
     begins_s = time.monotonic()
+    shutil.rmtree(directory, ignore_errors=True)  # of a run that was broken off
     arguments = [*combination.arguments(seconds), "--directory", str(directory), "--json", *more]
     command = [sys.executable, "-m", "chaos.run", *arguments]
     env = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}

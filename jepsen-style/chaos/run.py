@@ -55,6 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     abilities = find_abilities()
     directory = options.directory or Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        print(f"Expected an empty directory, but there is something in {directory}.", file=sys.stderr)
+        return EXIT_NOT_POSSIBLE
     lanes, cannot = choose_steps(options, abilities)
     for name, why in cannot.items():
         print(f"not possible here: {name} {why}", file=sys.stderr)

@@ -35,7 +35,13 @@ LANGUAGES = ("python", "sh", "toml", "text")
 LINE_S_MAX = 100.0
 
 # What makes the recipes of other targets short. A target that is not here is an error.
-MAKE_ARGS = {"help": "", "test": "--version", "bench": "--help", "demo": "--help"}  # test_demo.py runs the demo
+MAKE_ARGS = {
+    "help": "",
+    "test": "--version",
+    "bench": "--help",
+    "chaos": "--help",
+    "demo": "--help",
+}  # test_demo.py runs the demo
 
 _FILE_NAME = re.compile(r"# ([\w-]+\.(?:py|toml))$")
 _LONG_RUNNING = re.compile(
