@@ -24,7 +24,10 @@ async def test_a_lease_that_ends_hands_the_task_to_another_worker(client: AsyncC
 
     assert (second.task_id, second.payload) == (first.task_id, b"body")
     assert second.token > first.token
-    assert (second.claims, second.attempt) == (2, 1), "a lost worker spends a claim, not an attempt"
+    assert (second.claims, second.attempt) == (1, 1), (
+        "a lost worker spends no attempt, and no claim of a task in company"
+    )
+    assert (first.alone, second.alone) == (False, True)
 
     with pytest.raises(StaleToken) as late:
         await client.ack(first)

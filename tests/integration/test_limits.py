@@ -111,9 +111,12 @@ async def test_a_slot_is_free_once_a_lease_has_run_out(client: AsyncClient, queu
     )
     await client.enqueue_many([NewTask(queue, "t", tenant="a", limit_key="k", max_claims=1) for _ in range(3)])
     [first] = await claim(client, queue, lease_ms=1000)
+    [again] = await claim(client, queue, wait_ms=WAIT_MS, lease_ms=1000)
+    assert (again.task_id, again.alone) == (first.task_id, True), "a suspect now, which has its limits like others"
+    assert await claim(client, queue) == []
     [second] = await claim(client, queue, wait_ms=WAIT_MS)
     assert second.task_id != first.task_id, "it was claimed as often as it may"
-    assert (await client.queue_stats(queue)).expired_total == 1
+    assert (await client.queue_stats(queue)).expired_total == 2
     assert await claim(client, queue) == []
 
 

@@ -221,6 +221,32 @@ def test_what_a_call_waited_before_its_leader_changed_is_no_part_of_the_lease(cl
     assert began_s - waits_s / 2 < claim.lease_ends_s - lease_s < time.monotonic()
 
 
+@pytest.mark.parametrize("direct", [False, True], ids=["router", "direct"])
+def test_tasks_of_a_silent_worker_are_handed_out_alone(cluster: MapCluster, direct: bool) -> None:
+    """From whichever shards they are: one to each call, none to those who hold something, who are asked to run dry."""
+    queues = queues_of_all_shards(f"silent{direct}", SHARDS)
+    with Client(cluster.address, timeout_s=DEADLINE_S, direct=direct) as client:
+        sent = client.enqueue_many([NewTask(queue, "t") for queue in queues for _ in range(2)])
+        task_ids = {one.task_id for one in sent if isinstance(one, Accepted)}
+        lost: set[str] = set()
+        while len(lost) < len(task_ids):
+            lost |= {claim.task_id for claim in client.reserve(queues, max_tasks=9, lease_ms=1000, worker="silent")}
+        until(lambda: all(client.get_task(task_id).suspect for task_id in task_ids), "all to be suspects")
+
+        busy = client.reserve(queues, max_tasks=9, wait_ms=10_000, worker="busy", empty_handed=False)
+        assert (list(busy), busy.run_dry_s > 0) == ([], True)
+        for number in range(len(task_ids)):
+            # Not only those that are there: also for a call that waits.
+            [claim] = client.reserve(
+                queues, max_tasks=9, wait_ms=10_000 * (number % 2), worker=f"w{number}", empty_handed=True,
+                suspects_only=not number % 2, lease_ms=60_000,
+            )  # fmt: skip
+            assert claim.alone
+            task_ids.remove(claim.task_id)
+            client.ack(claim)
+        assert client.reserve(queues, worker="last", empty_handed=True) == []
+
+
 def test_a_worker_that_vanishes_while_it_waits_takes_no_task_along(cluster: MapCluster) -> None:
     """Its connection breaks before, while and after a task comes for it. The task is somebody else's at the latest when
     the lease is over, and at once if the router could give it back."""

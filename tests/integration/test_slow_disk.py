@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.client import (
     AsyncClient,
-    ClaimedTask,
+    Claims,
     HoldfastError,
     NewTask,
     Overloaded,
@@ -61,7 +61,7 @@ async def hold_up(disk: Faults, client: AsyncClient, queue: str) -> "asyncio.Tas
     return write
 
 
-async def arrived(server: ServerProcess, client: AsyncClient, calls: list["asyncio.Task[list[ClaimedTask]]"]) -> None:
+async def arrived(server: ServerProcess, client: AsyncClient, calls: list["asyncio.Task[Claims]"]) -> None:
     """Returns once the server has begun to work on these calls: a call sent after them was answered."""
     await asyncio.sleep(0)
     for _ in range(3):

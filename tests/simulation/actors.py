@@ -168,6 +168,7 @@ class Worker(Actor):
 
     async def reserve_once(self, node: Node, wanted: ReserveWanted) -> list[Claimed]:
         claims = await node.shard.reserve(wanted)
+        assert isinstance(claims, list)
         assert len(claims) <= wanted.tasks_max
         envelopes = views.read_envelopes(node.kv, [claim.task_id for claim in claims])
         for claim, envelope in zip(claims, envelopes, strict=True):

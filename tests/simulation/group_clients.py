@@ -150,6 +150,7 @@ class Worker(Caller):
     async def _reserve_once(self, node: Node, wanted: ReserveWanted) -> list[Claimed]:
         shard = node.replicas[self._shard].shard
         claims = await shard.reserve(wanted)
+        assert isinstance(claims, list)
         envelopes = views.read_envelopes(shard.kv, [claim.task_id for claim in claims])
         for claim, envelope in zip(claims, envelopes, strict=True):
             self._books.claimed(claim, envelope, self._applied_ms(node))

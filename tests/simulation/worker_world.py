@@ -15,6 +15,7 @@ from holdfast.client import (
     Ack,
     Acked,
     ClaimedTask,
+    Claims,
     ConnectionFailed,
     DeadlineExceeded,
     Extended,
@@ -129,11 +130,13 @@ class SimBroker:
         wait_ms: int,
         worker: str,
         claim_request_id: str,
+        empty_handed: bool,
+        suspects_only: bool,
         timeout_s: float | None,
-    ) -> list[ClaimedTask]:
+    ) -> Claims:
         sent_s = self.now_s()
 
-        async def claim() -> list[ClaimedTask]:
+        async def claim() -> Claims:
             arrived_s = self.now_s()
             ends_s = arrived_s + wait_ms / 1000
             while True:
@@ -142,7 +145,7 @@ class SimBroker:
                 )
                 if refs or self.now_s() >= ends_s:
                     self._requests[claim_request_id] = refs
-                    return [self._claim_message(task_id, sent_s, arrived_s) for task_id, _ in refs]
+                    return Claims(self._claim_message(task_id, sent_s, arrived_s) for task_id, _ in refs)
                 self._ready.clear()
                 try:
                     async with asyncio.timeout(ends_s - self.now_s()):

@@ -473,7 +473,8 @@ class Node:
         found = set()
         for queue in self._queues:
             row = self.shard.queue(queue)
-            if row is not None and row.ready and self.shard.waiting_for(queue):
+            # Suspects wait for a worker that holds nothing, and not every one that waits does.
+            if row is not None and row.in_line and self.shard.waiting_for(queue):
                 found.add(queue)
         return found
 

@@ -10,8 +10,8 @@ from holdfast.client import (
     Attempt,
     Cancelled,
     CatchUp,
-    ClaimedTask,
     ClaimRef,
+    Claims,
     Client,
     ClusterInfo,
     ClusterNode,
@@ -68,7 +68,7 @@ def produce() -> None:
 
 
 def work(client: Client) -> None:
-    tasks = assert_type(client.reserve(["mail"], max_tasks=10, max_tasks_by_queue={"mail": 2}), list[ClaimedTask])
+    tasks = assert_type(client.reserve(["mail"], max_tasks=10, max_tasks_by_queue={"mail": 2}), Claims)
     assert_type(client.ack(tasks[0], result=b"done", follow_ups=[NewTask("mail", "next")]), Acked)
     assert_type(client.ack_many([tasks[0], Ack(tasks[1], b"done"), ClaimRef("id", 1)]), list[Acked | Rejected])
     assert_type(client.extend(tasks[0], 30_000), Extended)
@@ -79,7 +79,7 @@ async def asynchronously() -> None:
         assert_type(client, AsyncClient)
         assert_type(await client.enqueue(NewTask("mail", "welcome")), Accepted)
         assert_type(await client.enqueue_many([NewTask("mail", "welcome")]), list[Accepted | Rejected])
-        assert_type(await client.reserve(["mail"], wait_ms=1_000), list[ClaimedTask])
+        assert_type(await client.reserve(["mail"], wait_ms=1_000), Claims)
         assert_type(await client.wait_task("id"), TaskInfo)
         assert_type(await client.wait_tasks(["id"]), list[TaskInfo | Rejected])
         assert_type((await client.list_queues()).next_page_token, str)

@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from holdfast.machine import entries, keys, outcomes, ready_rows, rows
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
-    AGE_MARK,
     AckItem,
     BucketLevel,
     ClaimRef,
@@ -43,7 +42,18 @@ from holdfast.machine.ready_lines import read_ages, read_lane, read_rows
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING
 from holdfast.machine.running import Running
 from tests.unit.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING, Model
-from tests.unit.machine_picture import Answer, Place, answer_of, picture_of, ready_places, told
+from tests.unit.machine_model_task import check_budgets
+from tests.unit.machine_picture import (
+    Answer,
+    Place,
+    answer_of,
+    marks_for,
+    picture_of,
+    ready_places,
+    suspect_places,
+    suspects_told,
+    told,
+)
 
 T = TypeVar("T")
 KEEP_MS = 50
@@ -136,7 +146,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert (meta.shard, meta.incarnation) == (SHARD, INCARNATION)
         assert violations(self.kv) == []
         self.check_counts()
-        self.check_budgets()
+        check_budgets(self.model.tasks.values())
         self.check_refusal(entry, expected, before, after)
         self.check_effects(effects, before, after)
         self.check_window(effects, done, before, after)
@@ -159,24 +169,11 @@ class MachineAgainstModel(RuleBasedStateMachine):
         picture = self.model.picture()
         for worker in WORKERS[1:]:
             assert self.machine.worker_claims(worker) == picture["workers"][worker]
+            assert self.machine.suspects_held_by(worker) == picture["alone"][worker]
         for counted in (self.machine.running, Running(self.kv)):  # along, and as a start counts them
             tenants = {(queue, keys.SCOPE_TENANT, name): count for (queue, name), count in counted.tenants.items()}
             limit_keys = {(queue, keys.SCOPE_KEY, name): count for (queue, name), count in counted.limit_keys.items()}
             assert tenants | limit_keys == picture["running"]
-
-    def check_budgets(self) -> None:
-        """Dead if and only if a budget is spent or the worker gave up: what waits still has a claim and an attempt."""
-        for task in self.model.tasks.values():
-            attempts_left = task.new.max_attempts - task.failures
-            claims_left = task.new.max_claims - task.claims
-            if task.state in (READY, DELAYED, RETRY_PENDING):
-                assert attempts_left > 0
-                assert claims_left > 0
-            elif task.dead_reason == rows.ATTEMPTS_SPENT:
-                assert attempts_left == 0
-            elif task.dead_reason == rows.CLAIMS_SPENT:
-                assert claims_left == 0
-                assert attempts_left > 0
 
     def check_refusal(
         self, entry: Entry, expected: list[Answer], before: dict[bytes, bytes], after: dict[bytes, bytes]
@@ -218,6 +215,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
         claimed = {outcome.task_id for outcome in done if isinstance(outcome, outcomes.Claimed)}
         expected = {place for place in ready_places(before) | known if place[1].task_id not in claimed} - gone
         assert expected == ready_places(after)
+        came, left = suspects_told(effects)
+        suspects = {place for place in suspect_places(before).items() | came if place[1] not in claimed} - left
+        assert suspects == suspect_places(after).items()
         sizes = {(ready.task_id, ready.size_bytes) for ready in (*effects.ready, *effects.withdrawn)}
         assert sizes <= {(task.id, len(task.new.envelope)) for task in self.model.tasks.values()}
 
@@ -365,7 +365,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
             chosen += [place.task_id for place in free[:count]]
             # A call that may be a repetition carries marks always: its tasks may turn out not to be taken.
             if line and (request_id or raise_marks != "none"):
-                marks += self.marks_for(queue, line, free[count:], stale=raise_marks == "stale")
+                counters = self.machine.queue(queue)
+                assert counters is not None
+                marks += marks_for(queue, counters.mark_version, line, free[count:], stale=raise_marks == "stale")
         extra = self.tasks_like(strays, READY, CLAIMED) if strays else []
         forget_ms = self.clock_ms + 100
         worker = b"worker of " + request_id if request_id else WORKERS[count % 3]
@@ -383,23 +385,17 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def claim_next(self, queue: bytes, lease_ms: int) -> None:
         self.claim([queue], 2, b"", lease_ms, [], "honest", 0, 1)
 
-    def marks_for(self, queue: bytes, line: list[Place], left: list[Place], stale: bool) -> list[Mark]:
-        counters = self.machine.queue(queue)
-        assert counters is not None
-        if stale and counters.mark_version:
-            # Decided before something came back: must not count, however wrong it is.
-            version, (priority, *names) = counters.mark_version - 1, line[0].lane
-            return [Mark(queue, version, priority, 10**6, *names), Mark(queue, version, AGE_MARK, 10**6)]
-        marks = []
-        for lane in sorted({place.lane for place in line}):
-            end = max(place.sequence for place in line if place.lane == lane) + 1
-            first = min((place.sequence for place in left if place.lane == lane), default=end)
-            marks.append(Mark(queue, counters.mark_version, lane[0], first, *lane[1:]))
-        aged = [place.sequence for place in line if place.lane[1:] != (b"", b"")]
-        if aged:
-            first = min((place.sequence for place in left if place.lane[1:] != (b"", b"")), default=max(aged) + 1)
-            marks.append(Mark(queue, counters.mark_version, AGE_MARK, first))
-        return marks
+    @rule(queue=queue_names, count=st.sampled_from((1, 1, 1, 2)), request_id=st.sampled_from((b"", b"x")), strays=picks)
+    def claim_alone(self, queue: bytes, count: int, request_id: bytes, strays: Picks) -> None:
+        """A suspect; or something else, which must be refused."""
+        away = frozenset[bytes]().union(*(taken for _, taken in self.pipeline))
+        prefix = keys.suspects_of(queue)
+        found = [row[:16] for _, row in self.kv.scan(prefix, keys.after_prefix(prefix), 10)]
+        chosen = [task_id for task_id in found if task_id not in away][:count]
+        others = [] if chosen else self.tasks_like(strays, READY, CLAIMED)
+        worker = b"worker of " + request_id if request_id else WORKERS[count % 3]
+        times = self.stamp_ms, self.clock_ms + 10 * count, worker, request_id, self.clock_ms + 100
+        self.propose(entries.Claim(*times, chosen + others, [], is_alone=True), chosen)
 
     @precondition(lambda self: self.known_claims)
     @rule(
@@ -427,7 +423,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
         task = self.model.tasks.get(task_id)
         if task is not None and failures and task.failures + failures >= task.new.max_attempts:
             return rows.ATTEMPTS_SPENT
-        return rows.CLAIMS_SPENT if task is not None and task.claims >= task.new.max_claims else 0
+        if task is None or (not failures and not task.suspect):
+            return 0
+        return rows.CLAIMS_SPENT if task.claims >= task.new.max_claims else 0
 
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, lease_ms=st.sampled_from((-20, 10, 200)))

@@ -78,7 +78,7 @@ class Model:
 
     def line(self, queue: bytes) -> list[bytes]:
         """The ready tasks of a queue, lane by lane."""
-        ready = [task for task in self.tasks.values() if task.state == READY and task.new.queue == queue]
+        ready = [task for task in self.tasks.values() if task.is_in_line and task.new.queue == queue]
         return [task.id for task in sorted(ready, key=lambda task: (-task.priority, *task.lane[2:], task.place))]
 
     # What a shard is told.
@@ -208,7 +208,7 @@ class Model:
         return self.next_place - 1
 
     def _move(self, task: Task, state: int, timer_ms: int, *totals: str, priority: int | None = None) -> None:
-        left = task.lane if task.state == READY else None
+        left = task.lane if task.is_in_line else None
         task.state, task.timer_ms, task.changed_ms = state, timer_ms, self.now_ms
         task.priority = task.priority if priority is None else priority
         if state in ENDED or (state in WAITING and task.claims):
@@ -216,13 +216,13 @@ class Model:
         self.totals[task.new.queue].update(totals)
         if left is not None and not self._ready_in(left, task):
             self.lane_marks.pop(left, None)
-        if state == READY and not task.is_plain:
+        if task.is_in_line and not task.is_plain:
             self.lane_marks[task.lane] = min(self.lane_marks.get(task.lane, task.place), task.place)
             self.age_marks[task.new.queue] = min(self.age_marks[task.new.queue], task.place)
         self._claim_key(task)
 
     def _ready_in(self, lane: Lane, moved: Task) -> bool:
-        return any(task.state == READY and task.lane == lane for task in self.tasks.values() if task is not moved)
+        return any(task.is_in_line and task.lane == lane for task in self.tasks.values() if task is not moved)
 
     def _claim_key(self, task: Task) -> None:
         """The unique key of a task that has just entered its state."""
@@ -234,7 +234,10 @@ class Model:
             task.lost_key = self.unique.setdefault(name, task.id) != task.id
 
     def _return(self, task: Task) -> None:
-        """Back to its old place in the line."""
+        """Back to its old place in the line, or among the suspects."""
+        if task.suspect:
+            self._move(task, READY, 0)
+            return
         marks = self.marks[task.new.queue]
         if task.is_plain:
             marks[task.priority] = min(marks[task.priority], task.place)
@@ -284,6 +287,8 @@ class Model:
         task = self.tasks.get(task_id)
         if task is None or task.state != READY:
             return "TASK_NOT_FOUND" if task is None else "NOT_READY"
+        if task.suspect != entry.is_alone or (entry.is_alone and len(entry.task_ids) != 1):
+            return "NOT_ALONE"
         if 0 < task.start_by_ms <= self.now_ms:
             self.totals[task.new.queue]["mark_version"] += 1
             return "START_TOO_LATE"
@@ -309,7 +314,8 @@ class Model:
 
     def _granted(self, task_id: bytes) -> Answer:
         task = self.tasks[task_id]
-        return ("Claimed", task_id, task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms)
+        numbers = task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms
+        return ("Claimed", task_id, *numbers, task.suspect)
 
     def _refusal(self, task_id: bytes, code: str) -> str:
         return code if task_id in self.tasks else "TASK_NOT_FOUND"
@@ -357,6 +363,8 @@ class Model:
         if task is None:
             return self._first_answer(item, "Failed")
         task.failures += 1
+        task.suspect = False
+        task.cleared += 1
         task.report = rows.REPORT_ERROR, item.error
         task.note_attempt(rows.ATTEMPT_FAILED, self.now_ms, item.brief)
         self.totals[task.new.queue]["failed_total"] += 1
@@ -387,6 +395,8 @@ class Model:
         else:
             task.claims -= 1
             if entry.ready_at_ms > self.now_ms:
+                task.suspect = False
+                task.cleared += 1
                 self._move(task, DELAYED, entry.ready_at_ms)
             else:
                 self._return(task)
@@ -407,13 +417,28 @@ class Model:
             task.report = rows.REPORT_ERROR, item.error
         if task.cancel:
             self._finish(task, CANCELLED, entry.keep_ms)
-        elif item.dead_reason:
-            self._die(task, item.dead_reason, entry.dead_keep_ms)
-        elif item.retry_at_ms:
+        elif item.how == rows.ATTEMPT_TIMED_OUT and not item.dead_reason:
             self._move(task, RETRY_PENDING, item.retry_at_ms)
+        elif item.how == rows.ATTEMPT_TIMED_OUT:
+            self._die(task, item.dead_reason, entry.dead_keep_ms)
         else:
-            self._return(task)
+            self._worker_died(task, item, entry)
         return ("Moved", task.state)
+
+    def _worker_died(self, task: Task, item: ExpireItem, entry: entries.Expire) -> None:
+        """Alone it costs a claim, in company nothing, but the task is a suspect."""
+        if task.suspect:
+            task.deaths_alone += 1
+            if item.dead_reason:
+                self._die(task, item.dead_reason, entry.dead_keep_ms)
+            else:
+                self._return(task)
+        else:
+            task.deaths_in_company += 1
+            task.suspect = True
+            task.claims -= 1
+            task.start_by_ms = 0
+            self._move(task, READY, 0)
 
     # What time and people bring about.
 
@@ -466,7 +491,7 @@ class Model:
         task = self.tasks.get(task_id)
         if task is None or task.state != DEAD:
             return self._refusal(task_id, "NOT_DEAD")
-        task.claims = task.failures = task.dead_reason = 0
+        task.claims = task.failures = task.dead_reason = task.deaths_alone = 0
         self._line_up(task)
         return ("Moved", READY)
 
@@ -519,7 +544,9 @@ class Model:
         claimed = [task for task in tasks if task.state == CLAIMED]
         running = Counter((task.new.queue, keys.SCOPE_TENANT, task.new.tenant) for task in claimed if task.new.tenant)
         running.update((t.new.queue, keys.SCOPE_KEY, t.new.limit_key) for t in claimed if t.new.limit_key)
-        aged = [task for task in tasks if task.state == READY and not task.is_plain]
+        aged = [task for task in tasks if task.is_in_line and not task.is_plain]
+        suspects = [task for task in tasks if task.state == READY and task.suspect]
+        suspects_of = Counter(task.new.queue for task in suspects)
         in_lanes = Counter(task.lane for task in aged)
         return {
             "clock": (self.now_ms, self.stepped_ms, self.next_place, self.next_token),
@@ -528,7 +555,9 @@ class Model:
             "reports": {task.id: task.report for task in tasks if task.report},
             "lines": {queue: line for queue in self.totals if (line := self.line(queue))},
             "queues": {
-                queue: {name: states[queue, state] for name, state in kinds.items()} | +totals
+                queue: {name: states[queue, state] for name, state in kinds.items()}
+                | +totals
+                | ({"suspects": suspects_of[queue]} if suspects_of[queue] else {})
                 for queue, totals in self.totals.items()
             },
             "marks": {queue: (marks, self.age_marks[queue]) for queue, marks in self.marks.items()},
@@ -554,6 +583,8 @@ class Model:
             "inbox": self.inbox,
             "settings": self.settings,
             "workers": Counter(task.worker for task in claimed if task.worker),
+            "suspects": {(task.new.queue, task.place): task.id for task in suspects},
+            "alone": Counter(task.worker for task in claimed if task.worker and task.suspect),
             "running": running,
             "unique": self.unique,
             "attempts": {task.id: task.attempts for task in tasks if task.attempts},

@@ -1,9 +1,20 @@
 """A task as the model of the machine has it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.rows import (
+    ATTEMPTS_SPENT,
+    CANCELLED,
+    CLAIMED,
+    CLAIMS_SPENT,
+    DELAYED,
+    READY,
+    RETRY_PENDING,
+    SUCCEEDED,
+)
 
 ATTEMPTS_KEPT = 16
 
@@ -32,11 +43,19 @@ class Task:
     had_follow_ups: bool = False
     had_result: bool = False
     lost_key: bool = False
+    suspect: bool = False
+    deaths_alone: int = 0  # of its workers, since its budgets were fresh
+    deaths_in_company: int = 0
+    cleared: int = 0  # times that it was no suspect any more, or need not become one
     attempts: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
 
     @property
     def lane(self) -> Lane:
         return self.new.queue, self.priority, self.new.tenant, self.new.limit_key
+
+    @property
+    def is_in_line(self) -> bool:
+        return self.state == READY and not self.suspect
 
     @property
     def is_plain(self) -> bool:
@@ -50,6 +69,7 @@ class Task:
         new = self.new
         flags = {
             8: bool(self.attempts), 16: self.had_follow_ups, 32: self.cancel, 64: self.lost_key, 128: self.had_result,
+            256: self.suspect,
         }  # fmt: skip
         return {
             "queue": new.queue, "tenant": new.tenant, "request_id": new.request_id, "worker": self.worker,
@@ -63,3 +83,24 @@ class Task:
             "failures": self.failures, "max_attempts": new.max_attempts, "max_claims": new.max_claims,
             "size_bytes": len(new.envelope),
         }  # fmt: skip
+
+
+def check_budgets(tasks: Iterable[Task]) -> None:
+    """Dead if and only if a budget is spent or the worker gave up: what waits still has a claim and an attempt.
+
+    A claim is spent by a failure, or by the death of its worker while the task was alone, and by nothing else. In
+    company the worker of a task dies once, and once more each time that the task was cleared."""
+    for task in tasks:
+        if task.state not in (SUCCEEDED, CANCELLED):
+            assert task.claims == task.failures + task.deaths_alone + (task.state == CLAIMED)
+        assert task.deaths_in_company <= 1 + task.cleared
+        attempts_left = task.new.max_attempts - task.failures
+        claims_left = task.new.max_claims - task.claims
+        if task.state in (READY, DELAYED, RETRY_PENDING):
+            assert attempts_left > 0
+            assert claims_left > 0
+        elif task.dead_reason == ATTEMPTS_SPENT:
+            assert attempts_left == 0
+        elif task.dead_reason == CLAIMS_SPENT:
+            assert claims_left == 0
+            assert attempts_left > 0

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from holdfast.machine import keys, outcomes, ready_rows, rows
 from holdfast.machine.effects import Effects
+from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.running import split_claim_row
 
@@ -31,6 +32,7 @@ class Place(NamedTuple):
 
 
 Window = set[tuple[bytes, Place]]  # with the queue
+Suspects = set[tuple[tuple[bytes, int], bytes]]  # queue, place and id
 
 
 def handle_of(key: bytes) -> Handle:
@@ -129,6 +131,8 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
             for key, row in families[keys.INBOX]
         },
         "settings": {key[1:]: tuple(rows.Settings.decode(row)) for key, row in families[keys.SETTINGS]},
+        "suspects": suspect_places(state),
+        "alone": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.ALONE]},
         "workers": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.WORKER]},
         "running": Counter(name for _, row in families[keys.CLAIM_EXPIRY] for name in running_of(row)),
         "unique": {tuple(key[1:].split(b"\0", 1)): row for key, row in families[keys.UNIQUE]},
@@ -148,7 +152,7 @@ def ages_in(pages: list[tuple[bytes, bytes]], state: dict[bytes, bytes]) -> dict
     return {
         (queue, sequence): task_id
         for queue, sequence, task_id in listed
-        if (row := state.get(keys.execution(task_id))) is not None and rows.Execution.is_ready_at(row, sequence)
+        if (row := state.get(keys.execution(task_id))) is not None and rows.Execution.is_in_line_at(row, sequence)
     }
 
 
@@ -184,10 +188,43 @@ def told(effects: Effects) -> tuple[Window, Window]:
         {
             (place.queue, Place(place.priority, place.tenant, place.limit_key, place.sequence, place.task_id))
             for place in places
+            if not place.is_suspect
         }
         for places in (effects.ready, effects.withdrawn)
     )
     return ready, withdrawn
+
+
+def suspects_told(effects: Effects) -> tuple[Suspects, Suspects]:
+    """The same of suspects."""
+    ready, withdrawn = (
+        {((place.queue, place.sequence), place.task_id) for place in places if place.is_suspect}
+        for places in (effects.ready, effects.withdrawn)
+    )
+    return ready, withdrawn
+
+
+def suspect_places(state: dict[bytes, bytes]) -> dict[tuple[bytes, int], bytes]:
+    found = ((key, row) for key, row in state.items() if key[0] == keys.SUSPECT)
+    return {(key[1:-9], int.from_bytes(key[-8:], "big")): ready_rows.split_ready_row(row)[0] for key, row in found}
+
+
+def marks_for(queue: bytes, version: int, line: list[Place], left: list[Place], *, stale: bool) -> list[Mark]:
+    """What a leader that has picked all of a line but what is left says about its marks."""
+    if stale and version:
+        # Decided before something came back: must not count, however wrong it is.
+        priority, *names = line[0].lane
+        return [Mark(queue, version - 1, priority, 10**6, *names), Mark(queue, version - 1, AGE_MARK, 10**6)]
+    marks = []
+    for lane in sorted({place.lane for place in line}):
+        end = max(place.sequence for place in line if place.lane == lane) + 1
+        first = min((place.sequence for place in left if place.lane == lane), default=end)
+        marks.append(Mark(queue, version, lane[0], first, *lane[1:]))
+    aged = [place.sequence for place in line if place.lane[1:] != (b"", b"")]
+    if aged:
+        first = min((place.sequence for place in left if place.lane[1:] != (b"", b"")), default=max(aged) + 1)
+        marks.append(Mark(queue, version, AGE_MARK, first))
+    return marks
 
 
 def ready_tasks(state: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

@@ -92,16 +92,26 @@ class Shard:
         worker: bytes = b"worker",
         marks: tuple[Mark, ...] = (),
         levels: tuple[BucketLevel, ...] = (),
+        is_alone: bool = False,
     ) -> list[outcomes.Outcome]:
-        times = self.now_ms, self.now_ms + LEASE_MS
-        forget_ms = self.now_ms + KEEP_MS
-        return self.apply(
-            entries.Claim(*times, worker, request_id, forget_ms, list(task_ids), list(marks), list(levels), {}, SECRET)
+        entry = entries.Claim(
+            self.now_ms,
+            self.now_ms + LEASE_MS,
+            worker,
+            request_id,
+            self.now_ms + KEEP_MS,
+            list(task_ids),
+            list(marks),
+            list(levels),
+            secret=SECRET,
+            is_alone=is_alone,
         )
+        return self.apply(entry)
 
     def claim(self, task_id: bytes) -> int:
-        """The token."""
-        (outcome,) = self.claim_all(task_id)
+        """The token. A suspect is claimed alone."""
+        task = self.machine.execution(task_id)
+        (outcome,) = self.claim_all(task_id, is_alone=task is not None and task.is_suspect)
         assert isinstance(outcome, outcomes.Claimed)
         return outcome.token
 
@@ -126,6 +136,12 @@ class Shard:
     def expire(self, task_id: bytes, token: int, dead_reason: int = 0, **more: Any) -> outcomes.Outcome:
         item = ExpireItem(task_id, token, dead_reason, **more)
         return self.apply(entries.Expire(self.now_ms, KEEP_MS, DEAD_KEEP_MS, [item]))[0]
+
+    def make_suspect(self, task_id: bytes) -> None:
+        """Its worker dies. Other leases are not looked at."""
+        token = self.claim(task_id)
+        self.extend(task_id, token, self.now_ms)
+        self.expire(task_id, token)
 
     def promote(self, task_id: bytes) -> outcomes.Outcome:
         return self.apply(entries.Promote(self.now_ms, [task_id]))[0]

@@ -193,7 +193,12 @@ class SmallShard:
         """A call that has begun; it gets its claims in a later round."""
         limits = queue_tasks_max or {}, type_lease_ms or {}
         wanted = ReserveWanted(list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id, *limits)
-        return asyncio.ensure_future(self.shard.reserve(wanted))
+        return asyncio.ensure_future(self._claims(wanted))
+
+    async def _claims(self, wanted: ReserveWanted) -> list[Claimed]:
+        claims = await self.shard.reserve(wanted)
+        assert isinstance(claims, list)
+        return claims
 
     async def claim(self, *queues: bytes, **wishes: Any) -> list[Claimed]:
         """Claims what is there now."""

@@ -304,6 +304,7 @@ def test_task_get_for_programs(cli: Cli) -> None:
         "purge_at_ms": None,
         "worker": "worker-1",
         "cancel_requested": False,
+        "suspect": False,
         "dead_reason": "",
         "last_error": {"type": "ValueError", "message": "no", "traceback": "Traceback …\n  line 1"},
         "attempts": [

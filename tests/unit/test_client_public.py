@@ -81,6 +81,7 @@ MODELS = [
     "Claim",
     "ClaimRef",
     "ClaimedTask",
+    "Claims",
     "ClusterInfo",
     "ClusterNode",
     "ClusterShard",
@@ -242,7 +243,7 @@ def test_every_call_takes_a_deadline() -> None:
         assert "timeout_s" in inspect.signature(getattr(AsyncClient, name)).parameters, name
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ENUMS])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in (*ENUMS, "Claims")])  # which is a list
 def test_values_are_frozen_and_slotted(name: str) -> None:
     model = getattr(holdfast.client, name)
     assert dataclasses.is_dataclass(model)

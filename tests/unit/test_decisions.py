@@ -17,6 +17,7 @@ from holdfast.machine.rows import (
     CLAIMS_SPENT,
     NON_RETRYABLE,
     NOT_DEAD,
+    SUSPECT,
     WORKER_GAVE_UP,
     Execution,
 )
@@ -31,10 +32,10 @@ def middle() -> float:
 
 
 def task(**changes: Any) -> Execution:
-    fields = {"claims": 1, "failures": 0, "max_attempts": 3, "max_claims": 5} | changes
+    fields = {"flags": 0, "claims": 1, "failures": 0, "max_attempts": 3, "max_claims": 5} | changes
     return Execution(
         queue=b"mail", tenant=b"", request_id=b"", type=b"t", limit_key=b"", unique_key=b"", worker=b"w",
-        state=CLAIMED, priority=5, flags=0, dead_reason=0, sequence=1, token=1, timer_ms=1, start_by_ms=0,
+        state=CLAIMED, priority=5, dead_reason=0, sequence=1, token=1, timer_ms=1, start_by_ms=0,
         enqueued_ms=1, changed_ms=1, ready_since_ms=1, result_ttl_ms=0, size_bytes=0, timeout_ms=0, **fields,
     )  # fmt: skip
 
@@ -115,8 +116,9 @@ def test_a_worker_that_gives_up_ends_the_task_whatever_is_left() -> None:
 
 
 @pytest.mark.parametrize(("claims", "verdict"), [(1, NOT_DEAD), (4, NOT_DEAD), (5, CLAIMS_SPENT), (6, CLAIMS_SPENT)])
-def test_an_expiry_counts_claims_only(claims: int, verdict: int) -> None:
-    assert expire_verdict(task(failures=2, claims=claims)) == verdict
+def test_the_death_of_a_worker_counts_claims_and_only_of_a_task_that_was_alone(claims: int, verdict: int) -> None:
+    assert expire_verdict(task(failures=2, claims=claims, flags=SUSPECT)) == verdict
+    assert expire_verdict(task(failures=2, claims=claims)) == NOT_DEAD
 
 
 # Rules of one task

@@ -39,12 +39,14 @@ def test_a_lease_that_ended_is_no_failure(expiries: Expiries) -> None:
 
 
 def test_the_last_claim_says_why_the_task_is_dead(expiries: Expiries) -> None:
-    item = expiries.item(TASK_ID, claimed(claims=3), CLAIMED_MS + 2000)
+    item = expiries.item(TASK_ID, claimed(claims=3, failures=1, flags=rows.SUSPECT), CLAIMED_MS + 2000)
     assert item.dead_reason == rows.CLAIMS_SPENT
     error = pb.TaskError.FromString(item.error)
     assert error.type == CLAIMS_SPENT
-    assert "3 times" in error.message
+    assert "died or stood still 2 times while this task ran alone" in error.message
     assert "worker w1" in error.message
+    in_company = expiries.item(TASK_ID, claimed(claims=3), CLAIMED_MS + 2000)
+    assert (in_company.dead_reason, in_company.error) == (rows.NOT_DEAD, b"")
 
 
 def test_a_task_that_had_its_time_has_failed(expiries: Expiries) -> None:

@@ -263,15 +263,6 @@ def test_first_answers_are_forgotten_in_time(shard: Shard, settle: str) -> None:
 # --- Expire and promote ----------------------------------------------------------------------------------------------
 
 
-def test_an_expired_claim_returns_the_task_to_its_old_place(shard: Shard) -> None:
-    first, second = shard.enqueue(), shard.enqueue()
-    token = shard.claim(first)
-    shard.now_ms += LEASE_MS
-    assert shard.expire(first, token) == Moved(READY)
-    assert shard.line() == [first, second]
-    assert (shard.task(first).claims, shard.queue().expired_total) == (1, 1)
-
-
 def test_the_expiry_of_an_earlier_claim_does_not_end_the_current_one(shard: Shard) -> None:
     task_id = shard.enqueue()
     first = shard.claim(task_id)
@@ -287,6 +278,7 @@ def test_the_expiry_of_an_earlier_claim_does_not_end_the_current_one(shard: Shar
 
 def test_an_expired_claim_kills_the_task_when_the_leader_says_so(shard: Shard) -> None:
     task_id = shard.enqueue()
+    shard.make_suspect(task_id)
     token = shard.claim(task_id)
     shard.now_ms += LEASE_MS
     assert shard.expire(task_id, token, rows.CLAIMS_SPENT) == Moved(DEAD)

@@ -45,6 +45,10 @@ def limit_and_date(shard: Shard) -> None:
     shard.discard_dead(shard.task_in(DEAD), keep_ms=KEEP_MS)
     shard.apply(PutSchedule(shard.now_ms, QUEUE, b"nightly", 0, 0, 0, START_MS + 5, b"body"))
     shard.apply(DealShares(shard.now_ms, QUEUE, 1, [(3, b"share")]))
+    waiting, claimed = shard.enqueue(**names), shard.enqueue()
+    for task_id in (waiting, claimed):
+        shard.make_suspect(task_id)
+    shard.claim(claimed)
 
 
 def one_in(shard: Shard, state: int) -> bytes:
@@ -277,6 +281,7 @@ def test_a_retry_beyond_the_attempts_is_reported() -> None:
 def test_a_claim_beyond_the_claims_is_reported() -> None:
     shard = Shard()
     task_id = shard.enqueue(max_claims=1)
+    shard.make_suspect(task_id)
     for _ in range(2):
         token = shard.claim(task_id)
         shard.now_ms += LEASE_MS

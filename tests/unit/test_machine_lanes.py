@@ -121,14 +121,13 @@ def test_marks_of_lanes_are_raised_apart_from_each_other(shard: Shard) -> None:
     assert (lane_of(shard), shard.queue().age_mark) == ((1, 2), 2), "a mark was lowered without a task behind it"
 
 
-@pytest.mark.parametrize("way_back", ["release", "expire"])
-def test_a_task_that_returns_behind_its_mark_moves_it_back(shard: Shard, way_back: str) -> None:
+def test_a_task_that_returns_behind_its_mark_moves_it_back(shard: Shard) -> None:
     first, second, third = (shard.enqueue(**BLUE) for _ in range(3))
     shard.claim_all(first, second, marks=(blue_mark(0, 3), Mark(QUEUE, 0, AGE_MARK, 3)))
     assert (lane_of(shard), shard.queue().age_mark) == ((1, 3), 3)
     shard.now_ms += LEASE_MS
     token = shard.task(second).token
-    assert (shard.release if way_back == "release" else shard.expire)(second, token) == Moved(READY)
+    assert shard.release(second, token) == Moved(READY)
     assert (lane_of(shard), shard.queue().age_mark, shard.queue().mark_version) == ((2, 2), 2, 1)
     # Decided before the return: it must not count.
     shard.claim_all(third, marks=(blue_mark(0, 4), Mark(QUEUE, 0, AGE_MARK, 4), Mark(QUEUE, 0, 4, 4)))

@@ -335,13 +335,12 @@ def test_a_mark_is_raised_only_on_the_version_it_was_decided_on(shard: Shard) ->
     assert shard.queue().marks[4] == 3, "a mark was lowered without a task behind it"
 
 
-@pytest.mark.parametrize("way_back", ["release", "expire"])
-def test_a_task_that_returns_moves_the_mark_back(shard: Shard, way_back: str) -> None:
+def test_a_task_that_returns_moves_the_mark_back(shard: Shard) -> None:
     first, second = shard.enqueue(), shard.enqueue()
     shard.claim_all(first, second, marks=(Mark(QUEUE, 0, 4, 3),))
     shard.now_ms += LEASE_MS
     token = shard.task(second).token
-    assert (shard.release if way_back == "release" else shard.expire)(second, token) == Moved(READY)
+    assert shard.release(second, token) == Moved(READY)
     assert (shard.queue().marks[4], shard.queue().mark_version) == (2, 1)
     shard.claim_all(NOBODY, marks=(Mark(QUEUE, 0, 4, 3),))
     assert shard.queue().marks[4] == 2, "a raise that was decided before the return has hidden the task"

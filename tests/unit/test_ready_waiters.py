@@ -31,6 +31,18 @@ async def test_as_many_are_woken_as_could_take_the_tasks_first_come_first_served
     assert (line.free, line.wanted) == (1, 2)
 
 
+async def test_a_suspect_is_for_the_first_that_holds_nothing(lines: ReadyWaiters) -> None:
+    busy = waiting(lines, 5)
+    idle = Waiter({"q": 5}, is_empty_handed=True)
+    lines.enter(idle)
+    line = lines.lines["q"]
+    assert lines.offer(line, 7, 3, suspects=True) == 1
+    assert (woken(busy), woken(idle)) == (None, 7)
+    assert lines.offer(line, 7, 1, suspects=True) == 1
+    assert woken(busy) == 7, "if there is none it may be asked to run dry"
+    assert lines.offer(line, 7, 1, suspects=True) == 0
+
+
 async def test_who_comes_back_with_nothing_is_in_its_old_place(lines: ReadyWaiters) -> None:
     first, second = waiting(lines), waiting(lines)
     line = lines.lines["q"]

@@ -21,7 +21,7 @@ async def test_the_first_to_come_is_the_first_in_each_of_its_queues() -> None:
     waiters.add(only_b)
     assert (waiters.first(A), waiters.first(B), waiters.first(C)) == (both, both, None)
     assert [waiters.waiting_for(queue) for queue in (A, B, C)] == [1, 2, 0]
-    assert sorted(waiters.queues()) == [A, B]
+    assert sorted(waiters.lines()) == [A, B]
     assert waiters.everyone() == [both, only_b]
 
 
@@ -32,11 +32,11 @@ async def test_leaving_leaves_every_queue() -> None:
     waiters.add(only_b)
     waiters.remove(both)
     assert (waiters.first(A), waiters.first(B)) == (None, only_b)
-    assert waiters.queues() == [B], "a queue in which nobody waits takes no memory"
+    assert waiters.lines() == [B], "a queue in which nobody waits takes no memory"
     waiters.remove(both)
     assert len(waiters) == 1
     waiters.remove(only_b)
-    assert (len(waiters), waiters.queues(), waiters.everyone()) == (0, [], [])
+    assert (len(waiters), waiters.lines(), waiters.everyone()) == (0, [], [])
 
 
 async def test_one_that_was_never_added_can_be_removed() -> None:

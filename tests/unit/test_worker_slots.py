@@ -21,6 +21,33 @@ def test_asks_for_what_is_free_and_for_nothing_when_full() -> None:
     assert slots.ask() is None
 
 
+def test_who_holds_nothing_says_so() -> None:
+    slots = Slots(2, {"mail": None})
+    ask = slots.ask()
+    assert ask is not None
+    assert ask.empty_handed
+    slots.take("mail")
+    ask = slots.ask()
+    assert ask is not None
+    assert not ask.empty_handed
+    slots.ended("mail")
+    assert not slots.is_empty_handed, "its outcome is on its way"
+    slots.late = 1
+    assert slots.is_empty_handed, "but one that waits for a silent shard may do so for ever"
+
+
+def test_a_task_that_must_be_alone_is() -> None:
+    slots = Slots(5, {"mail": None})
+    slots.take("mail", is_alone=True)
+    assert slots.ask() is None
+    slots.ended("mail")
+    assert slots.ask() is None, "its outcome is on its way"
+    slots.reported()
+    ask = slots.ask()
+    assert ask is not None
+    assert (ask.tasks_max, ask.empty_handed) == (5, True)
+
+
 def test_a_queue_at_its_limit_is_left_out_until_one_of_its_handlers_has_ended() -> None:
     slots = Slots(10, {"mail": 1, "reports": None})
     slots.take("mail")

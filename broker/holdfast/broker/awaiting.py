@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from holdfast.broker.suspects import is_suspects_line
 from holdfast.broker.waiters import Waiters
 
 OFFER_SECONDS = 0.05  # how long a task is left to those who were told of it
@@ -25,11 +26,14 @@ class AwaitWanted:
     request_id: bytes
     tasks_max: int = 1
     callers: int = 1  # whom the call waits for
+    empty_handed: bool | None = None  # None: it does not say
+    suspects_only: bool = False
 
 
 class Awaited(NamedTuple):
     tasks: int  # how many are offered to this call
     held: bool = False  # they have been claimed already, by this request
+    suspects: bool = False  # they are
 
 
 NOTHING = Awaited(0)
@@ -40,10 +44,10 @@ HELD = Awaited(1, held=True)
 class _Watcher:
     """One waiting call."""
 
-    __slots__ = ("callers", "future", "queues", "tasks_max")
+    __slots__ = ("callers", "future", "lines", "tasks_max")
 
-    def __init__(self, wanted: AwaitWanted) -> None:
-        self.queues = wanted.queues
+    def __init__(self, wanted: AwaitWanted, lines: list[bytes]) -> None:
+        self.lines = lines
         self.tasks_max = wanted.tasks_max
         self.callers = wanted.callers
         self.future: asyncio.Future[Awaited] = asyncio.get_running_loop().create_future()
@@ -54,7 +58,8 @@ class _Watcher:
 
 
 class Awaiting:
-    """The calls of a shard that wait so. `available` counts the tasks of a queue that could be claimed now."""
+    """The calls of a shard that wait so. `available` counts what could be claimed now by those who wait in a line: that
+    of a queue, or of its suspects."""
 
     def __init__(
         self, available: Callable[[bytes], int], *, calls_max: int, may_offer: Callable[[], bool] = lambda: True
@@ -73,15 +78,15 @@ class Awaiting:
         """How many callers do."""
         return sum(watcher.callers for watcher in self._line.of(queue))
 
-    async def wait(self, wanted: AwaitWanted) -> Awaited:
-        """Returns once something is offered to this call, or the time is over."""
-        tasks = self._offer(wanted.queues, wanted.tasks_max)
-        if tasks:
-            return Awaited(tasks)
+    async def wait(self, wanted: AwaitWanted, lines: list[bytes]) -> Awaited:
+        """Returns once something is offered to this call, or the time is over. `lines`: where it waits."""
+        offered = self._offer(lines, wanted.tasks_max)
+        if offered != NOTHING:
+            return offered
         if not wanted.wait_ms:
             # Others were told, but this caller does not wait its turn.
-            return READY if any(self._available(queue) for queue in wanted.queues) else NOTHING
-        watcher = _Watcher(wanted)
+            return READY if any(self._available(line) for line in lines) else NOTHING
+        watcher = _Watcher(wanted, lines)
         self._line.add(watcher)
         name = (wanted.worker, wanted.request_id)
         if wanted.request_id:
@@ -114,23 +119,23 @@ class Awaiting:
             self._offered[queue] = max(0, offered - count)
 
     def look(self, queues: Iterable[bytes]) -> None:
-        """There may be more to claim in these queues than there was."""
+        """There may be more to claim in these queues, or other lines, than there was."""
         for queue in queues:
             while (watcher := self._line.first(queue)) is not None:
                 if watcher.future.done():  # was told something, and has not had its turn
                     self._line.remove(watcher)
                     continue
-                tasks = self._offer([queue], watcher.tasks_max)
-                if not tasks:
+                offered = self._offer([queue], watcher.tasks_max)
+                if offered == NOTHING:
                     break
-                watcher.tell(Awaited(tasks))
+                watcher.tell(offered)
 
     def look_everywhere(self) -> None:
-        self.look(self._line.queues())
+        self.look(self._line.lines())
 
-    def _offer(self, queues: list[bytes], tasks_max: int) -> int:
-        """How many tasks of one of the queues nobody was told of, up to so many; they count as told of then."""
-        for queue in queues:
+    def _offer(self, lines: list[bytes], tasks_max: int) -> Awaited:
+        """How many tasks of one of the lines nobody was told of, up to so many; they count as told of then."""
+        for queue in lines:
             offered = self._offered.get(queue, 0)
             tasks = min(tasks_max, self._available(queue) - offered)
             if tasks > 0 and self._may_offer():
@@ -138,8 +143,8 @@ class Awaiting:
                 if queue not in self._timers:
                     again = asyncio.get_running_loop().call_later(OFFER_SECONDS, self._offer_again, queue)
                     self._timers[queue] = again
-                return tasks
-        return 0
+                return Awaited(tasks, suspects=is_suspects_line(queue))
+        return NOTHING
 
     def _offer_again(self, queue: bytes) -> None:
         """Those who were told have had their time: what is still there is for the next."""

@@ -73,9 +73,14 @@ def fail_verdict(task: Execution, *, gave_up: bool, error_type: str = "", rules:
         return NON_RETRYABLE
     if task.failures + 1 >= task.max_attempts:
         return ATTEMPTS_SPENT
-    return expire_verdict(task)
+    return _claims_verdict(task)
 
 
 def expire_verdict(task: Execution) -> int:
-    """Why a task whose claim came to nothing is dead, or NOT_DEAD if it may be claimed again."""
+    """Why a task whose worker fell silent is dead, or NOT_DEAD if it may be claimed again. Only in a claim of its own
+    can it be known that it was this task's fault: claims of suspects are."""
+    return _claims_verdict(task) if task.is_suspect else NOT_DEAD
+
+
+def _claims_verdict(task: Execution) -> int:
     return CLAIMS_SPENT if task.claims >= task.max_claims else NOT_DEAD

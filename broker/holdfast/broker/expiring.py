@@ -64,9 +64,12 @@ def _timeout(task: Execution) -> pb.TaskError:
 
 
 def _claims_spent(task: Execution) -> pb.TaskError:
+    """Failures have spent the other claims: whatever else ends a claim gives it back."""
+    deaths = task.claims - task.failures
+    times = "once" if deaths == 1 else f"{deaths} times"
     message = (
-        f"The task was claimed {task.claims} times, which is its limit, and the last lease ended without a word of "
-        f"{_worker(task)}: it may be what ends its workers."
+        f"Its worker died or stood still {times} while this task ran alone, the last one being {_worker(task)}: it is "
+        f"what ends or stops its workers, and its {task.max_claims} claims are spent."
     )
     return pb.TaskError(type=CLAIMS_SPENT, message=message)
 

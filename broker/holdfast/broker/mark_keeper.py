@@ -80,6 +80,8 @@ class MarkKeeper(Background):
     def follow(self, effects: Effects) -> None:
         """Takes note of what left its line."""
         for task in effects.withdrawn:
+            if task.is_suspect:
+                continue  # it was in no line
             left = self._left.get(task.queue)
             if left is None:
                 if len(self._left) >= QUEUES_MAX:
@@ -136,7 +138,7 @@ class MarkKeeper(Background):
         for priority, tenant, limit_key in lanes:
             line = keys.ready_lane(queue, priority, tenant, limit_key)
             if not tenant and not limit_key:
-                first = self._first(line, counters.marks[priority], is_empty=not counters.ready)
+                first = self._first(line, counters.marks[priority], is_empty=not counters.in_line)
             else:
                 places, _ = read_lane(self._kv, line, 0, 1)
                 if not places:

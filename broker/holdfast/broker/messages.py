@@ -15,6 +15,7 @@ from holdfast.machine.rows import (
     DEAD,
     DEAD_REASONS,
     DELAYED,
+    READY,
     RETRY_PENDING,
     SUCCEEDED,
     Attempt,
@@ -49,6 +50,7 @@ def fill_claim(message: pb.Claim, claim: Claimed, envelope: bytes, now_ms: int) 
     message.attempt = claim.failures + 1
     message.claims = claim.claims
     message.enqueued_at_ms = claim.enqueued_ms
+    message.alone = claim.is_alone
 
 
 def fill_accepted(message: pb.Accepted, accepted: Accepted) -> None:
@@ -157,6 +159,7 @@ def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
         limit_key=task.limit_key.decode(),
         unique_key=task.unique_key.decode(),
         timeout_ms=task.timeout_ms,
+        suspect=task.is_suspect and task.state in (READY, CLAIMED, DELAYED, RETRY_PENDING),
         start_by_ms=task.start_by_ms if task.state != CLAIMED else 0,
     )
     for attempt in view.attempts if with_payload else ():

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from holdfast.broker.awaiting import HELD, NOTHING, Awaited, Awaiting, AwaitWanted
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.picking import Picking, line_of
 from holdfast.broker.policies import Policies
 from holdfast.broker.proposals import Proposal
 from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
 from holdfast.broker.scheduling.picks import Picked
 from holdfast.broker.scheduling.scheduler import Scheduler
 from holdfast.broker.share_use import NOTHING_OPEN, Outlook
+from holdfast.broker.suspects import RunDry
 from holdfast.broker.views import read_executions
 from holdfast.broker.waiters import Waiter, Waiters
 from holdfast.machine.effects import Effects
@@ -23,7 +25,7 @@ from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import Execution
-from holdfast.serving.refusals import RefusedError, worker_at_limit
+from holdfast.serving.refusals import RefusedError
 
 CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
 WAKE_MS_MIN = 1
@@ -46,6 +48,8 @@ class ReserveWanted:
     request_id: bytes
     queue_tasks_max: dict[bytes, int] = field(default_factory=dict)  # for the queues that have a limit of their own
     type_lease_ms: dict[bytes, int] = field(default_factory=dict)  # for the types that have a lease of their own
+    empty_handed: bool | None = None  # whether the worker holds nothing; None: it does not say
+    suspects_only: bool = False
 
 
 def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
@@ -93,7 +97,6 @@ class Reserver:
         self._check_written = check_written  # refuses while the machine is ahead of the state
         self._waiters: Waiters[Waiter] = Waiters(config.waiters_max)
         self._polls: dict[tuple[bytes, bytes], Waiter] = {}  # waiting calls by worker and request
-        self._coming: dict[bytes, int] = {}  # by worker: claims that are proposed and not yet applied
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
         self._draining = False
         self._claims: dict[Proposal, None] = {}  # that are proposed and not yet applied, in order
@@ -110,11 +113,18 @@ class Reserver:
             allowance=allowance,
             wake_at=self._wake_at,
         )
+        self._picking = Picking(
+            machine,
+            self._scheduler,
+            now_ms=clock.now_ms,
+            claims_per_worker_max=config.claims_per_worker_max,
+            bytes_max=config.batch_bytes_max,
+        )
         self._awaiting = Awaiting(
-            self._scheduler.available, calls_max=config.waiters_max, may_offer=lambda: self._may_claim()
+            self._picking.available, calls_max=config.waiters_max, may_offer=lambda: self._may_claim()
         )
 
-    async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
+    async def reserve(self, wanted: ReserveWanted) -> list[Claimed] | RunDry:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
@@ -123,7 +133,10 @@ class Reserver:
             if held:
                 return held
         while True:
-            proposal = await self._claim_or_wait(wanted, deadline_ms)
+            waiter = self._waiter(wanted)
+            proposal = await self._claim_or_wait(waiter, deadline_ms)
+            if waiter.runs_dry:
+                return RunDry()
             if proposal is None:
                 # An older call of the same request may have claimed in the last moment, for a caller that is not there.
                 return self._held_by_request(wanted.worker, wanted.request_id) if wanted.request_id else []
@@ -140,8 +153,9 @@ class Reserver:
             if self._held_by_request(worker, request_id):
                 return HELD
         self._check(_NOTHING)
-        self._room(worker, 1)
-        answer = await self._awaiting.wait(wanted)
+        self._picking.room(worker, 1, holds_nothing=bool(wanted.empty_handed))
+        hands = self._picking.hands(worker, wanted.empty_handed, suspects_only=wanted.suspects_only)
+        answer = await self._awaiting.wait(wanted, hands.lines(wanted.queues))
         if answer == NOTHING and request_id and self._held_by_request(worker, request_id):
             return HELD  # an older call of the same request claimed in the last moment
         return answer
@@ -162,8 +176,8 @@ class Reserver:
             older.give_up()
         self._awaiting.send_home(worker, request_id)
 
-    async def _claim_or_wait(self, wanted: ReserveWanted, deadline_ms: int) -> Proposal | None:
-        waiter = Waiter(
+    def _waiter(self, wanted: ReserveWanted) -> Waiter:
+        return Waiter(
             wanted.queues,
             wanted.tasks_max,
             wanted.lease_ms,
@@ -171,16 +185,19 @@ class Reserver:
             wanted.request_id,
             wanted.queue_tasks_max,
             wanted.type_lease_ms,
+            self._picking.hands(wanted.worker, wanted.empty_handed, suspects_only=wanted.suspects_only),
         )
+
+    async def _claim_or_wait(self, waiter: Waiter, deadline_ms: int) -> Proposal | None:
         self._check(_NOTHING)
         # Where others wait already nothing is left to take, but in the other queues there may be.
-        proposal = self._try_claim(waiter, [queue for queue in wanted.queues if self._waiters.first(queue) is None])
-        if proposal is not None:
+        proposal = self._try_claim(waiter, [queue for queue in waiter.queues if self._waiters.first(queue) is None])
+        if proposal is not None or waiter.runs_dry:
             return proposal
         wait_ms = deadline_ms - self._clock.now_ms()
         if wait_ms <= 0:
             # Others wait, but this caller does not: it may take what they left.
-            return self._try_claim(waiter, wanted.queues)
+            return self._try_claim(waiter, waiter.queues)
         return await self._wait(waiter, wait_ms)
 
     async def _wait(self, waiter: Waiter, wait_ms: int) -> Proposal | None:
@@ -212,16 +229,6 @@ class Reserver:
 
     # --- picking and proposing --------------------------------------------------------------------------------
 
-    def _room(self, worker: bytes, tasks_max: int) -> int:
-        """How many tasks the caller may get; refuses a worker that holds too many already."""
-        if not worker:
-            return tasks_max
-        limit = self._config.claims_per_worker_max
-        room = limit - self._machine.worker_claims(worker) - self._coming.get(worker, 0)
-        if room <= 0:
-            raise worker_at_limit(limit)
-        return min(tasks_max, room)
-
     def _is_written(self) -> bool:
         """Whether the state has all that was applied."""
         try:
@@ -239,21 +246,14 @@ class Reserver:
         return True
 
     def _try_claim(self, waiter: Waiter, queues: list[bytes]) -> Proposal | None:
-        """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks."""
+        """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks.
+
+        Also None if the caller is to run dry instead."""
         if self._doubtful:
             self._adopt()
-        picks: list[Picked] = []
-        room = self._room(waiter.worker, waiter.tasks_max)
-        room_bytes = self._config.batch_bytes_max
-        for queue in queues:
-            picked = self._scheduler.pick(queue, min(room, waiter.queue_tasks_max.get(queue, room)), room_bytes)
-            if picked is not None:
-                picks.append(picked)
-                room -= len(picked.places)
-                room_bytes -= picked.size_bytes
-                self._awaiting.was_taken(queue, len(picked.places))
-                if not room or room_bytes <= 0:
-                    break
+        picks = self._picking.pick(waiter, queues)
+        for picked in picks:
+            self._awaiting.was_taken(line_of(picked), len(picked.places))
         if self._scheduler.unfinished:
             self._look_on_soon()
         if not picks:
@@ -261,7 +261,7 @@ class Reserver:
         entry = self._claim_entry(waiter, picks)
         proposal = Proposal(entry, picks)
         self._claims[proposal] = None
-        self._count_coming(waiter.worker, len(entry.task_ids))
+        self._picking.was_proposed(entry)
         self._propose(proposal)
         return proposal
 
@@ -286,12 +286,8 @@ class Reserver:
             levels,
             {name: now_ms + lease_ms for name, lease_ms in waiter.type_lease_ms.items()},
             draw_secret(),
+            picks[0].is_suspect,
         )
-
-    def _count_coming(self, worker: bytes, delta: int) -> None:
-        coming = self._coming.pop(worker, 0) + delta
-        if worker and coming > 0:
-            self._coming[worker] = coming
 
     # --- what was applied -------------------------------------------------------------------------------------
 
@@ -299,8 +295,8 @@ class Reserver:
         """Takes note of what was applied and serves those who wait for it."""
         queues = self._update_scheduler(effects, applied)
         if self._waiters:
-            for queue in queues:
-                self._serve_waiters(queue)
+            for line in self._picking.lines_of(queues):
+                self._serve_waiters(line)
         if self._awaiting:
             self._tell_awaiting(queues, applied)
 
@@ -313,7 +309,7 @@ class Reserver:
                 touched.update((picked.queue, None) for picked in proposal.picks)
                 if entry.request_id and not proposal.abandoned and self._still_held(outcomes):
                     self._awaiting.was_claimed(entry.worker, entry.request_id)
-        self._awaiting.look(touched)
+        self._awaiting.look(self._picking.lines_of(touched))
 
     def answer(self, proposal: Proposal, outcomes: list[Outcome]) -> list[Outcome]:
         """What the caller of a claim is told. If it has gone, its claims go back instead."""
@@ -338,7 +334,7 @@ class Reserver:
             if proposal in self._doubtful:
                 self._doubtful.remove(proposal)
             if isinstance(proposal.entry, Claim):
-                self._count_coming(proposal.entry.worker, -len(proposal.entry.task_ids))
+                self._picking.was_applied(proposal.entry)
             if _is_repeat(proposal, outcomes):
                 for picked in proposal.picks:
                     self._scheduler.give_back(picked)
@@ -357,8 +353,8 @@ class Reserver:
             queues[queue] = None
         return queues
 
-    def _serve_waiters(self, queue: bytes) -> None:
-        while (waiter := self._waiters.first(queue)) is not None:
+    def _serve_waiters(self, line: bytes) -> None:
+        while (waiter := self._waiters.first(line)) is not None:
             if waiter.future.done():  # gave up or went away, and has not had its turn to say so
                 self._waiters.remove(waiter)
                 continue
@@ -370,15 +366,15 @@ class Reserver:
                 self._waiters.remove(waiter)
                 waiter.future.set_exception(refused)
                 continue
-            if proposal is None:
+            if proposal is None and not waiter.runs_dry:
                 return
             self._waiters.remove(waiter)
             waiter.future.set_result(proposal)
 
     def serve_all_waiters(self) -> None:
         """Looks for tasks for everyone who waits, after writes were refused for a while."""
-        for queue in self._waiters.queues():
-            self._serve_waiters(queue)
+        for line in self._waiters.lines():
+            self._serve_waiters(line)
         self._awaiting.look_everywhere()
 
     def pass_over(self, marks: Iterable[Mark]) -> None:
@@ -392,9 +388,10 @@ class Reserver:
 
     def _look(self, queues: Iterable[bytes]) -> None:
         """There may be more to claim in these queues than there was."""
-        for queue in queues:
-            self._serve_waiters(queue)
-        self._awaiting.look(queues)
+        lines = self._picking.lines_of(queues)
+        for line in lines:
+            self._serve_waiters(line)
+        self._awaiting.look(lines)
 
     def _look_on_soon(self) -> None:
         """Some queues have so much that is blocked that it is looked through bit by bit."""
@@ -465,7 +462,7 @@ class Reserver:
     def reset(self) -> None:
         """Claims on their way will never be applied: forgets what was picked for them."""
         self._scheduler.reset()
-        self._coming.clear()
+        self._picking.reset()
         self._doubtful += self._claims
         self._claims.clear()
 
@@ -477,7 +474,7 @@ class Reserver:
                 continue
             self._claims[proposal] = None
             if isinstance(proposal.entry, Claim):
-                self._count_coming(proposal.entry.worker, len(proposal.entry.task_ids))
+                self._picking.was_proposed(proposal.entry)
             for picked in proposal.picks:
                 self._scheduler.adopt(picked)
 

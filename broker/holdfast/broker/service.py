@@ -26,6 +26,7 @@ from holdfast.broker.policies import Kept, Policies, QueuePolicy, default_policy
 from holdfast.broker.queue_service import QueueService
 from holdfast.broker.schedule_service import ScheduleService
 from holdfast.broker.shard import Shard
+from holdfast.broker.suspects import RunDry
 from holdfast.broker.validation import Validator
 from holdfast.machine import rejections
 from holdfast.machine.entries import (
@@ -208,6 +209,8 @@ class Service:
         call = _Call(self._shard.leader_clock())
         with self._shard.stats.worker_asks(wanted.worker, wanted.queues, call.now_ms()):
             claims = await self._shard.reserve(wanted)
+        if isinstance(claims, RunDry):
+            return pb.ReserveResponse(run_dry_ms=claims.wait_ms)
         envelopes = views.read_envelopes(self._shard.kv, [claim.task_id for claim in claims])
         waited_ms, now_ms = call.waited_ms(), call.now_ms()
         # Without claims the answer stays empty.
@@ -221,8 +224,8 @@ class Service:
     async def await_tasks(self, request: pb.AwaitTasksRequest) -> pb.AwaitTasksResponse:
         wanted = self._validator.await_tasks(request)
         with self._shard.stats.worker_asks(wanted.worker, wanted.queues, self._shard.now_ms()):
-            tasks, held = await self._shard.await_tasks(wanted)
-        return pb.AwaitTasksResponse(ready=tasks > 0, held=held, tasks=tasks)
+            tasks, held, suspects = await self._shard.await_tasks(wanted)
+        return pb.AwaitTasksResponse(ready=tasks > 0, held=held, tasks=tasks, suspects=suspects)
 
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
         self._validator.batch(len(request.items), "items")

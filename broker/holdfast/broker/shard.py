@@ -29,6 +29,7 @@ from holdfast.broker.settings_guard import KnownSettings
 from holdfast.broker.share_keeper import AskDealer
 from holdfast.broker.state import StateFullError
 from holdfast.broker.stats import Stats
+from holdfast.broker.suspects import RunDry
 from holdfast.broker.views import (
     TaskView,
     read_oldest_ready,
@@ -279,7 +280,7 @@ class Shard:
             raise change_refused("machine_level", sentence)
         await self._submit_housekeeping(RaiseLevel(self.now_ms(), level))
 
-    async def reserve(self, wanted: ReserveWanted) -> list[Claimed]:
+    async def reserve(self, wanted: ReserveWanted) -> list[Claimed] | RunDry:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
         leading = self._leads()
         if wanted.request_id:

@@ -114,6 +114,14 @@ def _batch(count: int, field: str, count_max: int) -> None:
         )
 
 
+def _empty_handed(request: pb.ReserveRequest | pb.AwaitTasksRequest) -> bool | None:
+    empty_handed = request.empty_handed if request.HasField("empty_handed") else None
+    if request.suspects_only and not empty_handed:
+        sentence = "Expected {field} only with empty_handed, but got it without: suspects are given to no one else."
+        raise RefusedError(INVALID_FIELD, sentence, "suspects_only")
+    return empty_handed
+
+
 def _digest(spec: pb.TaskSpec) -> int:
     """What a request id stands for, in short: not when, how urgently or how often."""
     hashed = blake2b(digest_size=8)
@@ -522,6 +530,8 @@ class Validator:
             request_id=_text(request.claim_request_id, "claim_request_id"),
             tasks_max=_number(request.max_tasks, "max_tasks", 0, self._config.batch_tasks_max) or 1,
             callers=_number(request.callers, "callers", 0, CALLERS_MAX) or 1,
+            empty_handed=_empty_handed(request),
+            suspects_only=request.suspects_only,
         )
 
     def reserve(self, request: pb.ReserveRequest) -> ReserveWanted:
@@ -536,6 +546,8 @@ class Validator:
             request_id=_text(request.claim_request_id, "claim_request_id"),
             queue_tasks_max=self._queue_tasks_max(queues, request.queue_tasks_max) if request.queue_tasks_max else {},
             type_lease_ms=self._type_lease_ms(request.type_lease_ms) if request.type_lease_ms else {},
+            empty_handed=_empty_handed(request),
+            suspects_only=request.suspects_only,
         )
 
     def _type_lease_ms(self, leases: Mapping[str, int]) -> dict[bytes, int]:

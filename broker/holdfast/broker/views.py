@@ -153,8 +153,11 @@ def read_discards(kv: OrderedKV, after: bytes, limit: int) -> tuple[list[tuple[b
 
 def read_oldest_ready(kv: OrderedKV, ready_in: ReadyIn, name: bytes, queue: Queue) -> bytes | None:
     """The id of a queue's oldest ready task: the oldest of the heads of its plain lanes, each found from its mark, and
-    of the first of all other lanes by age."""
+    of the first of all other lanes by age. Or the oldest suspect."""
     heads = []
+    if queue.suspects:
+        rows = kv.scan(keys.suspects_of(name), keys.after_prefix(keys.suspects_of(name)), 1)
+        heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in rows]
     for priority, mark in enumerate(queue.marks):
         start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_lane(name, priority))
         heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in kv.scan(start, stop, 1)]

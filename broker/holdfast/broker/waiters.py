@@ -7,8 +7,10 @@ from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.broker.proposals import Proposal
+from holdfast.broker.suspects import Hands
 from holdfast.serving.refusals import overloaded
 
+_FULL_HANDS = Hands(may_take_suspects=False, may_run_dry=False)
 _NONE: Mapping[bytes, int] = MappingProxyType({})
 
 
@@ -16,7 +18,8 @@ class Waiter:
     """One waiting call."""
 
     __slots__ = (
-        "future", "lease_ms", "queue_tasks_max", "queues", "request_id", "tasks_max", "type_lease_ms", "worker",
+        "future", "hands", "lease_ms", "lines", "queue_tasks_max", "queues", "request_id", "runs_dry", "tasks_max",
+        "type_lease_ms", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -28,8 +31,12 @@ class Waiter:
         request_id: bytes,
         queue_tasks_max: Mapping[bytes, int] = _NONE,
         type_lease_ms: Mapping[bytes, int] = _NONE,
+        hands: Hands = _FULL_HANDS,
     ) -> None:
         self.queues = queues
+        self.hands = hands
+        self.lines = hands.lines(queues)
+        self.runs_dry = False  # the wait is over because it was asked to
         self.tasks_max = tasks_max
         self.queue_tasks_max = queue_tasks_max  # for the queues that have a limit of their own
         self.lease_ms = lease_ms
@@ -44,56 +51,56 @@ class Waiter:
             self.future.set_result(None)
 
 
-class _HasQueues(Protocol):
-    queues: list[bytes]
+class _HasLines(Protocol):
+    lines: list[bytes]
 
 
-W = TypeVar("W", bound=_HasQueues)
+W = TypeVar("W", bound=_HasLines)
 
 
 class Waiters(Generic[W]):
-    """All waiting calls of one kind of a shard, by queue."""
+    """All waiting calls of one kind of a shard, by line: one for each queue, and see `suspects`."""
 
     def __init__(self, waiters_max: int, what: str = "waiting reserve calls") -> None:
         self._waiters_max = waiters_max
         self._what = what
-        self._by_queue: dict[bytes, OrderedDict[W, None]] = {}
+        self._by_line: dict[bytes, OrderedDict[W, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def waiting_for(self, queue: bytes) -> int:
-        return len(self._by_queue.get(queue, ()))
+        return len(self._by_line.get(queue, ()))
 
-    def of(self, queue: bytes) -> Iterable[W]:
-        return self._by_queue.get(queue, ())
+    def of(self, line_name: bytes) -> Iterable[W]:
+        return self._by_line.get(line_name, ())
 
-    def queues(self) -> list[bytes]:
-        return list(self._by_queue)
+    def lines(self) -> list[bytes]:
+        return list(self._by_line)
 
     def add(self, waiter: W) -> None:
         if self._count >= self._waiters_max:
             raise overloaded(self._what, self._waiters_max)
         self._count += 1
-        for queue in waiter.queues:
-            self._by_queue.setdefault(queue, OrderedDict())[waiter] = None
+        for line_name in waiter.lines:
+            self._by_line.setdefault(line_name, OrderedDict())[waiter] = None
 
     def remove(self, waiter: W) -> None:
-        """Takes the waiter out of every queue; does nothing if it is not there."""
+        """Takes the waiter out of every line; does nothing if it is not there."""
         present = False
-        for queue in waiter.queues:
-            line = self._by_queue.get(queue)
+        for line_name in waiter.lines:
+            line = self._by_line.get(line_name)
             if line is not None and waiter in line:
                 present = True
                 del line[waiter]
                 if not line:
-                    del self._by_queue[queue]
+                    del self._by_line[line_name]
         self._count -= present
 
-    def first(self, queue: bytes) -> W | None:
-        line = self._by_queue.get(queue)
+    def first(self, line_name: bytes) -> W | None:
+        line = self._by_line.get(line_name)
         return next(iter(line)) if line else None
 
     def everyone(self) -> list[W]:
-        return list(dict.fromkeys(waiter for line in self._by_queue.values() for waiter in line))
+        return list(dict.fromkeys(waiter for line in self._by_line.values() for waiter in line))

@@ -167,7 +167,7 @@ class Draft:
             for (sequence, _), execution in zip(aged, executions, strict=True):
                 bit = 1 << sequence % AGE_PAGE_PLACES
                 listed |= bit
-                if execution is not None and Execution.is_ready_at(execution, sequence):
+                if execution is not None and Execution.is_in_line_at(execution, sequence):
                     ready |= bit
         page = self._ages[queue, number] = AgePage(listed, ready)
         return page

@@ -13,6 +13,7 @@ class ReadyTask(NamedTuple):
     size_bytes: int  # of the envelope, so that a reply can be bounded before it is read
     tenant: bytes = b""
     limit_key: bytes = b""
+    is_suspect: bool = False  # it waits in no line, and is handed out alone
 
 
 # By queue: tenant and limit key of tasks that are held no more, so that a cap may have room; in the order in which it

@@ -30,7 +30,7 @@ MACHINE_LEVEL = 2  # the newest that this version knows: adds SetQueue, AckAway,
 AGE_MARK = 0xFF  # where a mark has a priority: it is that of all lanes but the plain ones, by age
 
 _HEAD = struct.Struct(">BQ")
-_CLAIM_HEAD = struct.Struct(">QQQHH")
+_CLAIM_HEAD = struct.Struct(">QQQHH?")
 _TYPE_EXPIRY = struct.Struct(">QH")
 _MARK = struct.Struct(">BHHQBQ")
 _LEVEL_ITEM = struct.Struct(">BBHQQQ")
@@ -165,10 +165,12 @@ class Claim:
     type_expiries: dict[bytes, int] = field(default_factory=dict)
     # What nobody can guess of the tokens of these claims: the leader has drawn it.
     secret: int = 0
+    is_alone: bool = False  # of one suspect, for a worker that holds nothing else
 
     def put(self, parts: list[bytes]) -> None:
         lengths = len(self.worker), len(self.request_id)
-        parts += (_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, self.secret, *lengths), self.worker, self.request_id)
+        parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, self.secret, *lengths, self.is_alone))
+        parts += (self.worker, self.request_id)
         put_task_ids(parts, self.task_ids)
         parts.append(COUNT.pack(len(self.marks)))
         for queue, mark_version, priority, sequence, tenant, limit_key in self.marks:
@@ -183,7 +185,7 @@ class Claim:
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Claim":
-        expiry_ms, forget_ms, secret, worker_n, request_n = reader.unpack(_CLAIM_HEAD)
+        expiry_ms, forget_ms, secret, worker_n, request_n, alone = reader.unpack(_CLAIM_HEAD)
         worker, request_id = reader.take(worker_n), reader.take(request_n)
         task_ids = reader.task_ids()
         marks = []
@@ -199,7 +201,10 @@ class Claim:
         for _ in range(reader.count()):
             type_expiry_ms, type_n = reader.unpack(_TYPE_EXPIRY)
             type_expiries[reader.take(type_n)] = type_expiry_ms
-        return cls(now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels, type_expiries, secret)
+        return cls(
+            now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels, type_expiries, secret,
+            bool(alone),
+        )  # fmt: skip
 
 
 def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:

@@ -85,7 +85,9 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
     """Every index row that the executions call for."""
     rows: dict[bytes, bytes] = {}
     for task_id, task in tasks.items():
-        if task.state == READY:
+        if task.state == READY and task.is_suspect:
+            rows[keys.suspect(task.queue, task.sequence)] = ready_row(task_id, task.size_bytes)
+        elif task.state == READY:
             place = task.queue, task.priority, task.sequence, task.tenant, task.limit_key
             rows[keys.ready(*place)] = ready_row(task_id, task.size_bytes)
         elif task.state == CLAIMED:
@@ -104,7 +106,7 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
 def _index_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
     expected = _expected_index(tasks)
     actual: dict[bytes, bytes] = {}
-    families = (keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION, keys.START_BY)
+    families = (keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION, keys.START_BY, keys.SUSPECT)
     for family in families:
         actual.update(_family(kv, family))
     found = []
@@ -164,7 +166,7 @@ def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int)
     first_ready: dict[tuple[bytes, int], int] = {}
     for task in tasks.values():
         counts.setdefault(task.queue, Counter())[task.state] += 1
-        if task.state == READY and task.is_plain and not _is_late(task, now_ms):
+        if task.is_in_line and task.is_plain and not _is_late(task, now_ms):
             place = (task.queue, task.priority)
             first_ready[place] = min(first_ready.get(place, task.sequence), task.sequence)
     found = []
@@ -180,6 +182,9 @@ def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int)
             for state, count in stored.items()
             if count != actual[state]
         ]
+        suspects = sum(task.state == READY and task.is_suspect for task in tasks.values() if task.queue == name)
+        if queue.suspects != suspects:
+            found.append(f"queue {name!r} counts {queue.suspects} ready suspects, but there are {suspects}")
         for priority in range(BANDS):
             first = first_ready.get((name, priority))
             if first is not None and first < queue.marks[priority]:
@@ -194,7 +199,7 @@ def _lane_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) 
     lanes: dict[bytes, Counter[int]] = {}
     oldest: dict[bytes, int] = {}
     for task in tasks.values():
-        if task.state == READY and not task.is_plain:
+        if task.is_in_line and not task.is_plain:
             lane = keys.lane(task.queue, task.priority, task.tenant, task.limit_key)
             if lane not in sequences:
                 lanes.setdefault(task.queue, Counter())[task.priority] += 1
@@ -220,7 +225,7 @@ def _lane_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) 
 
 def _age_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
     """The pages list all ready tasks of lanes, each in its place, and each page has one. Others have left since."""
-    waiting = [(task_id, task) for task_id, task in tasks.items() if task.state == READY and not task.is_plain]
+    waiting = [(task_id, task) for task_id, task in tasks.items() if task.is_in_line and not task.is_plain]
     expected = {(task.queue, task.sequence, task_id) for task_id, task in waiting}
     stored: set[tuple[bytes, int, bytes]] = set()
     found = []
@@ -298,9 +303,12 @@ def _worker_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str
     """A worker is said to hold as many claims as it does."""
     claimed = (task for task in tasks.values() if task.state == CLAIMED and task.worker)
     actual = Counter(keys.worker(task.worker) for task in claimed)
-    stored = {key: int.from_bytes(row, "big") for key, row in _family(kv, keys.WORKER)}
+    alone = (task for task in tasks.values() if task.state == CLAIMED and task.worker and task.is_suspect)
+    actual.update(keys.alone(task.worker) for task in alone)
+    families = (keys.WORKER, keys.ALONE)
+    stored = {key: int.from_bytes(row, "big") for family in families for key, row in _family(kv, family)}
     return [
-        f"{key[1:]!r} is said to hold {stored.get(key)} claims, but holds {actual[key]}"
+        f"{key!r} is said to hold {stored.get(key)} claims, but holds {actual[key]}"
         for key in actual.keys() | stored.keys()
         if stored.get(key) != actual[key]
     ]

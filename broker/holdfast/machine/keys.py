@@ -36,6 +36,9 @@ A family number is never reused for something else, also when its family is reti
     SCHEDULE_DUE    when, queue, name                           -
     DISCARD         when, task id                               rows.Discard, what is left of a discarded dead letter
     SHARE           queue, what, shard                          rows.Share, what a shard may use of a limit dealt here
+    SUSPECT         queue, sequence                             task id, size of the envelope; of ready suspects, which
+                                                                have no READY row
+    ALONE           worker                                      how many suspects it has claimed; no row if none
 
 Queue names, tenants and ids are free of NUL bytes (the broker validates them), so NUL ends a part of varying length.
 """
@@ -71,11 +74,13 @@ START_BY = 0x1A
 SCHEDULE_DUE = 0x1B
 DISCARD = 0x1C
 SHARE = 0x1D
+SUSPECT = 0x1E
+ALONE = 0x1F
 
 FAMILIES = (
     META, ENVELOPE, EXECUTION, READY, READY_AGE, LANE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, FORGET, RECENT,
     RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER, BUCKET, UNIQUE,
-    ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, SHARE,
+    ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, SHARE, SUSPECT, ALONE,
 )  # fmt: skip
 
 # What a cap or a rate is about: a part of BUCKET keys.
@@ -117,6 +122,8 @@ _SCHEDULE = bytes([SCHEDULE])
 _SCHEDULE_DUE = bytes([SCHEDULE_DUE])
 _DISCARD = bytes([DISCARD])
 _SHARE = bytes([SHARE])
+_SUSPECT = bytes([SUSPECT])
+_ALONE = bytes([ALONE])
 
 
 def envelope(task_id: bytes) -> bytes:
@@ -248,6 +255,19 @@ def shares_of(queue: bytes, what: int) -> bytes:
 
 def share(queue: bytes, what: int, shard: int) -> bytes:
     return shares_of(queue, what) + shard.to_bytes(2, "big")
+
+
+def suspects_of(queue: bytes) -> bytes:
+    """The prefix of all ready suspects of a queue, the oldest first."""
+    return b"%b%b\0" % (_SUSPECT, queue)
+
+
+def suspect(queue: bytes, sequence: int) -> bytes:
+    return suspects_of(queue) + _pack_u64(sequence)
+
+
+def alone(worker: bytes) -> bytes:
+    return _ALONE + worker
 
 
 def claim_expiry(expiry_ms: int, task_id: bytes) -> bytes:

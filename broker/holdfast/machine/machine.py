@@ -46,7 +46,7 @@ from holdfast.machine.handlers.scheduling import apply_drop_schedule, apply_fire
 from holdfast.machine.handlers.settling import apply_ack, apply_fail, apply_release
 from holdfast.machine.handlers.sharing import apply_deal_shares
 from holdfast.machine.handlers.timing import apply_expire, apply_lapse, apply_promote
-from holdfast.machine.keys import worker
+from holdfast.machine.keys import alone, worker
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.operator_entries import (
     DealShares,
@@ -166,6 +166,10 @@ class Machine:
     def worker_claims(self, name: bytes) -> int:
         """How many claims a worker holds."""
         return self._draft.count(worker(name))
+
+    def suspects_held_by(self, name: bytes) -> int:
+        """How many suspects a worker has claimed."""
+        return self._draft.count(alone(name))
 
     @property
     def running(self) -> Running:

@@ -24,6 +24,7 @@ class Claimed(NamedTuple):
     failures: int
     claims: int
     enqueued_ms: int
+    is_alone: bool = False  # a suspect: its worker must not hold anything else meanwhile
 
 
 class Acked(NamedTuple):

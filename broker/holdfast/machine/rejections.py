@@ -7,6 +7,7 @@ STALE_TOKEN = "STALE_TOKEN"
 TASK_FINISHED = "TASK_FINISHED"
 NOT_DEAD = "NOT_DEAD"
 NOT_READY = "NOT_READY"
+NOT_ALONE = "NOT_ALONE"
 NOT_DUE = "NOT_DUE"
 NOT_EXPIRED = "NOT_EXPIRED"
 KEPT = "KEPT"
@@ -49,6 +50,10 @@ def not_dead(state: str) -> Rejection:
 
 def not_ready(state: str) -> Rejection:
     return Rejection(NOT_READY, f"Expected a ready task, but it is {state}.")
+
+
+def not_alone() -> Rejection:
+    return Rejection(NOT_ALONE, "Expected a suspect to be claimed alone, and only suspects so, but it is otherwise.")
 
 
 def not_due() -> Rejection:

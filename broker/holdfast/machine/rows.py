@@ -56,8 +56,12 @@ HAD_FOLLOW_UPS = 16  # acked with some: RECENT has that answer, not the executio
 CANCEL_REQUESTED = 32  # a cancel met a running claim
 LOST_UNIQUE_KEY = 64  # when it last began to wait, another task had its unique key
 HAD_RESULT = 128  # acked with one that was kept: known also when the row of the result is gone
+# The lease of a claim ended without a word of its worker, and the task has not been heard of since: it may be what ends
+# or stops its workers. It is handed out alone, so a claim of a suspect is a claim in which the task is alone.
+SUSPECT = 256
 
-_EXECUTION = struct.Struct(">BBBBQQQQQQQQQIIIIIIH")
+_EXECUTION = struct.Struct(">BBHBQQQQQQQQQIIIIIIH")
+_SEQUENCE_AT = 5
 _NAMES = struct.Struct(">BHHHHH")
 
 
@@ -158,10 +162,21 @@ class Execution:
         """The state alone, where the rest is not needed."""
         return row[0]
 
+    @property
+    def is_suspect(self) -> bool:
+        return bool(self.flags & SUSPECT)
+
+    @property
+    def is_in_line(self) -> bool:
+        """Whether it waits in a ready line: suspects that are ready wait apart from all lines."""
+        return self.state == READY and not self.flags & SUSPECT
+
     @staticmethod
-    def is_ready_at(row: bytes, sequence: int) -> bool:
-        """Whether the task is ready, and in this place of the line."""
-        return row[0] == READY and int.from_bytes(row[4:12], "big") == sequence
+    def is_in_line_at(row: bytes, sequence: int) -> bool:
+        """Whether the task is ready, and in this place of its line."""
+        if row[0] != READY or int.from_bytes(row[_SEQUENCE_AT : _SEQUENCE_AT + 8], "big") != sequence:
+            return False
+        return not int.from_bytes(row[2:4], "big") & SUSPECT
 
     @property
     def state_name(self) -> str:
@@ -205,7 +220,7 @@ class Meta:
 
 
 BANDS = PRIORITY_MAX + 1
-_QUEUE = struct.Struct(f">14Q{BANDS}Q{BANDS}I")
+_QUEUE = struct.Struct(f">15Q{BANDS}Q{BANDS}I")
 
 
 class Queue:
@@ -216,15 +231,18 @@ class Queue:
     their own, and `age_mark` is that of the READY_AGE rows of all of them together. `mark_version` grows whenever a
     task returns behind its mark; a leader's wish to raise a mark counts only if the version is the one it decided on.
     `lanes[priority]`: how many other lanes have ready tasks.
+    `suspects`: how many of the ready tasks are suspects, which wait in no line.
     """
 
     __slots__ = (
         "age_mark", "cancelled_total", "claimed", "claimed_total", "dead", "dead_total", "delayed", "enqueued_total",
         "expired_total", "failed_total", "lanes", "mark_version", "marks", "ready", "retrying", "succeeded_total",
+        "suspects",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.ready = 0
+        self.suspects = 0
         self.claimed = 0
         self.delayed = 0
         self.retrying = 0
@@ -241,11 +259,16 @@ class Queue:
         self.marks = [0] * BANDS
         self.lanes = [0] * BANDS
 
+    @property
+    def in_line(self) -> int:
+        """How many ready tasks wait in lines."""
+        return self.ready - self.suspects
+
     def encode(self) -> bytes:
         return _QUEUE.pack(
             self.ready, self.claimed, self.delayed, self.retrying, self.dead, self.enqueued_total,
             self.claimed_total, self.succeeded_total, self.failed_total, self.expired_total, self.cancelled_total,
-            self.dead_total, self.mark_version, self.age_mark, *self.marks, *self.lanes,
+            self.dead_total, self.mark_version, self.age_mark, self.suspects, *self.marks, *self.lanes,
         )  # fmt: skip
 
     @staticmethod
@@ -254,7 +277,7 @@ class Queue:
         (
             queue.ready, queue.claimed, queue.delayed, queue.retrying, queue.dead, queue.enqueued_total,
             queue.claimed_total, queue.succeeded_total, queue.failed_total, queue.expired_total,
-            queue.cancelled_total, queue.dead_total, queue.mark_version, queue.age_mark, *bands,
+            queue.cancelled_total, queue.dead_total, queue.mark_version, queue.age_mark, queue.suspects, *bands,
         ) = _QUEUE.unpack(row)  # fmt: skip
         queue.marks, queue.lanes = bands[:BANDS], bands[BANDS:]
         return queue

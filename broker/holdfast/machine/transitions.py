@@ -23,6 +23,7 @@ from holdfast.machine.rows import (
     REPORT_RESULT,
     RETRY_PENDING,
     SUCCEEDED,
+    SUSPECT,
     UNIQUE_UNTIL_DONE,
     UNIQUE_WHILE_WAITING,
     Attempt,
@@ -43,12 +44,17 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
         draft.delete(keys.claim_expiry(task.timer_ms, task_id))
         if task.worker:
             draft.add_count(keys.worker(task.worker), -1)
+            if task.flags & SUSPECT:
+                draft.add_count(keys.alone(task.worker), -1)
         if task.tenant or task.limit_key:
             draft.running.went(task.queue, task.tenant, task.limit_key)
         draft.effects.freed.setdefault(task.queue, {})[task.tenant, task.limit_key] = None
     elif state == READY:
         queue.ready -= 1
-        if task.tenant or task.limit_key:
+        if task.flags & SUSPECT:
+            queue.suspects -= 1
+            draft.delete(keys.suspect(task.queue, task.sequence))
+        elif task.tenant or task.limit_key:
             _leave_lane(draft, task, queue)
         else:
             draft.delete(keys.ready(task.queue, task.priority, task.sequence))
@@ -159,17 +165,42 @@ def return_to_ready_line(draft: Draft, task_id: bytes, task: Execution) -> None:
     """READY in its old place, as if it had never left it: a claim came to nothing."""
     queue = draft.queue(task.queue)
     _leave(draft, task_id, task, queue)
-    if task.is_plain:
-        queue.marks[task.priority] = min(queue.marks[task.priority], task.sequence)
-    queue.mark_version += 1
+    if not task.is_suspect:
+        if task.is_plain:
+            queue.marks[task.priority] = min(queue.marks[task.priority], task.sequence)
+        queue.mark_version += 1
     _become_ready(draft, task_id, task, queue)
+
+
+def become_suspect(draft: Draft, task_id: bytes, task: Execution) -> None:
+    """READY, apart from all lines: its worker fell silent, and may have held other tasks, too. Nobody knows which one
+    it was, if any, so this claim spends nothing; but the task may have been started."""
+    queue = draft.queue(task.queue)
+    _leave(draft, task_id, task, queue)
+    task.flags |= SUSPECT
+    task.claims -= 1
+    task.start_by_ms = 0
+    _become_ready(draft, task_id, task, queue)
+
+
+def clear(draft: Draft, task: Execution) -> None:
+    """Its worker has told how the claim of a suspect ended, so it lived: no suspect any more. Call it while the task is
+    CLAIMED, and save the task after it."""
+    if task.flags & SUSPECT:
+        task.flags &= ~SUSPECT
+        if task.worker:
+            draft.add_count(keys.alone(task.worker), -1)
 
 
 def _become_ready(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
     queue.ready += 1
     name, priority, sequence, size_bytes = task.queue, task.priority, task.sequence, task.size_bytes
     tenant, limit_key = task.tenant, task.limit_key
-    if tenant or limit_key:
+    is_suspect = task.is_suspect
+    if is_suspect:
+        queue.suspects += 1
+        draft.writes[keys.suspect(name, sequence)] = ready_row(task_id, size_bytes)
+    elif tenant or limit_key:
         _join_lane(draft, task_id, task, queue)
     else:
         draft.writes[keys.ready(name, priority, sequence)] = ready_row(task_id, size_bytes)
@@ -177,7 +208,9 @@ def _become_ready(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -
         _take_unique_key(draft, task_id, task)
     if task.start_by_ms and task.state == CLAIMED:
         _resume_start_by(draft, task_id, task)
-    draft.effects.ready.append(ReadyTask(name, priority, sequence, task_id, size_bytes, tenant, limit_key))
+    draft.effects.ready.append(
+        ReadyTask(name, priority, sequence, task_id, size_bytes, tenant, limit_key, is_suspect)
+    )  # fmt: skip
     _enter(draft, task_id, task, READY, 0)
 
 
@@ -203,6 +236,8 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, entry: Claim, e
     task.worker = worker
     if worker:  # callers that claim without a name are not counted
         draft.add_count(keys.worker(worker), 1)
+        if task.flags & SUSPECT:
+            draft.add_count(keys.alone(worker), 1)
     if task.tenant or task.limit_key:
         draft.running.came(task.queue, task.tenant, task.limit_key)
     _arm_lease(draft, task_id, task, expiry_ms)
@@ -290,7 +325,8 @@ def withdraw(draft: Draft, task_id: bytes, task: Execution) -> None:
     """Tells the leader that a ready task leaves the line without a claim."""
     draft.effects.withdrawn.append(
         ReadyTask(
-            task.queue, task.priority, task.sequence, task_id, task.size_bytes, task.tenant, task.limit_key
+            task.queue, task.priority, task.sequence, task_id, task.size_bytes, task.tenant, task.limit_key,
+            task.is_suspect,
         )
     )  # fmt: skip
 

@@ -105,6 +105,7 @@ def task_json(info: TaskInfo) -> dict[str, object]:
         "purge_at_ms": info.purge_at_ms,
         "worker": info.worker,
         "cancel_requested": info.cancel_requested,
+        "suspect": info.suspect,
         "dead_reason": info.dead_reason,
         "last_error": asdict(info.last_error) if info.last_error else None,
         "attempts": [asdict(attempt) for attempt in info.attempts],

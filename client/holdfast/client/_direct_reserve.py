@@ -106,7 +106,7 @@ class ReserveOverShards:
                 reply = await self._look_and_claim(call, queues, 0.0, is_repeated=True)
             else:
                 reply = await self._at_several(call, queues, is_first=is_first)
-            if reply.message.claims:
+            if _is_answer(reply.message):
                 return reply
             if call.wait_left_s <= 0:
                 if call.doubts:  # that there is nothing would not be true
@@ -144,7 +144,7 @@ class ReserveOverShards:
             # Where there is work at all there is mostly some at the first.
             try_s = min(TRY_S_MAX, call.answer_s())
             reply = await self._claim(call, first, queues[first], try_s, try_s * REPEATS_SHARE)
-            if reply is not None and reply.message.claims:
+            if reply is not None and _is_answer(reply.message):
                 return reply
             if call.is_in_doubt:
                 return await self._look_and_claim(call, queues, 0.0, is_repeated=True)
@@ -165,7 +165,7 @@ class ReserveOverShards:
         replies = []
         for shard in ready:
             reply = await self._claim(call, shard, queues[shard], call.answer_s())
-            if reply is not None and reply.message.claims:
+            if reply is not None and _is_answer(reply.message):
                 return reply
             replies.append(reply)
             if call.is_in_doubt:
@@ -249,7 +249,10 @@ class ReserveOverShards:
             queues=[call.request.queues[at] for at in places],
             worker=call.request.worker,
             claim_request_id=call.request.claim_request_id,
+            suspects_only=call.request.suspects_only,
         )
+        if call.request.HasField("empty_handed"):
+            request.empty_handed = call.request.empty_handed
 
         def make(left_ms: int) -> pb.AwaitTasksRequest:
             request.wait_ms = left_ms
@@ -265,6 +268,11 @@ class ReserveOverShards:
         call.errors.append(error)
         self._sick.failed(shard, time.monotonic())
         self._topology.doubt_after(error)
+
+
+def _is_answer(message: pb.ReserveResponse) -> bool:
+    """Whether there is something that the caller should hear of now: claims, or that it should run dry."""
+    return bool(message.claims or message.run_dry_ms)
 
 
 def _part(request: pb.ReserveRequest, places: Sequence[int]) -> pb.ReserveRequest:

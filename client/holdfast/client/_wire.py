@@ -35,6 +35,7 @@ from holdfast.client.models import (
     Cancelled,
     Claim,
     ClaimedTask,
+    Claims,
     Extended,
     Extension,
     Failed,
@@ -99,6 +100,8 @@ def reserve_request(
     wait_ms: int,
     claim_request_id: str,
     worker: str,
+    empty_handed: bool | None,
+    suspects_only: bool,
 ) -> pb.ReserveRequest:
     limits = build(lambda: _queue_limits(queues, max_tasks_by_queue or {}), "max_tasks_by_queue")
     leases = build(lambda: _type_leases(lease_ms_by_type or {}), "lease_ms_by_type")
@@ -112,6 +115,8 @@ def reserve_request(
         worker=worker,
         queue_tasks_max=limits,
         type_lease_ms=leases,
+        empty_handed=empty_handed,
+        suspects_only=suspects_only,
     )
 
 
@@ -435,9 +440,10 @@ def wait_outcomes(response: pb.WaitTasksResponse, asked: int) -> list[tuple[Task
     )
 
 
-def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> list[ClaimedTask]:
+def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> Claims:
     answered_s = sent_s + (response.waited_ms + response.routed_ms) / 1000
-    return [_claimed(claim, answered_s) for claim in response.claims]
+    claims = [_claimed(claim, answered_s) for claim in response.claims]
+    return Claims(claims, response.run_dry_ms / 1000)
 
 
 def task_info(response: pb.GetTaskResponse | pb.GetDeadLetterResponse) -> TaskInfo:
@@ -493,6 +499,7 @@ def _claimed(claim: pb.Claim, answered_s: float) -> ClaimedTask:
         unique_key=spec.unique_key,
         timeout_ms=spec.timeout_ms if spec.HasField("timeout_ms") else None,
         enqueued_at_ms=claim.enqueued_at_ms,
+        alone=claim.alone,
         lease_ms=lease_ms,
         lease_ends_s=answered_s + lease_ms / 1000,
     )
@@ -560,6 +567,7 @@ def task_info_of(info: pb.TaskInfo) -> TaskInfo:
         cancel_requested=info.cancel_requested,
         last_error=TaskError(error.type, error.message, error.traceback) if has("last_error") else None,
         result=info.result if has("result") else None,
+        suspect=info.suspect,
         result_expired_at_ms=info.result_expired_at_ms or None,
         purge_at_ms=info.purge_at_ms or None,
         dead_reason=info.dead_reason,

@@ -44,7 +44,7 @@ from holdfast.client.models import (
     Acked,
     Cancelled,
     Claim,
-    ClaimedTask,
+    Claims,
     Extended,
     Extension,
     Failed,
@@ -245,14 +245,21 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         wait_ms: int = 0,
         worker: str = "",
         claim_request_id: str | None = None,
+        empty_handed: bool | None = None,
+        suspects_only: bool = False,
         timeout_s: float | None = None,
-    ) -> list[ClaimedTask]:
+    ) -> Claims:
         """Claims up to `max_tasks` tasks, the queues tried in order, waiting up to `wait_ms` for the first task.
 
         `max_tasks_by_queue` limits single queues further: {"reports": 2} takes at most two of that queue.
         `lease_ms_by_type` has the types of tasks that are claimed for another time than `lease_ms`, 100 at most.
         An empty list means that there was none. Repeating a call whose answer was lost with its `claim_request_id`
         returns the claims it made; this method draws a new one unless it is given one.
+
+        Tasks whose worker fell silent are suspects: they are claimed one at a time, by workers that hold nothing else.
+        `empty_handed` says whether this worker does, here and at other shards; if it is not given, the server goes by
+        what it has given to a worker of this name. Who says False may be asked to run dry: see `Claims`.
+        `suspects_only` asks for a suspect or nothing.
         """
         request = _wire.reserve_request(
             queues,
@@ -263,6 +270,8 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             wait_ms=wait_ms,
             claim_request_id=uuid.uuid4().hex if claim_request_id is None else claim_request_id,
             worker=worker,
+            empty_handed=empty_handed,
+            suspects_only=suspects_only,
         )
 
         def make(left_ms: int) -> pb.ReserveRequest:

@@ -5,7 +5,7 @@ Instants are milliseconds since the Unix epoch, durations are milliseconds, and 
 results, headers and tokens are left out of every `repr`, so that they do not end up in logs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self
@@ -163,7 +163,7 @@ class ClaimedTask:
     tenant: str = ""
     request_id: str = ""
     attempt: int = 1  # 1 for the first
-    claims: int = 1  # how often the task has been handed out, this time included
+    claims: int = 1  # how many of its claims are spent, this one included
     max_attempts: int | None = None  # as the producer gave it
     limit_key: str = ""
     unique_key: str = ""
@@ -171,6 +171,21 @@ class ClaimedTask:
     enqueued_at_ms: int = 0
     lease_ms: int = 0  # what was left of the lease when the server answered
     lease_ends_s: float = 0.0  # when it ends, on this machine's time.monotonic(), however long the call had waited
+    # Its last worker fell silent: claim nothing else before it is settled, so that it is known whose fault it is if
+    # this one does, too.
+    alone: bool = False
+
+
+class Claims(list[ClaimedTask]):
+    """What one call has claimed.
+
+    `run_dry_s` is not 0 if tasks that must run alone wait for a worker that holds nothing: claim nothing more until all
+    is settled, or for so many seconds, then ask for them with `empty_handed` and `suspects_only`.
+    """
+
+    def __init__(self, claims: Iterable[ClaimedTask] = (), run_dry_s: float = 0.0) -> None:
+        super().__init__(claims)
+        self.run_dry_s = run_dry_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +319,7 @@ class TaskInfo:
     cancel_requested: bool = False
     last_error: TaskError | None = None
     result: bytes | None = field(default=None, repr=False)  # None: there was none, none was to be kept, or it expired
+    suspect: bool = False  # its worker fell silent, and it was not heard of since: it is handed out alone
     result_expired_at_ms: int | None = None  # when the result went; None: it has not gone, or there was none
     purge_at_ms: int | None = None  # when a finished task is forgotten
     # Why a dead task died: ATTEMPTS_SPENT, CLAIMS_SPENT, WORKER_GAVE_UP, NON_RETRYABLE, TTL_PASSED or

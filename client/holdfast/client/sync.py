@@ -19,7 +19,7 @@ from holdfast.client.models import (
     Acked,
     Cancelled,
     Claim,
-    ClaimedTask,
+    Claims,
     Extended,
     Extension,
     Failed,
@@ -102,8 +102,10 @@ class Client(BlockingCalls):
         wait_ms: int = 0,
         worker: str = "",
         claim_request_id: str | None = None,
+        empty_handed: bool | None = None,
+        suspects_only: bool = False,
         timeout_s: float | None = None,
-    ) -> list[ClaimedTask]:
+    ) -> Claims:
         """Claims up to `max_tasks` tasks; see `AsyncClient.reserve`."""
         return self._thread.run(
             lambda calls: calls.reserve(
@@ -115,6 +117,8 @@ class Client(BlockingCalls):
                 wait_ms=wait_ms,
                 worker=worker,
                 claim_request_id=claim_request_id,
+                empty_handed=empty_handed,
+                suspects_only=suspects_only,
                 timeout_s=timeout_s,
             )
         )

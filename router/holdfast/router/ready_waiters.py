@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 class Waiter:
     """One caller. It is in the lines of its queues from its first wait until it leaves."""
 
-    __slots__ = ("future", "is_free", "wants", "woken_at", "worker")
+    __slots__ = ("future", "is_empty_handed", "is_free", "wants", "woken_at", "worker")
 
-    def __init__(self, wants: Mapping[str, int], worker: str = "") -> None:
-        """`wants`: by queue, how many of its tasks the caller would take."""
+    def __init__(self, wants: Mapping[str, int], worker: str = "", *, is_empty_handed: bool = False) -> None:
+        """`wants`: by queue, how many of its tasks the caller would take. `is_empty_handed`: it may take a suspect."""
         self.wants = wants
         self.worker = worker
+        self.is_empty_handed = is_empty_handed
         self.is_free = False  # it waits, and was not woken yet
         # The shard that has something for it; None if the wait is over. It is None itself before the first wait.
         self.future: asyncio.Future[int | None] | None = None
@@ -53,6 +54,14 @@ class Line:
     def was_free(self, waiter: Waiter) -> None:
         self.free -= 1
         self.wanted -= self._waiters[waiter]
+
+    def for_suspect(self) -> list[Waiter]:
+        """Whose turn it is if there is a suspect: the first that holds nothing. If there is none, the first of all: the
+        broker may ask it to run dry."""
+        for waiter in self._waiters if self.free else ():
+            if waiter.is_empty_handed and waiter.is_free and waiter.future is not None and not waiter.future.done():
+                return [waiter]
+        return self.first(1)
 
     def first(self, tasks: int) -> list[Waiter]:
         """Those whose turn it is if there are so many tasks. Few at the head of the line are not free: they claim."""
@@ -129,9 +138,9 @@ class ReadyWaiters:
         line = self.lines.get(queue)
         return line is not None and line.free > 0
 
-    def offer(self, line: Line, shard: int, tasks: int) -> int:
+    def offer(self, line: Line, shard: int, tasks: int, *, suspects: bool = False) -> int:
         """Wakes those whose turn it is; returns how many."""
-        chosen = line.first(tasks)
+        chosen = line.for_suspect() if suspects else line.first(tasks)
         for waiter in chosen:
             assert waiter.future is not None
             waiter.woken_at = (line, shard)

@@ -86,7 +86,8 @@ class Reserving:
         if not places or (len(places) == 1 and not request.wait_ms):
             return await self.claim(next(iter(places), 0), data, caller, deadline_s)
         round_ = Round(places, self._wait_ends_s(request.wait_ms, deadline_s), deadline_s)
-        with self.waits.join(_wants(request), request.worker) as waiter:
+        is_empty_handed = request.empty_handed or not request.HasField("empty_handed")
+        with self.waits.join(_wants(request), request.worker, is_empty_handed=is_empty_handed) as waiter:
             return await self._claim_anywhere(request, round_, caller, waiter)
 
     async def await_tasks(self, request: pb.AwaitTasksRequest, data: bytes, deadline_s: float) -> bytes:
@@ -185,7 +186,7 @@ class Reserving:
         try:
             for shard in order:
                 answer = await self._try(request, round_, shard, caller)
-                if answer is not None and _has_claims(answer):
+                if answer is not None and _is_answer(answer):
                     return answer
                 if answer is not None and request.wait_ms:
                     self._known.add(request)
@@ -440,14 +441,26 @@ def _keep(items: Any, positions: Sequence[int]) -> None:
 
 
 def _await_of(request: pb.ReserveRequest) -> pb.AwaitTasksRequest:
-    return pb.AwaitTasksRequest(queues=request.queues, worker=request.worker, claim_request_id=request.claim_request_id)
+    asked = pb.AwaitTasksRequest(
+        queues=request.queues,
+        worker=request.worker,
+        claim_request_id=request.claim_request_id,
+        suspects_only=request.suspects_only,
+    )
+    if request.HasField("empty_handed"):
+        asked.empty_handed = request.empty_handed
+    return asked
 
 
-def _has_claims(answer: bytes) -> bool:
+def _is_answer(answer: bytes) -> bool:
+    """Whether there is something that the caller should hear of now: claims, or that it should run dry."""
+    if not answer:
+        return False
     try:
-        return bool(answer) and bool(pb.ReserveResponse.FromString(answer).claims)
+        response = pb.ReserveResponse.FromString(answer)
     except DecodeError:
         return True  # the caller will say that it cannot be read
+    return bool(response.claims or response.run_dry_ms)
 
 
 def _wants(request: pb.ReserveRequest) -> dict[str, int]:

@@ -115,9 +115,9 @@ class SharedWaits:
         return self._waiters.has_free(queue)
 
     @contextmanager
-    def join(self, wants: Mapping[str, int], worker: str) -> Iterator[Waiter]:
+    def join(self, wants: Mapping[str, int], worker: str, *, is_empty_handed: bool = False) -> Iterator[Waiter]:
         """A caller that may `wait`, again and again in the same place, until this ends."""
-        waiter = Waiter(wants, worker)
+        waiter = Waiter(wants, worker, is_empty_handed=is_empty_handed)
         try:
             yield waiter
         finally:
@@ -241,7 +241,7 @@ class SharedWaits:
                 await asyncio.sleep(pause_s)
             wait.is_in_vain = True
             if answer.ready:
-                self._waiters.offer(wait.line, wait.shard, max(1, answer.tasks))
+                self._waiters.offer(wait.line, wait.shard, max(1, answer.tasks), suspects=answer.suspects)
 
     async def _ask(self, wait: SharedWait, now_s: float) -> pb.AwaitTasksResponse:
         # Not all of them at the same moment.

@@ -115,6 +115,16 @@ def worker_at_limit(limit: int) -> RefusedError:
     )
 
 
+def worker_holds_suspect() -> RefusedError:
+    return RefusedError(
+        WORKER_AT_LIMIT,
+        "Expected a worker that holds no suspect, but it holds one, which must stay alone; settle it first.",
+        field="worker",
+        limit="1",
+        retry_after_ms=1000,
+    )
+
+
 def not_leader(shard: int, epoch: int, leader_address: str | None) -> RefusedError:
     """Nothing was done, so every call may be repeated where the leader is."""
     metadata = {"shard": str(shard), "epoch": str(epoch)}

@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import json
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -214,6 +215,18 @@ def hold_interpreter(seconds: float, gate: str) -> int:
     return os.getpid()
 
 
+def freeze(seconds: float) -> None:
+    """Always: no lease of its worker is extended meanwhile."""
+    with journalled():
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+def kill_worker() -> None:
+    """As a crash in a C extension would, or a lack of memory."""
+    with journalled():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def wait_at(gate: str, *, obeys: bool = False) -> int:
     """Waits for the gate; if it obeys, it also ends when it is told to."""
     task = current_task()
@@ -273,8 +286,8 @@ async def parent_blocking(children: int) -> list[str]:
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     echo, echo_async, show, show_positional, text_of, no_json, no_number, who, who_async, fail, fail_async, give_up,
     retry_after, retry_oddly, retry_oddly_async, odd_result, odd_result_async,
-    leave, leave_async, work, work_async, hog, hold_interpreter, wait_at, wait_at_async, fail_at, ignore_cancel,
-    parent, parent_async, parent_blocking,
+    leave, leave_async, work, work_async, hog, hold_interpreter, freeze, kill_worker, wait_at, wait_at_async,
+    fail_at, ignore_cancel, parent, parent_async, parent_blocking,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import heapq
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.ready_lines import read_lane, read_rows
@@ -105,7 +106,7 @@ class Lines:
     are long, each holds less, and what is not held is read when its turn comes.
     """
 
-    __slots__ = ("_held", "_kv", "_room", "_tasks_most", "claiming", "size", "tasks_max", "withdrawn")
+    __slots__ = ("_held", "_kv", "_room", "_tasks_most", "claiming", "size", "suspects", "tasks_max", "withdrawn")
 
     def __init__(self, kv: OrderedKV, tasks_most: int, room: Room) -> None:
         self._kv = kv
@@ -115,8 +116,20 @@ class Lines:
         self.size = 0  # tasks held in the lines
         self.claiming: dict[int, Names] = {}  # sequences on their way to a claim, and whose they are
         self.withdrawn: set[int] = set()  # those among them that are no longer ready
+        self.suspects: set[int] = set()  # those among them that wait in no line
         # Lines with tasks, but the plain ones; the one that was longest not used is the first to forget its tasks.
         self._held: OrderedDict[Line, None] = OrderedDict()
+
+    @property
+    def coming_from_lines(self) -> int:
+        """How many that are in the lines of the state are on their way to a claim."""
+        gone = self.withdrawn - self.suspects if self.suspects else self.withdrawn
+        return len(self.claiming) - len(self.suspects) - len(gone)
+
+    def settle_suspects(self, spots: Iterable[Spot]) -> None:
+        """These are on their way no more."""
+        for spot in spots:
+            self.suspects.discard(spot[1][0])
 
     def has_room_for(self, tasks: int) -> bool:
         return self.size + tasks <= self.tasks_max or self._grow(self.size + tasks)

@@ -26,6 +26,7 @@ class Picked:
     size_bytes: int  # of all envelopes
     levels: list[BucketLevel]
     taken_ms: int  # shard time of the pick, if there are limits
+    is_suspect: bool = False  # one, for a claim of its own
 
     @property
     def queue(self) -> bytes:

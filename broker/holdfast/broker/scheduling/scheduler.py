@@ -17,7 +17,7 @@ from holdfast.broker.policies import QueuePolicy
 from holdfast.broker.scheduling.ages import Ages
 from holdfast.broker.scheduling.gates import OWN_LIMITS, UNTIL_FREED, Allowance, Gates, Name, Rules
 from holdfast.broker.scheduling.lanes import LANES_PAGE, Band, Ring, Shelf
-from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Room
+from holdfast.broker.scheduling.lines import PLAIN, Line, Lines, Room, Spot
 from holdfast.broker.scheduling.picks import Pick, Picked
 from holdfast.broker.scheduling.turns import Spares
 from holdfast.broker.scheduling.windows import (
@@ -34,6 +34,7 @@ from holdfast.machine.effects import FreedNames, ReadyTask
 from holdfast.machine.entries import Mark
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.machine.ready_rows import split_ready_row
 from holdfast.machine.rows import BANDS, READY
 
 __all__ = ["Picked", "Scheduler"]
@@ -41,6 +42,7 @@ __all__ = ["Picked", "Scheduler"]
 WINDOWS_MAX = 10_000
 FULL_WINDOWS = 16  # so many times what one queue may hold in memory is shared among all of them
 SPARES_MAX = 20_000
+SUSPECTS_LOOKED_AT = 256  # those that no limit blocks are looked for among so many of the oldest
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
 
 
@@ -84,7 +86,10 @@ class Scheduler:
             if task.queue != queue:
                 queue, window = task.queue, self._windows.get(task.queue)
             if window is not None:  # otherwise the index has it, and a window made later reads the index
-                window.became_ready(task)
+                if task.is_suspect:  # which are always read from the index
+                    window.suspect_mark = min(window.suspect_mark, task.sequence)
+                else:
+                    window.became_ready(task)
 
     def was_withdrawn(self, tasks: Iterable[ReadyTask]) -> None:
         """Takes note of tasks that left the ready line without a claim."""
@@ -239,23 +244,83 @@ class Scheduler:
         Too few while a claim is applied and not yet settled: whoever waits for more must look again then. Where tenants
         or limit keys have limits it may be too many until a pick was tried."""
         row = self._machine.queue(queue)
-        if row is None or not row.ready:
+        if row is None or not row.in_line:
             return 0
         window = self._windows.get(queue)
         if window is None:
             rules = self._rules(queue)
             if not rules.limited:
-                return row.ready
+                return row.in_line
             window = self._open_window(queue)
             assert window is not None
         lines = window.lines
-        ready = max(0, row.ready - (len(lines.claiming) - len(lines.withdrawn)))
+        ready = max(0, row.in_line - lines.coming_from_lines)
         if not window.gates.rules.limited or not ready:
             return ready
         allowed, wake_ms = window.gates.room(len(lines.claiming), self._now_ms())
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
         return min(ready, allowed) if window.hope is None else min(ready, allowed, window.hope)
+
+    # --- suspects ---------------------------------------------------------------------------------------------
+
+    def open_suspects(self, queue: bytes) -> int:
+        """How many suspects are ready and not on their way to a claim; 0 if limits block all that are looked at."""
+        row = self._machine.queue(queue)
+        if row is None or not row.suspects:
+            return 0
+        window = self._windows.get(queue) or self._open_window(queue)
+        assert window is not None
+        waiting = row.suspects - len(window.lines.suspects)
+        return max(1, waiting) if self._first_suspect(window, self._now_ms()) is not None else 0
+
+    def pick_suspect(self, queue: bytes) -> Picked | None:
+        """Takes the oldest suspect that no limit blocks, or None if there is none; whatever its priority, so that none
+        starves among suspects."""
+        row = self._machine.queue(queue)
+        if row is None or not row.suspects:
+            return None
+        window = self._windows.get(queue) or self._open_window(queue)
+        assert window is not None
+        now_ms = self._now_ms()
+        spot = self._first_suspect(window, now_ms)
+        if spot is None:
+            return None
+        _, place, *names = spot
+        window.lines.claiming[place[0]] = names[0], names[1]
+        window.lines.suspects.add(place[0])
+        window.gates.take((names[0], names[1]), 1, now_ms)
+        window.gates.take_of_queue(1, now_ms)
+        window.picks += 1
+        levels = window.gates.levels([spot], now_ms)
+        return Picked(window, [spot], [], place[2], levels, now_ms, is_suspect=True)
+
+    def _first_suspect(self, window: Window, now_ms: int) -> Spot | None:
+        gates, claiming = window.gates, window.lines.claiming
+        allowed, wake_ms = gates.room(len(claiming), now_ms)
+        if not allowed:
+            self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
+            return None
+        gates.shrink()
+        start, stop = keys.suspect(window.queue, window.suspect_mark), keys.after_prefix(keys.suspects_of(window.queue))
+        rows = self._kv.scan(start, stop, SUSPECTS_LOOKED_AT + len(window.lines.suspects))
+        if rows:
+            window.suspect_mark = keys.ready_sequence(rows[0][0])
+        places = [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
+        places = [place for place in places if place[0] not in claiming]
+        blocked: dict[Name, int] = {}
+        found: Spot | None = None
+        for place, task in zip(places, self._machine.executions([place[1] for place in places]), strict=True):
+            if task is None or task.state != READY or not task.is_suspect or task.sequence != place[0]:
+                continue  # the state lags behind the machine
+            tenant, limit_key = task.tenant, task.limit_key
+            is_closed = gates.tenant_closed(tenant, now_ms, blocked) is not None
+            if not is_closed and gates.key_closed(limit_key, now_ms, blocked) is None:
+                found = task.priority, place, tenant, limit_key
+                break
+        for name, until_ms in blocked.items() if found is None else ():
+            self._note_wake(window, name, until_ms)
+        return found
 
     def outlook(self, queue: bytes) -> Outlook:
         """Whether anything is open but for the queue's own cap and rate. Where so much is blocked that it was not all
@@ -267,12 +332,14 @@ class Scheduler:
         rules = window.gates.rules
         row = self._machine.queue(queue)
         lines = window.lines
-        is_open = row is not None and row.ready > len(lines.claiming) - len(lines.withdrawn) and not rules.paused
+        is_open = row is not None and row.in_line > lines.coming_from_lines and not rules.paused
         if is_open and (rules.tenants_limited or rules.keys_limited):
             window.begin_look()
             look = Pick(window, 1, 1, now_ms)
             is_open = self._top(look, 0)[1] is not None or window.unfinished
             self._note_wakes(look)
+        if row is not None and row.suspects > len(lines.suspects) and not rules.paused:
+            is_open = True
         return Outlook(is_open, *window.gates.use())
 
     def coming(self, queue: bytes) -> int:
@@ -294,8 +361,9 @@ class Scheduler:
             window.gates.give_back(spot, picked.taken_ms)
             if place[0] in lines.withdrawn:
                 lines.withdrawn.discard(place[0])
-            else:
+            elif not picked.is_suspect:
                 window.take_back(spot)
+        lines.settle_suspects(picked.places if picked.is_suspect else ())
         self._reopen(picked)
 
     def settle(self, picked: Picked, *, refused: bool = True) -> None:
@@ -308,6 +376,7 @@ class Scheduler:
             lines.claiming.pop(place[0], None)
             if lines.withdrawn:
                 lines.withdrawn.discard(place[0])
+        lines.settle_suspects(picked.places if picked.is_suspect else ())
         gates.settle(picked.places)
         lines.give_room_back()
         if gates.rules.limited and refused:
@@ -340,6 +409,8 @@ class Scheduler:
         for spot, task in zip(picked.places, self._machine.executions(picked.task_ids), strict=True):
             _, place, tenant, limit_key = spot
             window.lines.claiming[place[0]] = tenant, limit_key
+            if picked.is_suspect:
+                window.lines.suspects.add(place[0])
             window.gates.adopt(tenant, limit_key)
             if task is None or task.state != READY or task.sequence != place[0]:
                 window.lines.withdrawn.add(place[0])
@@ -363,12 +434,12 @@ class Scheduler:
         bands: list[Band] = []
         unread: list[Ring] = []
         for priority in range(BANDS - 1, -1, -1):
-            cursor = row.marks[priority] if row.ready else shelf.next_sequence()
-            line = Line(keys.ready_lane(queue, priority), cursor, complete=not row.ready, is_plain=True)
+            cursor = row.marks[priority] if row.in_line else shelf.next_sequence()
+            line = Line(keys.ready_lane(queue, priority), cursor, complete=not row.in_line, is_plain=True)
             band = Band(priority, line)
             if row.lanes[priority]:
                 band.ring = Ring(shelf, band, walks=True)
-                if row.lanes[priority] < LANES_PAGE and row.ready <= self._window_tasks_max:
+                if row.lanes[priority] < LANES_PAGE and row.in_line <= self._window_tasks_max:
                     unread.append(band.ring)
             bands.append(band)
         has_lanes = any(row.lanes)

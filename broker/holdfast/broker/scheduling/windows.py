@@ -27,7 +27,8 @@ class Window:
 
     __slots__ = (
         "_bands_tried", "_key_blocked", "_plain", "_tenants_blocked", "_unread", "ages", "bands", "gates", "hope",
-        "lines", "picks", "queue", "rings", "shelf", "unfinished", "wakes",
+        "lines", "picks", "queue", "rings", "shelf", "suspect_mark",
+        "unfinished", "wakes",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +57,7 @@ class Window:
         self.unfinished = False  # the last pick stopped looking before it had seen all
         # After a pick that found all blocked: how many tasks may be open since, at least one if any is. None: unknown.
         self.hope: int | None = None
+        self.suspect_mark = 0  # no suspect that is ready has a smaller sequence
         self.wakes: dict[Name, int] = {}  # when what a rate blocks opens
         self._key_blocked: dict[bytes, set[tuple[int, bytes]]] = {}  # by limit key: priority and tenant of lanes
         self._tenants_blocked = False  # if not, no ring has set any aside
@@ -69,7 +71,7 @@ class Window:
     # --- what was applied -------------------------------------------------------------------------------------
 
     def became_ready(self, task: ReadyTask) -> None:
-        _, priority, sequence, task_id, size_bytes, tenant, limit_key = task
+        _, priority, sequence, task_id, size_bytes, tenant, limit_key, _ = task
         self._enter(priority, (sequence, task_id, size_bytes), tenant, limit_key)
         if self.hope is not None:
             self.hope += 1
@@ -120,6 +122,8 @@ class Window:
         if task.sequence in self.lines.claiming:
             self.lines.withdrawn.add(task.sequence)
             return
+        if task.is_suspect:
+            return  # in no line
         line = self._line(task)
         if line is not None and task.sequence < line.cursor:
             line.withdrawn.add(task.sequence)

@@ -4,7 +4,7 @@ from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Claim, Extend, Mark
 from holdfast.machine.outcomes import Claimed, Extended, Outcome
-from holdfast.machine.rejections import not_ready, stale_token, start_too_late, task_not_found
+from holdfast.machine.rejections import not_alone, not_ready, stale_token, start_too_late, task_not_found
 from holdfast.machine.rows import CLAIMED, READY, ClaimRequest, Execution, bucket_row
 from holdfast.machine.transitions import enter_claimed, prolong_claim, remember_until
 
@@ -54,6 +54,8 @@ def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
         return task_not_found()
     if task.state != READY:
         return not_ready(task.state_name)
+    if task.is_suspect != entry.is_alone or (entry.is_alone and len(entry.task_ids) > 1):
+        return not_alone()
     if task.start_by_ms and task.start_by_ms <= draft.now_ms:  # nobody has started it before
         draft.queue(task.queue).mark_version += 1  # it stays in its line until it lapses, so no mark may pass it
         return start_too_late()
@@ -63,7 +65,7 @@ def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
 
 
 def _granted(task_id: bytes, task: Execution) -> Claimed:
-    return Claimed(task_id, task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms)
+    return Claimed(task_id, task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms, task.is_suspect)
 
 
 def _raise_mark(draft: Draft, mark: Mark) -> None:

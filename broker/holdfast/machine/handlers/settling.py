@@ -31,6 +31,7 @@ from holdfast.machine.rows import (
     Report,
 )
 from holdfast.machine.transitions import (
+    clear,
     enter_dead,
     enter_finished,
     enter_waiting,
@@ -134,6 +135,7 @@ def _fail_one(draft: Draft, item: FailItem, entry: Fail) -> Outcome:
     draft.queue(task.queue).failed_total += 1
     draft.put(keys.report(item.task_id), Report(REPORT_ERROR, item.error).encode())
     note_attempt(draft, item.task_id, task, ATTEMPT_FAILED, item.brief)
+    clear(draft, task)
     if task.cancel_requested:
         enter_finished(draft, item.task_id, task, CANCELLED, draft.now_ms + entry.keep_ms)
         outcome = Failed(CANCELLED, 0)
@@ -163,6 +165,7 @@ def _release_one(draft: Draft, task_id: bytes, token: int, entry: Release) -> Ou
     else:
         task.claims -= 1  # handing a task back spends nothing
         if entry.ready_at_ms > draft.now_ms:
+            clear(draft, task)  # a snooze is asked for by the task's own handler
             enter_waiting(draft, task_id, task, DELAYED, entry.ready_at_ms)
         else:
             return_to_ready_line(draft, task_id, task)

@@ -20,6 +20,7 @@ from holdfast.machine.rows import (
     Report,
 )
 from holdfast.machine.transitions import (
+    become_suspect,
     enter_dead,
     enter_finished,
     enter_ready_line,
@@ -43,12 +44,14 @@ def _expire_one(draft: Draft, item: ExpireItem, entry: Expire) -> Outcome:
     _note_expiry(draft, item, task)
     if task.cancel_requested:
         enter_finished(draft, item.task_id, task, CANCELLED, draft.now_ms + entry.keep_ms)
-    elif item.dead_reason:
+    elif item.dead_reason and (task.is_suspect or item.how == ATTEMPT_TIMED_OUT):
         enter_dead(draft, item.task_id, task, item.dead_reason, draft.now_ms + entry.dead_keep_ms)
     elif item.retry_at_ms:
         enter_waiting(draft, item.task_id, task, RETRY_PENDING, item.retry_at_ms)
-    else:
+    elif task.is_suspect or item.how == ATTEMPT_TIMED_OUT:  # a suspect was alone: this claim is spent
         return_to_ready_line(draft, item.task_id, task)
+    else:
+        become_suspect(draft, item.task_id, task)
     return Moved(task.state)
 
 

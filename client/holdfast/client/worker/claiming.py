@@ -1,6 +1,7 @@
 """Asks for tasks as slots become free: one long poll at a time, for as many tasks as there are free slots."""
 
 import asyncio
+import contextlib
 import itertools
 import uuid
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from holdfast.client._pauses import wished_pause_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError
-from holdfast.client.models import ClaimedTask
+from holdfast.client.models import ClaimedTask, Claims
 from holdfast.client.worker.leases import Leases
 from holdfast.client.worker.outages import PASSING, Outage
 from holdfast.client.worker.slots import Ask, Slots
@@ -39,6 +40,8 @@ class Claimer:
         self._outage = Outage("claim tasks", standstill)
         self._room = asyncio.Event()  # set when there may be room for more tasks
         self._reopened = asyncio.Event()  # set when a queue that was at its limit may be asked for again
+        self._loop = asyncio.get_running_loop()
+        self._dry_until_s: float | None = None  # claims nothing until then, or until nothing is held
         self._asked: Ask | None = None  # what the server has been asked for and has not answered
         # The same id until a call has been answered: whatever an unanswered one claimed comes with the next answer.
         self._request_id = uuid.uuid4().hex
@@ -52,9 +55,9 @@ class Claimer:
         while True:
             self._room.clear()
             self._reopened.clear()
-            ask = self._slots.ask()
+            ask = self._next_ask()
             if ask is None:
-                await self._room.wait()
+                await self._wait_for_room()
                 continue
             try:
                 claims = await self._poll(ask)
@@ -62,10 +65,27 @@ class Claimer:
                 await self._outage.pause(error)
                 continue
             self._outage.over()
+            self._dry_until_s = self._loop.time() + claims.run_dry_s if claims.run_dry_s else None
             for claim in claims:
                 self._claimed(claim)
 
-    async def _poll(self, ask: Ask) -> list[ClaimedTask]:
+    def _next_ask(self) -> Ask | None:
+        """None if there is no room, or while this worker runs dry: a suspect waits for one that holds nothing."""
+        if self._dry_until_s is not None:
+            if self._slots.is_empty_handed:
+                self._dry_until_s = None
+                return self._slots.ask_for_suspect()
+            if self._loop.time() < self._dry_until_s:
+                return None
+            self._dry_until_s = None  # asks whether that is still wanted
+        return self._slots.ask()
+
+    async def _wait_for_room(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._dry_until_s):
+                await self._room.wait()
+
+    async def _poll(self, ask: Ask) -> Claims:
         """One long poll; cut short, with an empty answer, when one more queue may be asked for."""
         self._asked = ask
         poll = asyncio.create_task(self._reserve(ask))
@@ -73,7 +93,7 @@ class Claimer:
         try:
             await asyncio.wait((poll, reopened), return_when=asyncio.FIRST_COMPLETED)
             if not poll.done():
-                return []
+                return Claims()
             claims = poll.result()
         finally:
             reopened.cancel()
@@ -83,16 +103,18 @@ class Claimer:
         self._request_id = uuid.uuid4().hex
         return claims
 
-    async def _reserve(self, ask: Ask, wait_ms: int = _POLL_MS, timeout_s: float | None = None) -> list[ClaimedTask]:
+    async def _reserve(self, ask: Ask, wait_ms: int = _POLL_MS, timeout_s: float | None = None) -> Claims:
         return await self._client.reserve(
             ask.queues,
             max_tasks=ask.tasks_max,
             max_tasks_by_queue=ask.tasks_max_by_queue,
             lease_ms=self._leases.others_ms,
             lease_ms_by_type=self._leases.by_type,
-            wait_ms=wait_ms,
+            wait_ms=0 if ask.suspects_only else wait_ms,
             worker=self._worker,
             claim_request_id=self._request_id,
+            empty_handed=ask.empty_handed,
+            suspects_only=ask.suspects_only,
             timeout_s=timeout_s,
         )
 
@@ -101,7 +123,7 @@ class Claimer:
         if self._asked is None:
             return []
         # If it made none, this one may: one task is the least that can be asked for.
-        ask = Ask(self._asked.queues, 1, {})
+        ask = Ask(self._asked.queues, 1, {}, self._slots.is_empty_handed)
         try:
             async with asyncio.timeout(_LAST_LOOK_S_MAX):
                 for tries in itertools.count():

@@ -148,7 +148,7 @@ class Session:
         task = self._settings.tasks.get(claim.type)
         asked_ms = self._leases.of(claim.type)
         job = new_job(claim, task.lease_ms if task is not None else asked_ms, asked_ms)
-        self._slots.take(claim.queue)
+        self._slots.take(claim.queue, is_alone=claim.alone)
         self._jobs[job] = None
         self._idle.clear()
         self._empty.clear()

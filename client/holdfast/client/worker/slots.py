@@ -16,6 +16,8 @@ class Ask:
     queues: list[str]  # those that may have more, in the order in which they are tried
     tasks_max: int
     tasks_max_by_queue: dict[str, int]  # for queues with a limit of their own
+    empty_handed: bool  # nothing is held
+    suspects_only: bool = False
 
 
 class Slots:
@@ -33,6 +35,7 @@ class Slots:
         self._unreported = 0
         self.late = 0  # of those, how many wait for a shard that does not answer
         self._turn = 0
+        self._is_alone = False  # what is held must stay the only one
 
     @property
     def running(self) -> int:
@@ -43,8 +46,20 @@ class Slots:
         """Tasks that this worker has claimed and not yet given an account of."""
         return self.running + self._unreported
 
+    @property
+    def is_empty_handed(self) -> bool:
+        """Whether no handler runs and all that can be reported is: a shard that does not answer may take for ever."""
+        return self.held - self.late <= 0
+
+    def ask_for_suspect(self) -> Ask:
+        """When nothing is held."""
+        return Ask(list(self._limits), 1, {}, empty_handed=True, suspects_only=True)
+
     def ask(self) -> Ask | None:
         """What there is room for; None if there is none. Queues take turns at being first, so that none starves."""
+        if self._is_alone and not self.is_empty_handed:
+            return None
+        self._is_alone = False
         slots = self._concurrency
         reports_room = min(2 * slots + self.late, _HELD_PER_SLOT_MAX * slots) - self.held
         room = min(slots - self.running, reports_room, _ASK_TASKS_MAX)
@@ -54,13 +69,15 @@ class Slots:
         first = self._turn % len(queues)
         self._turn += 1
         limits = {queue: self._room_of(queue) for queue in queues if self._limits[queue] is not None}
-        return Ask(queues[first:] + queues[:first], room, limits)
+        return Ask(queues[first:] + queues[:first], room, limits, self.is_empty_handed)
 
     def _room_of(self, queue: str) -> int:
         limit = self._limits[queue]
         return self._concurrency if limit is None else limit - self._running[queue]
 
-    def take(self, queue: str) -> None:
+    def take(self, queue: str, *, is_alone: bool = False) -> None:
+        """`is_alone`: nothing else may be claimed until it is reported."""
+        self._is_alone = self._is_alone or is_alone
         self._running[queue] = self._running.get(queue, 0) + 1
 
     def ended(self, queue: str) -> bool:

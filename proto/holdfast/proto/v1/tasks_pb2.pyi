@@ -163,7 +163,7 @@ class EnqueueResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ..., generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max", "type_lease_ms")
+    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max", "type_lease_ms", "empty_handed", "suspects_only")
     class TypeLeaseMsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,8 @@ class ReserveRequest(_message.Message):
     WORKER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_TASKS_MAX_FIELD_NUMBER: _ClassVar[int]
     TYPE_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_HANDED_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_ONLY_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     max_tasks: int
     lease_ms: int
@@ -187,10 +189,12 @@ class ReserveRequest(_message.Message):
     worker: str
     queue_tasks_max: _containers.RepeatedScalarFieldContainer[int]
     type_lease_ms: _containers.ScalarMap[str, int]
-    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ..., type_lease_ms: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    empty_handed: bool
+    suspects_only: bool
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ..., type_lease_ms: _Optional[_Mapping[str, int]] = ..., empty_handed: bool = ..., suspects_only: bool = ...) -> None: ...
 
 class Claim(_message.Message):
-    __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms", "secret")
+    __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms", "secret", "alone")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +203,7 @@ class Claim(_message.Message):
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: int
     task: TaskSpec
@@ -207,43 +212,52 @@ class Claim(_message.Message):
     claims: int
     enqueued_at_ms: int
     secret: int
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., secret: _Optional[int] = ...) -> None: ...
+    alone: bool
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., secret: _Optional[int] = ..., alone: bool = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
-    __slots__ = ("claims", "waited_ms", "routed_ms")
+    __slots__ = ("claims", "waited_ms", "routed_ms", "run_dry_ms")
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     ROUTED_MS_FIELD_NUMBER: _ClassVar[int]
+    RUN_DRY_MS_FIELD_NUMBER: _ClassVar[int]
     claims: _containers.RepeatedCompositeFieldContainer[Claim]
     waited_ms: int
     routed_ms: int
-    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., waited_ms: _Optional[int] = ..., routed_ms: _Optional[int] = ...) -> None: ...
+    run_dry_ms: int
+    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., waited_ms: _Optional[int] = ..., routed_ms: _Optional[int] = ..., run_dry_ms: _Optional[int] = ...) -> None: ...
 
 class AwaitTasksRequest(_message.Message):
-    __slots__ = ("queues", "wait_ms", "worker", "claim_request_id", "max_tasks", "callers")
+    __slots__ = ("queues", "wait_ms", "worker", "claim_request_id", "max_tasks", "callers", "empty_handed", "suspects_only")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     CLAIM_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
     CALLERS_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_HANDED_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_ONLY_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     wait_ms: int
     worker: str
     claim_request_id: str
     max_tasks: int
     callers: int
-    def __init__(self, queues: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., worker: _Optional[str] = ..., claim_request_id: _Optional[str] = ..., max_tasks: _Optional[int] = ..., callers: _Optional[int] = ...) -> None: ...
+    empty_handed: bool
+    suspects_only: bool
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., worker: _Optional[str] = ..., claim_request_id: _Optional[str] = ..., max_tasks: _Optional[int] = ..., callers: _Optional[int] = ..., empty_handed: bool = ..., suspects_only: bool = ...) -> None: ...
 
 class AwaitTasksResponse(_message.Message):
-    __slots__ = ("ready", "held", "tasks")
+    __slots__ = ("ready", "held", "tasks", "suspects")
     READY_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     ready: bool
     held: bool
     tasks: int
-    def __init__(self, ready: bool = ..., held: bool = ..., tasks: _Optional[int] = ...) -> None: ...
+    suspects: bool
+    def __init__(self, ready: bool = ..., held: bool = ..., tasks: _Optional[int] = ..., suspects: bool = ...) -> None: ...
 
 class ClaimRef(_message.Message):
     __slots__ = ("task_id", "token", "secret")
@@ -496,7 +510,7 @@ class Attempt(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., claimed_at_ms: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., how: _Optional[str] = ..., error_type: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class TaskInfo(_message.Message):
-    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason", "result_omitted", "attempts", "type", "tenant", "limit_key", "unique_key", "timeout_ms", "start_by_ms", "result_expired_at_ms")
+    __slots__ = ("task_id", "state", "queue", "task", "priority", "failures", "max_attempts", "claims", "max_claims", "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "worker", "cancel_requested", "last_error", "result", "purge_at_ms", "dead_reason", "result_omitted", "attempts", "type", "tenant", "limit_key", "unique_key", "timeout_ms", "start_by_ms", "suspect", "result_expired_at_ms")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -524,6 +538,7 @@ class TaskInfo(_message.Message):
     UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     START_BY_MS_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     RESULT_EXPIRED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: TaskState
@@ -552,8 +567,9 @@ class TaskInfo(_message.Message):
     unique_key: str
     timeout_ms: int
     start_by_ms: int
+    suspect: bool
     result_expired_at_ms: int
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ..., result_omitted: bool = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., type: _Optional[str] = ..., tenant: _Optional[str] = ..., limit_key: _Optional[str] = ..., unique_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., start_by_ms: _Optional[int] = ..., result_expired_at_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., queue: _Optional[str] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., priority: _Optional[int] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., claims: _Optional[int] = ..., max_claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., lease_expires_at_ms: _Optional[int] = ..., worker: _Optional[str] = ..., cancel_requested: bool = ..., last_error: _Optional[_Union[TaskError, _Mapping]] = ..., result: _Optional[bytes] = ..., purge_at_ms: _Optional[int] = ..., dead_reason: _Optional[str] = ..., result_omitted: bool = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., type: _Optional[str] = ..., tenant: _Optional[str] = ..., limit_key: _Optional[str] = ..., unique_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., start_by_ms: _Optional[int] = ..., suspect: bool = ..., result_expired_at_ms: _Optional[int] = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
     __slots__ = ("task_id",)
