@@ -175,6 +175,16 @@ async def test_who_polls_again_asks_no_broker_while_others_wait(hall: Hall) -> N
     assert reason == "OUT_OF_RANGE"
 
 
+async def test_a_poll_that_ends_asks_no_broker_either(hall: Hall) -> None:
+    await hall.workers(1)
+    first = hall.worker("w9", wait_ms=50)
+    assert not (await first).claims
+    before = [len(broker.calls) for broker in hall.brokers]
+    for number in range(3):
+        assert not (await hall.worker("w9", wait_ms=50, claim_request_id=f"a{number}")).claims
+    assert [len(broker.calls) for broker in hall.brokers] == before
+
+
 async def test_who_has_gone_is_not_woken(hall: Hall) -> None:
     calls = await hall.workers(3)
     calls[0].cancel()

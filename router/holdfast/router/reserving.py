@@ -67,6 +67,7 @@ class Reserving:
         self._find_places = find_places
         self._leader_of = leader_of
         self._sick = SickShards()
+        self._good: set[int] = set()  # shards that have answered something, and have not failed since
         self._known = KnownRequests()
         self._turn = 0
         self._looking = 0
@@ -233,7 +234,7 @@ class Reserving:
             own = round_.failure_of(shard)
             if own is not None and not _is_of_shard(own):
                 continue  # what the shard says to others is not for this caller
-            if any(wait.is_heard for wait in waits):
+            if shard in self._good and not failures:
                 round_.answered(shard, settles=False)
             elif failures:
                 round_.leave_alone(shard, failures[0])
@@ -289,7 +290,7 @@ class Reserving:
                 raise
         else:
             round_.answered(shard)
-            self._sick.answered(shard)
+            self._answered(shard)
             return answer
         self._note(shard, failure)
         may_hold = not is_passing(failure) or shard in round_.held
@@ -359,7 +360,7 @@ class Reserving:
             self._failed(round_, shard, failure)
             return None
         round_.answered(shard, settles=not answer.held)
-        self._sick.answered(shard)
+        self._answered(shard)
         return answer
 
     def _grace_s(self, round_: Round, pending: Sequence[int], until_s: float) -> float | None:
@@ -394,12 +395,17 @@ class Reserving:
     def _note(self, shard: int, failure: Failure) -> None:
         """One that is busy, or has no room, is well."""
         if _is_of_shard(failure):
+            self._good.discard(shard)
             self._sick.failed(shard, time.monotonic(), self._leader_of(shard))
+
+    def _answered(self, shard: int) -> None:
+        self._good.add(shard)
+        self._sick.answered(shard)
 
     def _heard_of(self, shard: int, failure: Failure | None) -> None:
         """By a wait that calls share."""
         if failure is None:
-            self._sick.answered(shard)
+            self._answered(shard)
         else:
             self._note(shard, failure)
 

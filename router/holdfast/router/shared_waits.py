@@ -50,7 +50,6 @@ class SharedWait:
         self.sending = Sending()
         self.callers = 0  # as the broker was told
         self.is_refreshed = False  # the call under way was ended to tell the broker of others
-        self.is_heard = False  # the shard has answered, and has not failed since
         self.failure: Failure | None = None
         self.is_in_vain = False  # whoever was woken last has found nothing, as far as is known
         self._beaten = 0
@@ -61,14 +60,6 @@ class SharedWait:
             queues=[self.line.queue], wait_ms=wait_ms, callers=self.callers,
             max_tasks=min(max(1, self.line.wanted), TASKS_MAX),
         ).SerializeToString()  # fmt: skip
-
-    def answered(self) -> None:
-        self.failure = None
-        self.is_heard = True
-
-    def failed(self, failure: Failure) -> None:
-        self.failure = failure
-        self.is_heard = False
 
     def pause_s(self, waited_s: float) -> float:
         """Before callers are woken by an answer that took so long."""
@@ -234,7 +225,7 @@ class SharedWaits:
                 _log.error("wait_failed", shard=wait.shard, error=type(error).__name__, exc_info=error)
                 await self._failed(wait, internal_error())
                 continue
-            wait.answered()
+            wait.failure = None
             self._heard(wait.shard, None)
             pause_s = wait.pause_s(time.monotonic() - began_s)
             if pause_s:
@@ -256,7 +247,7 @@ class SharedWaits:
             raise internal_error() from None
 
     async def _failed(self, wait: SharedWait, failure: Failure) -> None:
-        wait.failed(failure)
+        wait.failure = failure
         self._heard(wait.shard, failure)
         if not is_passing(failure) and not may_pass_if_read(failure):
             self._waiters.refuse(wait.line, failure)
