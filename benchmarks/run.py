@@ -33,6 +33,7 @@ from scenarios import (
     router,
     router_failover,
     router_start,
+    shard_away,
     singles,
     storms,
     tenants,
@@ -115,6 +116,12 @@ SCENARIOS = {
         f"single enqueues of 1 KB at {router.SINGLE_RATE_PER_S:g}/s, through the router and straight in turns",
         router.SINGLE_AIMS,
         router.measure_single,
+        1,
+    ),
+    "shard-away": Scenario(
+        "enqueue, claim and ack of other queues before and while the shards of one node are silent",
+        shard_away.AIMS,
+        shard_away.measure,
         1,
     ),
     "waiting-workers": Scenario(

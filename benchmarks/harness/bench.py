@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cluster import Cluster
+from harness.cluster import NODES, Cluster
 from harness.display import Display
 from harness.fleet import Fleet
 from harness.mapped import MappedCluster
@@ -165,9 +165,12 @@ class Bench:
             yield cluster
 
     @asynccontextmanager
-    async def mapped_cluster(self, *, shards: int = 1) -> AsyncIterator[MappedCluster]:
+    async def mapped_cluster(self, *, shards: int = 1, replication: int = NODES) -> AsyncIterator[MappedCluster]:
         """A fresh cluster with a map and a router, on empty data directories."""
-        async with self.data_dir() as path, await MappedCluster.start(path, shards=shards) as cluster:
+        async with (
+            self.data_dir() as path,
+            await MappedCluster.start(path, shards=shards, replication=replication) as cluster,
+        ):
             yield cluster
 
     async def run_fleet(

@@ -30,20 +30,21 @@ _VOTING = (ReplicaRole.LEADER, ReplicaRole.FOLLOWER)
 class Cluster:
     """Made by `start`; leaving its `async with` ends every process of it."""
 
-    def __init__(self, directory: Path, shards: int) -> None:
+    def __init__(self, directory: Path, shards: int, replication: int) -> None:
         self._directory = directory
         self._shards = shards
         self._names = [f"n{number}" for number in range(1, NODES + 1)]
         ports = free_ports(2 * NODES)
         self._addresses = dict(zip(self._names, (f"{HOST}:{port}" for port in ports[:NODES]), strict=True))
         self._peer_addresses = dict(zip(self._names, (f"{HOST}:{port}" for port in ports[NODES:]), strict=True))
+        self._replication = replication
         self._client = AsyncClient(self.address, timeout_s=ASK_SECONDS_MAX)
         self.nodes: dict[str, ServerProcess] = {}
 
     @classmethod
-    async def start(cls, directory: Path, *, shards: int = 1) -> Self:
+    async def start(cls, directory: Path, *, shards: int = 1, replication: int = NODES) -> Self:
         """Returns once every replica of every shard votes."""
-        cluster = cls(directory, shards)
+        cluster = cls(directory, shards, replication)
         try:
             await cluster._begin()
             await cluster.wait_whole()
@@ -151,7 +152,9 @@ class Cluster:
             return []  # nobody answers as yet
 
     def _is_whole(self, reports: list[NodeReport], lag_max: int) -> bool:
-        return all(_is_shard_whole(_replicas(reports, shard), lag_max) for shard in range(self._shards))
+        return all(
+            _is_shard_whole(_replicas(reports, shard), self._replication, lag_max) for shard in range(self._shards)
+        )
 
     # --- configuration -------------------------------------------------------------------------------------------
 
@@ -176,10 +179,10 @@ def _leads(replica: ReplicaInfo) -> bool:
     return replica.role is ReplicaRole.LEADER
 
 
-def _is_shard_whole(replicas: Mapping[str, ReplicaInfo], lag_max: int) -> bool:
+def _is_shard_whole(replicas: Mapping[str, ReplicaInfo], replication: int, lag_max: int) -> bool:
     newest = max((one.commit_index for one in replicas.values()), default=0)
     ready = [one for one in replicas.values() if one.role in _VOTING and one.applied_index + lag_max >= newest > 0]
-    return len(ready) == NODES and sum(_leads(one) for one in ready) == 1
+    return len(ready) == replication and sum(_leads(one) for one in ready) == 1
 
 
 def free_ports(count: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from harness.cluster import HOST, LOOK_SECONDS, NODES, WHOLE_SECONDS_MAX, Cluster, free_ports
+from harness.cluster import HOST, LOOK_SECONDS, WHOLE_SECONDS_MAX, Cluster, free_ports
 from harness.results import BrokenRunError
 from harness.server import ServerProcess
 from holdfast.client import HoldfastError
@@ -40,15 +40,15 @@ class MappedCluster(Cluster):
 
     router: ServerProcess
 
-    def __init__(self, directory: Path, shards: int) -> None:
-        super().__init__(directory, shards)
+    def __init__(self, directory: Path, shards: int, replication: int) -> None:
+        super().__init__(directory, shards, replication)
         self._etcd = EtcdProcess(directory / "etcd")
 
     async def _begin(self) -> None:
         await _start_etcd(self._etcd)
         await self._start_nodes()
         await self._wait_registered()
-        await self._client.init_cluster(self._shards, replication=NODES, timeout_s=WHOLE_SECONDS_MAX)
+        await self._client.init_cluster(self._shards, replication=self._replication, timeout_s=WHOLE_SECONDS_MAX)
         self.router = await ServerProcess.start_router(self._directory, self._etcd.endpoint, NAME)
         await self.router.wait_ready()
 
