@@ -71,9 +71,11 @@ def test_a_suspect_is_not_kept_waiting_by_workers_that_are_always_busy(
 ) -> None:
     """One worker, and always more to do than it has slots: it runs dry for the suspect, and goes on."""
     suspect = app.tasks["work"].options(queue=queue).enqueue(0.1)
-    app.run(lambda client: client.reserve([queue], lease_ms=1000, worker="dies"))
+    [claim] = app.run(lambda client: client.reserve([queue], lease_ms=60_000, worker="dies"))
     others = app.enqueue_many([app.tasks["work"].options(queue=queue).call(0.3 + n % 3 / 10) for n in range(40)])
     worker = make_worker([queue], lease=20, concurrency=4)
+    worker.wait_for("begin", 4)
+    app.run(lambda client: client.extend(claim, 1000))  # the last that is heard of its worker
     suspect.result(timeout=TIMEOUT_S)
     assert app.run(lambda client: client.queue_stats(queue)).ready > 0, "it did not wait for all the others"
     [began] = begins([worker], suspect)
