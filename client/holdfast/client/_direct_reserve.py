@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import random
 import time
-import zlib
 from collections.abc import Sequence
 
 from holdfast.client._leaders import may_have_taken_effect
@@ -20,6 +19,7 @@ from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.patience import DOUBT_S, GRACE_S, REPEATS_SHARE, TRY_S_MAX, SickShards
 from holdfast.routing.sets import visible
+from holdfast.routing.turns import shards_in_turn
 
 RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
 _AWAIT = method(pb, "Tasks", "AwaitTasks", pb.AwaitTasksRequest, pb.AwaitTasksResponse)
@@ -178,11 +178,7 @@ class ReserveOverShards:
 
     def _in_turn(self, call: _Call, queues: dict[int, list[int]]) -> list[int]:
         """From another shard each time, and for a repeated request from the same. Those of the first queues first."""
-        line = sorted(queues)
-        request_id = call.request.claim_request_id
-        start = zlib.crc32(request_id.encode()) if request_id else next(self._turns)
-        start %= len(line)
-        return sorted(line[start:] + line[:start], key=lambda shard: min(queues[shard]))
+        return shards_in_turn(queues, call.request.claim_request_id or str(next(self._turns)))
 
     async def _claim(
         self, call: _Call, shard: int, places: Sequence[int], timeout_s: float, repeats_s: float = float("inf")

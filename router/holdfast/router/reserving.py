@@ -15,7 +15,6 @@ for before anything is claimed elsewhere, if the request has an id. If it has no
 import asyncio
 import time
 from collections.abc import Callable, Hashable, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -31,6 +30,7 @@ from holdfast.router.releases import Releases
 from holdfast.router.rounds import Places, Round
 from holdfast.router.shared_waits import AWAY_S, TASKS_MAX, SharedWaits
 from holdfast.routing.patience import DOUBT_S, GRACE_S, REPEATS_SHARE, TRY_S_MAX, SickShards
+from holdfast.routing.turns import shards_in_turn
 from holdfast.serving.background import end_tasks
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown
 
@@ -260,15 +260,8 @@ class Reserving:
 
     def _order(self, request: pb.ReserveRequest, places: Places) -> list[int]:
         """All shards, from another one each time, and for a repeated request from the same. The first queues first."""
-        shards = sorted(places)
-        if request.claim_request_id:
-            digest = blake2b(request.claim_request_id.encode(), digest_size=4).digest()
-            start = int.from_bytes(digest, "big") % len(shards)
-        else:
-            self._turn += 1
-            start = self._turn % len(shards)
-        rotated = shards[start:] + shards[:start]
-        return sorted(rotated, key=lambda shard: min(places[shard]))
+        self._turn += 1
+        return shards_in_turn(places, request.claim_request_id or str(self._turn))
 
     async def _try(self, request: pb.ReserveRequest, round_: Round, shard: int, caller: Caller) -> bytes | None:
         """What is there now, at one shard; None if it does not say.
