@@ -172,6 +172,23 @@ async def test_each_shard_is_first_at_times_and_a_retry_starts_alike(shop: Shop)
     assert len(set(by_name.values())) > 1
 
 
+async def test_each_shard_of_the_first_queue_is_first_equally_often() -> None:
+    """The others, which have tasks of the second queue only, do not make one of them come first more often."""
+    async with Stage(2, shards=8) as stage:
+        stage.table.pin("first", 3, 2)
+        stage.table.pin("second", *range(8))
+        for broker in stage.brokers:
+            broker.on["Reserve"] = pb.ReserveResponse(claims=[pb.Claim(task_id="x", token=1)])
+        for number in range(40):
+            request = pb.ReserveRequest(
+                queues=["first", "second"], max_tasks=1, lease_ms=5000, worker="w", claim_request_id=f"request-{number}"
+            )
+            await stage.call("Reserve", request)
+        asked = [call.shard for broker in stage.brokers for call in broker.calls if call.method == "Reserve"]
+        assert set(asked) == {2, 3}
+        assert min(asked.count(2), asked.count(3)) >= 12
+
+
 async def test_a_retry_meets_the_claims_of_the_first_attempt(shop: Shop) -> None:
     for shelf in shop.shelves:
         shelf.put(f"of {shelf.shard}")

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from hashlib import blake2b
 from typing import Any
 
 import grpc
@@ -12,6 +11,7 @@ import pytest
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing import patience
 from holdfast.routing.patience import SickShards
+from holdfast.routing.turns import shards_in_turn
 from tests.unit.router_stage import Call, FakeBroker, Refusal, never, not_leader, task_id
 from tests.unit.test_router_passing import refusal_of
 from tests.unit.test_router_reserving import Shop
@@ -37,11 +37,8 @@ async def shop(short: None) -> AsyncIterator[Shop]:
 
 def first_is(shard: int, shards: int = 3) -> str:
     """A request id with which this shard is the first to be asked."""
-    return next(
-        name
-        for name in map(str, range(100))
-        if int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big") % shards == shard
-    )
+    places = {each: [0] for each in range(shards)}
+    return next(name for name in map(str, range(100)) if shards_in_turn(places, name)[0] == shard)
 
 
 def lose(shop: Shop, how: str, *methods: str) -> None:
