@@ -17,6 +17,7 @@ from holdfast.broker.round_budget import (
     SHARD_BYTES_MAX,
     SHARD_BYTES_MIN,
     SHARD_ENTRIES_MAX,
+    SHARD_ENTRIES_MIN,
     SHARD_HOUSEKEEPING_MAX,
     RoundBudget,
 )
@@ -42,22 +43,31 @@ class BusyReplica:
     def __init__(self, number: int, clock: Clock, *, only_housekeeping: bool = False) -> None:
         self.number = number
         self.shard = self
-        self.staged_turn = self.applied_turn = 0
+        self.staged_turn = self.sent_turn = self.applied_turn = 0
         self.has_work = self.has_to_apply = True
         self.callers_wait = not only_housekeeping
         self.only_housekeeping_is_left = only_housekeeping
+        self.entry_bytes = 10_000
         self.staged: list[int] = []  # entries, by round
+        self.lacking_bytes = 0  # that other replicas lack, again and again
+        self.sent = 0  # rounds in which it could send
         self.turns = 0
         self.delivered = 0
         self._clock = clock
 
     def step(self, _now_s: float, budget: RoundBudget) -> int:
         share, taken = budget.share(), 0
-        while share.has_room:
-            share.take(10_000)
+        while self.callers_wait and share.has_room:
+            share.take(self.entry_bytes)
             taken += 1
         self.staged.append(taken)
-        return taken
+        return taken + 1  # and a chore
+
+    def replicate(self, budget: RoundBudget) -> int:
+        sent_bytes = min(self.lacking_bytes, budget.send_bytes_each)
+        budget.send_bytes -= sent_bytes
+        self.sent += sent_bytes > 0
+        return sent_bytes
 
     async def apply(self, *, callers_first: bool) -> bool:
         del callers_first
@@ -151,13 +161,34 @@ async def test_housekeeping_of_one_shard_yields_to_callers_of_another() -> None:
 async def test_what_a_round_stages_is_bounded_for_the_node_and_everybody_gets_a_share() -> None:
     rounds, _clock, busy, active = stage_of(64)
     for _ in range(32):
-        assert 0 < rounds._step(active, 0.0) <= ENTRIES_MAX
+        assert 0 < rounds._step(active, 0.0) <= ENTRIES_MAX + len(busy)
     for replica in busy:
         assert sum(replica.staged) > 0
         waits = "".join("x" if taken else " " for taken in replica.staged).strip("x").split("x")
         assert max(map(len, waits)) <= 3, "nobody is passed over again and again"
     for taken in zip(*(replica.staged for replica in busy), strict=True):
         assert sum(taken) * 10_000 <= BYTES_MAX + 10_000
+
+
+async def test_a_shard_with_chores_in_every_round_has_its_turn_with_callers() -> None:
+    """Some shards used up the entries of a round, and a chore of the others counted as their turn: they stayed last."""
+    rounds, _clock, busy, active = stage_of(100)
+    for replica in busy:
+        replica.entry_bytes = 100
+    for _ in range(20):
+        rounds._step(active, 0.0)
+    taken = [sum(replica.staged) for replica in busy]
+    assert max(taken) <= 2 * min(taken)
+
+
+async def test_who_could_not_send_is_first_in_the_next_round() -> None:
+    """Also if all of them stage something in every round."""
+    rounds, _clock, busy, active = stage_of(8)
+    for replica in busy:
+        replica.lacking_bytes = SEND_BYTES_MAX // 4
+    for _ in range(20):
+        rounds._step(active, 0.0)
+    assert [replica.sent for replica in busy] == [10] * 8
 
 
 def test_a_shard_on_its_own_may_take_as_much_as_ever() -> None:
@@ -169,7 +200,7 @@ def test_a_shard_on_its_own_may_take_as_much_as_ever() -> None:
 def test_a_share_is_a_part_but_not_too_small_and_ends_with_the_budget() -> None:
     assert RoundBudget(busy=4).share().size_bytes == BYTES_MAX // 4
     budget = RoundBudget(busy=1000)
-    assert budget.share().size_bytes == SHARD_BYTES_MIN
+    assert (budget.share().entries, budget.share().size_bytes) == (SHARD_ENTRIES_MIN, SHARD_BYTES_MIN)
     assert budget.housekeeping_each == 1
     budget.share().take(BYTES_MAX + 5)  # one entry is taken whatever its size
     assert not budget.share().has_room

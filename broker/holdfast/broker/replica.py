@@ -75,6 +75,7 @@ class Replica:
         self.is_detached = False  # nobody drives it any more
         # For the rounds: when it last had its turn, among all replicas of the node.
         self.staged_turn = 0
+        self.sent_turn = 0
         self.applied_turn = 0
 
     @property
@@ -101,7 +102,7 @@ class Replica:
             self.raft.overhear(sender, sign, now_s)
 
     def step(self, now_s: float, budget: RoundBudget | None = None) -> int:
-        """Lets time pass, takes proposals and sends what is new; returns how many entries were staged."""
+        """Lets time pass and takes proposals; returns how many entries were staged."""
         budget = budget or RoundBudget()
         self._now_s = now_s
         is_look_due = now_s >= self._look_due_s
@@ -124,9 +125,13 @@ class Replica:
         if is_look_due:
             self.on_look(now_s)
         self.shard.follow_role()
-        staged = self.shard.stage(budget)
-        budget.send_bytes -= self.raft.replicate(budget.send_bytes_each)
-        return staged
+        return self.shard.stage(budget)
+
+    def replicate(self, budget: RoundBudget) -> int:
+        """Sends what the others lack; returns how many bytes."""
+        sent_bytes = self.raft.replicate(budget.send_bytes_each)
+        budget.send_bytes -= sent_bytes
+        return sent_bytes
 
     def beat(self, now_s: float) -> None:
         """A round takes long: what the others are to hear in time does not wait for its end."""

@@ -11,6 +11,7 @@ ENTRIES_MAX = 1024  # of callers
 BYTES_MAX = 4 * 1024 * 1024  # of callers; the last entry may be larger than what is left
 SEND_BYTES_MAX = 16 * 1024 * 1024  # to other replicas: with those who catch up it is more than what is new
 SHARD_ENTRIES_MAX = 256
+SHARD_ENTRIES_MIN = 16  # of the share of one of many, as for bytes
 SHARD_BYTES_MAX = 2 * 1024 * 1024
 SHARD_BYTES_MIN = 128 * 1024  # of the share of one of many: less would make rounds, not waits, shorter
 SHARD_SEND_BYTES_MAX = 4 * 1024 * 1024
@@ -29,8 +30,10 @@ class RoundBudget:
 
     def share(self) -> "Share":
         """What one shard may take now."""
-        bytes_each = min(SHARD_BYTES_MAX, max(SHARD_BYTES_MIN, BYTES_MAX // max(1, self.busy)))
-        return Share(self, min(SHARD_ENTRIES_MAX, self.entries), min(bytes_each, self.size_bytes))
+        busy = max(1, self.busy)
+        entries_each = min(SHARD_ENTRIES_MAX, max(SHARD_ENTRIES_MIN, ENTRIES_MAX // busy))
+        bytes_each = min(SHARD_BYTES_MAX, max(SHARD_BYTES_MIN, BYTES_MAX // busy))
+        return Share(self, min(entries_each, self.entries), min(bytes_each, self.size_bytes))
 
     @property
     def housekeeping_each(self) -> int:

@@ -209,16 +209,23 @@ class Rounds:
         return flush is not None
 
     def _step(self, active: list[Replica], now_s: float) -> int:
-        """Whoever had to wait goes first; returns how many entries were staged."""
+        """Returns how many entries were staged. Whoever had to wait goes first the next time, with its callers and with
+        what others lack each for itself: a shard whose housekeeping was taken, but not its callers, has waited."""
         budget = RoundBudget(busy=sum(replica.shard.has_work for replica in active))
         entries = 0
         for replica in sorted(active, key=lambda replica: replica.staged_turn):
-            staged = replica.step(now_s, budget)
-            entries += staged
-            if staged:
-                self._turns += 1
-                replica.staged_turn = self._turns
+            left = budget.entries
+            entries += replica.step(now_s, budget)
+            if budget.entries < left or not replica.shard.callers_wait:
+                replica.staged_turn = self._next_turn()
+        for replica in sorted(active, key=lambda replica: replica.sent_turn):
+            if replica.replicate(budget):
+                replica.sent_turn = self._next_turn()
         return entries
+
+    def _next_turn(self) -> int:
+        self._turns += 1
+        return self._turns
 
     def _beat(self, began_s: float) -> None:
         """In the middle of a round: the engines are frozen or busy, but their heartbeats and echoes promise nothing."""
@@ -332,8 +339,7 @@ class Rounds:
             if replica.is_detached or (callers_first and self._yields(replica)):
                 continue
             has_more = await replica.apply(callers_first=callers_first)
-            self._turns += 1
-            replica.applied_turn = self._turns
+            replica.applied_turn = self._next_turn()
             if has_more:
                 line.append(replica)
             if line:
