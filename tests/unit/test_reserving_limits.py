@@ -193,10 +193,10 @@ async def test_what_holds_tasks_up_is_told_to_who_asks_for_shares(small: Limited
     reserver = small.shard._leading.reserver
     await small.set(concurrency_max=1, key_concurrency_max=1)
     await small.enqueue(2)
-    assert reserver.outlook(QUEUE) == (True, False, False, 0)
+    assert reserver.outlook(QUEUE) == (True, False, False, 0, False)
     assert len(await small.claim()) == 1
     assert await small.claim() == []
-    assert reserver.outlook(QUEUE) == (True, True, False, 1)
+    assert reserver.outlook(QUEUE) == (True, True, False, 1, True)
 
 
 async def test_nobody_looks_for_what_is_open_while_the_state_lags_behind(small: LimitedShard) -> None:

@@ -143,6 +143,31 @@ async def test_where_nobody_asks_for_tasks_next_to_nothing_is_held() -> None:
     assert unasked.told.rate == Rate(50_000, 50)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("shards", "pause_ms"), [(1, 3000), (2, 2000)])
+async def test_who_asks_only_now_and_then_gets_a_part_of_a_rate_worth_asking_for(
+    seed: int, shards: int, pause_ms: int
+) -> None:
+    """A busy worker comes by at one of the shards, takes what it may of four tasks, and goes on to other queues."""
+    stage, members = stage_of(3, seed, rate_per_second=3.0, rate_burst=3)
+    for member in members:
+        member.workers = 0
+    asks, next_ms = 0, 3000
+    for _ in range(60_000 // STEP_MS):
+        await stage.look(STEP_MS)
+        for member in members[:shards]:
+            member.enqueue(max(0, 50 - member.row.ready))
+        if stage.time.now_ms >= next_ms:
+            next_ms += int(stage.chance.uniform(0.5, 1.5) * pause_ms)
+            asks += 1
+            member = stage.chance.choice(members[:shards])
+            member.workers = 4
+            member.claim()
+            member.workers = 0
+            member.finish(4)
+    assert sum(member.handed_out for member in members) >= asks
+
+
 async def test_two_that_can_use_all_have_equal_parts_all_the_time() -> None:
     """Whether the cap holds them up, or the rate."""
     for cap, used_per_s in ((8, 80), (40, 100)):

@@ -334,6 +334,7 @@ class ShareKeeper(Background):
                 outlook.is_open,
                 slots_hold_up=outlook.is_open and outlook.was_short_of_slots,
                 rate_holds_up=outlook.is_open and outlook.was_short_of_rate,
+                was_asked=outlook.was_asked,
             )
         )
 
@@ -369,7 +370,7 @@ class ShareKeeper(Background):
             limit = shared.limits[RATE]
             demand = self._rate_demand(queue, policy, shared, now_ms)
             allowed = limit.holding.allowance(now_ms)
-            if allowed and shared.use.rate_milli(1, 1) is not None:
+            if allowed and demand <= 2 * allowed and shared.use.rate_milli(1, 1) is not None:
                 demand = min(demand, allowed)
             if limit.is_due(0, demand, now_ms):
                 due.append(RATE)

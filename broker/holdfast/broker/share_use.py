@@ -13,6 +13,7 @@ SPAN_MS = 1800  # what is noted says nothing before it is about so long a time
 HELD_UP_LEAST = 2  # times of these, and the share is too small; one alone may be a moment between two tasks
 SPARE_PERCENT = 10  # of a rate, over what was used of it: tasks do not come evenly
 UNUSED_PART = 20  # of a rate is kept, at most one of so many, where tasks could be handed out and nobody asks for them
+NOW_AND_THEN_MILLI = 3000  # of a rate is wanted, at most, where somebody asks only now and then and finds too little
 
 
 class Outlook(NamedTuple):
@@ -22,6 +23,7 @@ class Outlook(NamedTuple):
     was_short_of_slots: bool  # somebody asked for more than the cap let through, since the look before
     was_short_of_rate: bool
     most_in_use: int  # of the cap, since then: tasks may be short
+    was_asked: bool = True  # somebody asked for tasks, since then
 
 
 NOTHING_OPEN = Outlook(is_open=False, was_short_of_slots=False, was_short_of_rate=False, most_in_use=0)
@@ -34,6 +36,7 @@ class Seen(NamedTuple):
     is_open: bool
     slots_hold_up: bool  # somebody asks for a task that would be handed out, were it not for the share of the cap
     rate_holds_up: bool
+    was_asked: bool = True  # somebody asked for tasks, since the look before
 
 
 class ShareUse:
@@ -67,13 +70,17 @@ class ShareUse:
 
     def rate_milli(self, total_milli: int, quiet_milli: int) -> int | None:
         """How much of a rate is enough; None: more than there is, or nobody knows."""
-        if not self._is_long or sum(seen.rate_holds_up for seen in self._seen) >= HELD_UP_LEAST:
+        held_up = sum(seen.rate_holds_up for seen in self._seen)
+        if not self._is_long or held_up >= HELD_UP_LEAST:
             return None
         if not self._could_use:
             return 0
         first, last = self._seen[0], self._seen[-1]
         used_milli = (last.claimed_total - first.claimed_total) * 1_000_000 // (last.at_ms - first.at_ms)
         least_milli = max(1, min(quiet_milli, total_milli // UNUSED_PART))
+        if held_up and held_up == sum(seen.was_asked for seen in self._seen):
+            # He may not come a second time before this is forgotten, and would find as little each time.
+            least_milli = max(least_milli, NOW_AND_THEN_MILLI)
         return min(total_milli, max(least_milli, used_milli * (100 + SPARE_PERCENT) // 100))
 
     @property

@@ -150,7 +150,7 @@ class Gates:
 
     __slots__ = (
         "_both", "_in_use", "_keys", "_kv", "_machine", "_most_in_use", "_now_ms", "_of_queue", "_queue",
-        "_short_of_rate", "_short_of_slots", "_tenants", "rules",
+        "_short_of_rate", "_short_of_slots", "_tenants", "_was_asked", "rules",
     )  # fmt: skip
 
     def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
@@ -168,6 +168,7 @@ class Gates:
         self._short_of_rate = False
         self._in_use = 0  # of the cap, when there was last looked for room
         self._most_in_use = 0
+        self._was_asked = False
 
     def change_rules(self, rules: Rules, claiming: Iterable[Names]) -> None:
         """From now on: until now the queue's bucket gained by the former rate, also if nobody has asked for long.
@@ -204,15 +205,16 @@ class Gates:
             tokens = bucket.available(now_ms)
             if slots and not tokens:
                 wake_ms = bucket.ready_at_ms(now_ms)
+        self._was_asked = True
         self._short_of_slots |= slots < min(wanted, tokens)
         self._short_of_rate |= tokens < min(wanted, max(1, slots))
         return min(slots, tokens), wake_ms
 
-    def use(self) -> tuple[bool, bool, int]:
-        """Whether the queue's cap or its rate had less than was asked for, and how much of the cap was in use at most,
-        since this was called before."""
-        use = self._short_of_slots, self._short_of_rate, self._most_in_use
-        self._short_of_slots = self._short_of_rate = False
+    def use(self) -> tuple[bool, bool, int, bool]:
+        """Whether the queue's cap or its rate had less than was asked for, how much of the cap was in use at most, and
+        whether anybody asked, since this was called before."""
+        use = self._short_of_slots, self._short_of_rate, self._most_in_use, self._was_asked
+        self._short_of_slots = self._short_of_rate = self._was_asked = False
         self._most_in_use = 0
         return use
 
