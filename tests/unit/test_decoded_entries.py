@@ -67,6 +67,13 @@ def test_a_replica_that_lacks_an_entry_to_be_passed_over_takes_it() -> None:
         decoded.check([record(3, BAD[1])])
 
 
+def test_an_entry_that_is_named_is_passed_over_also_where_it_could_be_applied() -> None:
+    """Another build cannot, and replicas must not differ."""
+    decoded = DecodedEntries(SHARD, {skip_name(SHARD, record(2))})
+    decoded.check([record(1), record(2)])
+    assert [decoded.take(record(index)) for index in (1, 2)] == [LeaderStarted(17, False), None]
+
+
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = DecodedEntries(SHARD, ())
     monkeypatch.setattr(decoded_entries, "ENTRIES_MAX", 3)

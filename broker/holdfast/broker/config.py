@@ -243,7 +243,8 @@ class BrokerConfig(ClusterSettings):
     @property
     def skipped(self) -> frozenset[str]:
         """Names of entries (see decoded_entries.py)."""
-        return frozenset(name.strip() for name in (self.skip_entries or "").split(","))
+        names = (name.strip() for name in (self.skip_entries or "").split(","))
+        return frozenset(name for name in names if name)
 
     @property
     def proves_peers(self) -> bool:

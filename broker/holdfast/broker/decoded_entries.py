@@ -65,11 +65,11 @@ class DecodedEntries:
         kept = self._kept.get((record.index, record.term))
         if kept is not None and kept[0] == record.command:
             return kept[1]
+        if self._is_skipped(record):
+            return None
         try:
             return decode(record.command[1:])
         except DecodeError as error:
-            if skip_name(self._shard, record) in self._skipped:
-                return None
             raise FrameError(f"entry {record.index}, which cannot be applied: {error}") from None
 
     def take(self, record: LogEntry) -> Entry | None:
@@ -78,13 +78,17 @@ class DecodedEntries:
         self._forget(record.index)
         if kept is not None and kept[0] == record.command:
             return kept[1]
+        if self._is_skipped(record):
+            _log.error("entry_skipped", shard=self._shard, index=record.index)
+            return None
         try:
             return decode(record.command[1:])
         except DecodeError as error:
-            if skip_name(self._shard, record) not in self._skipped:
-                raise EntryError(self._shard, record, error) from error
-            _log.error("entry_skipped", shard=self._shard, index=record.index)
-            return None
+            raise EntryError(self._shard, record, error) from error
+
+    def _is_skipped(self, record: LogEntry) -> bool:
+        """Also where this version could apply it: all replicas must do the same, and another one cannot."""
+        return bool(self._skipped) and skip_name(self._shard, record) in self._skipped
 
     def _forget(self, index: int) -> None:
         """Up to here: what others said of these places in the log counts no more."""
