@@ -151,7 +151,9 @@ def test_leases_and_delays_end_on_time_at_the_next_leader(
     cluster.kill(leader)
     found: dict[str, ClaimedTask] = {}
     while len(found) < 2:
-        for claim in client.reserve([queue], max_tasks=2, wait_ms=20_000, lease_ms=LONG_LEASE_MS, worker="w2"):
+        # Another worker each time: the task whose lease has ended is a suspect, and who has it gets nothing else.
+        name = f"w{len(found) + 2}"
+        for claim in client.reserve([queue], max_tasks=2, wait_ms=20_000, lease_ms=LONG_LEASE_MS, worker=name):
             assert time.monotonic() - claimed_s >= wait_s - ROUNDING_S, f"{claim.type} was early"
             found[claim.type] = claim
     assert found["claimed"].task_id == short.task_id
