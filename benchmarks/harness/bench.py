@@ -88,7 +88,7 @@ FULL = Sizes(
     rest_seconds=30.0,
     saturated_seconds=30.0,
     waiting_workers=10_000,
-    waiting_seconds=30.0,
+    waiting_seconds=310.0,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,

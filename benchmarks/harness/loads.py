@@ -205,8 +205,10 @@ async def _pick_up(load: Load) -> None:
 
     async def caller() -> None:
         worker = f"{spec.worker}-{next(numbers)}"
+        wait_ms = POLL_MS
         while True:
-            claims = await load.client.reserve([spec.queue], lease_ms=LEASE_MS, wait_ms=POLL_MS, worker=worker)
+            claims = await load.client.reserve([spec.queue], lease_ms=LEASE_MS, wait_ms=wait_ms, worker=worker)
+            wait_ms = max(POLL_MS, claims.suggested_wait_ms)
             now_s = time.monotonic()
             for claim in claims:
                 (sent_s,) = _STAMP.unpack_from(claim.payload)

@@ -13,6 +13,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.service import Service
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router import reserving
 from holdfast.router.callers import Caller
 from holdfast.router.failures import CallFailedError
 from holdfast.router.forwarding import Sending
@@ -46,10 +47,11 @@ class World:
         self._rounds.cancel()
         await asyncio.gather(self._rounds, return_exceptions=True)
 
-    def router(self) -> Reserving:
+    def router(self, idle_wait_ms_max: int = 0) -> Reserving:
         forwarder: Any = self
         return Reserving(
             forwarder, Releases(forwarder), wait_ms_max=WAIT_MS, leader_of=lambda _shard: None,
+            idle_wait_ms_max=idle_wait_ms_max,
             find_places=lambda queues: {shard: [*range(len(queues))] for shard in range(len(self.shards))},
         )  # fmt: skip
 
@@ -85,9 +87,11 @@ class _Outgoing:
         return self._answering.cancel()
 
 
-def worker(router: Reserving, name: str, claimed: list[str]) -> "asyncio.Task[pb.ReserveResponse]":
+def worker(
+    router: Reserving, name: str, claimed: list[str], wait_ms: int = WAIT_MS
+) -> "asyncio.Task[pb.ReserveResponse]":
     request = pb.ReserveRequest(
-        queues=["q"], max_tasks=1, lease_ms=30_000, wait_ms=WAIT_MS, worker=name, claim_request_id=name
+        queues=["q"], max_tasks=1, lease_ms=30_000, wait_ms=wait_ms, worker=name, claim_request_id=name
     )
 
     async def call() -> pb.ReserveResponse:
@@ -146,3 +150,21 @@ async def test_the_check_notices_that_all_are_woken_for_one_task(monkeypatch: py
 
     monkeypatch.setattr(Line, "first", everyone)
     assert await reserves_of(workers=160, tasks=120) > 2 * 120
+
+
+async def test_the_more_workers_wait_the_longer_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it takes for few of them to come back in a second, up to the limit, and not all at the same moment."""
+    monkeypatch.setattr(reserving, "IDLE_MS_MIN", 10 * reserving.IDLE_MS_PER_CALLER)
+    most_ms = 20 * reserving.IDLE_MS_PER_CALLER
+    world = World()
+    router = world.router(idle_wait_ms_max=most_ms)
+    told: dict[int, list[int]] = {}
+    for workers in (5, 15, 60):
+        polls = [worker(router, f"{workers}w{number}", [], wait_ms=200) for number in range(workers)]
+        told[workers] = sorted(answer.suggested_wait_ms for answer in await asyncio.gather(*polls))
+    assert set(told[5]) == {0}, "few cost nothing"
+    assert told[15][-1] <= 15 * reserving.IDLE_MS_PER_CALLER
+    assert 0.5 * most_ms <= told[60][-1] <= most_ms
+    assert len(set(told[60])) > 10
+    await router.waits.close()
+    await world.close()

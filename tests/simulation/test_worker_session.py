@@ -104,7 +104,8 @@ async def work(
 
 
 def faulty(draw: random.Random) -> Network:
-    return Network(draw.uniform(0, 0.3), draw.uniform(0, 0.3), draw.uniform(0, 0.2), draw.uniform(0.01, 0.3))
+    lost, answers_lost, overloaded, unsettled = (draw.uniform(0, most) for most in (0.3, 0.3, 0.2, 0.3))
+    return Network(lost, answers_lost, overloaded, unsettled, draw.uniform(0.01, 0.3))
 
 
 async def through_faults(seed: int) -> tuple[WorkerReport, World]:
@@ -138,7 +139,7 @@ def test_every_task_is_done_through_any_faults_and_none_is_reported_without_the_
 
 async def with_lost_answers(seed: int) -> tuple[WorkerReport, World]:
     """Answers are lost, but never for long: no lease need ever run out."""
-    world = World(seed, Network(0.02, 0.05, 0.02, 0.02))
+    world = World(seed, Network(0.02, 0.05, 0.02, 0.1, latency_s_max=0.02))
     return await work(world, world.until_done)
 
 
@@ -157,7 +158,7 @@ def test_lost_answers_cost_no_lease() -> None:
 async def stopped(seed: int, grace_s: float = 10.0) -> tuple[WorkerReport, World]:
     """Told to stop in the middle: of handlers, some longer than the grace period, and of claims."""
     takes_s_max = random.Random(seed).choice([0.1, 2 * grace_s])
-    network = Network(latency_s_max=0.02, answer_lost=0.05)
+    network = Network(latency_s_max=0.02, answer_lost=0.05, unsettled=0.1)
     world = World(seed, network, takes_s_max=takes_s_max, grace_s=grace_s)
 
     async def story() -> None:

@@ -60,6 +60,7 @@ class Network:
     request_lost: float = 0.0
     answer_lost: float = 0.0
     overloaded: float = 0.0
+    unsettled: float = 0.0  # of claims: the answer is that it may have been made, or may not
     latency_s_max: float = 0.05
     down: bool = False
     silent: frozenset[int] = frozenset()  # shards: a call with a task of one of them is not answered
@@ -132,19 +133,25 @@ class SimBroker:
         claim_request_id: str,
         empty_handed: bool,
         suspects_only: bool,
+        settles_later: bool,
+        held_only: bool,
         timeout_s: float | None,
     ) -> Claims:
         sent_s = self.now_s()
+        is_unsettled = settles_later and self._draw.random() < self.network.unsettled
+        is_lost = is_unsettled and self._draw.random() < 0.5
 
         async def claim() -> Claims:
             arrived_s = self.now_s()
             ends_s = arrived_s + wait_ms / 1000
             while True:
-                refs = self._held(claim_request_id) or self._pick(
-                    queues, max_tasks, max_tasks_by_queue, lease_ms, lease_ms_by_type
-                )
-                if refs or self.now_s() >= ends_s:
+                refs = self._held(claim_request_id)
+                if not refs and not held_only and not is_lost:
+                    refs = self._pick(queues, max_tasks, max_tasks_by_queue, lease_ms, lease_ms_by_type)
+                if refs or is_unsettled or self.now_s() >= ends_s:
                     self._requests[claim_request_id] = refs
+                    if is_unsettled:
+                        return Claims(is_unsettled=True)
                     return Claims(self._claim_message(task_id, sent_s, arrived_s) for task_id, _ in refs)
                 self._ready.clear()
                 try:

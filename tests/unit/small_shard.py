@@ -189,10 +189,13 @@ class SmallShard:
         request_id: bytes = b"",
         queue_tasks_max: dict[bytes, int] | None = None,
         type_lease_ms: dict[bytes, int] | None = None,
+        held_only: bool = False,
     ) -> asyncio.Task[list[Claimed]]:
         """A call that has begun; it gets its claims in a later round."""
         limits = queue_tasks_max or {}, type_lease_ms or {}
-        wanted = ReserveWanted(list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id, *limits)
+        wanted = ReserveWanted(
+            list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id, *limits, held_only=held_only
+        )
         return asyncio.ensure_future(self._claims(wanted))
 
     async def _claims(self, wanted: ReserveWanted) -> list[Claimed]:

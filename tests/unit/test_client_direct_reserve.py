@@ -17,6 +17,7 @@ from holdfast.client import (
     InvalidArgument,
     Overloaded,
     ServerError,
+    Unavailable,
     Worker,
     WorkerAtLimit,
     _direct_reserve,
@@ -322,6 +323,61 @@ async def test_a_shard_that_says_nothing_does_not_keep_the_answer(cluster: Clust
         server.on("AwaitTasks", Hang())
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=20) as client, asyncio.timeout(10):
         assert await client.reserve([AT_0]) == []
+
+
+# --- callers that settle later ----------------------------------------------------------------------------------------
+
+
+async def test_who_settles_later_does_not_wait_for_a_silent_shard(cluster: Cluster) -> None:
+    shelves(cluster, (1, 2), ())
+    for server in (cluster.leaders[1], cluster.router):
+        server._script.pop("Reserve", None)
+        server.on("Reserve", Hang())
+    async with AsyncClient(cluster.router.address, direct=True, timeout_s=60) as client, asyncio.timeout(10):
+        unsettled = await client.reserve([AT_0], wait_ms=5_000, claim_request_id=claim_id(1), settles_later=True)
+        assert unsettled.is_unsettled
+        assert unsettled == []
+        for number in (1, 2):
+            [task] = await client.reserve(
+                [AT_0], wait_ms=5_000, claim_request_id=f"{claim_id(1)}{number}", settles_later=True
+            )
+            assert task.task_id == task_id(0, number)
+    assert len(cluster.leaders[1].requests["Reserve"]) == 1, "it is known not to answer"
+
+
+async def test_a_claim_that_may_have_been_made_is_left_unsettled_if_the_caller_says_so(cluster: Cluster) -> None:
+    """After a look at all shards as well as at the first that is tried."""
+    cluster.leaders[1].on("Reserve", EMPTY, BROKEN)
+    cluster.leaders[1].on("AwaitTasks", READY)
+    cluster.leaders[0].on("Reserve", EMPTY)
+    cluster.leaders[0].on("AwaitTasks", NOTHING)
+    async with AsyncClient(cluster.router.address, direct=True, retry=False) as client, asyncio.timeout(10):
+        claims = await client.reserve([AT_0], wait_ms=5_000, claim_request_id=claim_id(1), settles_later=True)
+    assert claims.is_unsettled
+
+
+async def test_what_was_claimed_is_asked_for_by_its_id(cluster: Cluster) -> None:
+    cluster.leaders[1].on("AwaitTasks", BROKEN, HELD, NOTHING)
+    cluster.leaders[1].on("Reserve", claims(1, 2))
+    cluster.leaders[0].on("AwaitTasks", READY)
+    cluster.leaders[0].on("Reserve", claims(0, 1))
+    async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
+        with pytest.raises(ServerError):  # "nothing" might not be true
+            await client.reserve([AT_0], claim_request_id="mine", held_only=True)
+        [task] = await client.reserve([AT_0], claim_request_id="mine", held_only=True)
+        assert task.task_id == task_id(1, 2)
+        assert await client.reserve([AT_0], claim_request_id="mine", held_only=True) == []
+    assert cluster.sent("Reserve") == [0, 0, 1], "nothing new is claimed"
+
+
+async def test_a_silent_shard_does_not_say_what_it_has_claimed(cluster: Cluster) -> None:
+    shelves(cluster, (1,), ())
+    for server in (cluster.leaders[1], cluster.router):
+        server._script["AwaitTasks"].clear()
+        server.on("AwaitTasks", Hang())
+    async with AsyncClient(cluster.router.address, direct=True, timeout_s=20) as client, asyncio.timeout(10):
+        with pytest.raises(Unavailable, match="do not answer"):
+            await client.reserve([AT_0], claim_request_id="mine", held_only=True)
 
 
 async def test_a_leader_out_of_reach_is_reached_through_the_router(cluster: Cluster, client: AsyncClient) -> None:

@@ -370,6 +370,16 @@ async def test_a_claim_that_has_run_out_is_not_given_again(small: SmallShard) ->
     assert await small.claim(request_id=b"r") == []
 
 
+async def test_who_asks_for_what_was_claimed_gets_nothing_new(small: SmallShard) -> None:
+    await small.enqueue(2)
+    assert await small.reserve(request_id=b"r", held_only=True) == [], "and does not wait for anything"
+    claims = await small.claim(request_id=b"r")
+    assert await small.reserve(request_id=b"r", held_only=True) == claims
+    assert await small.ack(claims[0]) == Acked(())
+    assert await small.reserve(request_id=b"r", held_only=True) == []
+    assert len(await small.claim(request_id=b"s")) == 1
+
+
 # --- refused and dropped ----------------------------------------------------------------------------------------------
 
 

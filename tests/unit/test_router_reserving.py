@@ -73,11 +73,19 @@ class Shop(Stage):
             broker.on |= {"Reserve": shelf.reserve, "AwaitTasks": shelf.await_tasks, "Release": shelf.release}
 
     async def reserve(self, wait_ms: int = 0, request_id: str = "", max_tasks: int = 10, **options: Any) -> list[str]:
-        request = pb.ReserveRequest(
-            queues=["q"], max_tasks=max_tasks, lease_ms=5000, wait_ms=wait_ms, claim_request_id=request_id, worker="w"
-        )
-        response = await self.call("Reserve", request, **options)
+        response = await self.answer(wait_ms, request_id, max_tasks, **options)
         return [claim.task_id for claim in response.claims]
+
+    async def answer(
+        self, wait_ms: int = 0, request_id: str = "", max_tasks: int = 10, settles_later: bool = False,
+        held_only: bool = False, **options: Any,
+    ) -> pb.ReserveResponse:  # fmt: skip
+        request = pb.ReserveRequest(
+            queues=["q"], max_tasks=max_tasks, lease_ms=5000, wait_ms=wait_ms, claim_request_id=request_id, worker="w",
+            settles_later=settles_later, held_only=held_only,
+        )  # fmt: skip
+        response: pb.ReserveResponse = await self.call("Reserve", request, **options)
+        return response
 
     def count(self, method: str) -> int:
         return sum(len(broker.requests(method)) for broker in self.brokers)

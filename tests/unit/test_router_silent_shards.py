@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing import patience
-from holdfast.routing.patience import SickShards
+from holdfast.routing.patience import HASTY_S_MIN, SICK_S, SICK_S_MAX, TRY_S_MAX, SickShards, UsualTime
 from holdfast.routing.turns import shards_in_turn
 from tests.unit.router_stage import Call, FakeBroker, Refusal, never, not_leader, task_id
 from tests.unit.test_router_passing import refusal_of
@@ -43,7 +43,7 @@ def first_is(shard: int, shards: int = 3) -> str:
 
 def lose(shop: Shop, how: str, *methods: str) -> None:
     """The shard has lost its majority, so that everybody says that nobody leads; or its leader is silent, and the
-    others do not know of another one."""
+    others do not know of another one. Or it is back."""
     for broker in shop.brokers:
         for name in methods or ("Reserve", "AwaitTasks"):
             broker.on[name] = _Lost(shop, how, broker, name)
@@ -55,7 +55,7 @@ class _Lost:
         self._shop, self._how, self._broker, self._name = shop, how, broker, name
 
     def __call__(self, call: Call) -> Any:
-        if call.shard != LOST:
+        if call.shard != LOST or self._how == "back":
             shelf = self._shop.shelves[call.shard]
             return shelf.reserve(call) if self._name == "Reserve" else shelf.await_tasks(call)
         if self._how == "silent" and self._broker is self._shop.brokers[LOST]:
@@ -112,16 +112,13 @@ async def test_it_is_not_tried_first_for_a_while(shop: Shop, how: str) -> None:
     shop.shelves[1].put(*map(str, range(20)))
     await shop.reserve(0, first_is(LOST), max_tasks=1, timeout_s=LONG_S)
 
-    def tried() -> int:
-        return sum(call.method == "Reserve" and call.shard == LOST for broker in shop.brokers for call in broker.calls)
-
-    before = tried()
+    before = _reserves_at_lost(shop)
     for at in range(2):
         shop.shelves[1].held.clear()
         assert await shop.reserve(0, first_is(LOST), max_tasks=1, attempt=1 + at % 2, timeout_s=LONG_S)
         assert await shop.reserve(0, max_tasks=1, timeout_s=LONG_S)
         shop.shelves[1].held.clear()
-    assert tried() == before
+    assert _reserves_at_lost(shop) == before
 
 
 async def test_a_new_leader_in_the_map_ends_that(shop: Shop) -> None:
@@ -250,6 +247,111 @@ def test_a_sick_shard_is_forgotten_in_time_and_with_its_leader() -> None:
     assert list(sick._until) == [4], "what is over takes no room"
     sick.answered(4)
     assert not sick.has(4, 200.0)
+
+
+def test_one_caller_tries_a_sick_shard_again_and_ever_later() -> None:
+    sick = SickShards(SICK_S, SICK_S_MAX)
+    leader, now_s = ("a", 1), 100.0
+    sick.failed(3, now_s, leader)
+    sick.failed(3, now_s + 0.1, leader)  # by another one that had tried it meanwhile
+    for sick_s in (SICK_S, 2 * SICK_S, 4 * SICK_S, SICK_S_MAX, SICK_S_MAX):
+        assert not sick.begin_try(3, now_s + sick_s - 0.01, leader)
+        now_s += sick_s + 0.2
+        assert sick.begin_try(3, now_s, leader)
+        assert not sick.begin_try(3, now_s, leader), "one is enough to find out"
+        now_s += 0.3
+        sick.failed(3, now_s, leader)
+    sick.answered(3, leader)
+    assert sick.begin_try(3, now_s, leader)
+    assert sick.begin_try(3, now_s, leader)
+    sick.failed(3, now_s, leader)
+    assert not sick.has(3, now_s + SICK_S, leader), "and it begins anew"
+
+
+def test_a_silent_leader_is_avoided_by_all_its_shards_until_one_answers() -> None:
+    sick = SickShards()
+    silent, other = ("a", 1), ("b", 1)
+    sick.failed(1, 100.0, silent, is_silent=True)
+    assert [sick.has(shard, 100.0, leader) for shard, leader in ((1, silent), (2, silent), (2, other), (2, None))] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert sick.begin_try(2, 100.0 + SICK_S, silent)
+    assert not sick.begin_try(1, 100.0 + SICK_S, silent), "that one caller tries it at another shard is enough"
+    sick.answered(2, silent)
+    sick.answered(1, silent)
+    assert sick.begin_try(1, 100.0 + SICK_S, silent)
+
+
+def test_hasty_callers_wait_for_many_times_what_answers_usually_take() -> None:
+    usual = UsualTime()
+    assert usual.hasty_s == HASTY_S_MIN
+    for _ in range(100):
+        usual.took(0.05)
+    assert 0.7 < usual.hasty_s < 0.8
+    usual.took(0.75)
+    assert 1.5 < usual.hasty_s <= TRY_S_MAX, "one that was given up in vain makes the next ones more patient"
+    for _ in range(100):
+        usual.took(10.0)
+    assert usual.hasty_s == TRY_S_MAX
+
+
+# --- callers that settle later ----------------------------------------------------------------------------------------
+
+
+async def test_who_settles_later_is_told_soon_and_gets_tasks_of_the_others_at_once(shop: Shop) -> None:
+    lose(shop, "silent")
+    shop.shelves[1].put("a", "b")
+    answer = await shop.answer(60_000, first_is(LOST), settles_later=True, timeout_s=LONG_S)
+    assert answer.unsettled
+    assert not answer.claims
+    tried = _reserves_at_lost(shop)
+    for name in ("a", "b"):
+        request_id = f"{first_is(LOST)}-{name}"
+        answer = await shop.answer(60_000, request_id, max_tasks=1, settles_later=True, timeout_s=LONG_S)
+        assert [claim.task_id for claim in answer.claims] == [name]
+    assert _reserves_at_lost(shop) == tried, "it is known not to answer"
+
+
+async def test_a_lost_answer_is_not_waited_for_either(shop: Shop) -> None:
+    """The shard says that it does not know whether it has claimed."""
+    shop.brokers[LOST].on["Reserve"] = Refusal(grpc.StatusCode.INTERNAL, "INTERNAL")
+    shop.shelves[1].put("a")
+    answer = await shop.answer(60_000, first_is(LOST), settles_later=True, timeout_s=LONG_S)
+    assert answer.unsettled
+
+
+async def test_with_one_shard_there_is_nothing_to_be_hasty_for() -> None:
+    async with Shop(1) as shop:
+        lose(shop, "silent")
+        call = asyncio.create_task(shop.answer(60_000, "mine", settles_later=True, timeout_s=LONG_S))
+        await shop.brokers[LOST].wait_for("Reserve")
+        done, _ = await asyncio.wait((call,), timeout=3 * HASTY_S_MIN)
+        assert not done
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+
+async def test_what_an_unsettled_call_claimed_is_had_when_its_shard_answers_again(shop: Shop) -> None:
+    shelf = shop.shelves[LOST]
+    shelf.put("mine")
+    shelf.held[first_is(LOST)] = ["mine"]
+    lose(shop, "silent")
+    _, reason, _ = await refusal_of(shop.answer(0, first_is(LOST), held_only=True, timeout_s=LONG_S))
+    assert reason in ("NOT_LEADER", "OUTCOME_UNKNOWN"), "nothing would not be true"
+    lose(shop, "back")
+    answer = await shop.answer(0, first_is(LOST), held_only=True, timeout_s=LONG_S)
+    assert [claim.task_id for claim in answer.claims] == ["mine"]
+
+
+async def test_who_asks_for_what_was_claimed_gets_nothing_else(shop: Shop) -> None:
+    for shelf in shop.shelves:
+        shelf.put("new")
+    assert await shop.reserve(0, "nobodys", held_only=True) == []
+    assert shop.count("Reserve") == 0
+
+
+def _reserves_at_lost(shop: Shop) -> int:
+    return sum(call.method == "Reserve" and call.shard == LOST for broker in shop.brokers for call in broker.calls)
 
 
 async def test_a_caller_that_hangs_up_says_nothing_about_the_leader(shop: Shop) -> None:

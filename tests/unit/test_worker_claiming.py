@@ -1,9 +1,10 @@
-"""A worker that is asked to run dry does so, takes a suspect, and goes on as usual."""
+"""A worker that is asked to run dry does so, takes a suspect, and goes on as usual. A poll that met a shard which does
+not answer is settled beside the next one."""
 
 import asyncio
 from typing import Any, cast
 
-from holdfast.client import AsyncClient, ClaimedTask, Claims
+from holdfast.client import AsyncClient, ClaimedTask, Claims, HoldfastError, InvalidArgument, Unavailable
 from holdfast.client.worker.claiming import Claimer
 from holdfast.client.worker.leases import Leases
 from holdfast.client.worker.slots import Slots
@@ -39,7 +40,7 @@ def ask_while_busy(server: Server, busy_s: float) -> tuple[list[tuple[float, boo
             slots.take(claim.queue, is_alone=claim.alone)
 
         claimer = Claimer(
-            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), claimed
+            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), claimed, give_back=claimed
         )  # fmt: skip
         claiming = asyncio.create_task(claimer.run())
         await asyncio.sleep(busy_s)
@@ -73,3 +74,150 @@ def test_if_the_suspect_has_gone_it_goes_on_as_usual() -> None:
     server = Server(Claims(run_dry_s=5.0), Claims())
     asked, _ = ask_while_busy(server, 2.0)
     assert asked == [(0, False, False, 30_000), (2.0, True, True, 0), (2.0, True, False, 30_000)]
+
+
+# --- polls that are left unsettled ------------------------------------------------------------------------------------
+
+LATE = [ClaimedTask(task_id=f"late-{number}", token=number, queue="mail", type="t") for number in range(3)]
+NEXT = ClaimedTask(task_id="next", token=7, queue="mail", type="t")
+UNSETTLED = Claims(is_unsettled=True)
+AWAY = Unavailable("", reason="NOT_LEADER", retry_after_ms=100)
+
+
+class SilentShard:
+    """The first polls are unsettled; what they claimed is told after some refusals."""
+
+    def __init__(
+        self, unsettled: int, settled: list[Claims | HoldfastError], polls: list[Claims], poll_s: float = 0.0
+    ) -> None:
+        self._unsettled, self._polls, self._poll_s = unsettled, polls, poll_s
+        self.settled = settled
+        self.polled: list[tuple[str, bool]] = []
+        self.settled_for: list[str] = []
+
+    async def reserve(self, queues: list[str], **asked: Any) -> Claims:
+        if asked["held_only"]:
+            self.settled_for.append(asked["claim_request_id"])
+            answer = self.settled.pop(0) if self.settled else AWAY
+            if isinstance(answer, HoldfastError):
+                raise answer
+            return answer
+        self.polled.append((asked["claim_request_id"], asked["settles_later"]))
+        if len(self.polled) <= self._unsettled:
+            return UNSETTLED
+        if not self._polls:
+            await asyncio.Event().wait()
+        await asyncio.sleep(self._poll_s)
+        return self._polls.pop(0)
+
+
+def settle(server: SilentShard, seconds: float = 5.0, slots: int = 2) -> tuple[list[str], list[str], list[str]]:
+    """What was begun with, what was given back, and what was collected at the end."""
+
+    async def act() -> tuple[list[str], list[str], list[str]]:
+        begun: list[str] = []
+        given_back: list[str] = []
+        room = Slots(slots, {"mail": None})
+
+        def claimed(claim: ClaimedTask) -> None:
+            begun.append(claim.task_id)
+            room.take(claim.queue, is_alone=claim.alone)
+
+        claimer = Claimer(
+            cast(AsyncClient, server), room, "w", Leases(30_000, {}), Standstill(list, 1000), claimed,
+            give_back=lambda claim: given_back.append(claim.task_id),
+        )  # fmt: skip
+        claiming = asyncio.create_task(claimer.run())
+        await asyncio.sleep(seconds)
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        return begun, given_back, [claim.task_id for claim in await claimer.collect()]
+
+    return virtual_time.run(act, 1)
+
+
+def test_the_next_poll_does_not_wait_for_what_an_unsettled_one_claimed() -> None:
+    server = SilentShard(1, [AWAY, AWAY, Claims(LATE[:1])], [Claims([NEXT])])
+    assert settle(server) == (["next", "late-0"], [], [])
+    ids = [request_id for request_id, _ in server.polled]
+    assert len(set(ids)) == len(ids)
+    assert server.settled_for[:4] == [*ids[:1] * 3, ids[-1]], "and when it stops, what the last poll may have claimed"
+
+
+def test_what_comes_late_goes_back_if_others_have_taken_its_place() -> None:
+    server = SilentShard(1, [AWAY, Claims(LATE)], [Claims([NEXT])])
+    assert settle(server) == (["next", "late-0"], ["late-1", "late-2"], [])
+
+
+def test_what_was_asked_for_meanwhile_goes_back_if_late_ones_have_taken_its_place() -> None:
+    server = SilentShard(1, [Claims(LATE[:2])], [Claims([NEXT])], poll_s=1.0)
+    assert settle(server) == (["late-0", "late-1"], ["next"], [])
+
+
+def test_a_suspect_that_comes_late_is_never_begun_beside_others() -> None:
+    server = SilentShard(1, [AWAY, Claims([SUSPECT])], [Claims([NEXT])])
+    assert settle(server) == (["next"], ["suspect"], [])
+
+
+def test_only_so_many_polls_are_left_unsettled() -> None:
+    server = SilentShard(10, [], [])
+    settle(server)
+    assert [settles_later for _, settles_later in server.polled][:6] == [True] * 4 + [False] * 2
+
+
+def test_a_worker_that_stops_asks_once_more_for_what_is_unsettled() -> None:
+    server = SilentShard(1, [], [])
+
+    async def act() -> list[str]:
+        room = Slots(2, {"mail": None})
+        claimer = Claimer(
+            cast(AsyncClient, server), room, "w", Leases(30_000, {}), Standstill(list, 1000), lambda claim: None,
+            give_back=lambda claim: None,
+        )  # fmt: skip
+        claiming = asyncio.create_task(claimer.run())
+        await asyncio.sleep(1)
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        server.settled = [AWAY, Claims(LATE)]
+        return [claim.task_id for claim in await claimer.collect()]
+
+    assert virtual_time.run(act, 1) == [claim.task_id for claim in LATE]
+
+
+# --- how long it waits ------------------------------------------------------------------------------------------------
+
+
+class Crowded:
+    """Suggests a long wait, then says that this is too long, and then nothing."""
+
+    def __init__(self) -> None:
+        self.waits_ms: list[int] = []
+
+    async def reserve(self, queues: list[str], *, wait_ms: int, **asked: Any) -> Claims:
+        self.waits_ms.append(wait_ms)
+        if len(self.waits_ms) == 1:
+            return Claims(suggested_wait_ms=200_000)
+        if len(self.waits_ms) == 2:
+            return Claims(suggested_wait_ms=250_000)
+        if len(self.waits_ms) == 3:
+            raise InvalidArgument("at most 60000", reason="OUT_OF_RANGE", field="wait_ms")
+        await asyncio.Event().wait()
+        return Claims()
+
+
+def test_it_waits_as_long_as_a_crowded_server_suggests_and_as_usual_where_that_is_refused() -> None:
+    server = Crowded()
+
+    async def act() -> None:
+        claimer = Claimer(
+            cast(AsyncClient, server), Slots(2, {"mail": None}), "w", Leases(1000, {}), Standstill(list, 1000),
+            lambda claim: None, give_back=lambda claim: None,
+        )  # fmt: skip
+        claiming = asyncio.create_task(claimer.run())
+        await asyncio.sleep(1)
+        assert not claiming.done()
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+
+    virtual_time.run(act, 1)
+    assert server.waits_ms == [30_000, 200_000, 250_000, 30_000]

@@ -50,6 +50,7 @@ class ReserveWanted:
     type_lease_ms: dict[bytes, int] = field(default_factory=dict)  # for the types that have a lease of their own
     empty_handed: bool | None = None  # whether the worker holds nothing; None: it does not say
     suspects_only: bool = False
+    held_only: bool = False  # only what an earlier call of this request has claimed
 
 
 def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
@@ -130,7 +131,7 @@ class Reserver:
         if wanted.request_id:
             self._send_home_an_older_call(wanted.worker, wanted.request_id)
             held = self._held_by_request(wanted.worker, wanted.request_id)
-            if held:
+            if held or wanted.held_only:
                 return held
         while True:
             waiter = self._waiter(wanted)

@@ -122,6 +122,15 @@ def _empty_handed(request: pb.ReserveRequest | pb.AwaitTasksRequest) -> bool | N
     return empty_handed
 
 
+def _held_only(request: pb.ReserveRequest) -> bool:
+    if request.held_only and not request.claim_request_id:
+        sentence = (
+            "Expected {field} only with a claim_request_id, but got it without: nothing else names earlier claims."
+        )
+        raise RefusedError(INVALID_FIELD, sentence, "held_only")
+    return request.held_only
+
+
 def _digest(spec: pb.TaskSpec) -> int:
     """What a request id stands for, in short: not when, how urgently or how often."""
     hashed = blake2b(digest_size=8)
@@ -548,6 +557,7 @@ class Validator:
             type_lease_ms=self._type_lease_ms(request.type_lease_ms) if request.type_lease_ms else {},
             empty_handed=_empty_handed(request),
             suspects_only=request.suspects_only,
+            held_only=_held_only(request),
         )
 
     def _type_lease_ms(self, leases: Mapping[str, int]) -> dict[bytes, int]:

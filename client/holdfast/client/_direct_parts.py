@@ -6,7 +6,7 @@ election takes; what is not answered by then is given up. A shard that was given
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -21,7 +21,7 @@ from holdfast.client.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from holdfast.routing.patience import PART_S, SICK_PART_MEMORY_S, SICK_PART_S, SickShards
+from holdfast.routing.patience import PART_S, SICK_PART_MEMORY_S, SICK_PART_S, Leader, SickShards
 
 _PartT = TypeVar("_PartT", bound=Message, contravariant=True)
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -39,7 +39,7 @@ class Send(Protocol[_PartT, ResponseT]):
 class Parts:
     """Sends them, and remembers which shards did not answer."""
 
-    def __init__(self, leader_of: Callable[[int], Hashable]) -> None:
+    def __init__(self, leader_of: Callable[[int], Leader]) -> None:
         self._leader_of = leader_of
         self._sick = SickShards(SICK_PART_MEMORY_S)
 

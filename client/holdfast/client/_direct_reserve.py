@@ -3,7 +3,8 @@
 Claims are made at one shard per call, so that a call that fails half-way leaves as little behind as with one shard. The
 shard that is tried first changes from call to call. Shards that cannot be reached are passed over while others answer.
 But a shard that may have claimed, and whose answer was lost, is asked for these claims before any are made elsewhere:
-they would be given to nobody until their leases end.
+they would be given to nobody until their leases end. A caller that says so (`settles_later`) does not wait for that: it
+is told that its call is unsettled.
 """
 
 import asyncio
@@ -15,9 +16,25 @@ from collections.abc import Sequence
 from holdfast.client._leaders import may_have_taken_effect
 from holdfast.client._rpc import Connection, Reply, method
 from holdfast.client._topology import TopologyCache
-from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument
+from holdfast.client.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    DeadlineExceeded,
+    HoldfastError,
+    InvalidArgument,
+    rejected,
+)
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.patience import DOUBT_S, GRACE_S, REPEATS_SHARE, TRY_S_MAX, SickShards
+from holdfast.routing.patience import (
+    DOUBT_S,
+    GRACE_S,
+    REPEATS_SHARE,
+    SICK_S,
+    SICK_S_MAX,
+    TRY_S_MAX,
+    SickShards,
+    UsualTime,
+)
 from holdfast.routing.sets import visible
 from holdfast.routing.turns import shards_in_turn
 
@@ -32,6 +49,7 @@ _ANSWER_S_MIN = 0.1
 _PAUSE_FIRST_S = 0.01
 _PAUSE_MAX_S = 0.5
 _WAITED_S = 0.1
+_SILENT_RETRY_MS = 500
 
 
 class _Call:
@@ -48,6 +66,7 @@ class _Call:
         # By shard: why it may have claims of this call that nobody has been given.
         self.doubts: dict[int, HoldfastError] = {}
         self.held: set[int] = set()  # shards that have said that they hold some
+        self.unanswered: list[int] = []  # shards that have not said anything in the present look
         self.is_in_doubt = False  # there are doubts that no look was made for yet
         self._pause_s = _PAUSE_FIRST_S
 
@@ -92,7 +111,8 @@ class ReserveOverShards:
         self._connection = connection
         self._topology = topology
         self._turns = itertools.count(random.randrange(1 << 16))
-        self._sick = SickShards()
+        self._sick = SickShards(SICK_S, SICK_S_MAX)
+        self._usual = UsualTime()
 
     async def reserve(self, request: pb.ReserveRequest, timeout_s: float, attempt: int) -> Reply[pb.ReserveResponse]:
         """`attempt`: from the second on, an earlier one may have claimed, at any shard."""
@@ -102,12 +122,16 @@ class ReserveOverShards:
             queues = await self._queues_by_shard(request, call.answer_s())
             if len(queues) == 1:
                 reply = await self._at_one(call, next(iter(queues)))
+            elif request.held_only:
+                return await self._claim_held(call, queues)
             elif is_repeated or call.is_in_doubt:
                 reply = await self._look_and_claim(call, queues, 0.0, is_repeated=True)
             else:
                 reply = await self._at_several(call, queues, is_first=is_first)
             if _is_answer(reply.message):
                 return reply
+            if call.is_in_doubt and _is_hasty(request):
+                return Reply(pb.ReserveResponse(unsettled=True), time.monotonic())
             if call.wait_left_s <= 0:
                 if call.doubts:  # that there is nothing would not be true
                     raise next(iter(call.doubts.values()))
@@ -139,16 +163,44 @@ class ReserveOverShards:
     async def _at_several(
         self, call: _Call, queues: dict[int, list[int]], *, is_first: bool
     ) -> Reply[pb.ReserveResponse]:
-        first = self._in_turn(call, queues)[0]
-        if is_first and not self._sick.has(first, time.monotonic()):
-            # Where there is work at all there is mostly some at the first.
-            try_s = min(TRY_S_MAX, call.answer_s())
+        # Where there is work at all there is mostly some at the first.
+        first = self._first(call, queues) if is_first else None
+        if first is not None:
+            try_s = min(self._limit_s(call), call.answer_s())
             reply = await self._claim(call, first, queues[first], try_s, try_s * REPEATS_SHARE)
             if reply is not None and _is_answer(reply.message):
                 return reply
+            if call.is_in_doubt and _is_hasty(call.request):
+                return Reply(pb.ReserveResponse(), time.monotonic())
             if call.is_in_doubt:
                 return await self._look_and_claim(call, queues, 0.0, is_repeated=True)
         return await self._look_and_claim(call, queues, max(0.0, min(_LOOK_S, call.wait_left_s)))
+
+    def _first(self, call: _Call, queues: dict[int, list[int]]) -> int | None:
+        """The shard that is tried before any look: the next one in turn that is not known not to answer."""
+        now_s = time.monotonic()
+        for shard in self._in_turn(call, queues):
+            if self._sick.begin_try(shard, now_s, self._topology.leader_of(shard)):
+                return shard
+        return None
+
+    def _limit_s(self, call: _Call) -> float:
+        return self._usual.hasty_s if _is_hasty(call.request) else TRY_S_MAX
+
+    async def _claim_held(self, call: _Call, queues: dict[int, list[int]]) -> Reply[pb.ReserveResponse]:
+        """What an earlier call with the same id has claimed; raises while a shard does not say."""
+        now_s = time.monotonic()
+        shards = self._in_turn(call, queues)
+        await self._await_tasks(call, shards, queues, 0.0, waits_for_all=True)
+        for shard in sorted(call.held):
+            reply = await self._claim(call, shard, queues[shard], call.answer_s())
+            if reply is not None and _is_answer(reply.message):
+                return reply
+        if call.errors:
+            raise call.errors[0]
+        if call.unanswered:
+            raise _silent(call.unanswered)
+        return Reply(pb.ReserveResponse(), now_s)
 
     async def _look_and_claim(
         self, call: _Call, queues: dict[int, list[int]], wait_s: float, *, is_repeated: bool = False
@@ -164,12 +216,15 @@ class ReserveOverShards:
         looked_s = time.monotonic() - now_s
         replies = []
         for shard in ready:
-            reply = await self._claim(call, shard, queues[shard], call.answer_s())
+            try_s = min(self._limit_s(call), call.answer_s()) if _is_hasty(call.request) else call.answer_s()
+            reply = await self._claim(call, shard, queues[shard], try_s)
             if reply is not None and _is_answer(reply.message):
                 return reply
             replies.append(reply)
             if call.is_in_doubt:
                 break  # what the shard may have claimed comes first
+        if call.is_in_doubt and _is_hasty(call.request):
+            return Reply(pb.ReserveResponse(), now_s)
         if ready and not any(replies) and call.wait_left_s <= 0:
             raise call.errors[-1]  # there is something, and nobody lets us have it
         if ready or looked_s < wait_s:  # there was something, or servers do not wait as they should
@@ -185,6 +240,7 @@ class ReserveOverShards:
     ) -> Reply[pb.ReserveResponse] | None:
         """None if the shard does not answer. Raises if it may have claimed, and no request id tells these claims."""
         part = _part(call.request, places)
+        began_s = time.monotonic()
         try:
             reply = await self._connection.wait(
                 RESERVE, lambda _: part, wait_ms=0, timeout_s=timeout_s, repeatable=bool(part.claim_request_id),
@@ -193,12 +249,16 @@ class ReserveOverShards:
         except (InvalidArgument, ClientClosed):
             raise
         except HoldfastError as error:
-            self._failed(call, shard, error)
+            if isinstance(error, DeadlineExceeded):
+                self._usual.took(time.monotonic() - began_s)
+            self._failed(call, shard, error, is_silent=isinstance(error, DeadlineExceeded | ConnectionFailed))
             if may_have_taken_effect(error) or shard in call.held:
                 if not part.claim_request_id:
                     raise
                 call.doubt(shard, error)
             return None
+        self._usual.took(time.monotonic() - began_s)
+        self._answered(shard)
         call.settle(shard)
         return reply
 
@@ -211,8 +271,8 @@ class ReserveOverShards:
         held: list[int] = []
         ready: list[int] = []
         is_answered = False
+        waiting: set[asyncio.Task[pb.AwaitTasksResponse]] = set(asked)
         try:
-            waiting: set[asyncio.Task[pb.AwaitTasksResponse]] = set(asked)
             while waiting and not held and (waits_for_all or not ready):
                 grace_s = None
                 if is_answered:
@@ -227,6 +287,7 @@ class ReserveOverShards:
                         continue
                     answer = task.result()
                     is_answered = True
+                    self._answered(asked[task])
                     if answer.held:
                         held.append(asked[task])
                         call.held.add(asked[task])
@@ -235,6 +296,7 @@ class ReserveOverShards:
                     if answer.ready:
                         ready.append(asked[task])
         finally:
+            call.unanswered = [asked[task] for task in waiting]
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
@@ -260,10 +322,27 @@ class ReserveOverShards:
         )  # fmt: skip
         return reply.message
 
-    def _failed(self, call: _Call, shard: int, error: HoldfastError) -> None:
+    def _failed(self, call: _Call, shard: int, error: HoldfastError, *, is_silent: bool = False) -> None:
         call.errors.append(error)
-        self._sick.failed(shard, time.monotonic())
+        self._sick.failed(shard, time.monotonic(), self._topology.leader_of(shard), is_silent=is_silent)
         self._topology.doubt_after(error)
+
+    def _answered(self, shard: int) -> None:
+        self._sick.answered(shard, self._topology.leader_of(shard))
+
+
+def _is_hasty(request: pb.ReserveRequest) -> bool:
+    """Its caller comes back for what is claimed meanwhile."""
+    return request.settles_later and bool(request.claim_request_id)
+
+
+def _silent(shards: Sequence[int]) -> HoldfastError:
+    names = ", ".join(map(str, shards))
+    return rejected(
+        "NOT_LEADER",
+        f"Expected shards {names} to say what they have claimed, but they do not answer; try again.",
+        retry_after_ms=_SILENT_RETRY_MS,
+    )
 
 
 def _is_answer(message: pb.ReserveResponse) -> bool:

@@ -102,6 +102,8 @@ def reserve_request(
     worker: str,
     empty_handed: bool | None,
     suspects_only: bool,
+    settles_later: bool,
+    held_only: bool,
 ) -> pb.ReserveRequest:
     limits = build(lambda: _queue_limits(queues, max_tasks_by_queue or {}), "max_tasks_by_queue")
     leases = build(lambda: _type_leases(lease_ms_by_type or {}), "lease_ms_by_type")
@@ -117,6 +119,8 @@ def reserve_request(
         type_lease_ms=leases,
         empty_handed=empty_handed,
         suspects_only=suspects_only,
+        settles_later=settles_later,
+        held_only=held_only,
     )
 
 
@@ -443,7 +447,12 @@ def wait_outcomes(response: pb.WaitTasksResponse, asked: int) -> list[tuple[Task
 def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> Claims:
     answered_s = sent_s + (response.waited_ms + response.routed_ms) / 1000
     claims = [_claimed(claim, answered_s) for claim in response.claims]
-    return Claims(claims, response.run_dry_ms / 1000)
+    return Claims(
+        claims,
+        response.run_dry_ms / 1000,
+        is_unsettled=response.unsettled,
+        suggested_wait_ms=response.suggested_wait_ms,
+    )
 
 
 def task_info(response: pb.GetTaskResponse | pb.GetDeadLetterResponse) -> TaskInfo:

@@ -247,6 +247,8 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         claim_request_id: str | None = None,
         empty_handed: bool | None = None,
         suspects_only: bool = False,
+        settles_later: bool = False,
+        held_only: bool = False,
         timeout_s: float | None = None,
     ) -> Claims:
         """Claims up to `max_tasks` tasks, the queues tried in order, waiting up to `wait_ms` for the first task.
@@ -260,6 +262,10 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         `empty_handed` says whether this worker does, here and at other shards; if it is not given, the server goes by
         what it has given to a worker of this name. Who says False may be asked to run dry: see `Claims`.
         `suspects_only` asks for a suspect or nothing.
+
+        A shard that may have claimed and does not answer is waited for, for some seconds, before others are asked.
+        `settles_later` says that this caller would rather hear that its call is unsettled (see `Claims`) and settle it
+        with `held_only`: that claims nothing new, and returns what was claimed with this `claim_request_id`.
         """
         request = _wire.reserve_request(
             queues,
@@ -272,6 +278,8 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             worker=worker,
             empty_handed=empty_handed,
             suspects_only=suspects_only,
+            settles_later=settles_later,
+            held_only=held_only,
         )
 
         def make(left_ms: int) -> pb.ReserveRequest:

@@ -104,6 +104,8 @@ class Client(BlockingCalls):
         claim_request_id: str | None = None,
         empty_handed: bool | None = None,
         suspects_only: bool = False,
+        settles_later: bool = False,
+        held_only: bool = False,
         timeout_s: float | None = None,
     ) -> Claims:
         """Claims up to `max_tasks` tasks; see `AsyncClient.reserve`."""
@@ -119,6 +121,8 @@ class Client(BlockingCalls):
                 claim_request_id=claim_request_id,
                 empty_handed=empty_handed,
                 suspects_only=suspects_only,
+                settles_later=settles_later,
+                held_only=held_only,
                 timeout_s=timeout_s,
             )
         )

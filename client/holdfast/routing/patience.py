@@ -3,9 +3,12 @@
 A shard that has lost its majority, or whose leader is silent, must not keep tasks of the others from their workers.
 """
 
-from collections.abc import Hashable
-
 TRY_S_MAX = 2.0  # for one shard, so that one without a leader does not hold up the others
+# The same for callers that come back for what was claimed: many times what answers usually take, so that a shard which
+# is merely busy is rarely given up.
+HASTY_S_MIN = 0.3
+HASTY_TIMES = 15
+_USUAL_WEIGHT = 0.1  # of the newest answer
 # The part of that in which refused attempts are repeated. In the rest the last one must be answered: if it is cut off,
 # nobody knows any more whether it claimed, and that costs much more time.
 REPEATS_SHARE = 0.75
@@ -17,23 +20,69 @@ PART_S = 6.0  # longer than to elect a leader takes, also where machines are bus
 SICK_PART_S = 0.5  # the same for a shard that did not answer the last time
 SICK_PART_MEMORY_S = 30.0  # how long that is remembered
 SICK_S = 5.0  # how long a shard that did not answer is not the one that is tried first
+SICK_S_MAX = 40.0  # the same if it did not answer again and again: each time a caller pays for finding out
+
+Leader = tuple[str, int] | None  # address and epoch of a leader, if it is known
+
+
+class UsualTime:
+    """How long shards usually take to answer a claim, and how long a hasty caller waits for one."""
+
+    def __init__(self) -> None:
+        self._usual_s = 0.0
+
+    def took(self, seconds: float) -> None:
+        """An answer; or how long there was none, so that where all shards are slow, each is given more time."""
+        self._usual_s += _USUAL_WEIGHT * (seconds - self._usual_s)
+
+    @property
+    def hasty_s(self) -> float:
+        return min(TRY_S_MAX, max(HASTY_S_MIN, HASTY_TIMES * self._usual_s))
 
 
 class SickShards:
-    """Shards that did not answer: not for long, and not any more when another leader is known."""
+    """Shards that did not answer: not for long, and not any more when another leader is known.
 
-    def __init__(self, sick_s: float = SICK_S) -> None:
+    A leader that said nothing at all is avoided by all the shards that it leads. When the time is over one caller tries
+    it (`begin_try`), and the others not before that one has got an answer.
+    """
+
+    def __init__(self, sick_s: float = SICK_S, sick_s_max: float | None = None) -> None:
         self._sick_s = sick_s
-        self._until: dict[int, tuple[float, Hashable]] = {}
+        self._sick_s_max = sick_s if sick_s_max is None else sick_s_max
+        self._until: dict[int | str, tuple[float, Leader, float]] = {}  # and for how long; of shards and of addresses
 
-    def failed(self, shard: int, now_s: float, leader: Hashable = None) -> None:
-        """`leader`: who is known to lead it, in any form that can be compared."""
-        self._until = {each: known for each, known in self._until.items() if known[0] > now_s}
-        self._until[shard] = (now_s + self._sick_s, leader)
+    def failed(self, shard: int, now_s: float, leader: Leader = None, *, is_silent: bool = False) -> None:
+        """`leader`: who is known to lead it. `is_silent`: it did not even refuse."""
+        self._until = {each: known for each, known in self._until.items() if known[0] + self._sick_s_max > now_s}
+        self._note(shard, now_s, leader)
+        if is_silent and leader is not None:
+            self._note(leader[0], now_s, None)
 
-    def answered(self, shard: int) -> None:
+    def answered(self, shard: int, leader: Leader = None) -> None:
         self._until.pop(shard, None)
+        if leader is not None:
+            self._until.pop(leader[0], None)
 
-    def has(self, shard: int, now_s: float, leader: Hashable = None) -> bool:
-        until_s, led_by = self._until.get(shard, (0.0, leader))
-        return until_s > now_s and led_by == leader
+    def has(self, shard: int, now_s: float, leader: Leader = None) -> bool:
+        until_s, led_by, _ = self._until.get(shard, (0.0, leader, 0.0))
+        is_away = leader is not None and self._until.get(leader[0], (0.0,))[0] > now_s
+        return is_away or (until_s > now_s and led_by == leader)
+
+    def begin_try(self, shard: int, now_s: float, leader: Leader = None) -> bool:
+        """Whether this caller may try it. If that failed the last time, it is the only one for now."""
+        if self.has(shard, now_s, leader):
+            return False
+        for name in (shard, *(leader[:1] if leader is not None else ())):
+            if name in self._until:
+                _, led_by, sick_s = self._until[name]
+                self._until[name] = (now_s + TRY_S_MAX, led_by, sick_s)
+        return True
+
+    def _note(self, name: int | str, now_s: float, leader: Leader) -> None:
+        until_s, led_by, sick_s = self._until.get(name, (0.0, leader, 0.0))
+        if led_by != leader or not sick_s:
+            sick_s = self._sick_s
+        elif until_s <= now_s + TRY_S_MAX:  # not by callers that tried it at the same time
+            sick_s = min(2 * sick_s, self._sick_s_max)
+        self._until[name] = (now_s + sick_s, leader, sick_s)

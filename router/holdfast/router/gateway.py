@@ -70,6 +70,7 @@ class Gateway:
         call_s_default: float,
         message_bytes_max: int,
         broker_waits_max: int = 10_000,
+        idle_wait_ms_max: int = 0,
     ) -> None:
         """`check_map` refuses while there is no map to route by."""
         self._table = table
@@ -78,11 +79,11 @@ class Gateway:
         self._check_map = check_map
         self._own = own
         self._reserving = Reserving(
-            forwarder, releases, wait_ms_max=wait_ms_max, find_places=self._places, leader_of=table.leader_hint,
-            waits_max=broker_waits_max,
+            forwarder, releases, wait_ms_max=wait_ms_max, idle_wait_ms_max=idle_wait_ms_max, find_places=self._places,
+            leader_of=table.leader_hint, waits_max=broker_waits_max,
         )  # fmt: skip
         self._parts = Parts(forwarder, table.leader_hint)
-        self._wait_s_max = wait_ms_max / 1000
+        self._wait_s_max = max(wait_ms_max, idle_wait_ms_max) / 1000
         self._call_s_default = call_s_default
         self._message_bytes_max = message_bytes_max
         self._picks = 0

@@ -7,14 +7,14 @@ and its items are refused one by one. A shard that was given up lately has less 
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.router.batches import Part, join_answers
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder, Sending
 from holdfast.router.methods import Method
-from holdfast.routing.patience import PART_S, SICK_PART_MEMORY_S, SICK_PART_S, SickShards
+from holdfast.routing.patience import PART_S, SICK_PART_MEMORY_S, SICK_PART_S, Leader, SickShards
 
 # Parts must answer before the caller has hung up: then it hears of those that did.
 _MARGIN_S_MAX = 0.1
@@ -24,7 +24,7 @@ _MARGIN_SHARE = 0.05
 class Parts:
     """Sends them, and remembers which shards did not answer."""
 
-    def __init__(self, forwarder: Forwarder, leader_of: Callable[[int], Hashable]) -> None:
+    def __init__(self, forwarder: Forwarder, leader_of: Callable[[int], Leader]) -> None:
         self._forwarder = forwarder
         self._leader_of = leader_of
         self._sick = SickShards(SICK_PART_MEMORY_S)

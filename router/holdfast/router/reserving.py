@@ -9,12 +9,14 @@ A retry must meet the claims of the first attempt, whose answer was lost: it ask
 A shard that does not answer must not keep tasks of the others from their workers. So each is given a short time
 (`routing.patience`); after one that took all of it, the rest are asked at the same time; and a shard that has just
 failed is looked at with the others, but not tried first. What it may have claimed, and the answer was lost, is asked
-for before anything is claimed elsewhere, if the request has an id. If it has none, these claims go back.
+for before anything is claimed elsewhere, if the request has an id. If it has none, these claims go back. A caller that
+says so (`settles_later`) waits neither for such a shard nor for that question: it is told that its call is unsettled.
 """
 
 import asyncio
+import random
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -29,7 +31,17 @@ from holdfast.router.ready_waiters import Waiter
 from holdfast.router.releases import Releases
 from holdfast.router.rounds import Places, Round
 from holdfast.router.shared_waits import AWAY_S, TASKS_MAX, SharedWaits
-from holdfast.routing.patience import DOUBT_S, GRACE_S, REPEATS_SHARE, TRY_S_MAX, SickShards
+from holdfast.routing.patience import (
+    DOUBT_S,
+    GRACE_S,
+    REPEATS_SHARE,
+    SICK_S,
+    SICK_S_MAX,
+    TRY_S_MAX,
+    Leader,
+    SickShards,
+    UsualTime,
+)
 from holdfast.routing.turns import shards_in_turn
 from holdfast.serving.background import end_tasks
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown
@@ -41,9 +53,14 @@ _MARGIN_S = 0.05
 # Calls that look at shards before they wait, at a time. When very many workers come at once, the others only join the
 # line: what is there is found by the waits that they share. The same for those that ask who holds claims of theirs.
 LOOKS_MAX = 64
+# Idle workers come back when their wait is over, and each time costs about half a millisecond. So the more of them
+# wait, the longer they are told to wait: about thirty of them come back in a second.
+IDLE_MS_PER_CALLER = 30
+IDLE_MS_MIN = 60_000  # shorter than that is not worth telling
 
 _RESERVE = TASKS["Reserve"]
 _AWAIT = TASKS["AwaitTasks"]
+_UNSETTLED = pb.ReserveResponse(unsettled=True).SerializeToString()
 
 
 class Reserving:
@@ -56,17 +73,21 @@ class Reserving:
         *,
         wait_ms_max: int,
         find_places: Callable[[Sequence[str]], Places],
-        leader_of: Callable[[int], Hashable],
+        leader_of: Callable[[int], Leader],
         waits_max: int = 10_000,
+        idle_wait_ms_max: int = 0,
     ) -> None:
         """`find_places`: of some queues, in the newest map; `leader_of`: who leads a shard by that map; `waits_max`:
-        how many waits there may be at brokers."""
+        how many waits there may be at brokers; `idle_wait_ms_max`: how long callers may be told to wait if very many
+        do."""
         self._forwarder = forwarder
         self._releases = releases
-        self._wait_ms_max = wait_ms_max
+        self._wait_ms_max = max(wait_ms_max, idle_wait_ms_max)
+        self._idle_wait_ms_max = idle_wait_ms_max
         self._find_places = find_places
         self._leader_of = leader_of
-        self._sick = SickShards()
+        self._sick = SickShards(SICK_S, SICK_S_MAX)
+        self._usual = UsualTime()
         self._good: set[int] = set()  # shards that have answered something, and have not failed since
         self._known = KnownRequests()
         self._turn = 0
@@ -87,6 +108,8 @@ class Reserving:
         if not places or (len(places) == 1 and not request.wait_ms):
             return await self.claim(next(iter(places), 0), data, caller, deadline_s)
         round_ = Round(places, self._wait_ends_s(request.wait_ms, deadline_s), deadline_s)
+        if request.held_only:
+            return await self._claim_held(request, round_, caller)
         is_empty_handed = request.empty_handed or not request.HasField("empty_handed")
         with self.waits.join(_wants(request), request.worker, is_empty_handed=is_empty_handed) as waiter:
             return await self._claim_anywhere(request, round_, caller, waiter)
@@ -164,6 +187,8 @@ class Reserving:
             if answer:
                 self.waits.took(waiter)
                 return answer
+            if round_.is_in_doubt and _is_hasty(request, round_):
+                return _UNSETTLED
             looked_from_s = time.monotonic()
             if not round_.is_in_doubt and not round_.is_over:
                 await self._stand_back(round_, waiter)
@@ -178,14 +203,32 @@ class Reserving:
                 if not order:
                     round_.raise_doubt()
                     round_.raise_if_nobody_answers()
-                    return b""
+                    return self._nothing()
             await round_.pause(looked_from_s)
+
+    def _nothing(self) -> bytes:
+        idle_ms = min(self.waits.callers * IDLE_MS_PER_CALLER, self._idle_wait_ms_max)
+        if idle_ms < IDLE_MS_MIN:
+            return b""
+        # Not all of them at the same moment.
+        return pb.ReserveResponse(suggested_wait_ms=int(idle_ms * random.uniform(0.7, 1.0))).SerializeToString()
+
+    async def _claim_held(self, request: pb.ReserveRequest, round_: Round, caller: Caller) -> bytes:
+        """What an earlier call with the same id has claimed; a shard that does not say is a refusal that may pass."""
+        for shard in await self._holders(_await_of(request), round_):
+            answer = await self._try(request, round_, shard, caller)
+            if answer:
+                return answer
+        round_.raise_if_any_failed()
+        return b""
 
     async def _try_each(self, request: pb.ReserveRequest, round_: Round, order: list[int], caller: Caller) -> bytes:
         """What the first of these shards gives that has something; nothing if none has."""
         self._looking += 1
         try:
             for shard in order:
+                if not self._sick.begin_try(shard, time.monotonic(), self._leader_of(shard)):
+                    continue
                 answer = await self._try(request, round_, shard, caller)
                 if answer is not None and _is_answer(answer):
                     return answer
@@ -268,8 +311,10 @@ class Reserving:
 
         A shard that has said that it holds claims of this request is given all the time there is."""
         data = _reserve_at(request, round_.places[shard])
-        try_s = None if shard in round_.held else min(TRY_S_MAX, round_.left_s)
-        last_s = round_.deadline_s if try_s is None else time.monotonic() + try_s * REPEATS_SHARE
+        limit_s = self._usual.hasty_s if _is_hasty(request, round_) else TRY_S_MAX
+        try_s = None if shard in round_.held else min(limit_s, round_.left_s)
+        began_s = time.monotonic()
+        last_s = round_.deadline_s if try_s is None else began_s + try_s * REPEATS_SHARE
         is_cut_off = False
         try:
             async with asyncio.timeout(try_s):
@@ -282,10 +327,13 @@ class Reserving:
             if not is_passing(failure) and not may_pass_if_read(failure):
                 raise
         else:
+            self._usual.took(time.monotonic() - began_s)
             round_.answered(shard)
             self._answered(shard)
             return answer
-        self._note(shard, failure)
+        if is_cut_off:
+            self._usual.took(time.monotonic() - began_s)
+        self._note(shard, failure, is_silent=is_cut_off)
         may_hold = not is_passing(failure) or shard in round_.held
         if may_hold and request.claim_request_id:
             round_.doubt(shard, failure)
@@ -385,15 +433,15 @@ class Reserving:
     def _is_sick(self, shard: int) -> bool:
         return self._sick.has(shard, time.monotonic(), self._leader_of(shard))
 
-    def _note(self, shard: int, failure: Failure) -> None:
+    def _note(self, shard: int, failure: Failure, *, is_silent: bool = False) -> None:
         """One that is busy, or has no room, is well."""
         if _is_of_shard(failure):
             self._good.discard(shard)
-            self._sick.failed(shard, time.monotonic(), self._leader_of(shard))
+            self._sick.failed(shard, time.monotonic(), self._leader_of(shard), is_silent=is_silent)
 
     def _answered(self, shard: int) -> None:
         self._good.add(shard)
-        self._sick.answered(shard)
+        self._sick.answered(shard, self._leader_of(shard))
 
     def _heard_of(self, shard: int, failure: Failure | None) -> None:
         """By a wait that calls share."""
@@ -405,6 +453,11 @@ class Reserving:
     def _failed(self, round_: Round, shard: int, failure: Failure) -> None:
         self._note(shard, failure)
         round_.leave_alone(shard, failure)
+
+
+def _is_hasty(request: pb.ReserveRequest, round_: Round) -> bool:
+    """Its caller comes back for what is claimed meanwhile, and there are other shards that it can have tasks of."""
+    return request.settles_later and bool(request.claim_request_id) and len(round_.places) > 1
 
 
 def _is_of_shard(failure: Failure) -> bool:

@@ -113,6 +113,7 @@ class Router:
             check_map=self._check_map,
             own=OwnCalls(admin, routes.nodes),
             wait_ms_max=config.wait_ms_max,
+            idle_wait_ms_max=config.idle_wait_ms_max,
             call_s_default=config.call_seconds_default,
             message_bytes_max=config.message_bytes_max,
             broker_waits_max=config.broker_waits_max,

@@ -1,14 +1,19 @@
-"""Asks for tasks as slots become free: one long poll at a time, for as many tasks as there are free slots."""
+"""Asks for tasks as slots become free: one long poll at a time, for as many tasks as there are free slots.
+
+A poll that met a shard which does not answer is left unsettled: the next one goes to the other shards, and what the
+first may have claimed is asked for beside it.
+"""
 
 import asyncio
 import contextlib
 import itertools
+import logging
 import uuid
 from collections.abc import Callable
 
 from holdfast.client._pauses import wished_pause_s
 from holdfast.client.aio import AsyncClient
-from holdfast.client.errors import HoldfastError
+from holdfast.client.errors import HoldfastError, InvalidArgument
 from holdfast.client.models import ClaimedTask, Claims
 from holdfast.client.worker.leases import Leases
 from holdfast.client.worker.outages import PASSING, Outage
@@ -18,6 +23,10 @@ from holdfast.client.worker.standstill import Standstill
 _POLL_MS = 30_000
 # The last look for a claim whose answer may have been on its way when the worker stopped asking.
 _LAST_LOOK_S_MAX = 2.0
+# Polls that are left unsettled at a time. With so many the next ones wait for their shards as long as it takes.
+_UNSETTLED_MAX = 4
+
+log = logging.getLogger("holdfast.worker")
 
 
 class Claimer:
@@ -31,20 +40,26 @@ class Claimer:
         leases: Leases,
         standstill: Standstill,
         claimed: Callable[[ClaimedTask], None],
+        give_back: Callable[[ClaimedTask], None],
     ) -> None:
+        """`claimed` begins with a task, `give_back` does not."""
         self._client = client
         self._slots = slots
         self._worker = worker
         self._leases = leases
         self._claimed = claimed
+        self._give_back = give_back
         self._outage = Outage("claim tasks", standstill)
         self._room = asyncio.Event()  # set when there may be room for more tasks
         self._reopened = asyncio.Event()  # set when a queue that was at its limit may be asked for again
         self._loop = asyncio.get_running_loop()
         self._dry_until_s: float | None = None  # claims nothing until then, or until nothing is held
+        self._poll_ms = _POLL_MS
         self._asked: Ask | None = None  # what the server has been asked for and has not answered
         # The same id until a call has been answered: whatever an unanswered one claimed comes with the next answer.
         self._request_id = uuid.uuid4().hex
+        self._unsettled: dict[str, Ask] = {}  # what was asked for, by the ids of calls that may have claimed
+        self._settling: set[asyncio.Task[None]] = set()
 
     def slots_changed(self, *, reopened: bool) -> None:
         self._room.set()
@@ -52,6 +67,14 @@ class Claimer:
             self._reopened.set()
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            for task in self._settling:
+                task.cancel()
+            await asyncio.gather(*self._settling, return_exceptions=True)
+
+    async def _run(self) -> None:
         while True:
             self._room.clear()
             self._reopened.clear()
@@ -62,12 +85,23 @@ class Claimer:
             try:
                 claims = await self._poll(ask)
             except HoldfastError as error:
-                await self._outage.pause(error)
+                is_of_wait = isinstance(error, InvalidArgument) and error.field == "wait_ms"
+                if not is_of_wait or self._poll_ms == _POLL_MS:
+                    await self._outage.pause(error)
+                self._poll_ms = _POLL_MS  # what one server suggests another one may not allow
                 continue
             self._outage.over()
+            self._poll_ms = max(_POLL_MS, claims.suggested_wait_ms)
             self._dry_until_s = self._loop.time() + claims.run_dry_s if claims.run_dry_s else None
-            for claim in claims:
+            self._receive(claims)
+
+    def _receive(self, claims: Claims) -> None:
+        """What an earlier call claimed may have come meanwhile, and taken the room that there was."""
+        for claim in claims:
+            if self._slots.has_room_for(claim.queue, is_alone=claim.alone):
                 self._claimed(claim)
+            else:
+                self._give_back(claim)
 
     def _next_ask(self) -> Ask | None:
         """None if there is no room, or while this worker runs dry: a suspect waits for one that holds nothing."""
@@ -88,7 +122,7 @@ class Claimer:
     async def _poll(self, ask: Ask) -> Claims:
         """One long poll; cut short, with an empty answer, when one more queue may be asked for."""
         self._asked = ask
-        poll = asyncio.create_task(self._reserve(ask))
+        poll = asyncio.create_task(self._reserve(ask, self._poll_ms))
         reopened = asyncio.create_task(self._reopened.wait())
         try:
             await asyncio.wait((poll, reopened), return_when=asyncio.FIRST_COMPLETED)
@@ -99,11 +133,16 @@ class Claimer:
             reopened.cancel()
             poll.cancel()
             await asyncio.gather(poll, reopened, return_exceptions=True)
+        if claims.is_unsettled:
+            self._settle_later(self._request_id, ask)
         self._asked = None
         self._request_id = uuid.uuid4().hex
         return claims
 
-    async def _reserve(self, ask: Ask, wait_ms: int = _POLL_MS, timeout_s: float | None = None) -> Claims:
+    async def _reserve(
+        self, ask: Ask, wait_ms: int, timeout_s: float | None = None, *, unsettled_id: str = ""
+    ) -> Claims:
+        """`unsettled_id`: only what an earlier call with this id has claimed."""
         return await self._client.reserve(
             ask.queues,
             max_tasks=ask.tasks_max,
@@ -112,25 +151,45 @@ class Claimer:
             lease_ms_by_type=self._leases.by_type,
             wait_ms=0 if ask.suspects_only else wait_ms,
             worker=self._worker,
-            claim_request_id=self._request_id,
+            claim_request_id=unsettled_id or self._request_id,
             empty_handed=ask.empty_handed,
             suspects_only=ask.suspects_only,
+            settles_later=not unsettled_id and len(self._unsettled) < _UNSETTLED_MAX,
+            held_only=bool(unsettled_id),
             timeout_s=timeout_s,
         )
 
-    async def collect(self) -> list[ClaimedTask]:
-        """Claims that the last, unanswered call may have made: nobody would work on them until their leases end."""
-        if self._asked is None:
-            return []
-        # If it made none, this one may: one task is the least that can be asked for.
-        ask = Ask(self._asked.queues, 1, {}, self._slots.is_empty_handed)
-        try:
-            async with asyncio.timeout(_LAST_LOOK_S_MAX):
+    # --- calls that may have claimed ----------------------------------------------------------------------------
+
+    def _settle_later(self, request_id: str, ask: Ask) -> None:
+        self._unsettled[request_id] = ask
+        task = asyncio.create_task(self._settle(request_id, ask))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _settle(self, request_id: str, ask: Ask) -> None:
+        """After the longest lease there is nothing to be had."""
+        self._receive(await self._claims_of(request_id, ask, self._leases.longest_ms / 1000))
+        del self._unsettled[request_id]
+
+    async def _claims_of(self, request_id: str, ask: Ask, limit_s: float) -> Claims:
+        """What an unanswered call has claimed; nothing if nobody says so in time: then their leases end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
                 for tries in itertools.count():
                     try:
-                        return await self._reserve(ask, wait_ms=0, timeout_s=_LAST_LOOK_S_MAX)
+                        return await self._reserve(ask, wait_ms=0, unsettled_id=request_id)
                     except PASSING as error:
                         await asyncio.sleep(wished_pause_s(tries, error))
-        except (TimeoutError, HoldfastError):
-            pass  # their leases will end
-        return []
+                    except HoldfastError as error:
+                        log.warning("Cannot ask for claims of an earlier call: %s", error)
+                        break
+        return Claims()
+
+    async def collect(self) -> list[ClaimedTask]:
+        """Claims that unanswered calls may have made: nobody would work on them until their leases end."""
+        asked = dict(self._unsettled)
+        if self._asked is not None:
+            asked[self._request_id] = self._asked
+        looks = (self._claims_of(request_id, ask, _LAST_LOOK_S_MAX) for request_id, ask in asked.items())
+        return [claim for claims in await asyncio.gather(*looks) for claim in claims]

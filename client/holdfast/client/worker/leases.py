@@ -21,6 +21,10 @@ class Leases:
     others_ms: int  # of tasks whose type is not named
     by_type: Mapping[str, int]
 
+    @property
+    def longest_ms(self) -> int:
+        return max((self.others_ms, *self.by_type.values()))
+
     def of(self, name: str) -> int:
         return self.by_type.get(name, self.others_ms)
 

@@ -108,7 +108,9 @@ class Session:
         )
         self._standstill = standstill = Standstill(self._running, lease_ms_min, now_s)
         self._settler = Settler(client, self._answered, standstill, self._late_changed)
-        self._claimer = Claimer(client, self._slots, settings.name, self._leases, standstill, self._claimed)
+        self._claimer = Claimer(
+            client, self._slots, settings.name, self._leases, standstill, self._claimed, self._give_back_claim
+        )
         self._deadlines = Deadlines(now_s)
         self._heartbeats = Heartbeats(client, self._jobs.keys(), lease_ms_min, self._deadlines, standstill, now_s)
 
@@ -233,7 +235,10 @@ class Session:
 
     async def _give_back_the_last_claims(self) -> None:
         for claim in await self._claimer.collect():
-            self._give_back(self._take(claim))
+            self._give_back_claim(claim)
+
+    def _give_back_claim(self, claim: ClaimedTask) -> None:
+        self._give_back(self._take(claim))
 
     def _running(self) -> list[Job]:
         return [job for job in self._jobs if job.phase is Phase.RUNNING]

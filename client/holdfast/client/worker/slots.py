@@ -80,6 +80,12 @@ class Slots:
         self._is_alone = self._is_alone or is_alone
         self._running[queue] = self._running.get(queue, 0) + 1
 
+    def has_room_for(self, queue: str, *, is_alone: bool = False) -> bool:
+        """For a task that was claimed: another may have come in its place."""
+        if is_alone:
+            return self.is_empty_handed
+        return not self._is_alone and self.running < self._concurrency and self._room_of(queue) > 0
+
     def ended(self, queue: str) -> bool:
         """The handler has ended and its outcome is to be reported; tells whether its queue was at its limit."""
         was_full = self._room_of(queue) <= 0
