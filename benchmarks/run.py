@@ -119,7 +119,7 @@ SCENARIOS = {
         1,
     ),
     "shard-away": Scenario(
-        "enqueue, claim and ack of other queues before and while the shards of one node are silent",
+        "enqueue, claim and ack of other queues before and while the shards of one node are away",
         shard_away.AIMS,
         shard_away.measure,
         1,

@@ -1,11 +1,13 @@
-"""The shards of one node fall silent: what the queues of all others notice of it, through the router, straight to the
-leaders, and with a worker of the library.
+"""The shards of one node fall silent, or lose their majority: what the queues of all others notice of it, through the
+router, straight to the leaders, and with a worker of the library.
 
-Every shard has one replica, so those of the node that is stopped have no majority. The same loops run before and after
-in one run, and each pair gives a ratio. The queues that are away go on being used by the same clients.
+Every shard has one replica: those of a node that is stopped are silent, those of one that is killed have no majority
+and nobody who leads. The same loops run before and after in one run, and each pair gives a ratio. The queues that are
+away go on being used by the same clients.
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -21,16 +23,18 @@ from holdfast.routing.homes import home_shard
 SHARDS = 8
 AWAY_CALLERS = 3  # of each queue that is away
 _WAYS = ("router", "direct", "worker")
+_HOWS = ("silent", "without majority")
 _CALLS = {"router": ("enqueue", "claim", "ack"), "direct": ("enqueue", "claim", "ack"), "worker": ("whole life",)}
 
 AIMS = tuple(
     aim
+    for how in _HOWS
     for way in _WAYS
     for call in _CALLS[way]
     for aim in (
-        Aim(f"{way}, {call}, p50 while some are away to before", "×", Target(1.5)),
-        Aim(f"{way}, {call}, rate while some are away to before", "×", Target(0.8, at_least=True), more_is_better=True),
-        Aim(f"{way}, {call}, p50 before", "ms"),
+        Aim(f"{how}, {way}, {call}, p50 to before", "×", Target(1.5)),
+        Aim(f"{how}, {way}, {call}, rate to before", "×", Target(0.8, at_least=True), more_is_better=True),
+        Aim(f"{how}, {way}, {call}, p50 before", "ms"),
     )
 )
 
@@ -41,21 +45,23 @@ Times = dict[str, list[float]]  # by call: how long each took
 
 async def measure(bench: Bench) -> Measured:
     measured = Measured()
-    for way in _WAYS:
+    for how, way in itertools.product(_HOWS, _WAYS):
         async with bench.mapped_cluster(shards=SHARDS, replication=1) as cluster:
-            before, after = await _before_and_after(bench, cluster, way)
-            await cluster.stop()
+            is_killed = how != "silent"
+            before, after = await _before_and_after(bench, cluster, way, is_killed=is_killed)
+            if not is_killed:
+                await cluster.stop()
         for call in _CALLS[way]:
             then, now = before[call], after[call]
             median_s = percentile(then, 50)
-            name = f"{way}, {call}"
-            measured.figures[f"{name}, p50 while some are away to before"] = [percentile(now, 50) / median_s]
-            measured.figures[f"{name}, rate while some are away to before"] = [len(now) / len(then)]
+            name = f"{how}, {way}, {call}"
+            measured.figures[f"{name}, p50 to before"] = [percentile(now, 50) / median_s]
+            measured.figures[f"{name}, rate to before"] = [len(now) / len(then)]
             measured.figures[f"{name}, p50 before"] = [median_s * 1000]
     return measured
 
 
-async def _before_and_after(bench: Bench, cluster: MappedCluster, way: str) -> tuple[Times, Times]:
+async def _before_and_after(bench: Bench, cluster: MappedCluster, way: str, *, is_killed: bool) -> tuple[Times, Times]:
     seconds = bench.sizes.turn_seconds
     queues = {shard: _queue_of(shard) for shard in range(SHARDS)}
     async with AsyncClient(cluster.router.address, direct=way == "direct") as client:
@@ -70,11 +76,15 @@ async def _before_and_after(bench: Bench, cluster: MappedCluster, way: str) -> t
         one = _life_by_worker if way == "worker" else _life_by_calls
         try:
             before = await _run(client, healthy, lost, one, seconds)
-            await cluster.nodes[gone].pause()
-            try:
+            if is_killed:
+                await cluster.nodes[gone].kill()
                 after = await _run(client, healthy, lost, one, seconds)
-            finally:
-                cluster.nodes[gone].resume()
+            else:
+                await cluster.nodes[gone].pause()
+                try:
+                    after = await _run(client, healthy, lost, one, seconds)
+                finally:
+                    cluster.nodes[gone].resume()
         finally:
             if worker is not None and serving is not None:
                 worker.stop()
