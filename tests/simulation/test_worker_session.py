@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.client import AsyncClient, Extended, InvalidArgument, Rejected, TaskState
+from holdfast.client import AsyncClient, ClaimedTask, Extended, InvalidArgument, Rejected, TaskState
 from holdfast.client.worker import claiming, deadlines, heartbeats, session, settling
 from holdfast.client.worker.jobs import Job, Outcome, Succeeded
 from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
@@ -430,3 +430,23 @@ def test_the_checks_notice_timeouts_that_are_not_kept(
     monkeypatch.setattr(where, name, without)
     with pytest.raises(AssertionError):
         check_timeouts(range(8), 1.0, is_told=is_told, lease_s=lease_s)
+
+
+async def with_a_late_suspect(seed: int) -> None:
+    """It comes when its worker holds something else, and is given back."""
+    world = World(seed, Network(latency_s_max=0.02), takes_s_max=60.0)
+
+    async def story() -> None:
+        while not world.broker.claimed():
+            await asyncio.sleep(0.1)
+        suspect = ClaimedTask(task_id=next(iter(world.broker.tasks)), token=0, queue="mail", type="async", alone=True)
+        world.session._give_back_claim(suspect)
+        world.broker.add(CONCURRENCY, ["mail"], ["async"])
+        while len(world.broker.claimed()) < CONCURRENCY:
+            await asyncio.sleep(0.1)
+
+    await work(world, story, tasks=1)
+
+
+def test_a_late_suspect_that_is_given_back_does_not_keep_a_worker_from_claiming() -> None:
+    virtual_time.run(lambda: with_a_late_suspect(0), 0)

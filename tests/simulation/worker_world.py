@@ -135,7 +135,7 @@ class SimBroker:
         suspects_only: bool,
         settles_later: bool,
         held_only: bool,
-        timeout_s: float | None,
+        held_at: Sequence[int],
     ) -> Claims:
         sent_s = self.now_s()
         is_unsettled = settles_later and self._draw.random() < self.network.unsettled
@@ -151,7 +151,7 @@ class SimBroker:
                 if refs or is_unsettled or self.now_s() >= ends_s:
                     self._requests[claim_request_id] = refs
                     if is_unsettled:
-                        return Claims(is_unsettled=True)
+                        return Claims(unsettled_shards=(0,))
                     return Claims(self._claim_message(task_id, sent_s, arrived_s) for task_id, _ in refs)
                 self._ready.clear()
                 try:

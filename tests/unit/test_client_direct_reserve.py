@@ -13,17 +13,18 @@ import pytest_asyncio
 
 from holdfast.client import (
     AsyncClient,
+    DeadlineExceeded,
     Holdfast,
     InvalidArgument,
     Overloaded,
     ServerError,
-    Unavailable,
     Worker,
     WorkerAtLimit,
     _direct_reserve,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
+from holdfast.routing.patience import HASTY_S_MIN
 from tests.stalls import stalls
 from tests.unit.scripted_server import Answer, Hang, Refusal
 from tests.unit.scripted_shards import SHARDS, Cluster, queue_at, spread, task_id, two_shards
@@ -335,7 +336,7 @@ async def test_who_settles_later_does_not_wait_for_a_silent_shard(cluster: Clust
         server.on("Reserve", Hang())
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=60) as client, asyncio.timeout(10):
         unsettled = await client.reserve([AT_0], wait_ms=5_000, claim_request_id=claim_id(1), settles_later=True)
-        assert unsettled.is_unsettled
+        assert unsettled.unsettled_shards == (1,)
         assert unsettled == []
         for number in (1, 2):
             [task] = await client.reserve(
@@ -353,31 +354,47 @@ async def test_a_claim_that_may_have_been_made_is_left_unsettled_if_the_caller_s
     cluster.leaders[0].on("AwaitTasks", NOTHING)
     async with AsyncClient(cluster.router.address, direct=True, retry=False) as client, asyncio.timeout(10):
         claims = await client.reserve([AT_0], wait_ms=5_000, claim_request_id=claim_id(1), settles_later=True)
-    assert claims.is_unsettled
+    assert claims.unsettled_shards == (1,)
 
 
 async def test_what_was_claimed_is_asked_for_by_its_id(cluster: Cluster) -> None:
-    cluster.leaders[1].on("AwaitTasks", BROKEN, HELD, NOTHING)
-    cluster.leaders[1].on("Reserve", claims(1, 2))
-    cluster.leaders[0].on("AwaitTasks", READY)
-    cluster.leaders[0].on("Reserve", claims(0, 1))
+    cluster.leaders[1].on("Reserve", BROKEN, claims(1, 2), EMPTY)
+    cluster.leaders[0].on("Reserve", EMPTY)
     async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
         with pytest.raises(ServerError):  # "nothing" might not be true
             await client.reserve([AT_0], claim_request_id="mine", held_only=True)
         [task] = await client.reserve([AT_0], claim_request_id="mine", held_only=True)
         assert task.task_id == task_id(1, 2)
-        assert await client.reserve([AT_0], claim_request_id="mine", held_only=True) == []
-    assert cluster.sent("Reserve") == [0, 0, 1], "nothing new is claimed"
+        assert await client.reserve([AT_0], claim_request_id="mine", held_only=True, held_at=[1]) == []
+    assert cluster.sent("Reserve") == [0, 2, 3], "and only where it may have been claimed"
+    assert all(request.held_only for leader in cluster.leaders for request in leader.requests["Reserve"])
 
 
 async def test_a_silent_shard_does_not_say_what_it_has_claimed(cluster: Cluster) -> None:
-    shelves(cluster, (1,), ())
-    for server in (cluster.leaders[1], cluster.router):
-        server._script["AwaitTasks"].clear()
-        server.on("AwaitTasks", Hang())
+    for server in (*cluster.leaders, cluster.router):
+        server.on("Reserve", Hang())
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=20) as client, asyncio.timeout(10):
-        with pytest.raises(Unavailable, match="do not answer"):
+        with pytest.raises(DeadlineExceeded):
             await client.reserve([AT_0], claim_request_id="mine", held_only=True)
+
+
+async def test_a_claim_that_is_settled_later_goes_on_and_is_not_made_in_vain(cluster: Cluster) -> None:
+    """The shard is only slow: what it claims is kept, and had by its id."""
+    answered = threading.Event()
+
+    def slowly(request: pb.ReserveRequest) -> pb.ReserveResponse:
+        if not request.held_only:
+            time.sleep(2 * HASTY_S_MIN)
+            answered.set()
+        return claims(1, 7)
+
+    cluster.leaders[1].on("Reserve", slowly)
+    async with AsyncClient(cluster.router.address, direct=True, timeout_s=20) as client, asyncio.timeout(10):
+        unsettled = await client.reserve([AT_0], wait_ms=5_000, claim_request_id=claim_id(1), settles_later=True)
+        assert unsettled.unsettled_shards == (1,)
+        [task] = await client.reserve([AT_0], claim_request_id=claim_id(1), held_only=True, held_at=(1,))
+        assert task.task_id == task_id(1, 7)
+        assert await asyncio.to_thread(answered.wait, 10), "it was not cancelled"
 
 
 async def test_a_leader_out_of_reach_is_reached_through_the_router(cluster: Cluster, client: AsyncClient) -> None:

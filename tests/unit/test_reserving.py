@@ -380,6 +380,29 @@ async def test_who_asks_for_what_was_claimed_gets_nothing_new(small: SmallShard)
     assert len(await small.claim(request_id=b"s")) == 1
 
 
+async def test_what_is_on_its_way_counts_as_claimed(small: SmallShard) -> None:
+    """Whoever asks too soon would be told that there is nothing, and would not come back."""
+    await small.enqueue()
+    first = small.reserve(request_id=b"r")
+    await settle()
+    asking = small.reserve(request_id=b"r", held_only=True)
+    await settle()
+    assert not asking.done()
+    while not first.done():
+        await small.round()
+    assert await asking == await first
+
+
+async def test_a_claim_that_has_run_out_does_not_hide_others_of_the_same_call(small: SmallShard) -> None:
+    await small.enqueue()
+    await small.enqueue(type=b"short")
+    claims = await small.claim(request_id=b"r", tasks_max=2, type_lease_ms={b"short": 1_000})
+    long, short = sorted(claims, key=lambda claim: -claim.expiry_ms)
+    assert short.expiry_ms < long.expiry_ms
+    small.time.now_ms = short.expiry_ms
+    assert await small.reserve(request_id=b"r", held_only=True) == [long]
+
+
 # --- refused and dropped ----------------------------------------------------------------------------------------------
 
 

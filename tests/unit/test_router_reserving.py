@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -78,11 +78,11 @@ class Shop(Stage):
 
     async def answer(
         self, wait_ms: int = 0, request_id: str = "", max_tasks: int = 10, settles_later: bool = False,
-        held_only: bool = False, **options: Any,
+        held_only: bool = False, held_at: Sequence[int] = (), **options: Any,
     ) -> pb.ReserveResponse:  # fmt: skip
         request = pb.ReserveRequest(
             queues=["q"], max_tasks=max_tasks, lease_ms=5000, wait_ms=wait_ms, claim_request_id=request_id, worker="w",
-            settles_later=settles_later, held_only=held_only,
+            settles_later=settles_later, held_only=held_only, held_at=held_at,
         )  # fmt: skip
         response: pb.ReserveResponse = await self.call("Reserve", request, **options)
         return response

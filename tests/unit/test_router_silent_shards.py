@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router import reserving
 from holdfast.routing import patience
-from holdfast.routing.patience import HASTY_S_MIN, SICK_S, SICK_S_MAX, TRY_S_MAX, SickShards, UsualTime
+from holdfast.routing.patience import HASTY_S_MIN, SICK_S, SICK_S_MAX, TRY_S_MAX, SickShards, UsualTimes
 from holdfast.routing.turns import shards_in_turn
 from tests.unit.router_stage import Call, FakeBroker, Refusal, never, not_leader, task_id
 from tests.unit.test_router_passing import refusal_of
@@ -283,16 +284,17 @@ def test_a_silent_leader_is_avoided_by_all_its_shards_until_one_answers() -> Non
 
 
 def test_hasty_callers_wait_for_many_times_what_answers_usually_take() -> None:
-    usual = UsualTime()
-    assert usual.hasty_s == HASTY_S_MIN
+    usual = UsualTimes()
+    assert usual.hasty_s(1) == HASTY_S_MIN
     for _ in range(100):
-        usual.took(0.05)
-    assert 0.7 < usual.hasty_s < 0.8
-    usual.took(0.75)
-    assert 1.5 < usual.hasty_s <= TRY_S_MAX, "one that was given up in vain makes the next ones more patient"
-    for _ in range(100):
-        usual.took(10.0)
-    assert usual.hasty_s == TRY_S_MAX
+        usual.took(1, 0.05)
+    assert 0.7 < usual.hasty_s(1) < 0.8
+    usual.took(1, 0.75)
+    assert 1.5 < usual.hasty_s(1) <= TRY_S_MAX, "one that was given up in vain makes the next ones more patient"
+    for _ in range(3):  # a shard that needs half a second, beside many that are quick
+        usual.took(2, usual.hasty_s(2))
+    assert usual.hasty_s(2) > 0.5
+    assert usual.hasty_s(3) == HASTY_S_MIN
 
 
 # --- callers that settle later ----------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ async def test_who_settles_later_is_told_soon_and_gets_tasks_of_the_others_at_on
     lose(shop, "silent")
     shop.shelves[1].put("a", "b")
     answer = await shop.answer(60_000, first_is(LOST), settles_later=True, timeout_s=LONG_S)
-    assert answer.unsettled
+    assert list(answer.unsettled_shards) == [LOST]
     assert not answer.claims
     tried = _reserves_at_lost(shop)
     for name in ("a", "b"):
@@ -317,7 +319,7 @@ async def test_a_lost_answer_is_not_waited_for_either(shop: Shop) -> None:
     shop.brokers[LOST].on["Reserve"] = Refusal(grpc.StatusCode.INTERNAL, "INTERNAL")
     shop.shelves[1].put("a")
     answer = await shop.answer(60_000, first_is(LOST), settles_later=True, timeout_s=LONG_S)
-    assert answer.unsettled
+    assert list(answer.unsettled_shards) == [LOST]
 
 
 async def test_with_one_shard_there_is_nothing_to_be_hasty_for() -> None:
@@ -337,17 +339,70 @@ async def test_what_an_unsettled_call_claimed_is_had_when_its_shard_answers_agai
     shelf.held[first_is(LOST)] = ["mine"]
     lose(shop, "silent")
     _, reason, _ = await refusal_of(shop.answer(0, first_is(LOST), held_only=True, timeout_s=LONG_S))
-    assert reason in ("NOT_LEADER", "OUTCOME_UNKNOWN"), "nothing would not be true"
+    assert reason in ("", "NOT_LEADER", "OUTCOME_UNKNOWN"), "nothing would not be true"
+    assert await shop.reserve(0, first_is(LOST), held_only=True, held_at=[1, 2]) == [], "the others can say it"
     lose(shop, "back")
-    answer = await shop.answer(0, first_is(LOST), held_only=True, timeout_s=LONG_S)
-    assert [claim.task_id for claim in answer.claims] == ["mine"]
+    for held_at in ([LOST], []):
+        answer = await shop.answer(0, first_is(LOST), held_only=True, held_at=held_at, timeout_s=LONG_S)
+        assert [claim.task_id for claim in answer.claims] == ["mine"]
+
+
+async def test_only_so_many_ask_what_was_claimed_at_a_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserving, "HELD_ASKED_MAX", 2)
+    lose(shop, "silent")
+    asking = [
+        asyncio.create_task(shop.answer(0, f"r{number}", held_only=True, held_at=[LOST], timeout_s=LONG_S))
+        for number in range(2)
+    ]
+    while len(shop.brokers[LOST].requests("Reserve")) < 2:
+        await asyncio.sleep(0.01)
+    _, reason, _ = await refusal_of(shop.answer(0, "r2", held_only=True, held_at=[LOST], timeout_s=LONG_S))
+    assert reason == "OVERLOADED"
+    await asyncio.gather(*asking, return_exceptions=True)
+    assert await shop.reserve(0, "r3", held_only=True, held_at=[1]) == []
+
+
+async def test_a_shard_that_is_not_there_cannot_have_claimed(shop: Shop) -> None:
+    code, reason, _ = await refusal_of(shop.answer(0, "mine", held_only=True, held_at=[9]))
+    assert (code, reason) == (grpc.StatusCode.NOT_FOUND, "SHARD_NOT_FOUND")
+
+
+async def test_what_a_slow_shard_claims_is_not_claimed_in_vain(shop: Shop) -> None:
+    """The call that nobody waits for goes on."""
+    slow, may_answer = shop.shelves[LOST], asyncio.Event()
+    slow.put("slow")
+
+    async def slowly(call: Call) -> pb.ReserveResponse:
+        if not call.request.held_only:
+            await may_answer.wait()
+        return slow.reserve(call)
+
+    shop.brokers[LOST].on["Reserve"] = slowly
+    answer = await shop.answer(60_000, first_is(LOST), settles_later=True, timeout_s=LONG_S)
+    assert list(answer.unsettled_shards) == [LOST]
+    may_answer.set()
+    while not slow.held:
+        await asyncio.sleep(0.01)
+    assert shop.brokers[LOST].hung_up["Reserve"] == 0
+    assert await shop.reserve(0, first_is(LOST), held_only=True, held_at=[LOST]) == ["slow"]
+
+
+async def test_a_shard_that_says_that_it_has_something_is_tried_however_it_failed_before(shop: Shop) -> None:
+    """Sickness says which shard is not tried first; a task that is there is claimed at once."""
+    lose(shop, "silent", "Reserve")
+    answer = await shop.answer(60_000, first_is(LOST), settles_later=True, timeout_s=LONG_S)
+    assert list(answer.unsettled_shards) == [LOST]
+    call = asyncio.create_task(shop.reserve(60_000, "next", settles_later=True, timeout_s=LONG_S))
+    await shop.brokers[LOST].wait_for("AwaitTasks")
+    lose(shop, "back")
+    shop.shelves[LOST].put("there")
+    assert await call == ["there"]
 
 
 async def test_who_asks_for_what_was_claimed_gets_nothing_else(shop: Shop) -> None:
-    for shelf in shop.shelves:
-        shelf.put("new")
-    assert await shop.reserve(0, "nobodys", held_only=True) == []
-    assert shop.count("Reserve") == 0
+    await shop.reserve(0, "nobodys", held_only=True)
+    requests = [request for broker in shop.brokers for request in broker.requests("Reserve")]
+    assert [request.held_only for request in requests] == [True, True, True], "brokers know what to do with it"
 
 
 def _reserves_at_lost(shop: Shop) -> int:

@@ -80,7 +80,7 @@ def test_if_the_suspect_has_gone_it_goes_on_as_usual() -> None:
 
 LATE = [ClaimedTask(task_id=f"late-{number}", token=number, queue="mail", type="t") for number in range(3)]
 NEXT = ClaimedTask(task_id="next", token=7, queue="mail", type="t")
-UNSETTLED = Claims(is_unsettled=True)
+UNSETTLED = Claims(unsettled_shards=(3,))
 AWAY = Unavailable("", reason="NOT_LEADER", retry_after_ms=100)
 
 

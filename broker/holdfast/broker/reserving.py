@@ -130,6 +130,8 @@ class Reserver:
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
             self._send_home_an_older_call(wanted.worker, wanted.request_id)
+            if wanted.held_only:
+                await self._until_applied(wanted.worker, wanted.request_id)
             held = self._held_by_request(wanted.worker, wanted.request_id)
             if held or wanted.held_only:
                 return held
@@ -161,13 +163,24 @@ class Reserver:
             return HELD  # an older call of the same request claimed in the last moment
         return answer
 
+    async def _until_applied(self, worker: bytes, request_id: bytes) -> None:
+        """A claim of this request that is on its way: that it holds nothing would be said too soon."""
+        claims = ((proposal, proposal.entry) for proposal in self._claims)
+        pending = [
+            proposal.future
+            for proposal, entry in claims
+            if isinstance(entry, Claim) and (entry.worker, entry.request_id) == (worker, request_id)
+        ]
+        if pending:
+            await asyncio.wait(pending)
+
     def _held_by_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
-        """What the request has been given and still holds, if all of it does."""
+        """What the request has been given and still holds."""
         now_ms = self._clock.now_ms()
         held = self._still_held(self._machine.claims_of_request(worker, request_id))
-        if not held or any(claim.expiry_ms <= now_ms for claim in held):
-            return []
-        self._check_written()
+        held = [claim for claim in held if claim.expiry_ms > now_ms]
+        if held:
+            self._check_written()
         return held
 
     def _send_home_an_older_call(self, worker: bytes, request_id: bytes) -> None:

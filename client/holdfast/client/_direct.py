@@ -74,6 +74,7 @@ class Direct:
         self._turns = itertools.count(random.randrange(1 << 16))
 
     async def close(self) -> None:
+        await self._reserves.close()
         await self._topology.close()
 
     async def learn_of(self, queues: Iterable[str], timeout_s: float) -> None:

@@ -22,7 +22,6 @@ from holdfast.client.errors import (
     DeadlineExceeded,
     HoldfastError,
     InvalidArgument,
-    rejected,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.patience import (
@@ -33,7 +32,7 @@ from holdfast.routing.patience import (
     SICK_S_MAX,
     TRY_S_MAX,
     SickShards,
-    UsualTime,
+    UsualTimes,
 )
 from holdfast.routing.sets import visible
 from holdfast.routing.turns import shards_in_turn
@@ -49,7 +48,6 @@ _ANSWER_S_MIN = 0.1
 _PAUSE_FIRST_S = 0.01
 _PAUSE_MAX_S = 0.5
 _WAITED_S = 0.1
-_SILENT_RETRY_MS = 500
 
 
 class _Call:
@@ -66,7 +64,6 @@ class _Call:
         # By shard: why it may have claims of this call that nobody has been given.
         self.doubts: dict[int, HoldfastError] = {}
         self.held: set[int] = set()  # shards that have said that they hold some
-        self.unanswered: list[int] = []  # shards that have not said anything in the present look
         self.is_in_doubt = False  # there are doubts that no look was made for yet
         self._pause_s = _PAUSE_FIRST_S
 
@@ -112,7 +109,13 @@ class ReserveOverShards:
         self._topology = topology
         self._turns = itertools.count(random.randrange(1 << 16))
         self._sick = SickShards(SICK_S, SICK_S_MAX)
-        self._usual = UsualTime()
+        self._usual = UsualTimes()
+        self._left: set[asyncio.Task[Reply[pb.ReserveResponse]]] = set()  # claims that nobody waits for any more
+
+    async def close(self) -> None:
+        for claim in self._left:
+            claim.cancel()
+        await asyncio.gather(*self._left, return_exceptions=True)
 
     async def reserve(self, request: pb.ReserveRequest, timeout_s: float, attempt: int) -> Reply[pb.ReserveResponse]:
         """`attempt`: from the second on, an earlier one may have claimed, at any shard."""
@@ -120,10 +123,10 @@ class ReserveOverShards:
         is_first, is_repeated = True, attempt > 1
         while True:
             queues = await self._queues_by_shard(request, call.answer_s())
+            if request.held_only:
+                return await self._claims_held(call, request.held_at or list(queues))
             if len(queues) == 1:
                 reply = await self._at_one(call, next(iter(queues)))
-            elif request.held_only:
-                return await self._claim_held(call, queues)
             elif is_repeated or call.is_in_doubt:
                 reply = await self._look_and_claim(call, queues, 0.0, is_repeated=True)
             else:
@@ -131,7 +134,7 @@ class ReserveOverShards:
             if _is_answer(reply.message):
                 return reply
             if call.is_in_doubt and _is_hasty(request):
-                return Reply(pb.ReserveResponse(unsettled=True), time.monotonic())
+                return Reply(pb.ReserveResponse(unsettled_shards=call.doubts), time.monotonic())
             if call.wait_left_s <= 0:
                 if call.doubts:  # that there is nothing would not be true
                     raise next(iter(call.doubts.values()))
@@ -166,7 +169,7 @@ class ReserveOverShards:
         # Where there is work at all there is mostly some at the first.
         first = self._first(call, queues) if is_first else None
         if first is not None:
-            try_s = min(self._limit_s(call), call.answer_s())
+            try_s = min(self._limit_s(call, first), call.answer_s())
             reply = await self._claim(call, first, queues[first], try_s, try_s * REPEATS_SHARE)
             if reply is not None and _is_answer(reply.message):
                 return reply
@@ -184,23 +187,26 @@ class ReserveOverShards:
                 return shard
         return None
 
-    def _limit_s(self, call: _Call) -> float:
-        return self._usual.hasty_s if _is_hasty(call.request) else TRY_S_MAX
+    def _limit_s(self, call: _Call, shard: int) -> float:
+        return self._usual.hasty_s(shard) if _is_hasty(call.request) else TRY_S_MAX
 
-    async def _claim_held(self, call: _Call, queues: dict[int, list[int]]) -> Reply[pb.ReserveResponse]:
-        """What an earlier call with the same id has claimed; raises while a shard does not say."""
-        now_s = time.monotonic()
-        shards = self._in_turn(call, queues)
-        await self._await_tasks(call, shards, queues, 0.0, waits_for_all=True)
-        for shard in sorted(call.held):
-            reply = await self._claim(call, shard, queues[shard], call.answer_s())
-            if reply is not None and _is_answer(reply.message):
-                return reply
-        if call.errors:
-            raise call.errors[0]
-        if call.unanswered:
-            raise _silent(call.unanswered)
-        return Reply(pb.ReserveResponse(), now_s)
+    async def _claims_held(self, call: _Call, shards: Sequence[int]) -> Reply[pb.ReserveResponse]:
+        """What an earlier call with the same id has claimed; raises if a shard does not say."""
+        limit_s = min(TRY_S_MAX, call.answer_s())
+        asked = (
+            self._connection.wait(
+                RESERVE, lambda _: call.request, wait_ms=0, timeout_s=limit_s, repeatable=True,
+                shard=self._topology.aim(shard),
+            )
+            for shard in shards
+        )  # fmt: skip
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [reply for reply in replies if isinstance(reply, BaseException)]
+        good = [reply for reply in replies if not isinstance(reply, BaseException)]
+        found = next((reply for reply in good if reply.message.claims), None)
+        if found is None and errors:
+            raise errors[0]
+        return found or good[0]
 
     async def _look_and_claim(
         self, call: _Call, queues: dict[int, list[int]], wait_s: float, *, is_repeated: bool = False
@@ -216,7 +222,7 @@ class ReserveOverShards:
         looked_s = time.monotonic() - now_s
         replies = []
         for shard in ready:
-            try_s = min(self._limit_s(call), call.answer_s()) if _is_hasty(call.request) else call.answer_s()
+            try_s = min(self._limit_s(call, shard), call.answer_s()) if _is_hasty(call.request) else call.answer_s()
             reply = await self._claim(call, shard, queues[shard], try_s)
             if reply is not None and _is_answer(reply.message):
                 return reply
@@ -242,25 +248,51 @@ class ReserveOverShards:
         part = _part(call.request, places)
         began_s = time.monotonic()
         try:
-            reply = await self._connection.wait(
-                RESERVE, lambda _: part, wait_ms=0, timeout_s=timeout_s, repeatable=bool(part.claim_request_id),
-                attempt=call.attempt, shard=self._topology.aim(shard), repeats_s=repeats_s,
-            )  # fmt: skip
+            reply = await self._send(call, part, shard, timeout_s, repeats_s)
         except (InvalidArgument, ClientClosed):
             raise
         except HoldfastError as error:
             if isinstance(error, DeadlineExceeded):
-                self._usual.took(time.monotonic() - began_s)
+                self._usual.took(shard, time.monotonic() - began_s)
             self._failed(call, shard, error, is_silent=isinstance(error, DeadlineExceeded | ConnectionFailed))
             if may_have_taken_effect(error) or shard in call.held:
                 if not part.claim_request_id:
                     raise
                 call.doubt(shard, error)
             return None
-        self._usual.took(time.monotonic() - began_s)
-        self._answered(shard)
+        self._usual.took(shard, time.monotonic() - began_s)
+        self._sick.answered(shard, self._topology.leader_of(shard))
         call.settle(shard)
         return reply
+
+    async def _send(
+        self, call: _Call, part: pb.ReserveRequest, shard: int, timeout_s: float, repeats_s: float
+    ) -> Reply[pb.ReserveResponse]:
+        """A claim that is settled later goes on when its time is over: cancelled, it would be claimed in vain."""
+        is_hasty = _is_hasty(call.request)
+        claim = asyncio.create_task(
+            self._connection.wait(
+                RESERVE, lambda _: part, wait_ms=0, timeout_s=timeout_s + DOUBT_S * is_hasty,
+                repeatable=bool(part.claim_request_id), attempt=call.attempt, shard=self._topology.aim(shard),
+                repeats_s=repeats_s,
+            )
+        )  # fmt: skip
+        try:
+            done, _ = await asyncio.wait((claim,), timeout=timeout_s if is_hasty else None)
+        except asyncio.CancelledError:
+            claim.cancel()
+            await asyncio.gather(claim, return_exceptions=True)
+            raise
+        if done:
+            return claim.result()
+        self._left.add(claim)
+        claim.add_done_callback(self._forget)
+        raise DeadlineExceeded(f"the leader of shard {shard}", timeout_s)
+
+    def _forget(self, claim: "asyncio.Task[Reply[pb.ReserveResponse]]") -> None:
+        self._left.discard(claim)
+        if not claim.cancelled():
+            claim.exception()
 
     async def _await_tasks(
         self, call: _Call, shards: Sequence[int], queues: dict[int, list[int]], wait_s: float, *, waits_for_all: bool
@@ -287,7 +319,6 @@ class ReserveOverShards:
                         continue
                     answer = task.result()
                     is_answered = True
-                    self._answered(asked[task])
                     if answer.held:
                         held.append(asked[task])
                         call.held.add(asked[task])
@@ -296,7 +327,6 @@ class ReserveOverShards:
                     if answer.ready:
                         ready.append(asked[task])
         finally:
-            call.unanswered = [asked[task] for task in waiting]
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
@@ -327,22 +357,10 @@ class ReserveOverShards:
         self._sick.failed(shard, time.monotonic(), self._topology.leader_of(shard), is_silent=is_silent)
         self._topology.doubt_after(error)
 
-    def _answered(self, shard: int) -> None:
-        self._sick.answered(shard, self._topology.leader_of(shard))
-
 
 def _is_hasty(request: pb.ReserveRequest) -> bool:
     """Its caller comes back for what is claimed meanwhile."""
     return request.settles_later and bool(request.claim_request_id)
-
-
-def _silent(shards: Sequence[int]) -> HoldfastError:
-    names = ", ".join(map(str, shards))
-    return rejected(
-        "NOT_LEADER",
-        f"Expected shards {names} to say what they have claimed, but they do not answer; try again.",
-        retry_after_ms=_SILENT_RETRY_MS,
-    )
 
 
 def _is_answer(message: pb.ReserveResponse) -> bool:

@@ -12,7 +12,7 @@ _LOOK_ELSEWHERE_S_MAX = 0.2
 
 def wished_pause_s(attempt: int, error: HoldfastError) -> float:
     """Grows with each attempt, never undercuts what the server asked for, and spreads clients that failed together."""
-    pause_s = _growing_s(attempt, _PAUSE_MAX_S)
+    pause_s = growing_pause_s(attempt)
     if isinstance(error, Rejected):
         pause_s = max(pause_s, error.retry_after_ms / 1000 * random.uniform(1.0, 1.25))
     return pause_s
@@ -20,8 +20,8 @@ def wished_pause_s(attempt: int, error: HoldfastError) -> float:
 
 def pause_elsewhere_s(attempt: int) -> float:
     """The same before an attempt at another server; what the last one asked for is its own affair."""
-    return _growing_s(attempt, _LOOK_ELSEWHERE_S_MAX)
+    return growing_pause_s(attempt, _LOOK_ELSEWHERE_S_MAX)
 
 
-def _growing_s(attempt: int, longest_s: float) -> float:
+def growing_pause_s(attempt: int, longest_s: float = _PAUSE_MAX_S) -> float:
     return min(longest_s, _PAUSE_FIRST_S * (1 << min(attempt, 10))) * random.uniform(0.5, 1.0)

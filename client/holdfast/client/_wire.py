@@ -104,6 +104,7 @@ def reserve_request(
     suspects_only: bool,
     settles_later: bool,
     held_only: bool,
+    held_at: Sequence[int],
 ) -> pb.ReserveRequest:
     limits = build(lambda: _queue_limits(queues, max_tasks_by_queue or {}), "max_tasks_by_queue")
     leases = build(lambda: _type_leases(lease_ms_by_type or {}), "lease_ms_by_type")
@@ -121,6 +122,7 @@ def reserve_request(
         suspects_only=suspects_only,
         settles_later=settles_later,
         held_only=held_only,
+        held_at=build(lambda: [number(shard) for shard in held_at], "held_at"),
     )
 
 
@@ -450,7 +452,7 @@ def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> Claims:
     return Claims(
         claims,
         response.run_dry_ms / 1000,
-        is_unsettled=response.unsettled,
+        unsettled_shards=tuple(response.unsettled_shards),
         suggested_wait_ms=response.suggested_wait_ms,
     )
 

@@ -249,6 +249,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         suspects_only: bool = False,
         settles_later: bool = False,
         held_only: bool = False,
+        held_at: Sequence[int] = (),
         timeout_s: float | None = None,
     ) -> Claims:
         """Claims up to `max_tasks` tasks, the queues tried in order, waiting up to `wait_ms` for the first task.
@@ -265,7 +266,8 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
 
         A shard that may have claimed and does not answer is waited for, for some seconds, before others are asked.
         `settles_later` says that this caller would rather hear that its call is unsettled (see `Claims`) and settle it
-        with `held_only`: that claims nothing new, and returns what was claimed with this `claim_request_id`.
+        with `held_only`: that claims nothing new, and returns what was claimed with this `claim_request_id`, by the
+        shards in `held_at`, or by any if it is empty.
         """
         request = _wire.reserve_request(
             queues,
@@ -280,6 +282,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             suspects_only=suspects_only,
             settles_later=settles_later,
             held_only=held_only,
+            held_at=held_at,
         )
 
         def make(left_ms: int) -> pb.ReserveRequest:

@@ -181,9 +181,9 @@ class Claims(list[ClaimedTask]):
 
     `run_dry_s` is not 0 if tasks that must run alone wait for a worker that holds nothing: claim nothing more until all
     is settled, or for so many seconds, then ask for them with `empty_handed` and `suspects_only`.
-    `is_unsettled`: a shard did not answer in time, and may have claimed for this call. Only told to those who settle it
-    later: who ask at once for other tasks with another `claim_request_id`, and with this one and `held_only`, again and
-    again until that is answered, for what was claimed.
+    `unsettled_shards` did not answer in time, and may have claimed for this call. Only told to those who settle it
+    later: who ask at once for other tasks with another `claim_request_id`, and with this one, `held_only` and
+    `held_at`, again and again until that is answered, for what was claimed.
     `suggested_wait_ms` is not 0 if very many workers wait at the server: the next call had better wait so long.
     """
 
@@ -192,12 +192,12 @@ class Claims(list[ClaimedTask]):
         claims: Iterable[ClaimedTask] = (),
         run_dry_s: float = 0.0,
         *,
-        is_unsettled: bool = False,
+        unsettled_shards: Sequence[int] = (),
         suggested_wait_ms: int = 0,
     ) -> None:
         super().__init__(claims)
         self.run_dry_s = run_dry_s
-        self.is_unsettled = is_unsettled
+        self.unsettled_shards = unsettled_shards
         self.suggested_wait_ms = suggested_wait_ms
 
 

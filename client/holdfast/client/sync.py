@@ -106,6 +106,7 @@ class Client(BlockingCalls):
         suspects_only: bool = False,
         settles_later: bool = False,
         held_only: bool = False,
+        held_at: Sequence[int] = (),
         timeout_s: float | None = None,
     ) -> Claims:
         """Claims up to `max_tasks` tasks; see `AsyncClient.reserve`."""
@@ -123,6 +124,7 @@ class Client(BlockingCalls):
                 suspects_only=suspects_only,
                 settles_later=settles_later,
                 held_only=held_only,
+                held_at=held_at,
                 timeout_s=timeout_s,
             )
         )

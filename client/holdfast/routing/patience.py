@@ -25,26 +25,27 @@ SICK_S_MAX = 40.0  # the same if it did not answer again and again: each time a 
 Leader = tuple[str, int] | None  # address and epoch of a leader, if it is known
 
 
-class UsualTime:
-    """How long shards usually take to answer a claim, and how long a hasty caller waits for one."""
+class UsualTimes:
+    """How long each shard usually takes to answer a claim, and how long a hasty caller waits for it."""
 
     def __init__(self) -> None:
-        self._usual_s = 0.0
+        self._usual_s: dict[int, float] = {}
 
-    def took(self, seconds: float) -> None:
-        """An answer; or how long there was none, so that where all shards are slow, each is given more time."""
-        self._usual_s += _USUAL_WEIGHT * (seconds - self._usual_s)
+    def took(self, shard: int, seconds: float) -> None:
+        """An answer; or how long there was none, so that a shard that is merely slow is given more time."""
+        usual_s = self._usual_s.get(shard, 0.0)
+        self._usual_s[shard] = usual_s + _USUAL_WEIGHT * (seconds - usual_s)
 
-    @property
-    def hasty_s(self) -> float:
-        return min(TRY_S_MAX, max(HASTY_S_MIN, HASTY_TIMES * self._usual_s))
+    def hasty_s(self, shard: int) -> float:
+        return min(TRY_S_MAX, max(HASTY_S_MIN, HASTY_TIMES * self._usual_s.get(shard, 0.0)))
 
 
 class SickShards:
     """Shards that did not answer: not for long, and not any more when another leader is known.
 
     A leader that said nothing at all is avoided by all the shards that it leads. When the time is over one caller tries
-    it (`begin_try`), and the others not before that one has got an answer.
+    it (`begin_try`), and the others not before that one has got an answer. Only an answer of the kind that failed
+    counts: a leader whose disk stands still answers what needs no write.
     """
 
     def __init__(self, sick_s: float = SICK_S, sick_s_max: float | None = None) -> None:

@@ -68,7 +68,7 @@ class Recorder:
                 asked_ms=by_type.get(claim.type, lease_ms), attempt=claim.attempt, nth=claim.claims,
                 made_ms=claim.enqueued_at_ms, limit_key=claim.limit_key, tenant=claim.tenant,
             )  # fmt: skip
-        if claims.is_unsettled:
+        if claims.unsettled_shards:
             self.write(proc, INFO, CLAIM, req_id=request_id, err="unsettled")
         elif not claims:
             self.write(proc, OK, CLAIM, req_id=request_id)

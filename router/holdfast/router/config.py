@@ -37,7 +37,7 @@ class RouterConfig(ClusterSettings):
     message_bytes_max: int = Field(16 * _MIB, ge=64 * _KIB, le=_GIB, description="largest request or answer")
     wait_ms_max: int = Field(60_000, ge=0, le=_HOUR_MS, description="longest a call may wait; as on the brokers")
     idle_wait_ms_max: int = Field(
-        300_000, ge=0, le=_HOUR_MS, description="longest that idle workers are told to wait when very many do"
+        600_000, ge=0, le=_HOUR_MS, description="longest that idle workers are told to wait when very many do"
     )
     call_seconds_default: float = Field(
         20.0, ge=0.1, le=3600, description="how long a call without a deadline may take, beyond its wait"

@@ -83,7 +83,8 @@ class Gateway:
             leader_of=table.leader_hint, waits_max=broker_waits_max,
         )  # fmt: skip
         self._parts = Parts(forwarder, table.leader_hint)
-        self._wait_s_max = max(wait_ms_max, idle_wait_ms_max) / 1000
+        self._wait_s_max = wait_ms_max / 1000
+        self._reserve_s_max = max(wait_ms_max, idle_wait_ms_max) / 1000
         self._call_s_default = call_s_default
         self._message_bytes_max = message_bytes_max
         self._picks = 0
@@ -181,7 +182,8 @@ class Gateway:
             self._waiting.discard(task)
 
     def _deadline_s(self, method: Method, caller: Caller) -> float:
-        longest_s = self._call_s_default + (self._wait_s_max if method.waits else 0.0)
+        wait_s = self._reserve_s_max if method.name == "Reserve" else self._wait_s_max
+        longest_s = self._call_s_default + (wait_s if method.waits else 0.0)
         return min(caller.deadline_s, time.monotonic() + longest_s)
 
     # --- one shard ----------------------------------------------------------------------------------------------
@@ -252,6 +254,8 @@ class Gateway:
         if len(request.queues) > QUEUES_PER_RESERVE_MAX:  # a broker says what is wrong with it
             shard = self._table.route(request.queues[0]).home
             return await self._reserving.claim(shard, data, caller, deadline_s)
+        for shard in request.held_at:
+            self._checked(shard)
         return await self._reserving.reserve(request, data, caller, deadline_s)
 
     async def _await_tasks(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:

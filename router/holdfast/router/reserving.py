@@ -40,11 +40,11 @@ from holdfast.routing.patience import (
     TRY_S_MAX,
     Leader,
     SickShards,
-    UsualTime,
+    UsualTimes,
 )
 from holdfast.routing.turns import shards_in_turn
 from holdfast.serving.background import end_tasks
-from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown
+from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
 
 # For the answers of the last shards if they are all known not to answer.
 _SICK_GRACE_S = 0.2
@@ -54,13 +54,15 @@ _MARGIN_S = 0.05
 # line: what is there is found by the waits that they share. The same for those that ask who holds claims of theirs.
 LOOKS_MAX = 64
 # Idle workers come back when their wait is over, and each time costs about half a millisecond. So the more of them
-# wait, the longer they are told to wait: about thirty of them come back in a second.
-IDLE_MS_PER_CALLER = 30
+# wait, the longer they are told to wait: about twenty of them come back in a second.
+IDLE_MS_PER_CALLER = 60
 IDLE_MS_MIN = 60_000  # shorter than that is not worth telling
+
+# Calls that ask what an unanswered one has claimed, at a time: a shard that does not answer keeps them all waiting.
+HELD_ASKED_MAX = 256
 
 _RESERVE = TASKS["Reserve"]
 _AWAIT = TASKS["AwaitTasks"]
-_UNSETTLED = pb.ReserveResponse(unsettled=True).SerializeToString()
 
 
 class Reserving:
@@ -82,12 +84,13 @@ class Reserving:
         do."""
         self._forwarder = forwarder
         self._releases = releases
-        self._wait_ms_max = max(wait_ms_max, idle_wait_ms_max)
+        self._wait_ms_max = wait_ms_max
         self._idle_wait_ms_max = idle_wait_ms_max
         self._find_places = find_places
         self._leader_of = leader_of
         self._sick = SickShards(SICK_S, SICK_S_MAX)
-        self._usual = UsualTime()
+        self._usual = UsualTimes()
+        self._held_asked = 0  # calls that ask what was claimed
         self._good: set[int] = set()  # shards that have answered something, and have not failed since
         self._known = KnownRequests()
         self._turn = 0
@@ -105,11 +108,12 @@ class Reserving:
     async def reserve(self, request: pb.ReserveRequest, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         """From all shards that may have tasks of the queues. `data`: the request's bytes."""
         places = self._find_places(request.queues)
+        if request.held_only:
+            return await self._claims_held(data, request.held_at or list(places) or [0], caller, deadline_s)
         if not places or (len(places) == 1 and not request.wait_ms):
             return await self.claim(next(iter(places), 0), data, caller, deadline_s)
-        round_ = Round(places, self._wait_ends_s(request.wait_ms, deadline_s), deadline_s)
-        if request.held_only:
-            return await self._claim_held(request, round_, caller)
+        wait_ms_max = max(self._wait_ms_max, self._idle_wait_ms_max)
+        round_ = Round(places, _wait_ends_s(request.wait_ms, wait_ms_max, deadline_s), deadline_s)
         is_empty_handed = request.empty_handed or not request.HasField("empty_handed")
         with self.waits.join(_wants(request), request.worker, is_empty_handed=is_empty_handed) as waiter:
             return await self._claim_anywhere(request, round_, caller, waiter)
@@ -119,7 +123,7 @@ class Reserving:
         places = self._find_places(request.queues)
         if not places or (len(places) == 1 and not request.wait_ms):
             return await self._forwarder.send(_AWAIT, next(iter(places), 0), data, deadline_s)
-        round_ = Round(places, self._wait_ends_s(request.wait_ms, deadline_s), deadline_s)
+        round_ = Round(places, _wait_ends_s(request.wait_ms, self._wait_ms_max, deadline_s), deadline_s)
         ready, held = await self._ready(request, round_, round_.now()[0], time.monotonic())
         with self.waits.join(dict.fromkeys(request.queues, 1), request.worker) as waiter:
             if not ready and not held and not round_.is_over:
@@ -146,14 +150,18 @@ class Reserving:
         return await self._claim(shard, data, caller, deadline_s)
 
     async def _claim(
-        self, shard: int, data: bytes, caller: Caller, deadline_s: float, repeats_until_s: float = float("inf")
-    ) -> bytes:
+        self, shard: int, data: bytes, caller: Caller, deadline_s: float, repeats_until_s: float = float("inf"),
+        *, is_settled_later: bool = False,
+    ) -> bytes:  # fmt: skip
         sending = Sending(repeats_until_s, caller.received_s)
         reserve = asyncio.create_task(self._forwarder.send(_RESERVE, shard, data, deadline_s, sending))
         try:
             await asyncio.wait((reserve,))
         except asyncio.CancelledError:
-            self._let_go(shard, data, reserve, sending)
+            if is_settled_later:
+                self._releases.forget(reserve)  # what it claims is asked for; cancelled, it would be claimed in vain
+            else:
+                self._let_go(shard, data, reserve, sending)
             raise
         answer = reserve.result()
         if answer and caller.is_gone:
@@ -178,17 +186,19 @@ class Reserving:
         is_repeated = caller.attempt > 1 and bool(request.claim_request_id)
         asks_holder = is_repeated
         order = [] if is_repeated else self._first_order(request, round_)
+        is_told = False  # a shard has said that it has something
         while True:
             if asks_holder or round_.is_in_doubt:
                 asks_holder = False
                 order = await self._holders(asked, round_)
                 order = order or [shard for shard in self._first_order(request, round_) if round_.has_answered(shard)]
-            answer = await self._try_each(request, round_, order, caller)
+            answer = await self._try_each(request, round_, order, caller, is_told=is_told)
             if answer:
                 self.waits.took(waiter)
                 return answer
             if round_.is_in_doubt and _is_hasty(request, round_):
-                return _UNSETTLED
+                return pb.ReserveResponse(unsettled_shards=round_.doubts).SerializeToString()
+            is_told = True
             looked_from_s = time.monotonic()
             if not round_.is_in_doubt and not round_.is_over:
                 await self._stand_back(round_, waiter)
@@ -213,21 +223,34 @@ class Reserving:
         # Not all of them at the same moment.
         return pb.ReserveResponse(suggested_wait_ms=int(idle_ms * random.uniform(0.7, 1.0))).SerializeToString()
 
-    async def _claim_held(self, request: pb.ReserveRequest, round_: Round, caller: Caller) -> bytes:
+    async def _claims_held(self, data: bytes, shards: Sequence[int], caller: Caller, deadline_s: float) -> bytes:
         """What an earlier call with the same id has claimed; a shard that does not say is a refusal that may pass."""
-        for shard in await self._holders(_await_of(request), round_):
-            answer = await self._try(request, round_, shard, caller)
-            if answer:
-                return answer
-        round_.raise_if_any_failed()
-        return b""
+        if self._held_asked >= HELD_ASKED_MAX:
+            raise overloaded("calls that ask what was claimed", HELD_ASKED_MAX)
+        self._held_asked += 1
+        sending = Sending(received_s=caller.received_s)
+        ends_s = min(deadline_s, time.monotonic() + TRY_S_MAX)
+        try:
+            asked = (self._forwarder.send(_RESERVE, shard, data, ends_s, sending) for shard in shards)
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            self._held_asked -= 1
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        found = next((answer for answer in answers if not isinstance(answer, BaseException) and answer), b"")
+        if failures and not found:
+            raise failures[0]
+        return found
 
-    async def _try_each(self, request: pb.ReserveRequest, round_: Round, order: list[int], caller: Caller) -> bytes:
-        """What the first of these shards gives that has something; nothing if none has."""
+    async def _try_each(
+        self, request: pb.ReserveRequest, round_: Round, order: list[int], caller: Caller, *, is_told: bool
+    ) -> bytes:
+        """What the first of these shards gives that has something; nothing if none has. `is_told`: they have said that
+        they have something, so they are not passed by."""
         self._looking += 1
         try:
             for shard in order:
-                if not self._sick.begin_try(shard, time.monotonic(), self._leader_of(shard)):
+                is_asked = is_told or shard in round_.held
+                if not is_asked and not self._sick.begin_try(shard, time.monotonic(), self._leader_of(shard)):
                     continue
                 answer = await self._try(request, round_, shard, caller)
                 if answer is not None and _is_answer(answer):
@@ -294,13 +317,6 @@ class Reserving:
         tried = [shard for shard in order if not open_.isdisjoint(round_.places[shard])]
         return tried or ([] if self._known.has(request) else order[:1])
 
-    def _wait_ends_s(self, wait_ms: int, deadline_s: float) -> float:
-        if not 0 <= wait_ms <= self._wait_ms_max:
-            limit = f"0..{self._wait_ms_max}"
-            sentence = f"Expected {{field}} from 0 to {self._wait_ms_max}, but got {wait_ms}."
-            raise RefusedError(OUT_OF_RANGE, sentence, "wait_ms", limit)
-        return min(time.monotonic() + wait_ms / 1000, deadline_s - _MARGIN_S)
-
     def _order(self, request: pb.ReserveRequest, places: Places) -> list[int]:
         """All shards, from another one each time, and for a repeated request from the same. The first queues first."""
         self._turn += 1
@@ -311,28 +327,31 @@ class Reserving:
 
         A shard that has said that it holds claims of this request is given all the time there is."""
         data = _reserve_at(request, round_.places[shard])
-        limit_s = self._usual.hasty_s if _is_hasty(request, round_) else TRY_S_MAX
+        is_hasty = _is_hasty(request, round_)
+        limit_s = self._usual.hasty_s(shard) if is_hasty else TRY_S_MAX
         try_s = None if shard in round_.held else min(limit_s, round_.left_s)
         began_s = time.monotonic()
         last_s = round_.deadline_s if try_s is None else began_s + try_s * REPEATS_SHARE
+        ends_s = min(round_.deadline_s, began_s + limit_s + DOUBT_S) if is_hasty else round_.deadline_s
         is_cut_off = False
         try:
             async with asyncio.timeout(try_s):
-                answer = await self._claim(shard, data, caller, round_.deadline_s, last_s)
+                answer = await self._claim(shard, data, caller, ends_s, last_s, is_settled_later=is_hasty)
         except TimeoutError:
             failure: Failure = outcome_unknown()
             is_cut_off = True
         except FAILURES as error:
             failure = error
             if not is_passing(failure) and not may_pass_if_read(failure):
+                self._claimed_at(shard)
                 raise
         else:
-            self._usual.took(time.monotonic() - began_s)
+            self._usual.took(shard, time.monotonic() - began_s)
             round_.answered(shard)
-            self._answered(shard)
+            self._claimed_at(shard)
             return answer
         if is_cut_off:
-            self._usual.took(time.monotonic() - began_s)
+            self._usual.took(shard, time.monotonic() - began_s)
         self._note(shard, failure, is_silent=is_cut_off)
         may_hold = not is_passing(failure) or shard in round_.held
         if may_hold and request.claim_request_id:
@@ -401,7 +420,7 @@ class Reserving:
             self._failed(round_, shard, failure)
             return None
         round_.answered(shard, settles=not answer.held)
-        self._answered(shard)
+        self._good.add(shard)
         return answer
 
     def _grace_s(self, round_: Round, pending: Sequence[int], until_s: float) -> float | None:
@@ -438,15 +457,18 @@ class Reserving:
         if _is_of_shard(failure):
             self._good.discard(shard)
             self._sick.failed(shard, time.monotonic(), self._leader_of(shard), is_silent=is_silent)
+        else:
+            self._claimed_at(shard)
 
-    def _answered(self, shard: int) -> None:
+    def _claimed_at(self, shard: int) -> None:
+        """It has answered a claim, whatever it said."""
         self._good.add(shard)
         self._sick.answered(shard, self._leader_of(shard))
 
     def _heard_of(self, shard: int, failure: Failure | None) -> None:
         """By a wait that calls share."""
         if failure is None:
-            self._answered(shard)
+            self._good.add(shard)
         else:
             self._note(shard, failure)
 
@@ -463,6 +485,13 @@ def _is_hasty(request: pb.ReserveRequest, round_: Round) -> bool:
 def _is_of_shard(failure: Failure) -> bool:
     """It does not answer, or nobody leads it; otherwise the refusal is for this caller, or for this moment."""
     return failure.reason in ELSEWHERE or may_pass_if_read(failure)
+
+
+def _wait_ends_s(wait_ms: int, wait_ms_max: int, deadline_s: float) -> float:
+    if not 0 <= wait_ms <= wait_ms_max:
+        sentence = f"Expected {{field}} from 0 to {wait_ms_max}, but got {wait_ms}."
+        raise RefusedError(OUT_OF_RANGE, sentence, "wait_ms", f"0..{wait_ms_max}")
+    return min(time.monotonic() + wait_ms / 1000, deadline_s - _MARGIN_S)
 
 
 def _silent(shard: int) -> RefusedError:

@@ -94,11 +94,6 @@ class Round:
         if failures and len(failures) == len(self.places):
             raise failures[0]
 
-    def raise_if_any_failed(self) -> None:
-        for shard, failure in self._failures.items():
-            if shard in self.places:
-                raise failure
-
     async def pause(self, looked_from_s: float) -> None:
         """Between two looks of which the first was, or may have been, in vain."""
         now_s = time.monotonic()

@@ -9,9 +9,9 @@ import contextlib
 import itertools
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from holdfast.client._pauses import wished_pause_s
+from holdfast.client._pauses import growing_pause_s, wished_pause_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument
 from holdfast.client.models import ClaimedTask, Claims
@@ -58,7 +58,9 @@ class Claimer:
         self._asked: Ask | None = None  # what the server has been asked for and has not answered
         # The same id until a call has been answered: whatever an unanswered one claimed comes with the next answer.
         self._request_id = uuid.uuid4().hex
-        self._unsettled: dict[str, Ask] = {}  # what was asked for, by the ids of calls that may have claimed
+        # What was asked for, by the ids of calls that may have claimed, and by which shards.
+        self._unsettled: dict[str, tuple[Ask, Sequence[int]]] = {}
+        self._unsettled_in_a_row = 0
         self._settling: set[asyncio.Task[None]] = set()
 
     def slots_changed(self, *, reopened: bool) -> None:
@@ -94,6 +96,13 @@ class Claimer:
             self._poll_ms = max(_POLL_MS, claims.suggested_wait_ms)
             self._dry_until_s = self._loop.time() + claims.run_dry_s if claims.run_dry_s else None
             self._receive(claims)
+            await self._pause_if_unsettled(claims)
+
+    async def _pause_if_unsettled(self, claims: Claims) -> None:
+        """Where one poll after the other fails in that way, each costs the shards more than it brings."""
+        self._unsettled_in_a_row = self._unsettled_in_a_row + 1 if claims.unsettled_shards else 0
+        if self._unsettled_in_a_row > 1:
+            await asyncio.sleep(growing_pause_s(self._unsettled_in_a_row - 2))
 
     def _receive(self, claims: Claims) -> None:
         """What an earlier call claimed may have come meanwhile, and taken the room that there was."""
@@ -133,16 +142,16 @@ class Claimer:
             reopened.cancel()
             poll.cancel()
             await asyncio.gather(poll, reopened, return_exceptions=True)
-        if claims.is_unsettled:
-            self._settle_later(self._request_id, ask)
+        if claims.unsettled_shards:
+            self._settle_later(self._request_id, ask, claims.unsettled_shards)
         self._asked = None
         self._request_id = uuid.uuid4().hex
         return claims
 
     async def _reserve(
-        self, ask: Ask, wait_ms: int, timeout_s: float | None = None, *, unsettled_id: str = ""
+        self, ask: Ask, wait_ms: int, *, unsettled_id: str = "", unsettled_shards: Sequence[int] = ()
     ) -> Claims:
-        """`unsettled_id`: only what an earlier call with this id has claimed."""
+        """`unsettled_id`: only what an earlier call with this id has claimed, at these shards or at any."""
         return await self._client.reserve(
             ask.queues,
             max_tasks=ask.tasks_max,
@@ -156,29 +165,29 @@ class Claimer:
             suspects_only=ask.suspects_only,
             settles_later=not unsettled_id and len(self._unsettled) < _UNSETTLED_MAX,
             held_only=bool(unsettled_id),
-            timeout_s=timeout_s,
+            held_at=unsettled_shards,
         )
 
     # --- calls that may have claimed ----------------------------------------------------------------------------
 
-    def _settle_later(self, request_id: str, ask: Ask) -> None:
-        self._unsettled[request_id] = ask
-        task = asyncio.create_task(self._settle(request_id, ask))
+    def _settle_later(self, request_id: str, ask: Ask, shards: Sequence[int]) -> None:
+        self._unsettled[request_id] = ask, shards
+        task = asyncio.create_task(self._settle(request_id, ask, shards))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
-    async def _settle(self, request_id: str, ask: Ask) -> None:
+    async def _settle(self, request_id: str, ask: Ask, shards: Sequence[int]) -> None:
         """After the longest lease there is nothing to be had."""
-        self._receive(await self._claims_of(request_id, ask, self._leases.longest_ms / 1000))
+        self._receive(await self._claims_of(request_id, ask, shards, self._leases.longest_ms / 1000))
         del self._unsettled[request_id]
 
-    async def _claims_of(self, request_id: str, ask: Ask, limit_s: float) -> Claims:
+    async def _claims_of(self, request_id: str, ask: Ask, shards: Sequence[int], limit_s: float) -> Claims:
         """What an unanswered call has claimed; nothing if nobody says so in time: then their leases end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 for tries in itertools.count():
                     try:
-                        return await self._reserve(ask, wait_ms=0, unsettled_id=request_id)
+                        return await self._reserve(ask, 0, unsettled_id=request_id, unsettled_shards=shards)
                     except PASSING as error:
                         await asyncio.sleep(wished_pause_s(tries, error))
                     except HoldfastError as error:
@@ -190,6 +199,8 @@ class Claimer:
         """Claims that unanswered calls may have made: nobody would work on them until their leases end."""
         asked = dict(self._unsettled)
         if self._asked is not None:
-            asked[self._request_id] = self._asked
-        looks = (self._claims_of(request_id, ask, _LAST_LOOK_S_MAX) for request_id, ask in asked.items())
+            asked[self._request_id] = self._asked, ()
+        looks = (
+            self._claims_of(request_id, ask, shards, _LAST_LOOK_S_MAX) for request_id, (ask, shards) in asked.items()
+        )
         return [claim for claims in await asyncio.gather(*looks) for claim in claims]

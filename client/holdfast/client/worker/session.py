@@ -136,7 +136,7 @@ class Session:
     # --- the way of a task ------------------------------------------------------------------------------------
 
     def _claimed(self, claim: ClaimedTask) -> None:
-        job = self._take(claim)
+        job = self._take(claim, is_alone=claim.alone)
         # The answer may have taken longer than the lease, e.g. because this process was stopped for a while.
         end_if_over(job, self._now_s(), "its lease ran out before it arrived", self._standstill)
         if job.interrupted:
@@ -146,11 +146,11 @@ class Session:
             self._heartbeats.added(job)
             self._handlers.start(job)
 
-    def _take(self, claim: ClaimedTask) -> Job:
+    def _take(self, claim: ClaimedTask, *, is_alone: bool = False) -> Job:
         task = self._settings.tasks.get(claim.type)
         asked_ms = self._leases.of(claim.type)
         job = new_job(claim, task.lease_ms if task is not None else asked_ms, asked_ms)
-        self._slots.take(claim.queue, is_alone=claim.alone)
+        self._slots.take(claim.queue, is_alone=is_alone)
         self._jobs[job] = None
         self._idle.clear()
         self._empty.clear()

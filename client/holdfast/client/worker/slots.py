@@ -84,7 +84,8 @@ class Slots:
         """For a task that was claimed: another may have come in its place."""
         if is_alone:
             return self.is_empty_handed
-        return not self._is_alone and self.running < self._concurrency and self._room_of(queue) > 0
+        has_company = self._is_alone and not self.is_empty_handed
+        return not has_company and self.running < self._concurrency and self._room_of(queue) > 0
 
     def ended(self, queue: str) -> bool:
         """The handler has ended and its outcome is to be reported; tells whether its queue was at its limit."""

@@ -163,7 +163,7 @@ class EnqueueResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ..., generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max", "type_lease_ms", "empty_handed", "suspects_only", "settles_later", "held_only")
+    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max", "type_lease_ms", "empty_handed", "suspects_only", "settles_later", "held_only", "held_at")
     class TypeLeaseMsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class ReserveRequest(_message.Message):
     SUSPECTS_ONLY_FIELD_NUMBER: _ClassVar[int]
     SETTLES_LATER_FIELD_NUMBER: _ClassVar[int]
     HELD_ONLY_FIELD_NUMBER: _ClassVar[int]
+    HELD_AT_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     max_tasks: int
     lease_ms: int
@@ -195,7 +196,8 @@ class ReserveRequest(_message.Message):
     suspects_only: bool
     settles_later: bool
     held_only: bool
-    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ..., type_lease_ms: _Optional[_Mapping[str, int]] = ..., empty_handed: bool = ..., suspects_only: bool = ..., settles_later: bool = ..., held_only: bool = ...) -> None: ...
+    held_at: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ..., type_lease_ms: _Optional[_Mapping[str, int]] = ..., empty_handed: bool = ..., suspects_only: bool = ..., settles_later: bool = ..., held_only: bool = ..., held_at: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Claim(_message.Message):
     __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms", "secret", "alone")
@@ -220,20 +222,20 @@ class Claim(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., secret: _Optional[int] = ..., alone: bool = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
-    __slots__ = ("claims", "waited_ms", "routed_ms", "run_dry_ms", "unsettled", "suggested_wait_ms")
+    __slots__ = ("claims", "waited_ms", "routed_ms", "run_dry_ms", "unsettled_shards", "suggested_wait_ms")
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     ROUTED_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_DRY_MS_FIELD_NUMBER: _ClassVar[int]
-    UNSETTLED_FIELD_NUMBER: _ClassVar[int]
+    UNSETTLED_SHARDS_FIELD_NUMBER: _ClassVar[int]
     SUGGESTED_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     claims: _containers.RepeatedCompositeFieldContainer[Claim]
     waited_ms: int
     routed_ms: int
     run_dry_ms: int
-    unsettled: bool
+    unsettled_shards: _containers.RepeatedScalarFieldContainer[int]
     suggested_wait_ms: int
-    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., waited_ms: _Optional[int] = ..., routed_ms: _Optional[int] = ..., run_dry_ms: _Optional[int] = ..., unsettled: bool = ..., suggested_wait_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., waited_ms: _Optional[int] = ..., routed_ms: _Optional[int] = ..., run_dry_ms: _Optional[int] = ..., unsettled_shards: _Optional[_Iterable[int]] = ..., suggested_wait_ms: _Optional[int] = ...) -> None: ...
 
 class AwaitTasksRequest(_message.Message):
     __slots__ = ("queues", "wait_ms", "worker", "claim_request_id", "max_tasks", "callers", "empty_handed", "suspects_only")
