@@ -15,6 +15,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -53,27 +54,31 @@ def digest_of(project: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
-def choose(repo: Path, name: str, *options: str) -> None:
+def choose(project: dict[str, Any], path: Path, *options: str) -> None:
     """Writes a file. What is in it already keeps its version."""
-    project = read_project(repo)
     lists = lists_of(project)
-    asked = [line for each in FILES[name] for line in lists[each]]
-    path = repo / FOLDER / name
+    asked = [line for each in FILES[path.name] for line in lists[each]]
     lowest = project["project"]["requires-python"].removeprefix(">=")
     command = [sys.executable, "-m", "uv", "pip", "compile", "-", "--output-file", str(path), "--quiet", *options]
     command += ["--universal", "--python-version", lowest, "--only-binary", ":all:", "--no-binary", BUILT]
     command += ["--generate-hashes", "--no-header", "--no-config", "--no-emit-index-url", "--no-emit-find-links"]
-    subprocess.run(command, cwd=repo, input="\n".join(asked), text=True, check=True)
+    subprocess.run(command, input="\n".join(asked), text=True, check=True)
     chosen = path.read_text(encoding="utf-8")
     path.write_text(f"{_EXPLANATION}\n{_DIGEST}{digest_of(project)}\n{chosen}", encoding="utf-8")
 
 
 def choose_all(repo: Path, *options: str) -> None:
-    choose(repo, "lock.txt", *options)
-    choose(repo, "dev.txt", *options)
-    for part in ("run.txt", "build.txt"):
-        shutil.copy(repo / FOLDER / "dev.txt", repo / FOLDER / part)  # so that it takes the versions from there
-        choose(repo, part)
+    """All files or, if there is no choice that fits, none."""
+    project = read_project(repo)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        shutil.copytree(repo / FOLDER, folder, dirs_exist_ok=True)
+        choose(project, folder / "lock.txt", *options)
+        choose(project, folder / "dev.txt", *options)
+        for part in ("run.txt", "build.txt"):
+            shutil.copy(folder / "dev.txt", folder / part)  # so that it takes the versions from there
+            choose(project, folder / part)
+        shutil.copytree(folder, repo / FOLDER, dirs_exist_ok=True)
 
 
 def problems(repo: Path) -> list[str]:
@@ -106,7 +111,10 @@ def main() -> int:
     given = parser.parse_args()
     if given.verify:
         return verify()
-    choose_all(REPO, *(["--upgrade"] if given.upgrade else []))
+    try:
+        choose_all(REPO, *(["--upgrade"] if given.upgrade else []))
+    except subprocess.CalledProcessError as error:
+        return error.returncode  # uv has said why
     return 0
 
 

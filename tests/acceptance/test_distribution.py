@@ -14,6 +14,7 @@ import pytest
 
 from tests.acceptance.running import REPO, Running, environment, running
 from tests.long import long_only
+from tools import lock
 
 BUILD = "import sys; from hatchling import build; print(getattr(build, sys.argv[1])(sys.argv[2]))"
 NOT_PUBLISHED = {".ci", ".gitignore"}  # the second comes along by itself
@@ -166,3 +167,21 @@ def test_the_light_client_and_then_the_server_in_a_clean_environment(clean: Clea
             assert ended.returncode == 0, ended.stderr
             assert json.loads(ended.stdout)["result_json"] == "Hello Ada!"
             assert (worker.stop(), server.stop()) == (0, 0)
+
+
+@long_only
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("python", "machine"), [("3.11", "aarch64"), ("3.14", "aarch64"), ("3.14", "x86_64")])
+def test_what_running_needs_is_there_for_other_machines(python: str, machine: str, tmp_path: Path) -> None:
+    """Wheels with a locked hash. What is built on the spot is left out: it is the same for all of them."""
+    texts = [(REPO / lock.FOLDER / name).read_text(encoding="utf-8") for name in ("build.txt", "run.txt")]
+    lines = [line for text in texts for line in text.replace("\\\n", "").splitlines()]
+    needed = tmp_path / "needed.txt"
+    needed.write_text("\n".join(line for line in lines if not line.startswith(f"{lock.BUILT}==")))
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--dry-run", "--no-deps"]
+    pip += ["--require-hashes", "--only-binary", ":all:", "--target", str(tmp_path), "--python-version", python]
+    pip += [f"--platform={system}_{machine}" for system in ("manylinux2014", "manylinux_2_17", "manylinux_2_28")]
+    done = subprocess.run(
+        [*pip, "--requirement", str(needed)], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
