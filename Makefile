@@ -1,10 +1,16 @@
-# Every target creates .venv when it is missing and refreshes it when pyproject.toml has changed.
+# Every target creates .venv when it is missing and adds what it needs: `make run` what running needs, the others also what
+# developers need, both in exactly the versions of requirements/, which `make lock` writes.
 # Only Python 3.11 or newer, make and a C compiler are needed.  Use another interpreter with: make PYTHON=python3.12 …
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# pysyncobj comes as source only: what builds it, and this project, is installed before.
+INSTALL := $(PIP) install --require-hashes --only-binary :all: --no-binary pysyncobj --no-build-isolation
+# When what running needs was installed, and what developers need.
+RUN := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 # Arguments passed on, e.g.  make run ARGS="--port 7500"   make test ARGS="tests/unit -k config"
 ARGS ?=
 SEEDS ?= 1000
@@ -14,58 +20,75 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 START ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-long check fmt proto bench demo demo-cluster clean sim chaos moves
+.PHONY: help venv run test test-long check fmt proto lock bench demo demo-cluster clean sim chaos moves
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(STAMP)  ## Create or refresh .venv
+venv: $(DEV)  ## Create or refresh .venv with all that developers need
 
-$(STAMP): pyproject.toml
-	@test -x $(BIN)/python || { echo "Creating $(VENV) …"; "$(PYTHON)" -m venv $(VENV); }
-	@echo "Installing holdfast and its dependencies into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,local,dev]'
+$(BIN)/python:
+	@echo "Creating $(VENV) …"
+	@"$(PYTHON)" -m venv $(VENV)
+
+# `holdfast` was the name of this distribution once, and is that of another program.
+$(RUN): pyproject.toml requirements/build.txt requirements/run.txt | $(BIN)/python
+	@echo "Installing what running needs into $(VENV) …"
+	@$(PIP) --quiet --quiet uninstall --yes holdfast
+	@$(INSTALL) --requirement requirements/build.txt
+	@$(INSTALL) --requirement requirements/run.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: $(STAMP)  ## Start a development server (gRPC on 7400, ops HTTP on 7403)
+$(DEV): $(RUN) requirements/dev.txt
+	@echo "Installing what developers need into $(VENV) …"
+	@$(INSTALL) --requirement requirements/dev.txt
+	@touch $@
+
+run: $(RUN)  ## Start a development server (gRPC on 7400, ops HTTP on 7403)
 	@exec $(BIN)/holdfast dev $(ARGS)
 
-test: $(STAMP)  ## Run the whole test suite
+test: $(DEV)  ## Run the whole test suite
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-test-long: $(STAMP)  ## The same, with what takes longer (about 20 minutes)
+test-long: $(DEV)  ## The same, with what takes longer (about 20 minutes)
 	@LONG=1 PLACES=all $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-check: $(STAMP)  ## Format, lint, types, import contracts, generated code
+check: $(DEV)  ## Format, lint, types, import contracts, generated code, locked versions
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/protogen.py --verify
+	@$(BIN)/python tools/lock.py --verify
 
-fmt: $(STAMP)  ## Format and fix what can be fixed
+fmt: $(DEV)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-proto: $(STAMP)  ## Regenerate the protobuf code
+proto: $(DEV)  ## Regenerate the protobuf code
 	@$(BIN)/python tools/protogen.py
 
-sim: $(STAMP)  ## Simulate replicas under faults: make sim SEEDS=1000 START=0
+lock: | $(BIN)/python  ## Write requirements/ anew after a change of pyproject.toml; newest of everything: ARGS=--upgrade
+	@$(INSTALL) --requirement requirements/lock.txt
+	@$(BIN)/python tools/lock.py $(ARGS)
+
+sim: $(DEV)  ## Simulate replicas under faults: make sim SEEDS=1000 START=0
 	@$(BIN)/python tools/simulate.py --seeds $(SEEDS) --start $(START)
 
-chaos: $(STAMP)  ## Break real brokers under load, judge the history: make chaos ARGS="--fault mix"
+chaos: $(DEV)  ## Break real brokers under load, judge the history: make chaos ARGS="--fault mix"
 	@PYTHONPATH=jepsen-style $(BIN)/python -m chaos.run $(ARGS)
 
-moves: $(STAMP)  ## Move replicas while each participant dies at every step of it (about 10 minutes)
+moves: $(DEV)  ## Move replicas while each participant dies at every step of it (about 10 minutes)
 	@PLACES=all $(BIN)/python -m pytest tests/integration/test_moves.py $(ARGS)
 
-bench: $(STAMP)  ## Run the benchmarks
+bench: $(DEV)  ## Run the benchmarks
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
-demo: $(STAMP)  ## Kill a worker and the server amid 10,000 tasks, and account for every one (about 30 s)
+demo: $(RUN)  ## Kill a worker and the server amid 10,000 tasks, and account for every one (about 30 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-demo-cluster: $(STAMP)  ## Kill a leader, empty a node and add one in a cluster under load, lose nothing (about 90 s)
+demo-cluster: $(RUN)  ## Kill a leader, empty a node and add one in a cluster under load, lose nothing (about 90 s)
 	@$(BIN)/python -m examples.demo_cluster $(ARGS)
 
 clean:  ## Remove caches, build output and .venv; never a data directory

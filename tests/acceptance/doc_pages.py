@@ -387,5 +387,5 @@ def _sign_of(command: str) -> str:
 
 def _make(target: str) -> list[str]:
     """The real recipe, in this virtual environment, which is taken to be up to date."""
-    stamp = f"{sys.prefix}/.installed"
-    return ["make", "--no-print-directory", "-C", str(REPO), "-o", stamp, f"VENV={sys.prefix}", target]
+    stamps = [f"--old-file={sys.prefix}/{name}" for name in (".installed", ".installed-dev")]
+    return ["make", "--no-print-directory", "-C", str(REPO), *stamps, f"VENV={sys.prefix}", target]

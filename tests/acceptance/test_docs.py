@@ -49,7 +49,7 @@ def test_every_block_does_what_the_page_says(page: str, tmp_path: Path) -> None:
     assert run_page(page, page_text(page), tmp_path) > 0
 
 
-@pytest.mark.parametrize("page", [*PAGES, "ARCHITECTURE.md"])
+@pytest.mark.parametrize("page", [*PAGES, "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)", page_text(page))
     missing = [target for target in targets if "://" not in target and not ((REPO / page).parent / target).exists()]

@@ -285,7 +285,7 @@ def test_a_missing_package_is_one_line_and_exit_code_3(
     assert main(["dev"]) == ExitCode.MISSING_EXTRA
     [line] = error_of(capsys).splitlines()
     assert "'rocksdict'" in line
-    assert "pip install 'holdfast[server]'" in line
+    assert "pip install 'holdfast-queue[server]'" in line
     assert main(["dev", "--json"]) == ExitCode.MISSING_EXTRA
     assert json.loads(error_of(capsys))["error"]["reason"] == "MISSING_EXTRA"
 

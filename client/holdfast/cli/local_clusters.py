@@ -105,7 +105,9 @@ def _load() -> Any:
     except ImportError as error:
         if error.name not in (_MODULE, "holdfast.cluster"):
             raise
-        message = "`holdfast cluster up` needs the server, which is missing: run  pip install 'holdfast[server,local]'"
+        message = (
+            "`holdfast cluster up` needs the server, which is missing: run  pip install 'holdfast-queue[server,local]'"
+        )
         raise CommandFailed(Problem(ExitCode.MISSING_EXTRA, "MISSING_EXTRA", message)) from error
 
 

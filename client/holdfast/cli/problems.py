@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     OK = 0
     REFUSED = 1  # the server said no, or not all of it could be done
     USAGE = 2  # the command line is wrong
-    MISSING_EXTRA = 3  # a server command without holdfast[server]
+    MISSING_EXTRA = 3  # a server command without the extra `server`, or `holdfast` is another program's name here
     UNREACHABLE = 4  # no server there, no answer in time, or nobody leads
     NOT_FOUND = 5  # no such task, queue or shard
     NO_RESULT = 6  # the task waited for is dead or was cancelled
@@ -40,7 +40,7 @@ EXIT_CODE_MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.REFUSED: "refused by the server, or not all done",
     ExitCode.USAGE: "wrong usage",
-    ExitCode.MISSING_EXTRA: "the server extra is missing",
+    ExitCode.MISSING_EXTRA: "the server extra is missing, or another `holdfast` is installed",
     ExitCode.UNREACHABLE: "the server cannot be reached, or no node leads",
     ExitCode.NOT_FOUND: "no such task, queue or shard",
     ExitCode.NO_RESULT: "the task is dead or was cancelled",

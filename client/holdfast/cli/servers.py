@@ -44,6 +44,6 @@ def _run(module: str, command: str, config: Path | None, overrides: dict[str, ob
                 ExitCode.MISSING_EXTRA,
                 "MISSING_EXTRA",
                 f"`holdfast {command}` needs the package '{name}', which is missing or does not fit: "
-                "run  pip install 'holdfast[server]'",
+                "run  pip install 'holdfast-queue[server]'",
             )
         ) from error

