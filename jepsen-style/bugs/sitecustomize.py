@@ -246,6 +246,22 @@ def _rounds_without_budget() -> None:
     rounds.Rounds._beat = lambda self, began_s: None
 
 
+def _suspects_off() -> None:
+    """Tasks whose worker died go back into their line, to be handed out in company, and each has lost a claim."""
+    from holdfast.machine.rows import CLAIMS_SPENT
+    from holdfast.machine.transitions import enter_dead, return_to_ready_line
+
+    timing = _handlers("timing")
+
+    def count(draft: Any, task_id: bytes, task: Any) -> None:
+        if task.claims < task.max_claims:
+            return_to_ready_line(draft, task_id, task)
+        else:
+            enter_dead(draft, task_id, task, CLAIMS_SPENT, draft.now_ms + 3_600_000)
+
+    timing.become_suspect = count
+
+
 def _waits_share_the_budget() -> None:
     """Workers without work use up what a router takes of other calls."""
     admission: Any = importlib.import_module("holdfast.router.admission")
@@ -259,8 +275,21 @@ def _waits_share_the_budget() -> None:
 
 
 def _sync_lies() -> None:
-    """The log says that it is on disk, and is not."""
-    os.fdatasync = lambda fd: None
+    """The log says that it is on disk, and mostly is not yet: everything is synced a few times a second. A log with
+    holes, or one that ends before the state, is noticed by the broker itself: so all files are synced at once, and no
+    state is written."""
+    import ctypes
+    import time
+
+    os.environ |= {"HOLDFAST_STATE_FLUSH_AGE_SECONDS": "3600", "HOLDFAST_STATE_FLUSH_LOG_BYTES": str(64 * 1024 * 1024)}
+    sync_all_of, last_s = ctypes.CDLL(None).syncfs, [0.0]
+
+    def sync_now_and_then(fd: Any) -> None:
+        if time.monotonic() - last_s[0] > 0.3:
+            sync_all_of(fd)
+            last_s[0] = time.monotonic()
+
+    os.fdatasync = sync_now_and_then
 
 
 # What a checker must say of each.
@@ -290,6 +319,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "acks-wait-for-the-slowest": (_acks_wait_for_the_slowest, "latency"),
     "enqueues-wait-for-the-slowest": (_enqueues_wait_for_the_slowest, "latency"),
     "rounds-without-budget": (_rounds_without_budget, "election"),
+    "suspects-off": (_suspects_off, "innocent"),  # takes tasks that kill their worker
     "waits-share-the-budget": (_waits_share_the_budget, "refused"),
 }
 
