@@ -212,7 +212,13 @@ def _cancel_forgotten() -> None:
 def _lease_of_the_wait() -> None:
     """A worker counts its lease from when it began to wait for a task, and not from when it got one."""
     wire: Any = importlib.import_module("holdfast.client._wire")
-    wire.claimed_tasks = lambda response, sent_s: [wire._claimed(claim, sent_s) for claim in response.claims]
+    claimed_tasks = wire.claimed_tasks
+
+    def forget_the_wait(response: Any, sent_s: float) -> Any:
+        response.waited_ms = response.routed_ms = 0
+        return claimed_tasks(response, sent_s)
+
+    wire.claimed_tasks = forget_the_wait
 
 
 def _acks_wait_for_the_slowest() -> None:
@@ -246,6 +252,22 @@ def _rounds_without_budget() -> None:
     rounds.Rounds._beat = lambda self, began_s: None
 
 
+def _suspects_off() -> None:
+    """Tasks whose worker died go back into their line, to be handed out in company, and each has lost a claim."""
+    from holdfast.machine.rows import CLAIMS_SPENT
+    from holdfast.machine.transitions import enter_dead, return_to_ready_line
+
+    timing = _handlers("timing")
+
+    def count(draft: Any, task_id: bytes, task: Any) -> None:
+        if task.claims < task.max_claims:
+            return_to_ready_line(draft, task_id, task)
+        else:
+            enter_dead(draft, task_id, task, CLAIMS_SPENT, draft.now_ms + 3_600_000)
+
+    timing.become_suspect = count
+
+
 def _waits_share_the_budget() -> None:
     """Workers without work use up what a router takes of other calls."""
     admission: Any = importlib.import_module("holdfast.router.admission")
@@ -259,8 +281,21 @@ def _waits_share_the_budget() -> None:
 
 
 def _sync_lies() -> None:
-    """The log says that it is on disk, and is not."""
-    os.fdatasync = lambda fd: None
+    """The log says that it is on disk, and mostly is not yet: everything is synced a few times a second. A log with
+    holes, or one that ends before the state, is noticed by the broker itself: so all files are synced at once, and no
+    state is written."""
+    import ctypes
+    import time
+
+    os.environ |= {"HOLDFAST_STATE_FLUSH_AGE_SECONDS": "3600", "HOLDFAST_STATE_FLUSH_LOG_BYTES": str(64 * 1024 * 1024)}
+    sync_all_of, last_s = ctypes.CDLL(None).syncfs, [0.0]
+
+    def sync_now_and_then(fd: Any) -> None:
+        if time.monotonic() - last_s[0] > 0.3:
+            sync_all_of(fd)
+            last_s[0] = time.monotonic()
+
+    os.fdatasync = sync_now_and_then
 
 
 # What a checker must say of each.
@@ -290,6 +325,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "acks-wait-for-the-slowest": (_acks_wait_for_the_slowest, "latency"),
     "enqueues-wait-for-the-slowest": (_enqueues_wait_for_the_slowest, "latency"),
     "rounds-without-budget": (_rounds_without_budget, "election"),
+    "suspects-off": (_suspects_off, "innocent"),  # takes tasks that kill their worker
     "waits-share-the-budget": (_waits_share_the_budget, "refused"),
 }
 

@@ -24,8 +24,11 @@ TRIALS: dict[str, tuple[str, ...]] = {
     "sync-lies": (*CALLS, "--fault", "power-cut", "--seconds", "6"),
     "lease-of-the-wait": (*LIFE, "--fault", "none"),
     # One replica of each shard: with its broker some shards are away, and all others must not notice.
-    "acks-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--workload", "lifecycle,storms", "--fault", "host-dies"),
+    # Few shards, so that each worker holds tasks of all of them.
+    "acks-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--shards", "3", "--workload", "steady", "--fault", "host-dies"),
     "enqueues-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--fault", "host-dies"),
+    # Innocents are dead after as many lost workers as the guilty.
+    "suspects-off": (*LIFE, "--workload", "killers", "--fault", "none", "--seconds", "20", "--drain", "10"),
     "waits-share-the-budget": (*LIFE, "--workload", "idlers,lifecycle", "--fault", "none"),
     "rounds-without-budget": (*LIFE, "--fault", "none", "--shards", "32"),
     "replicas-differ": (*CALLS, "--brokers", "3", "--seconds", "2"),

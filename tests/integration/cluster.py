@@ -15,7 +15,6 @@ from typing import Self
 
 from holdfast.client import Client, ReplicaInfo, ReplicaRole
 from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
-from tests.integration.small_disk import PowerDisk
 
 HOST = "127.0.0.1"
 MIB = 1024 * 1024
@@ -26,7 +25,6 @@ _PORTS_FIRST, _PORTS_EACH = 10_000, 1_000
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")) % 10
 _PORTS = range(_PORTS_FIRST + _WORKER * _PORTS_EACH, _PORTS_FIRST + (_WORKER + 1) * _PORTS_EACH)
 _given: set[int] = set()
-_POWER_DISK_BYTES = 128 * MIB
 _ASK_S = 5.0
 LAG_MAX = 50  # entries: as many are on their way under load
 
@@ -111,11 +109,11 @@ class NodeProcess(ServerProcess):
 
 
 class Cluster:
-    """`size` brokers with the same list of nodes. `power`: each data directory is on a disk that can lose its power."""
+    """`size` brokers with the same list of nodes."""
 
     def __init__(
-        self, directory: Path, *, size: int = 3, power: bool = False, shards: int = 1,
-        env: Mapping[str, str] | None = None, **settings: object
+        self, directory: Path, *, size: int = 3, shards: int = 1, env: Mapping[str, str] | None = None,
+        **settings: object,
     ) -> None:  # fmt: skip
         """`env` is given to every broker, e.g. a library to preload; `settings` are names of the configuration."""
         self.directory = directory
@@ -124,25 +122,14 @@ class Cluster:
         self._ports = dict(zip(self.names, ports[:size], strict=True))
         self._peer_ports = dict(zip(self.names, ports[size:], strict=True))
         self._shards = shards
-        self.disks: dict[str, PowerDisk] = {}
-        self.nodes: dict[str, NodeProcess] = {}
-        try:
-            for name in self.names:
-                self.nodes[name] = self._make_node(name, power, {"env": env, **settings})
-        except BaseException:
-            self.close()
-            raise
+        self.nodes = {name: self._make_node(name, {"env": env, **settings}) for name in self.names}
 
-    def _make_node(self, name: str, power: bool, settings: Mapping[str, object]) -> NodeProcess:
+    def _make_node(self, name: str, settings: Mapping[str, object]) -> NodeProcess:
         home = self.directory / name
         home.mkdir(parents=True)
-        data_dir = home / "data"
-        if power:
-            self.disks[name] = PowerDisk(home, _POWER_DISK_BYTES)
-            data_dir = self.disks[name].path / "data"
         config = home / f"{name}.toml"
         config.write_text(self._config_text(name), encoding="utf-8")
-        return NodeProcess(home, name, self._ports[name], config, data_dir, **{**SETTINGS, **settings})
+        return NodeProcess(home, name, self._ports[name], config, home / "data", **{**SETTINGS, **settings})
 
     def _config_text(self, name: str) -> str:
         if len(self.names) == 1:
@@ -178,12 +165,9 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Leaves nothing running and nothing mounted, whatever the test did."""
+        """Leaves nothing running, whatever the test did."""
         for node in self.nodes.values():
             node.close()
-        for disk in self.disks.values():
-            disk.close()
-        self.disks = {}
 
     def start_node(self, name: str, *, rebuild: bool = False) -> None:
         self.nodes[name].launch(rebuild=rebuild)
@@ -222,10 +206,6 @@ class Cluster:
     def leaderships(self) -> list[tuple[int, int, str]]:
         """Every (shard, term, node) that was ever said, in all lives of all brokers."""
         return [(shard, term, node.name) for node in self.nodes.values() for shard, term in node.leaderships()]
-
-    def count_in_logs(self, event: str) -> int:
-        """How often it was logged, in all lives of all brokers."""
-        return sum(node.whole_log_text.count(f'"event": "{event}"') for node in self.nodes.values())
 
     # --- what the brokers say of themselves ---------------------------------------------------------------------
 
@@ -266,45 +246,10 @@ class Cluster:
 
     # --- damage -------------------------------------------------------------------------------------------------
 
-    def cut_power(self, *names: str) -> None:
-        """The brokers are gone at once, and so is what they had not synced. The process first: without power it could
-        not answer anybody either."""
-        for name in names:
-            self.nodes[name].kill()
-        for name in names:
-            self.disks[name].cut_power()
-
-    def power_on(self, *names: str) -> None:
-        for name in names:
-            self.disks[name].power_on()
-
     def lose_disk(self, name: str) -> None:
         """Of a broker that is down: everything it had is gone."""
         assert not self.nodes[name].is_up
         shutil.rmtree(self.nodes[name].data_dir)
-
-    def flip_bit(self, name: str, kind: str, draw: random.Random) -> str:
-        """Of a broker that is down: one bit in the older half of a file of its log or its state. Says where.
-
-        Not in the newer half: the end of a log that was not closed may be torn, and is cut off rightly.
-        """
-        assert not self.nodes[name].is_up
-        pattern = "log/*.log" if kind == "log" else "state*/**/*.sst"
-        files = sorted(self.nodes[name].data_dir.glob(pattern))
-        for path in draw.sample(files, len(files)):
-            data = path.read_bytes()
-            written = [offset for offset in range(64, len(data.rstrip(b"\0")) // 2) if data[offset]]
-            if written:  # a new segment is reserved, and empty
-                break
-        else:
-            raise ClusterError(f"{name} has no file like {pattern} with anything to damage")
-        offset, bit = draw.choice(written), draw.randrange(8)
-        with path.open("r+b") as file:
-            file.seek(offset)
-            file.write(bytes([data[offset] ^ (1 << bit)]))
-            file.flush()
-            os.fsync(file.fileno())
-        return f"{path.relative_to(self.nodes[name].data_dir)} at {offset}"
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,18 +1,15 @@
 """Small file systems of the test's own, to be filled up or cut off from power. They need root; without it: skipped."""
 
 import errno
-import fcntl
 import os
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
-# Stop the file system at once and throw away what it has not written: EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH.
-_IOC_SHUTDOWN = 0x8004587D
-_NO_LOG_FLUSH = 2
+from chaos.system.disks import Disk
+
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -59,32 +56,9 @@ class SmallDisk:
         subprocess.run(["umount", "--lazy", str(self.path)], check=True)
 
 
-class PowerDisk:
-    """A mounted ext4 in a file, whose power can be cut: then what was not synced is gone."""
-
-    def __init__(self, directory: Path, size_bytes: int) -> None:
-        self.path = directory / "power-disk"
-        self.path.mkdir()
-        self._image = directory / "power-disk.img"
-        with self._image.open("wb") as file:
-            file.truncate(size_bytes)
-        _run("mkfs.ext4", "-q", "-F", str(self._image))
-        self._mount()
-
-    def _mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.path))
-
-    def cut_power(self) -> None:
-        """Nothing that is only in memory reaches the image any more."""
-        directory_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.ioctl(directory_fd, _IOC_SHUTDOWN, struct.pack("=I", _NO_LOG_FLUSH))
-        finally:
-            os.close(directory_fd)
-
-    def power_on(self) -> None:
-        subprocess.run(["umount", str(self.path)], check=True)
-        self._mount()
-
-    def close(self) -> None:
-        subprocess.run(["umount", "--lazy", str(self.path)], check=True)
+def power_disk(directory: Path, size_bytes: int) -> Disk:
+    """One whose power can be cut: then what was not synced is gone."""
+    try:
+        return Disk(directory, size_bytes)
+    except OSError as error:
+        pytest.skip(f"a file system of its own is not possible here: {error}")

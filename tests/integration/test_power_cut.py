@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from chaos.system.disks import Disk
 from holdfast.client import Accepted, AsyncClient, HoldfastError, NewTask, TaskState
 from tests.integration.conftest import MakeServer
-from tests.integration.small_disk import PowerDisk
+from tests.integration.small_disk import power_disk
 
 MIB = 1024 * 1024
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[PowerDisk]:
-    disk = PowerDisk(tmp_path, 96 * MIB)
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = power_disk(tmp_path, 96 * MIB)
     yield disk
     disk.close()
 
 
-async def test_what_was_acknowledged_survives_a_power_cut(disk: PowerDisk, make_server: MakeServer) -> None:
+async def test_what_was_acknowledged_survives_a_power_cut(disk: Disk, make_server: MakeServer) -> None:
     server = make_server(data_dir=disk.path / "data", state_flush_log_bytes=MIB, state_flush_age_seconds=0.2)
     accepted: list[str] = []
     acked: list[str] = []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.system.disks import Disk
 from holdfast.broker.raft.messages import Configuration
 from holdfast.broker.snapshots.checkpoint import take_checkpoint
 from holdfast.broker.snapshots.directories import StateDirectories
@@ -17,7 +18,7 @@ from holdfast.broker.state import RocksState, StateMemory
 from holdfast.machine import entries
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.machine import Machine
-from tests.integration.small_disk import PowerDisk
+from tests.integration.small_disk import power_disk
 from tests.unit.machine_shard import START_MS, new_task
 
 MIB = 1024 * 1024
@@ -25,8 +26,8 @@ REPLICA = "n2/follower"
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[PowerDisk]:
-    disk = PowerDisk(tmp_path, 96 * MIB)
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = power_disk(tmp_path, 96 * MIB)
     yield disk
     disk.close()
 
@@ -71,7 +72,7 @@ async def send_snapshot(state: RocksState, source: StateDirectories, target: Sta
     return name
 
 
-async def test_what_was_installed_survives_a_power_cut(tmp_path: Path, disk: PowerDisk) -> None:
+async def test_what_was_installed_survives_a_power_cut(tmp_path: Path, disk: Disk) -> None:
     source = StateDirectories(tmp_path / "leader", 0)
     state = RocksState(source.create(source.new_name(0)), memory=StateMemory(MIB, 4 * MIB))
     machine = Machine(state)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bugs.sitecustomize import BUGS
 from chaos.faults.catalogue import FAULTS, GROUPS, OPERATIONS, UnknownFaultError, names_of, possible
 from chaos.history import Event
 from chaos.model import play
@@ -126,3 +127,8 @@ def test_a_ring_of_five_leaves_everyone_a_majority() -> None:
         }
         assert sum(receiver == name for _, receiver in cuts) == 2
     assert set(cuts) == {(receiver, sender) for sender, receiver in cuts}
+
+
+def test_the_table_of_proofs_has_every_bug() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert [f"{bug}: {kind}" for bug, (_, kind) in BUGS.items() if f"(`{bug}`) | `{kind}` |" not in table] == []

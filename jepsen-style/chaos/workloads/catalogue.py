@@ -10,6 +10,7 @@ from chaos.workloads.idlers import Idlers
 from chaos.workloads.lifecycle import KILLERS, Lifecycle
 from chaos.workloads.limited import Limited
 from chaos.workloads.probes import Probes
+from chaos.workloads.steady import Steady
 from chaos.workloads.storms import Storms
 
 WORKLOADS: dict[str, Callable[[Setting], Workload]] = {
@@ -20,6 +21,7 @@ WORKLOADS: dict[str, Callable[[Setting], Workload]] = {
     "chains": Chains,
     "idlers": Idlers,
     "killers": partial(Lifecycle, guilt=KILLERS),
+    "steady": Steady,
 }
 IN_ALL = ("lifecycle", "calls", "storms", "limits", "chains")  # `killers` has the queues of `lifecycle`
 

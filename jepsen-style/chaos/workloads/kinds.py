@@ -21,9 +21,9 @@ GUILTY = ("killer", "staller")
 PROBE_PREFIX = "probe-"
 
 
-def probe_queue(shard: int, shards: int) -> str:
+def queue_at(shard: int, shards: int, prefix: str = PROBE_PREFIX) -> str:
     """A queue whose home is this shard; its name says which."""
-    tries = (f"{PROBE_PREFIX}{shard}-{number}" for number in range(100 * shards))
+    tries = (f"{prefix}{shard}-{number}" for number in range(100 * shards))
     return next(name for name in tries if home_shard(name, shards) == shard)
 
 

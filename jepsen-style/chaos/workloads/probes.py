@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from chaos.calling import Caller, error_text, outcome_of
 from chaos.history import OK
 from chaos.workloads.base import Expected, Setting, enqueue, enqueue_line, handler_task, with_caller
-from chaos.workloads.kinds import probe_queue
+from chaos.workloads.kinds import queue_at
 from holdfast.client import AsyncClient, HoldfastError, NewTask
 
 SHARDS_MAX = 16  # so many are probed
@@ -38,7 +38,7 @@ class Probes:
     def __post_init__(self) -> None:
         shards = self.setting.shards
         step = max(1, -(-shards // SHARDS_MAX))
-        self.queues = self.worker_queues = [probe_queue(shard, shards) for shard in range(0, shards, step)]
+        self.queues = self.worker_queues = [queue_at(shard, shards) for shard in range(0, shards, step)]
 
     async def prepare(self, client: AsyncClient) -> None:
         pass
