@@ -34,7 +34,7 @@ COMMANDS = (
     "queue ls", "queue stats", "queue pause", "queue resume", "queue purge", "schedule put", "schedule ls",
     "schedule show", "schedule next", "schedule trigger", "schedule pause", "schedule resume", "schedule rm", "dlq ls",
     "dlq show", "dlq retry", "dlq discard", "dlq discarded", "bench", "cluster up", "cluster init", "cluster status",
-    "node ls", "node drain", "node undrain", "node remove", "shard ls", "shard plan", "shard apply", "shard move",
+    "node ls", "node drain", "node undrain", "node handover", "node remove", "shard ls", "shard plan", "shard apply", "shard move",
     "shard transfer", "shard watch", "shard cancel", "shard hash", "queue set", "queue show", "cluster down", "version",
 )  # fmt: skip
 

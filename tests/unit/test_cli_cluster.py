@@ -127,16 +127,31 @@ def test_servers_of_a_cluster_get_the_flags_that_were_given(
 # ------------------------------------------------------------------------------------------------------------- init
 
 
+NOT_MADE = pb.DescribeClusterResponse(name="local", etcd_answers=True)
+
+
 def test_init_makes_a_cluster(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", NOT_MADE)
     server.on("InitCluster", pb.InitClusterResponse(cluster_id="c" * 32))
     assert cli.run("cluster", "init", "--shards", "64") == 0
     assert f"Cluster {'c' * 32} is made: 64 shards, 3 replicas of each." in cli.out
     assert server.requests["InitCluster"] == [pb.InitClusterRequest(shards=64, replication=3)]
     assert cli.run("cluster", "init", "--shards", "8", "--replication", "1", "--json") == 0
-    assert cli.json_out() == {"cluster_id": "c" * 32, "shards": 8, "replication": 1}
+    assert cli.json_out() == {"cluster_id": "c" * 32, "shards": 8, "replication": 1, "existed": False}
+
+
+def test_init_may_be_run_again(server: ScriptedServer, cli: Cli) -> None:
+    """As a job that is started a second time."""
+    server.on("DescribeCluster", cluster(shard()))
+    server.on("InitCluster", pb.InitClusterResponse(cluster_id="c" * 32))
+    assert cli.run("cluster", "init", "--shards", "64") == 0
+    assert "is there already, with this shape: nothing was changed" in cli.out
+    assert cli.run("cluster", "init", "--shards", "64", "--json") == 0
+    assert cli.json_out()["existed"] is True
 
 
 def test_init_waits_for_nodes_only_if_told(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", NOT_MADE)
     few = refusal("FAILED_PRECONDITION", "NOT_ENOUGH_NODES", "3 nodes are needed, 2 are there.")
     server.on("InitCluster", few, few, few, pb.InitClusterResponse(cluster_id="c" * 32))
     assert cli.run("cluster", "init", "--shards", "4") == 1
@@ -147,6 +162,7 @@ def test_init_waits_for_nodes_only_if_told(server: ScriptedServer, cli: Cli) -> 
 
 
 def test_init_never_overwrites(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard()))
     server.on("InitCluster", refusal("ALREADY_EXISTS", "CLUSTER_EXISTS", "There is a cluster already."))
     assert cli.run("cluster", "init", "--shards", "4", "--wait", "1h") == 1, "it is not waited for"
     assert "There is a cluster already." in cli.err

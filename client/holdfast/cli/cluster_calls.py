@@ -12,6 +12,7 @@ from holdfast.client import (
     Conflict,
     ConnectionFailed,
     DeadlineExceeded,
+    HandoverProgress,
     HoldfastError,
     MoveWish,
     NodeReport,
@@ -65,12 +66,18 @@ def describe(address: str, timeout_s: float) -> ClusterInfo:
 
 def init(
     address: str, timeout_s: float, shards: int, replication: int, wait_s: float, on_wait: Callable[[str], None]
-) -> str:
-    """The id of the new cluster. Waits so long for servers to answer and for enough nodes."""
+) -> tuple[str, bool]:
+    """The id of the cluster, and whether it was there before. Waits so long for servers to answer and for enough
+    nodes."""
+
+    async def question(client: AsyncClient) -> tuple[str, bool]:
+        before = await client.describe_cluster()
+        return await client.init_cluster(shards, replication=replication), bool(before.cluster_id)
+
     ends_s = time.monotonic() + wait_s
     while True:
         try:
-            return calls.ask(address, timeout_s, lambda client: client.init_cluster(shards, replication=replication))
+            return calls.ask(address, timeout_s, question)
         except (Rejected, ConnectionFailed, DeadlineExceeded) as error:
             may_pass = not isinstance(error, Rejected) or error.reason == NOT_ENOUGH_NODES or error.retry_after_ms > 0
             if not may_pass or time.monotonic() >= ends_s:
@@ -163,6 +170,10 @@ async def _map_if_any(client: AsyncClient, timeout_s: float) -> ClusterInfo | No
 
 def drain(address: str, timeout_s: float, node: str, *, is_on: bool) -> None:
     calls.ask(address, timeout_s, lambda client: client.drain_node(node, drain=is_on))
+
+
+def hand_over(address: str, timeout_s: float, node: str, *, undo: bool = False) -> HandoverProgress:
+    return calls.ask(address, timeout_s, lambda client: client.hand_over_node(node, undo=undo))
 
 
 def remove(address: str, timeout_s: float, node: str) -> None:

@@ -5,18 +5,29 @@ from contextlib import contextmanager
 
 from holdfast.cli import health, output, policies
 from holdfast.cli.cluster_calls import Overview
+from holdfast.cli.handovers import Show as ShowHandover
 from holdfast.cli.health import ShardView
 from holdfast.cli.output import Shown
 from holdfast.cli.plans import Show, tally
 from holdfast.cli.problems import named_shards
 from holdfast.cli.times import shown_duration
-from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueueSettings, StepState
+from holdfast.client import (
+    ClusterInfo,
+    ClusterNode,
+    HandoverProgress,
+    NodeReport,
+    Plan,
+    PlanStep,
+    QueueSettings,
+    StepState,
+)
 
 STEPS_SHOWN_MAX = 20
 _SHARDS_SHOWN_MAX = 40
 _USUAL_WAITS = ("is busy", "for the moves of the shard")  # how the servers say that others go first
 PLAN_NOTE = "`holdfast shard apply` carries it on"  # nobody else does, once whoever began it has gone
 
+_HANDOVER_WORDS = {"ASKED": "hands over", "GRANTED": "may stop"}  # of a node that is about to be stopped
 _STATE_WORDS = {
     StepState.WAITING: "waits",
     StepState.UNKNOWN: "waits",
@@ -47,7 +58,9 @@ def node_table(nodes: Sequence[ClusterNode]) -> Shown:
 
 
 def _node_state(node: ClusterNode) -> str:
-    return ("alive" if node.is_alive else "GONE") + (", draining" if node.is_draining else "")
+    parts = ["alive" if node.is_alive else "GONE", "draining" if node.is_draining else ""]
+    parts.append(_HANDOVER_WORDS.get(node.handover, "") if node.is_alive else "")
+    return ", ".join(filter(None, parts))
 
 
 def shard_table(views: Sequence[ShardView]) -> Shown:
@@ -204,6 +217,48 @@ def plan_progress(*, quiet: bool = False) -> Iterator[Show]:
             output.print_note(line)
 
     yield show
+
+
+# --------------------------------------------------------------------------------------------------------- handover
+
+
+@contextmanager
+def handover_progress(node: str, *, quiet: bool = False) -> Iterator[ShowHandover]:
+    """Shows what a node that is to stop waits for, on standard error: at a terminal as it is now, elsewhere a line for
+    each change."""
+    if quiet:
+        yield lambda progress, trouble: None
+        return
+    with output.redrawn(on_errors=True) as redraw:
+        told = [""]
+
+        def show(progress: HandoverProgress | None, trouble: str) -> None:
+            lines = _handover_lines(node, progress, trouble)
+            redraw([output.text(line) for line in lines])
+            if not output.is_watched(on_errors=True) and lines[0] != told[0]:
+                told[0] = lines[0]
+                output.print_note(lines[0])
+
+        yield show
+
+
+def _handover_lines(node: str, progress: HandoverProgress | None, trouble: str) -> list[str]:
+    if trouble or progress is None:
+        return [f"Waiting: {trouble or 'nothing is known yet'}"]
+    held_back = progress.held_back
+    head = (
+        f"Node {node} leads {_counted(progress.leads, 'shard')}, {_counted(len(held_back), 'shard')} cannot do without"
+    )
+    lines = [f"  shard {shard}: {why}" for shard, why in list(held_back.items())[:STEPS_SHOWN_MAX]]
+    return [f"{head} it", *lines]
+
+
+def handover_outcome(node: str, progress: HandoverProgress) -> str:
+    line = f"Node {node} may be stopped: every shard keeps its majority without it."
+    if not progress.single:
+        return line
+    shards = named_shards(progress.single)
+    return f"{line} But it has the only replica of {shards}: nothing of that is served until it is back."
 
 
 class ChangeLines:

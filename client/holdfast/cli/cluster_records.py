@@ -7,7 +7,16 @@ from holdfast.cli import health, records
 from holdfast.cli.cluster_calls import Overview
 from holdfast.cli.options import word
 from holdfast.cli.plans import tally
-from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueuePolicy, QueueSettings
+from holdfast.client import (
+    ClusterInfo,
+    ClusterNode,
+    HandoverProgress,
+    NodeReport,
+    Plan,
+    PlanStep,
+    QueuePolicy,
+    QueueSettings,
+)
 
 
 def cluster_json(info: ClusterInfo) -> dict[str, object]:
@@ -56,6 +65,18 @@ def replicas_json(info: ClusterInfo | None, reports: Sequence[NodeReport]) -> di
     """As nodes say it; of a cluster with a map also where the shards should be."""
     values = records.nodes_json(reports)
     return values if info is None else {**values, "shards": shards_json(info, reports)}
+
+
+def handover_json(node: str, progress: HandoverProgress | None) -> dict[str, object]:
+    """Without an answer of the node nothing is known but that it must not be stopped."""
+    held_back = {} if progress is None else progress.held_back
+    return {
+        "node": node,
+        "may_stop": progress is not None and progress.may_stop,
+        "leads": None if progress is None else progress.leads,
+        "held_back": [{"shard": shard, "why": why} for shard, why in held_back.items()],
+        "single": [] if progress is None else list(progress.single),
+    }
 
 
 def plan_json(plan: Plan) -> dict[str, object]:

@@ -8,6 +8,7 @@ from holdfast.client.cluster_models import (
     ClusterInfo,
     ClusterNode,
     ClusterShard,
+    HandoverProgress,
     Plan,
     PlanStep,
     QueuePolicy,
@@ -30,6 +31,7 @@ _STATES: dict[int, StepState] = {
     pb.STEP_STATE_DONE: StepState.DONE,
     pb.STEP_STATE_OVERTAKEN: StepState.OVERTAKEN,
 }
+_HANDOVERS: dict[int, str] = {pb.HANDOVER_ASKED: "ASKED", pb.HANDOVER_GRANTED: "GRANTED"}
 _NUMBERS = {state: pb.StepState.ValueType(number) for number, state in _STATES.items()}
 # Fields of one value that is there or not; retry_shape, the lists and the name of a tenant are apart.
 _POLICY = tuple(
@@ -62,6 +64,11 @@ def cluster_info(message: pb.DescribeClusterResponse) -> ClusterInfo:
         shards=tuple(map(_shard, message.shards)),
         plan=plan_of(message.plan) if message.HasField("plan") else None,
     )
+
+
+def handover_progress(message: pb.HandOverNodeResponse) -> HandoverProgress:
+    held_back = {each.shard: each.why for each in message.held_back}
+    return HandoverProgress(message.may_stop, message.leads, held_back, tuple(message.single))
 
 
 def plan_of(message: pb.Plan) -> Plan:
@@ -160,6 +167,7 @@ def _node(message: pb.ClusterNode) -> ClusterNode:
         is_draining=message.is_draining,
         replicas=message.replicas,
         leaders=message.leaders,
+        handover=_HANDOVERS.get(message.handover, ""),
     )
 
 

@@ -10,6 +10,7 @@ from holdfast.client._loop_thread import LoopThread
 from holdfast.client.aio import AsyncClient
 from holdfast.client.cluster_models import (
     ClusterInfo,
+    HandoverProgress,
     MoveWish,
     NodeReport,
     Plan,
@@ -357,6 +358,12 @@ class BlockingCalls:
     def remove_node(self, node: str, *, timeout_s: float | None = None) -> None:
         """Forgets a node that holds nothing; it cannot come back with its present data."""
         return self._thread.run(lambda calls: calls.remove_node(node, timeout_s=timeout_s))
+
+    def hand_over_node(
+        self, node: str, *, undo: bool = False, timeout_s: float | None = None
+    ) -> HandoverProgress:  # fmt: skip
+        """Asks a node that is about to be stopped to hand over what it leads; see `AsyncClient.hand_over_node`."""
+        return self._thread.run(lambda calls: calls.hand_over_node(node, undo=undo, timeout_s=timeout_s))
 
     def make_plan(self, *, leaders: bool = False, move: MoveWish | None = None, timeout_s: float | None = None) -> Plan:
         """What should move and why; changes nothing. See `AsyncClient.make_plan`."""

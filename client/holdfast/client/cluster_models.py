@@ -1,6 +1,6 @@
 """What goes in and comes out of the calls of operators about clusters, nodes and the settings of queues."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 
@@ -185,6 +185,7 @@ class ClusterNode:
     is_draining: bool = False  # it should hold nothing
     replicas: int = 0  # of which it is a voter or a learner
     leaders: int = 0  # shards that it leads
+    handover: str = ""  # ASKED: it is about to be stopped, and leads nothing if it can; GRANTED: it may be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +250,16 @@ class PlanProgress:
 
     plan: Plan
     is_done: bool  # all its steps are, and it is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverProgress:
+    """Whether a node that is about to be stopped may stop now, and what stands against it."""
+
+    may_stop: bool  # every shard keeps its majority without it
+    leads: int  # shards that it leads still
+    held_back: Mapping[int, str]  # shards that would lose their majority, and why, in a few words
+    single: tuple[int, ...]  # shards of which it has the only replica: nothing can keep them, so nothing waits
 
 
 @dataclass(frozen=True, slots=True)

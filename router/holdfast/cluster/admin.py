@@ -3,7 +3,7 @@ is the map that they follow, and what it changes is in etcd."""
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from holdfast.cluster.admin_plans import (
@@ -38,9 +38,17 @@ from holdfast.serving.refusals import (
     INVALID_FIELD,
     MISSING_FIELD,
     RefusedError,
+    change_refused,
     etcd_unavailable,
     node_not_found,
 )
+
+# Asks a node to hand over, wherever it is.
+HandOver = Callable[[pb.HandOverNodeRequest], Awaitable[pb.HandOverNodeResponse]]
+
+
+async def no_hand_over(request: pb.HandOverNodeRequest) -> pb.HandOverNodeResponse:
+    raise change_refused("unreachable", f"This server cannot reach the node {request.node}.")
 
 
 class ClusterAdmin:
@@ -54,9 +62,11 @@ class ClusterAdmin:
         state_bytes: StateBytes = no_state_bytes,
         lag: Lag = no_lag,
         transfer: TransferTo = no_transfer,
+        hand_over: HandOver = no_hand_over,
     ) -> None:
         self._store = store
         self._follower = follower
+        self._hand_over = hand_over
         self._plans = PlanAdmin(store, follower, state_bytes, lag, transfer)
 
     # What is read from the map, also while etcd is away
@@ -153,6 +163,13 @@ class ClusterAdmin:
             await self._check_known(name)
             await self._store.remove_node(name, _last_node_id(found, name))
         return pb.RemoveNodeResponse()
+
+    async def hand_over_node(self, request: pb.HandOverNodeRequest) -> pb.HandOverNodeResponse:
+        name = _node_name(request.node)
+        self._initialised()
+        async with _etcd_errors():
+            await self._check_known(name)
+            return await self._hand_over(request)
 
     # Plans
 

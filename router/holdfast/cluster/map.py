@@ -15,6 +15,7 @@ from holdfast.cluster.keys import Keys, keys_of
 from holdfast.cluster.records import (
     EMPTY,
     ClusterRecord,
+    Handover,
     LeaderRecord,
     NodeRecord,
     PlanRecord,
@@ -39,6 +40,7 @@ _SECTIONS = {
     kinds.QUEUES: "queues",
 }
 _NUMBERED = frozenset((kinds.SHARDS, kinds.LEADERS))
+_NOT_KEPT = frozenset((kinds.INIT, kinds.TURN))  # that say nothing to whoever reads the map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,12 @@ class PartitionMap:
 
     def is_alive(self, node: str) -> bool:
         return node in self.nodes
+
+    @property
+    def not_to_lead(self) -> frozenset[str]:
+        """Nodes that should get no leadership: those that drain, and those that are about to be stopped."""
+        leaving = (name for name, node in self.nodes.items() if node.handover is not Handover.NONE)
+        return frozenset((*self.drains, *leaving))
 
     def is_there(self, identity: str) -> bool:
         """Whether the node of this replica holds its lease, with the same data."""
@@ -217,7 +225,7 @@ class _Draft:
 
     def put(self, row: Row) -> None:
         found = self._names.parse(row.key)
-        if found is None or found[0] == kinds.INIT:
+        if found is None or found[0] in _NOT_KEPT:
             return
         kind, name = found
         try:
@@ -256,7 +264,7 @@ class _Draft:
 
     def _delete(self, key: bytes) -> None:
         found = self._names.parse(key)
-        if found is None or found[0] == kinds.INIT:
+        if found is None or found[0] in _NOT_KEPT:
             return
         kind, name = found
         self._problems.pop(key, None)

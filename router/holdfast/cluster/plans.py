@@ -132,7 +132,7 @@ def _transfers_after(found: PartitionMap, moves: Sequence[Move]) -> list[Transfe
 
 def _spread(found: PartitionMap, leaders: dict[int, str], replicas: dict[int, list[str]]) -> list[Transfer]:
     capacities = {name: node.capacity for name, node in found.nodes.items()}
-    return spread_leaders(leaders, replicas, frozenset(found.nodes), frozenset(found.drains), capacities)
+    return spread_leaders(leaders, replicas, frozenset(found.nodes), found.not_to_lead, capacities)
 
 
 def _wished(found: PartitionMap) -> dict[int, list[str]]:

@@ -13,6 +13,7 @@ another type is a `RecordError`.
 
 import re
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 from holdfast.cluster.fields import Fields, RecordError, encode
 from holdfast.cluster.policy import NO_POLICY, QueuePolicy
@@ -21,6 +22,7 @@ from holdfast.serving.refusals import RefusedError, bad_record, version_too_old
 
 __all__ = [
     "ClusterRecord",
+    "Handover",
     "LeaderRecord",
     "Members",
     "NewerFormatError",
@@ -103,6 +105,14 @@ class ClusterRecord:
         return cls(fields.text("id"), shards, replication)
 
 
+class Handover(StrEnum):
+    """Whether a node is about to be stopped; see cluster/handovers.py."""
+
+    NONE = ""
+    ASKED = "asked"  # it leads nothing if it can
+    GRANTED = "granted"  # and was told that it may stop: nobody counts on it any more
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     """A broker. Its name stands in the key only."""
@@ -117,6 +127,7 @@ class NodeRecord:
     version: str = ""
     session: str = ""  # drawn at each start: tells a process from its successor
     machine_level: int = 1  # which kinds of log entries it knows
+    handover: Handover = Handover.NONE
 
     @property
     def identity(self) -> str:
@@ -144,7 +155,16 @@ class NodeRecord:
             version=fields.text("version", ""),
             session=fields.text("session", ""),
             machine_level=fields.whole("machine_level", 1, default=1),
+            handover=_handover(fields),
         )
+
+
+def _handover(fields: Fields) -> Handover:
+    text = fields.text("handover", "")
+    try:
+        return Handover(text)
+    except ValueError:
+        raise fields.wrong("handover", "empty, asked or granted") from None
 
 
 @dataclass(frozen=True, slots=True)

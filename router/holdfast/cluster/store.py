@@ -36,7 +36,7 @@ class MapStore(NodeStore):
     """The one writer's side of the map that brokers and routers share."""
 
     async def init_cluster(self, shards: int, replication: int) -> ClusterRecord:
-        """Make the cluster, on the nodes that are there; CLUSTER_EXISTS if there is one."""
+        """Make the cluster, on the nodes that are there, or find it made; CLUSTER_EXISTS if it has another shape."""
         return await ClusterMaker(self).init(shards, replication)
 
     # Queues

@@ -103,7 +103,7 @@ class Router:
         answers = NodeAnswers(self._node_calls, lambda: follower.map)
         admin = ClusterAdmin(
             MapStore(etcd, config.cluster_name), follower, state_bytes=answers.state_bytes, lag=answers.lag,
-            transfer=answers.transfer,
+            transfer=answers.transfer, hand_over=answers.hand_over,
         )  # fmt: skip
         self._gateway = Gateway(
             routes,

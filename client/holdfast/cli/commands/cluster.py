@@ -55,14 +55,18 @@ def cluster_init(
 
     Ask any of its brokers or routers. They must have the same etcd_endpoints and cluster_name.
     The shards are spread over the nodes that are alive now; nodes that come later get theirs with `shard apply`.
-    A cluster that exists is never overwritten: then nothing is changed, and the exit code is 1.
+    It may be run again: a cluster that exists with this shape is left as it is, and the exit code is 0.
+    One of another shape is never overwritten: then nothing is changed, and the exit code is 1.
     About 10 shards per node are a good start: they are what can be spread over more nodes later.
     """
     with output.waiting("Making the cluster …"):
         waited: list[str] = []
-        cluster_id = cluster_calls.init(address, timeout_s, shards, replication, wait_s or 0.0, waited.append)
+        cluster_id, existed = cluster_calls.init(address, timeout_s, shards, replication, wait_s or 0.0, waited.append)
     if as_json:
-        records.print_json({"cluster_id": cluster_id, "shards": shards, "replication": replication})
+        shape = {"shards": shards, "replication": replication}
+        records.print_json({"cluster_id": cluster_id, **shape, "existed": existed})
+    elif existed:
+        output.print_line(f"Cluster {cluster_id} is there already, with this shape: nothing was changed.")
     else:
         output.print_line(f"Cluster {cluster_id} is made: {shards:,} shards, {replication} replicas of each.")
         output.print_note("Its shards elect their leaders now: holdfast cluster status")
