@@ -21,6 +21,7 @@ from holdfast.client import (
     QueuePolicy,
     QueueSettings,
     QueueStats,
+    Rebalancing,
     Rejected,
     Unavailable,
     UnexpectedAnswer,
@@ -190,6 +191,10 @@ def start_plan(address: str, timeout_s: float, plan: Plan) -> Plan:
 
 def cancel_plan(address: str, timeout_s: float, plan_id: str) -> None:
     calls.ask(address, timeout_s, lambda client: client.cancel_plan(plan_id))
+
+
+def set_rebalancing(address: str, timeout_s: float, *, pause: bool, why: str = "") -> Rebalancing:
+    return calls.ask(address, timeout_s, lambda client: client.set_rebalancing(pause=pause, why=why))
 
 
 def queue_settings(address: str, timeout_s: float, queue: str) -> QueueSettings:

@@ -19,6 +19,7 @@ from holdfast.client import (
     Plan,
     PlanStep,
     QueueSettings,
+    Rebalancing,
     StepState,
 )
 
@@ -97,6 +98,7 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
         parts.append(output.text(f"… and {len(views) - len(shown):,} more shards; --all shows them.", "dim"))
     parts += [output.text(""), output.text(_depth_line(overview))]
     parts.append(output.text(_plan_line(info.plan)))
+    parts += [output.text(line) for line in rebalancing_lines(info.rebalancing)]
     return parts
 
 
@@ -133,6 +135,18 @@ def _plan_line(plan: Plan | None) -> str:
     done = tally(plan)
     how_far = f"{done.steps - done.left} of {done.steps} steps done"
     return f"plan    {plan.id} is under way, {how_far}: {PLAN_NOTE}, `holdfast shard watch` shows it"
+
+
+def rebalancing_lines(rebalancing: Rebalancing) -> list[str]:
+    """What is done without anybody asking for it; nothing if nobody does, and it was never paused."""
+    if rebalancing.is_paused:
+        why = f" ({rebalancing.why})" if rebalancing.why else ""
+        return [f"moves   by themselves are paused{why}: `holdfast rebalance --resume` goes on"]
+    if not rebalancing.active:
+        return []
+    away = [f"{name} is away for {shown_duration(gone_ms)}" for name, gone_ms in rebalancing.gone_ms.items()]
+    away += [f"{name} is given up" for name in rebalancing.given_up]
+    return [f"moves   by themselves, by {rebalancing.active}" + (f": {', '.join(away)}" if away else "")]
 
 
 # ------------------------------------------------------------------------------------------------------------ plans

@@ -57,6 +57,7 @@ def overview_json(overview: Overview, *, healthy: bool) -> dict[str, object]:
         **nodes_json(info.nodes),
         "shards": shards_json(info, overview.reports),
         "plan": None if info.plan is None else plan_json(info.plan),
+        "rebalancing": asdict(info.rebalancing),
         "tasks": None if depth is None else {**asdict(depth), "unfinished": depth.unfinished},
     }
 

@@ -14,6 +14,7 @@ from holdfast.client._cluster_wire import (
     put_plan,
     put_policy,
     queue_settings,
+    rebalancing_of,
     topology_of,
 )
 from holdfast.client._fitting import build, fit, number, several
@@ -29,6 +30,7 @@ from holdfast.client.cluster_models import (
     QueuePolicy,
     QueueSettings,
     QueueSettingsPage,
+    Rebalancing,
     ShardHash,
     Topology,
     Transferred,
@@ -49,6 +51,7 @@ _MAKE_PLAN = method(pb, _SERVICE, "MakePlan", pb.MakePlanRequest, pb.MakePlanRes
 _START_PLAN = method(pb, _SERVICE, "StartPlan", pb.StartPlanRequest, pb.StartPlanResponse)
 _ADVANCE_PLAN = method(pb, _SERVICE, "AdvancePlan", pb.AdvancePlanRequest, pb.AdvancePlanResponse)
 _CANCEL_PLAN = method(pb, _SERVICE, "CancelPlan", pb.CancelPlanRequest, pb.CancelPlanResponse)
+_SET_REBALANCING = method(pb, _SERVICE, "SetRebalancing", pb.SetRebalancingRequest, pb.SetRebalancingResponse)
 
 
 class OperatorCalls:
@@ -212,6 +215,13 @@ class OperatorCalls:
         # Not repeated after a lost connection: the second answer would be that there is no such plan.
         request = build(lambda: pb.CancelPlanRequest(id=plan_id), "plan_id")
         await self._ask(_CANCEL_PLAN, request, timeout_s, repeatable=False)
+
+    async def set_rebalancing(
+        self, *, pause: bool, why: str = "", timeout_s: float | None = None
+    ) -> Rebalancing:  # fmt: skip
+        """Pauses or resumes whatever carries out plans by itself; what has begun comes to its end. why: for people."""
+        request = fit(pb.SetRebalancingRequest, pause=pause, why=why)
+        return rebalancing_of((await self._ask(_SET_REBALANCING, request, timeout_s)).rebalancing)
 
     # ---------------------------------------------------------------------------------------- nodes and shards
 

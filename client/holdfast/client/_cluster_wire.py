@@ -15,6 +15,7 @@ from holdfast.client.cluster_models import (
     QueueRoute,
     QueueSet,
     QueueSettings,
+    Rebalancing,
     ShardLeader,
     StepState,
     TenantPolicy,
@@ -63,6 +64,17 @@ def cluster_info(message: pb.DescribeClusterResponse) -> ClusterInfo:
         nodes=tuple(map(_node, message.nodes)),
         shards=tuple(map(_shard, message.shards)),
         plan=plan_of(message.plan) if message.HasField("plan") else None,
+        rebalancing=rebalancing_of(message.rebalancing),
+    )
+
+
+def rebalancing_of(message: pb.Rebalancing) -> Rebalancing:
+    return Rebalancing(
+        active=message.active,
+        is_paused=message.is_paused,
+        why=message.why,
+        gone_ms={node.name: node.gone_ms for node in message.gone},
+        given_up=tuple(message.given_up),
     )
 
 

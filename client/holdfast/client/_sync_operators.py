@@ -18,6 +18,7 @@ from holdfast.client.cluster_models import (
     QueuePolicy,
     QueueSettings,
     QueueSettingsPage,
+    Rebalancing,
     ShardHash,
     Topology,
     Transferred,
@@ -380,6 +381,10 @@ class BlockingCalls:
     def cancel_plan(self, plan_id: str, *, timeout_s: float | None = None) -> None:
         """Begins no more steps. What has begun is brought to its end by the shards themselves."""
         return self._thread.run(lambda calls: calls.cancel_plan(plan_id, timeout_s=timeout_s))
+
+    def set_rebalancing(self, *, pause: bool, why: str = "", timeout_s: float | None = None) -> Rebalancing:
+        """Pauses or resumes whatever carries out plans by itself; see `AsyncClient.set_rebalancing`."""
+        return self._thread.run(lambda calls: calls.set_rebalancing(pause=pause, why=why, timeout_s=timeout_s))
 
     # --------------------------------------------------------------------------------------- nodes and shards
 

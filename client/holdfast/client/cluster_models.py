@@ -1,7 +1,7 @@
 """What goes in and comes out of the calls of operators about clusters, nodes and the settings of queues."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 
 from holdfast.client.errors import HoldfastError
@@ -272,6 +272,17 @@ class MoveWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalancing:
+    """Whether replicas are moved without anybody asking for it (`holdfast rebalance --watch`)."""
+
+    active: str = ""  # which process does it; empty if none runs
+    is_paused: bool = False
+    why: str = ""  # it was paused
+    gone_ms: Mapping[str, int] = field(default_factory=dict)  # nodes that have replicas and are away, and how long
+    given_up: tuple[str, ...] = ()  # nodes that were away for too long: what they had is made anew elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
     """Nodes, shards and the plan under way, as the map has them."""
 
@@ -285,6 +296,7 @@ class ClusterInfo:
     nodes: tuple[ClusterNode, ...] = ()  # by name
     shards: tuple[ClusterShard, ...] = ()  # by number
     plan: Plan | None = None  # the one under way
+    rebalancing: Rebalancing = Rebalancing()
 
 
 @dataclass(frozen=True, slots=True)

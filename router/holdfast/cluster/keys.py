@@ -10,6 +10,8 @@ CLUSTER = "cluster"
 PLAN = "plan"
 INIT = "init"
 TURN = "turn"
+REBALANCING = "rebalancing"
+REBALANCER = "rebalancer"
 NODES = "nodes"
 DRAINS = "drains"
 REMOVED = "removed"
@@ -17,7 +19,7 @@ SHARDS = "shards"
 LEADERS = "leaders"
 QUEUES = "queues"
 
-_SINGLE = frozenset((CLUSTER, PLAN, INIT, TURN))
+_SINGLE = frozenset((CLUSTER, PLAN, INIT, TURN, REBALANCING, REBALANCER))
 _MANY = frozenset((NODES, DRAINS, REMOVED, SHARDS, LEADERS, QUEUES))
 _NUMBERED = frozenset((SHARDS, LEADERS))
 _NUMBER = re.compile(r"[0-9]{5}")
@@ -33,6 +35,8 @@ class Keys:
         self.cluster = self._key(CLUSTER)
         self.plan = self._key(PLAN)
         self.init = self._key(INIT)  # held by whoever initialises the cluster at the moment
+        self.rebalancing = self._key(REBALANCING)
+        self.rebalancer = self._key(REBALANCER)  # held by the process that rebalances
         self.turn = self._key(
             TURN
         )  # changed by whoever lets a node go, so that two never do without knowing of each other

@@ -6,7 +6,16 @@ from holdfast.cluster.handovers import HandoverView
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.policy import TENANT_LIMITS, PolicyValue, QueuePolicy, TenantPolicy
 from holdfast.cluster.queues import Home, Pin, Placement, QueueChange, Spread
-from holdfast.cluster.records import Handover, LeaderRecord, NodeRecord, PlanRecord, QueueRecord, StepRecord
+from holdfast.cluster.records import (
+    Handover,
+    LeaderRecord,
+    NodeRecord,
+    PlanRecord,
+    QueueRecord,
+    RebalancerRecord,
+    RebalancingRecord,
+    StepRecord,
+)
 from holdfast.cluster.steps import StepState, StepView
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.homes import home_shard
@@ -136,6 +145,17 @@ def fill_node(message: pb.ClusterNode, name: str, record: NodeRecord | None) -> 
         message.address, message.peer_address = record.address, record.peer_address
         message.ops_address, message.zone, message.capacity = record.ops_address, record.zone, record.capacity
         message.handover = _HANDOVERS[record.handover]
+
+
+def rebalancing_message(record: RebalancingRecord | None, rebalancer: RebalancerRecord | None) -> pb.Rebalancing:
+    found = record or RebalancingRecord()
+    message = pb.Rebalancing(
+        active=rebalancer.name if rebalancer is not None else "",
+        is_paused=found.is_paused, why=found.why, given_up=found.given_up,
+    )  # fmt: skip
+    for name, seconds in found.gone:
+        message.gone.add(name=name, gone_ms=seconds * 1000)
+    return message
 
 
 def handover_message(view: HandoverView) -> pb.HandOverNodeResponse:

@@ -18,12 +18,16 @@ LEADERS = "leaders"
 MOVE = "move"
 
 
-def plan_balance(found: PartitionMap) -> PlanRecord:
-    """Replicas even, zones apart, nothing on nodes that drain; then leaders even."""
+def plan_balance(found: PartitionMap, *, must_empty: bool = True) -> PlanRecord:
+    """Replicas even, zones apart, nothing on nodes that drain; then leaders even.
+
+    must_empty: refuse a plan that would leave something on nodes that drain, because a shard has no majority or there
+    are too few nodes; otherwise what can move does.
+    """
     current = _wished(found)
     specs, alive, draining = node_specs(found), frozenset(found.nodes), frozenset(found.drains)
     moves = rebalance(current, specs, draining, alive)
-    verdict = check_moves(moves, current, specs, draining, alive, must_empty=bool(draining))
+    verdict = check_moves(moves, current, specs, draining, alive, must_empty=must_empty and bool(draining))
     if verdict.problems:
         raise refused(verdict.problems[0])
     warning = verdict.warnings[0].sentence if verdict.warnings else ""

@@ -6,6 +6,7 @@ ShardRecord     who should have a shard, and who does
 LeaderRecord    who leads it: a hint
 QueueRecord     what a queue does in its own way; its policy is in policy.py
 PlanRecord      moves that are being carried out
+RebalancingRecord, RebalancerRecord  whether replicas are moved without anybody asking for it, and who does that
 
 Unknown fields are passed over, so that an older version can read what a newer one wrote; a field that is missing or of
 another type is a `RecordError`.
@@ -30,6 +31,8 @@ __all__ = [
     "PlanRecord",
     "QueuePolicy",
     "QueueRecord",
+    "RebalancerRecord",
+    "RebalancingRecord",
     "RecordError",
     "RemovedRecord",
     "ShardRecord",
@@ -349,3 +352,45 @@ class PlanRecord:
             steps=steps,
             began=fields.wholes("began", 0, max(len(steps) - 1, 0)),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalancingRecord:
+    """What operators have said about rebalancing, and what whoever does it must not forget."""
+
+    is_paused: bool = False
+    why: str = ""  # it was paused
+    gone: tuple[tuple[str, int], ...] = ()  # nodes that are away, and for how many seconds that was seen
+    given_up: tuple[str, ...] = ()  # nodes that were marked as draining because they were away for too long
+
+    def encode(self) -> bytes:
+        return encode(asdict(self))
+
+    @classmethod
+    def decode(cls, key: str, value: bytes) -> "RebalancingRecord":
+        fields = Fields.parse(key, value)
+        return cls(
+            is_paused=fields.flag("is_paused"),
+            why=fields.text("why", ""),
+            gone=fields.pairs("gone", _gone),
+            given_up=fields.texts("given_up"),
+        )
+
+
+def _gone(fields: Fields, name: object, seconds: object) -> tuple[str, int]:
+    one = Fields(fields.key, {"name": name, "seconds": seconds}, "gone.")
+    return one.text("name"), one.whole("seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancerRecord:
+    """The process that rebalances, bound to its lease."""
+
+    name: str
+
+    def encode(self) -> bytes:
+        return encode({"name": self.name})
+
+    @classmethod
+    def decode(cls, key: str, value: bytes) -> "RebalancerRecord":
+        return cls(Fields.parse(key, value).text("name"))

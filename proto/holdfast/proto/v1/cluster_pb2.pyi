@@ -146,7 +146,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "name", "shards_count", "replication", "revision", "etcd_answers", "nodes", "shards", "plan", "age_ms")
+    __slots__ = ("cluster_id", "name", "shards_count", "replication", "revision", "etcd_answers", "nodes", "shards", "plan", "age_ms", "rebalancing")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHARDS_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,7 @@ class DescribeClusterResponse(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCING_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     name: str
     shards_count: int
@@ -167,7 +168,30 @@ class DescribeClusterResponse(_message.Message):
     shards: _containers.RepeatedCompositeFieldContainer[ClusterShard]
     plan: Plan
     age_ms: int
-    def __init__(self, cluster_id: _Optional[str] = ..., name: _Optional[str] = ..., shards_count: _Optional[int] = ..., replication: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_answers: bool = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ClusterShard, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., age_ms: _Optional[int] = ...) -> None: ...
+    rebalancing: Rebalancing
+    def __init__(self, cluster_id: _Optional[str] = ..., name: _Optional[str] = ..., shards_count: _Optional[int] = ..., replication: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_answers: bool = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ClusterShard, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., age_ms: _Optional[int] = ..., rebalancing: _Optional[_Union[Rebalancing, _Mapping]] = ...) -> None: ...
+
+class Rebalancing(_message.Message):
+    __slots__ = ("active", "is_paused", "why", "gone", "given_up")
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    active: str
+    is_paused: bool
+    why: str
+    gone: _containers.RepeatedCompositeFieldContainer[GoneNode]
+    given_up: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, active: _Optional[str] = ..., is_paused: bool = ..., why: _Optional[str] = ..., gone: _Optional[_Iterable[_Union[GoneNode, _Mapping]]] = ..., given_up: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GoneNode(_message.Message):
+    __slots__ = ("name", "gone_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GONE_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    gone_ms: int
+    def __init__(self, name: _Optional[str] = ..., gone_ms: _Optional[int] = ...) -> None: ...
 
 class InitClusterRequest(_message.Message):
     __slots__ = ("shards", "replication")
@@ -460,3 +484,17 @@ class CancelPlanRequest(_message.Message):
 class CancelPlanResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class SetRebalancingRequest(_message.Message):
+    __slots__ = ("pause", "why")
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    pause: bool
+    why: str
+    def __init__(self, pause: bool = ..., why: _Optional[str] = ...) -> None: ...
+
+class SetRebalancingResponse(_message.Message):
+    __slots__ = ("rebalancing",)
+    REBALANCING_FIELD_NUMBER: _ClassVar[int]
+    rebalancing: Rebalancing
+    def __init__(self, rebalancing: _Optional[_Union[Rebalancing, _Mapping]] = ...) -> None: ...
