@@ -8,7 +8,7 @@ import asyncio
 import importlib.metadata
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from holdfast.broker.clock import TimeSource
 from holdfast.broker.config import BrokerConfig
@@ -50,6 +50,7 @@ from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
+from holdfast.serving.reloading import Reloaded
 
 LEASE_SECONDS: Final = 10
 REGISTER_SECONDS: Final = 1.0  # between attempts
@@ -319,6 +320,11 @@ class MappedCluster:
 
     def connected(self) -> Mapping[str, PeerInfo]:
         return self._peers.connected()
+
+    @property
+    def certificates(self) -> list[Reloaded[Any]]:
+        """Of the peers and of etcd, if there are any."""
+        return [each for each in (self._peers.certificates, self._etcd.certificates) if each is not None]
 
     @property
     def counters(self) -> PeerCounters:

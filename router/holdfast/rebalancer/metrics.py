@@ -18,6 +18,8 @@ GAUGES = {
     "nodes_gone": "Nodes that have replicas and are away",
     "nodes_given_up": "Nodes that were away for too long and are being emptied, or are empty",
     "steps_left": "Steps of the plan under way that are not done",
+    "certificates_reloaded": "New certificates for etcd that were taken into use since the start",
+    "certificates_unusable": "1 while new files of certificates cannot be used, and the former are kept",
     "map_is_current": "1 while etcd answers",
 }
 

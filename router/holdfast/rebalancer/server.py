@@ -20,6 +20,7 @@ from holdfast.rebalancer.watcher import Watcher
 from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
+from holdfast.serving.reloading import certificate_gauges
 
 _log = get_logger(__name__)
 
@@ -98,5 +99,6 @@ class Rebalancer:
             "nodes_gone": len(record.gone),
             "nodes_given_up": len(record.given_up),
             "steps_left": self._watcher.steps_left,
+            **certificate_gauges(self._etcd.certificates),
             "map_is_current": self.follower.is_current,
         }
