@@ -289,6 +289,29 @@ def test_a_node_that_does_not_answer_is_not_well_whatever_etcd_knows(server: Scr
     assert cli.json_out()["shards"][0]["lag"] is None
 
 
+def test_a_node_that_was_killed_is_told_before_its_lease_has_ended(server: ScriptedServer, cli: Cli) -> None:
+    with ScriptedServer() as killed:
+        address = killed.address
+    nodes = [node("n1", address=server.address), node("n2", address=address)]
+    server.on("DescribeCluster", cluster(shard(on="n1 n2"), nodes=nodes))
+    server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
+    assert cli.run("cluster", "status") == 1
+    assert "1 of 2 nodes alive" in cli.out
+    assert [line.split()[:3] for line in cli.out.splitlines() if line.startswith("n2")] == [["n2", "NO", "ANSWER"]]
+    assert "Node n2: no answer, although its lease in etcd lasts still." in cli.err
+    assert cli.run("cluster", "status", "--json") == 1
+    assert [(each["is_alive"], each["answers"]) for each in cli.json_out()["nodes"]] == [(True, True), (True, False)]
+
+
+def test_where_no_node_can_be_reached_none_is_called_silent(server: ScriptedServer, cli: Cli) -> None:
+    with ScriptedServer() as elsewhere:
+        address = elsewhere.address
+    server.on("DescribeCluster", cluster(shard(), nodes=[node(name, address=address) for name in ("n1", "n2", "n3")]))
+    assert cli.run("cluster", "status") == 0
+    assert cli.run("cluster", "status", "--json") == 0
+    assert {each["answers"] for each in cli.json_out()["nodes"]} == {None}
+
+
 def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServer, cli: Cli) -> None:
     server.on("DescribeCluster", cluster(shard()))
     server._script["ListQueues"].clear()

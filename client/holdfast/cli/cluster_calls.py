@@ -30,6 +30,7 @@ from holdfast.client import (
 NO_CLUSTER = "NO_CLUSTER"
 NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
 
+ANSWER_S = 1.0  # of a node that is well: whoever looks at a cluster wants to see at once which is not
 _INIT_PAUSE_S = 0.3
 _SHARD_FIELD = "holdfast-shard"
 
@@ -59,6 +60,15 @@ class Overview:
     reports: tuple[NodeReport, ...]  # what the nodes say; empty if none can be asked from here
     depth: Depth | None  # None if it could not be counted
     depth_error: HoldfastError | None = None  # why not; None if only a router could, and a broker was asked
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Nodes that hold their lease and do not answer: they may have died a moment ago. None if no node at all can be
+        reached from here."""
+        if all(report.node is None for report in self.reports):
+            return frozenset()
+        alive = {node.name for node in self.info.nodes if node.is_alive}
+        return frozenset(report.name for report in self.reports if report.node is None and report.name in alive)
 
 
 def describe(address: str, timeout_s: float) -> ClusterInfo:
@@ -92,8 +102,7 @@ def overview(address: str, timeout_s: float) -> Overview:
         info = await client.describe_cluster()
         if not info.cluster_id:
             return Overview(info, (), None)
-        counted = await _stats(client)
-        reports = await _reports_of(info, timeout_s)
+        counted, reports = await asyncio.gather(_stats(client), _reports_of(info, min(timeout_s, ANSWER_S)))
         if isinstance(counted, HoldfastError):
             return Overview(info, tuple(reports), None, None if _is_for_routers(counted) else counted)
         return Overview(info, tuple(reports), depth_of(*counted))

@@ -1,6 +1,6 @@
 """What the commands about clusters print for people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from holdfast.cli import health, output, policies
@@ -39,11 +39,12 @@ _STATE_WORDS = {
 }
 
 
-def node_table(nodes: Sequence[ClusterNode]) -> Shown:
+def node_table(nodes: Sequence[ClusterNode], silent: Collection[str] = ()) -> Shown:
+    """`silent`: those that do not answer although they hold their lease."""
     rows = [
         (
             node.name,
-            _node_state(node),
+            _node_state(node, is_silent=node.name in silent),
             node.zone or "-",
             node.version or "-",
             node.address,
@@ -58,8 +59,9 @@ def node_table(nodes: Sequence[ClusterNode]) -> Shown:
     )
 
 
-def _node_state(node: ClusterNode) -> str:
-    parts = ["alive" if node.is_alive else "GONE", "draining" if node.is_draining else ""]
+def _node_state(node: ClusterNode, *, is_silent: bool) -> str:
+    life = ("NO ANSWER" if is_silent else "alive") if node.is_alive else "GONE"
+    parts = [life, "draining" if node.is_draining else ""]
     parts.append(_HANDOVER_WORDS.get(node.handover, "") if node.is_alive else "")
     return ", ".join(filter(None, parts))
 
@@ -85,11 +87,11 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
     shown = views
     if not every_shard and len(views) > _SHARDS_SHOWN_MAX:
         shown = [view for view in views if view.problem or view.change][:_SHARDS_SHOWN_MAX]
-    parts = [output.text(_headline(info), "bold")]
+    parts = [output.text(_headline(info, len(overview.silent)), "bold")]
     if not info.etcd_answers:
         text = f"etcd does not answer: this is the last known map, {last_known(info)}."
         parts.append(output.text(text, "bold red"))
-    parts += [output.text(""), node_table(info.nodes), output.text("")]
+    parts += [output.text(""), node_table(info.nodes, overview.silent), output.text("")]
     if not info.cluster_id:
         return parts
     if shown:
@@ -102,8 +104,8 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
     return parts
 
 
-def _headline(info: ClusterInfo) -> str:
-    alive = sum(node.is_alive for node in info.nodes)
+def _headline(info: ClusterInfo, silent: int) -> str:
+    alive = sum(node.is_alive for node in info.nodes) - silent
     if not info.cluster_id:
         return f"There is no cluster {info.name} yet: {alive} nodes have registered for it"
     were = "" if info.etcd_answers else "were "

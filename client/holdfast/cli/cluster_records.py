@@ -54,12 +54,19 @@ def overview_json(overview: Overview, *, healthy: bool) -> dict[str, object]:
     return {
         "cluster": cluster_json(info),
         "healthy": healthy,
-        **nodes_json(info.nodes),
+        "nodes": [{**node_json(node), "answers": _answers(node, overview)} for node in info.nodes],
         "shards": shards_json(info, overview.reports),
         "plan": None if info.plan is None else plan_json(info.plan),
         "rebalancing": asdict(info.rebalancing),
         "tasks": None if depth is None else {**asdict(depth), "unfinished": depth.unfinished},
     }
+
+
+def _answers(node: ClusterNode, overview: Overview) -> bool | None:
+    """Whether it does, at this moment; None if nodes cannot be reached from here, or it was not asked."""
+    if all(report.node is None for report in overview.reports):
+        return None
+    return next((report.node is not None for report in overview.reports if report.name == node.name), None)
 
 
 def replicas_json(info: ClusterInfo | None, reports: Sequence[NodeReport]) -> dict[str, object]:
