@@ -17,6 +17,8 @@ from holdfast.client import Holdfast, Task, Worker
 from holdfast.cluster.policy import POLICY_FIELDS
 from holdfast.cluster.settings import ClusterSettings
 from holdfast.machine.rows import DEAD_REASONS
+from holdfast.rebalancer.config import RebalancerConfig
+from holdfast.rebalancer.metrics import Metrics as RebalancerMetrics
 from holdfast.router.config import RouterConfig
 from holdfast.router.metrics import Metrics as RouterMetrics
 from holdfast.serving.settings import ADDRESSES_PATTERN, URL_PATTERN
@@ -34,8 +36,9 @@ COMMANDS = (
     "queue ls", "queue stats", "queue pause", "queue resume", "queue purge", "schedule put", "schedule ls",
     "schedule show", "schedule next", "schedule trigger", "schedule pause", "schedule resume", "schedule rm", "dlq ls",
     "dlq show", "dlq retry", "dlq discard", "dlq discarded", "bench", "cluster up", "cluster init", "cluster status",
-    "node ls", "node drain", "node undrain", "node remove", "shard ls", "shard plan", "shard apply", "shard move",
-    "shard transfer", "shard watch", "shard cancel", "shard hash", "queue set", "queue show", "cluster down", "version",
+    "node ls", "node drain", "node undrain", "node handover", "node remove", "shard ls", "shard plan", "shard apply",
+    "shard move", "shard transfer", "shard watch", "shard cancel", "shard hash", "rebalance", "queue set", "queue show",
+    "cluster down", "version",
 )  # fmt: skip
 
 
@@ -112,7 +115,12 @@ def patterns_of(field: FieldInfo) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("title", "config"), [("## Settings of a broker", BrokerConfig), ("## Settings of a router", RouterConfig)]
+    ("title", "config"),
+    [
+        ("## Settings of a broker", BrokerConfig),
+        ("## Settings of a router", RouterConfig),
+        ("## Settings of a rebalancer", RebalancerConfig),
+    ],
 )
 def test_the_configuration_page_has_every_setting_as_it_is(title: str, config: type[ClusterSettings]) -> None:
     wanted = {name: setting_row(field, name) for name, field in config.model_fields.items()}
@@ -158,7 +166,7 @@ def test_what_operators_are_told_to_watch_is_there(page: str, least: int) -> Non
     text = page_text(page)
     metrics = set(re.findall(r"\bholdfast_[a-z_]+", text))
     assert len(metrics) >= least
-    there = (Metrics().render() + RouterMetrics().format()).decode()
+    there = (Metrics().render() + RouterMetrics().format() + RebalancerMetrics().format()).decode()
     assert {name for name in metrics if f"# HELP {name} " not in there} == set()
     lines = text.partition("| line in the log |")[2].partition("\n\n")[0]
     events = set(re.findall("`([a-z_ ]+)`", lines))

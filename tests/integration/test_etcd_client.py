@@ -1,6 +1,8 @@
 """Our client against real etcd servers, and the rules that etcd and its twin in memory must both keep."""
 
 import asyncio
+import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from holdfast.cluster.etcd.api import (
 from holdfast.cluster.etcd.client import _CHANNEL_OPTIONS, EtcdClient, EtcdTls
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.etcd.process import HOST, EtcdProcess, EtcdProcessError, free_ports
+from holdfast.serving import reloading
 from tests.integration.etcd_server import (
     FAST,
     WAIT_S,
@@ -514,6 +517,39 @@ async def test_tls_and_mutual_tls(certified: Certified, prefix: bytes) -> None:
         async with watching(client, prefix, revision - 1) as watcher:
             await watcher.until(lambda it: bool(it.events))
         await client.close()
+
+
+async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
+    certified: Certified, prefix: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call fails for it, and a watch goes on where it is."""
+    monkeypatch.setattr(reloading, "LOOK_SECONDS", 0.0)
+    paths = tmp_path / "mine.pem", tmp_path / "mine.key"
+
+    def use(issued: tuple[Path, Path]) -> None:
+        for source, path in zip(issued, paths, strict=True):
+            shutil.copy(source, tmp_path / "new")
+            os.replace(tmp_path / "new", path)
+
+    use(certified.authority.issue("first", "DNS:mine"))
+    client = EtcdClient([certified.mutual.endpoint], tls=EtcdTls(certified.authority.certificate, *paths))
+    assert client.certificates is not None
+    async with watching(client, prefix, await put(client, prefix + b"0", b"first") - 1) as watcher:
+        for number in (1, 2, 3):
+            use(certified.authority.issue("next", "DNS:mine"))
+            await put(client, prefix + b"%d" % number, b"next")
+            assert client.certificates.reloads == number
+            await watcher.until(lambda it: len(it.events) == number + 1)  # noqa: B023
+        paths[1].write_text("half written")
+        await put(client, prefix + b"4", b"with the last good one")
+        assert client.certificates.problem
+        use(certified.stranger.issue("foreign", "DNS:mine"))
+        with pytest.raises(EtcdRefusedError, match="etcd_certificate"):
+            await put(client, prefix + b"5", b"with one that etcd does not trust")
+        use(certified.authority.issue("last", "DNS:mine"))
+        await put(client, prefix + b"6", b"last")
+        await watcher.until(lambda it: it.events[-1][2] == b"last")
+    await client.close()
 
 
 async def test_wrong_certificates_are_named(certified: Certified, server: EtcdProcess, prefix: bytes) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.cluster import HOST, free_ports
-from tests.integration.cluster_tools import Refusal, raw_call
+from tests.integration.cluster_tools import Refusal, holdfast, raw_call
 from tests.integration.map_cluster import MapCluster, RouterProcess, apply_plan, until
 from tests.integration.map_load import claim_all, load_on, queues_of_all_shards
 from tests.integration.proxy import Proxy
@@ -152,6 +153,49 @@ def test_a_router_that_is_killed_is_replaced_by_the_next(cluster: MapCluster) ->
             router.wait_serving()
             until(lambda router=router: router.get("/readyz")[0] == 200, "the router to be ready")  # type: ignore[misc]
     load.check(cluster)
+
+
+def test_a_router_that_is_stopped_sends_those_who_wait_elsewhere_at_once(cluster: MapCluster) -> None:
+    """Idle workers would hold it up for as long as they are patient. They go to the next one, and miss nothing."""
+    first, second = cluster.routers
+    addresses = f"{HOST}:{first.port},{HOST}:{second.port}"
+    queue = "idle-while-stopped"
+    with Client(addresses, timeout_s=DEADLINE_S) as worker, ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(lambda: worker.reserve([queue], worker="w", wait_ms=25_000))
+        until(
+            lambda: sum(router.metric("holdfast_router_calls_waiting") for router in cluster.routers) == 1, "its poll"
+        )
+        waits_at = first if first.metric("holdfast_router_calls_waiting") else second
+        other = second if waits_at is first else first
+        before_s = time.monotonic()
+        waits_at.ask_to_stop()
+        until(lambda: other.metric("holdfast_router_calls_waiting") == 1, "it to wait at the other one")
+        assert waits_at.wait_for_exit() == 0
+        assert time.monotonic() - before_s < 5, "no poll is waited for, and none comes in"
+        with Client(f"{HOST}:{other.port}", timeout_s=DEADLINE_S) as producer:
+            producer.enqueue(NewTask(queue, "t"))
+        assert len(polling.result(DEADLINE_S)) == 1
+    waits_at.launch()
+    waits_at.wait_serving()
+    until(lambda: waits_at.get("/readyz")[0] == 200, "the router to be ready")
+
+
+def test_a_node_that_was_killed_is_told_within_a_second_or_so(cluster: MapCluster) -> None:
+    """Its lease says for ten seconds that it is there; the command asks the nodes themselves."""
+    cluster.wait_settled()
+    for silence in ("kill", "pause"):
+        getattr(cluster.nodes["n2"], silence)()
+        began_s = time.monotonic()
+        status = holdfast("cluster", "status", "--address", cluster.address, exit_code=1)
+        took_s = time.monotonic() - began_s
+        assert {each["name"]: (each["is_alive"], each["answers"]) for each in status["nodes"]}["n2"] == (True, False)
+        assert took_s < 5, "also if it is silent, and does not refuse"
+        if silence == "kill":
+            cluster.nodes["n2"].launch()
+            cluster.nodes["n2"].wait_serving()
+        else:
+            cluster.nodes["n2"].resume()
+        cluster.wait_settled()
 
 
 def test_a_worker_gets_every_task_of_all_shards(cluster: MapCluster) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import gc
+import os
 import shutil
 import ssl
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from holdfast.broker.peers import PeerLimits, PeerTls, PeerTlsError, Reason
 from holdfast.broker.peers.words import PREFACE, Refused
+from holdfast.serving import reloading
 from tests.integration.peer_nodes import DEADLINE_S, HOST, PeerNode, Stranger, body, hello_of, meet, pair, ports, until
 
 __all__ = ["ports"]
@@ -240,3 +242,55 @@ async def test_files_that_cannot_be_used_stop_the_start(
         with pytest.raises(PeerTlsError, match="cannot be used"):
             await node.peers.start(HOST, node.port)
         await node.peers.stop()
+
+
+async def test_certificates_are_replaced_while_nodes_talk(
+    ports: Mapping[str, int], authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even the authority is: first both are trusted, then all have certificates of the new one, then it is alone. No
+    connection ends for it, and whoever comes afterwards gets in with the new one only."""
+    monkeypatch.setattr(reloading, "LOOK_SECONDS", 0.02)
+    newer = Authority(tmp_path, "newer")
+    used = {name: authority.issue(f"{name}-used", subject=name) for name in ("n1", "n2")}
+    trusted = {name: tmp_path / f"{name}-trusted.pem" for name in used}
+    for path in trusted.values():
+        shutil.copy(authority.certificate, path)
+    own = {name: PeerTls(each.certificate, each.key, trusted[name]) for name, each in used.items()}
+    async with (
+        PeerNode("n1", ports, tls=own["n1"]) as one,
+        PeerNode("n2", ports, tls=own["n2"]) as two,
+    ):
+        nodes = {"n1": one, "n2": two}
+        await until(lambda: one.peers.connected() and two.peers.connected(), "both to be connected")
+
+        async def change(do: Callable[[str], object]) -> None:
+            for name, node in nodes.items():
+                certificates = node.peers.certificates
+                assert certificates is not None
+                before = certificates.reloads
+                do(name)
+                await until(lambda: certificates.reloads > before and not certificates.problem, "the new ones")  # noqa: B023
+                for sender, receiver in ((one, two), (two, one)):
+                    assert sender.peers.send(receiver.identity, body("still there"))
+
+        both = authority.certificate.read_text() + newer.certificate.read_text()
+        await change(lambda name: trusted[name].write_text(both))
+        for name in nodes:
+            used[name].key.write_text("half written")
+        for node in nodes.values():
+            await until(lambda: node.peers.certificates and node.peers.certificates.problem, "it to be noticed")  # noqa: B023
+
+        def reissue(name: str) -> None:
+            issued = newer.issue(f"{name}-new", subject=name)
+            os.replace(issued.key, used[name].key)
+            os.replace(issued.certificate, used[name].certificate)
+
+        await change(reissue)
+        await change(lambda name: trusted[name].write_text(newer.certificate.read_text()))
+        assert sum(one.peers.counters.refused.values()) == 0
+        old, new = authority.issue("n3-old", subject="n3"), newer.issue("n3-new", subject="n3")
+        async with PeerNode("n3", ports, tls=PeerTls(new.certificate, new.key, newer.certificate)) as three:
+            await meet(one, two, three)
+        refused = one.peers.counters.refused[Reason.TLS_FAILED]
+        async with PeerNode("n3", ports, tls=PeerTls(old.certificate, old.key, newer.certificate)):
+            await until(lambda: one.peers.counters.refused[Reason.TLS_FAILED] > refused, "the old one to be refused")

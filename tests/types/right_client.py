@@ -21,6 +21,7 @@ from holdfast.client import (
     DeadLetterProgress,
     Extended,
     Failed,
+    HandoverProgress,
     MoveWish,
     NewTask,
     Overlap,
@@ -103,6 +104,7 @@ def operate() -> None:
         client.cancel_plan(plan.id)
         client.drain_node("n1", drain=False)
         client.remove_node("n1")
+        assert_type(client.hand_over_node("n1"), HandoverProgress)
 
 
 def ask_for_more(client: Client) -> None:

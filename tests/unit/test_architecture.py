@@ -22,14 +22,14 @@ ONE_IMPORTER = {
     "rocksdict": {"broker/holdfast/broker/state.py"},
     "structlog": {"router/holdfast/serving/logs.py"},
     "prometheus_client": {
-        "broker/holdfast/broker/metrics.py", "router/holdfast/router/metrics.py",
-        "router/holdfast/serving/call_metrics.py",
+        "broker/holdfast/broker/metrics.py", "router/holdfast/rebalancer/metrics.py",
+        "router/holdfast/router/metrics.py", "router/holdfast/serving/call_metrics.py",
     },
     "starlette": {"router/holdfast/serving/ops.py"},
     "uvicorn": {"router/holdfast/serving/ops.py"},
     "pydantic": {
         "broker/holdfast/broker/config.py", "router/holdfast/cluster/settings.py", "router/holdfast/router/config.py",
-        "router/holdfast/serving/settings.py",
+        "router/holdfast/rebalancer/config.py", "router/holdfast/serving/settings.py",
     },
     "pydantic_core": {"router/holdfast/serving/settings.py"},
     "pydantic_settings": {"router/holdfast/serving/settings.py"},

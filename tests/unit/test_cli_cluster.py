@@ -127,16 +127,31 @@ def test_servers_of_a_cluster_get_the_flags_that_were_given(
 # ------------------------------------------------------------------------------------------------------------- init
 
 
+NOT_MADE = pb.DescribeClusterResponse(name="local", etcd_answers=True)
+
+
 def test_init_makes_a_cluster(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", NOT_MADE)
     server.on("InitCluster", pb.InitClusterResponse(cluster_id="c" * 32))
     assert cli.run("cluster", "init", "--shards", "64") == 0
     assert f"Cluster {'c' * 32} is made: 64 shards, 3 replicas of each." in cli.out
     assert server.requests["InitCluster"] == [pb.InitClusterRequest(shards=64, replication=3)]
     assert cli.run("cluster", "init", "--shards", "8", "--replication", "1", "--json") == 0
-    assert cli.json_out() == {"cluster_id": "c" * 32, "shards": 8, "replication": 1}
+    assert cli.json_out() == {"cluster_id": "c" * 32, "shards": 8, "replication": 1, "existed": False}
+
+
+def test_init_may_be_run_again(server: ScriptedServer, cli: Cli) -> None:
+    """As a job that is started a second time."""
+    server.on("DescribeCluster", cluster(shard()))
+    server.on("InitCluster", pb.InitClusterResponse(cluster_id="c" * 32))
+    assert cli.run("cluster", "init", "--shards", "64") == 0
+    assert "is there already, with this shape: nothing was changed" in cli.out
+    assert cli.run("cluster", "init", "--shards", "64", "--json") == 0
+    assert cli.json_out()["existed"] is True
 
 
 def test_init_waits_for_nodes_only_if_told(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", NOT_MADE)
     few = refusal("FAILED_PRECONDITION", "NOT_ENOUGH_NODES", "3 nodes are needed, 2 are there.")
     server.on("InitCluster", few, few, few, pb.InitClusterResponse(cluster_id="c" * 32))
     assert cli.run("cluster", "init", "--shards", "4") == 1
@@ -147,6 +162,7 @@ def test_init_waits_for_nodes_only_if_told(server: ScriptedServer, cli: Cli) -> 
 
 
 def test_init_never_overwrites(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard()))
     server.on("InitCluster", refusal("ALREADY_EXISTS", "CLUSTER_EXISTS", "There is a cluster already."))
     assert cli.run("cluster", "init", "--shards", "4", "--wait", "1h") == 1, "it is not waited for"
     assert "There is a cluster already." in cli.err
@@ -271,6 +287,29 @@ def test_a_node_that_does_not_answer_is_not_well_whatever_etcd_knows(server: Scr
     assert cli.run("cluster", "status", "--json") == 1
     assert cli.json_out()["healthy"] is False
     assert cli.json_out()["shards"][0]["lag"] is None
+
+
+def test_a_node_that_was_killed_is_told_before_its_lease_has_ended(server: ScriptedServer, cli: Cli) -> None:
+    with ScriptedServer() as killed:
+        address = killed.address
+    nodes = [node("n1", address=server.address), node("n2", address=address)]
+    server.on("DescribeCluster", cluster(shard(on="n1 n2"), nodes=nodes))
+    server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
+    assert cli.run("cluster", "status") == 1
+    assert "1 of 2 nodes alive" in cli.out
+    assert [line.split()[:3] for line in cli.out.splitlines() if line.startswith("n2")] == [["n2", "NO", "ANSWER"]]
+    assert "Node n2: no answer, although its lease in etcd lasts still." in cli.err
+    assert cli.run("cluster", "status", "--json") == 1
+    assert [(each["is_alive"], each["answers"]) for each in cli.json_out()["nodes"]] == [(True, True), (True, False)]
+
+
+def test_where_no_node_can_be_reached_none_is_called_silent(server: ScriptedServer, cli: Cli) -> None:
+    with ScriptedServer() as elsewhere:
+        address = elsewhere.address
+    server.on("DescribeCluster", cluster(shard(), nodes=[node(name, address=address) for name in ("n1", "n2", "n3")]))
+    assert cli.run("cluster", "status") == 0
+    assert cli.run("cluster", "status", "--json") == 0
+    assert {each["answers"] for each in cli.json_out()["nodes"]} == {None}
 
 
 def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServer, cli: Cli) -> None:

@@ -123,8 +123,11 @@ async def test_before_it_is_initialised_a_cluster_has_nodes_only(server: Server)
 
 async def test_a_cluster_is_initialised_once(server: Server) -> None:
     cluster_id = await server.init()
-    again = await server.refused("init_cluster", pb.InitClusterRequest(shards=8, replication=3))
-    assert (again.reason, again.metadata) == (refusals.CLUSTER_EXISTS, {"cluster": cluster_id})
+    again = await server.admin.init_cluster(pb.InitClusterRequest(shards=8, replication=3))
+    assert again.cluster_id == cluster_id, "the same again is what is there"
+    other = await server.refused("init_cluster", pb.InitClusterRequest(shards=9, replication=3))
+    assert (other.reason, other.metadata) == (refusals.CLUSTER_EXISTS, {"cluster": cluster_id})
+    assert "8 shards and 3 replicas" in other.message
     found = await describe(server)
     assert (found.cluster_id, found.shards_count, found.replication) == (cluster_id, 8, 3)
 
@@ -370,7 +373,7 @@ async def test_a_live_node_is_removed_only_when_it_drains(server: Server) -> Non
     ("refused", "code"),
     [
         (refusals.no_cluster(), "FAILED_PRECONDITION"),
-        (refusals.cluster_exists("x"), "ALREADY_EXISTS"),
+        (refusals.cluster_exists("x", 8, 3), "ALREADY_EXISTS"),
         (refusals.not_enough_nodes(3, 2), "FAILED_PRECONDITION"),
         (refusals.node_not_found("x"), "NOT_FOUND"),
         (refusals.no_such_shard(9, 8), "NOT_FOUND"),

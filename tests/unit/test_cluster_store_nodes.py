@@ -73,9 +73,10 @@ async def test_a_cluster_is_made_once() -> None:
     made = await store.init_cluster(250, 3)
     assert await assert_whole(etcd) == made
     before = await read_map(etcd)
-    for shards in (250, 8):
+    assert await store.init_cluster(250, 3) == made, "the same again changes nothing"
+    for shards, replication in ((8, 3), (250, 1)):
         with pytest.raises(RefusedError) as refused:
-            await store.init_cluster(shards, 3)
+            await store.init_cluster(shards, replication)
         assert reason_of(refused) == refusals.CLUSTER_EXISTS
     assert (await read_map(etcd)).same_records(before)
     assert len(etcd.leases) == 4  # of the nodes: the one of the initialisation is gone

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from holdfast.broker.histograms import LatencyHistogram
 from holdfast.broker.metrics import LATENCIES_MAX, QUEUES_MAX, Latencies, Metrics, QueueFigures
+from holdfast.rebalancer.metrics import Metrics as RebalancerMetrics
 from holdfast.router.metrics import Metrics as RouterMetrics
 
 
@@ -103,7 +104,7 @@ def test_every_metric_that_is_written_about_exists() -> None:
     metrics = Metrics()
     metrics.watch_queues(lambda: [QueueFigures("mail", {"ready": 1}, {"failed": 1}, has_dead_alert=True)])
     metrics.watch_latencies(lambda: [latencies("mail", "welcome", 1)])
-    shown = metrics.render() + RouterMetrics().format()
+    shown = metrics.render() + RouterMetrics().format() + RebalancerMetrics().format()
     known = {line.split()[2] for line in shown.decode().splitlines() if line.startswith("# TYPE ")}
     docs = Path(__file__).parents[2] / "docs"
     for page in sorted(docs.glob("*.md")):

@@ -21,11 +21,12 @@ from holdfast.cluster.records import ClusterRecord, LeaderRecord, Members, NodeR
 from holdfast.proto.v1 import cluster_pb2
 from holdfast.router import server
 from holdfast.router.config import RouterConfig
-from holdfast.router.main import EXIT_FAILED, EXIT_REFUSED, run_router
+from holdfast.router.main import run_router
 from holdfast.router.routes import Routes
 from holdfast.router.server import Router
 from holdfast.routing.groups import mapped_group
 from holdfast.serving.ports import PortError
+from holdfast.serving.starting import EXIT_FAILED, EXIT_REFUSED
 from tests.stalls import stalls
 
 KEYS = keys_of("holdfast")

@@ -9,7 +9,7 @@ from holdfast.broker import hosting
 from holdfast.broker.hosting import Host
 from holdfast.broker.raft.engine import ShardRaft
 from holdfast.broker.raft.library import LEADER
-from holdfast.broker.successors import answers, best_successor
+from holdfast.broker.successors import answers, best_successor, caught_up
 from tests.unit.raft_stage import TIMING, Stage
 
 
@@ -56,6 +56,35 @@ def test_who_is_not_wanted_does_not_take_over() -> None:
     assert best_successor(leader, stage.now_s, among=[]) == "b", "nobody is preferred"
 
 
+def test_who_is_about_to_be_stopped_does_not_take_over() -> None:
+    stage, leader = stage_without()
+    assert best_successor(leader, stage.now_s, without=["a"]) == "b"
+    assert best_successor(leader, stage.now_s, without=["b"]) == "a"
+    assert best_successor(leader, stage.now_s, without=["a", "b"]) is None, "it goes on itself"
+
+
+def test_a_leader_knows_who_could_go_on_without_delay() -> None:
+    stage, leader = stage_without("a")
+    assert caught_up(leader, stage.now_s) == ["b", "c"]
+    for number in range(200):
+        leader.propose(b"%d" % number)
+    assert caught_up(leader, stage.now_s) == ["c"], "the other lacks too much"
+
+
+@pytest.mark.parametrize(
+    ("silent_elections", "hands_over", "leads", "is_reluctant"),
+    [(0, True, False, True), (0, False, False, False), (4, True, False, False), (0, True, True, False)],
+)
+def test_a_node_that_is_about_to_be_stopped_leaves_elections_to_others_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, silent_elections: int, hands_over: bool, leads: bool, is_reluctant: bool
+) -> None:
+    stage, leader = stage_without()
+    now_s = stage.now_s + silent_elections * TIMING.election_s_max
+    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now_s))
+    host = cast(Any, SimpleNamespace(is_handing_over=hands_over))
+    assert Host._is_reluctant(host, leader if leads else stage["a"]) == is_reluctant
+
+
 def test_who_has_not_answered_this_leader_yet_does_not_take_over() -> None:
     stage = Stage()
     a = stage.elect("a", among="ab")
@@ -72,7 +101,8 @@ def test_a_host_hands_over_to_who_is_there_or_goes_on(
         stage.now_s += TIMING.election_s_max
     monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: stage.now_s))
     replica = SimpleNamespace(raft=leader)
-    begun = Host._hand_over(cast(Any, SimpleNamespace(me="c")), cast(Any, replica))
+    host = SimpleNamespace(me="c", _surroundings=SimpleNamespace(takes_leadership=lambda name: True))
+    begun = Host._hand_over(cast(Any, host), cast(Any, replica))
     assert begun == (successor is not None)
     assert leader.accepts == (successor is None), "nothing is stopped for nobody"
     if successor is not None:

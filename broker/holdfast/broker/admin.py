@@ -25,7 +25,7 @@ from holdfast.broker.shard_service import (
     ReplicaView,
     Role,
 )
-from holdfast.broker.successors import answers
+from holdfast.broker.successors import answers, caught_up
 from holdfast.broker.surroundings import Surroundings
 from holdfast.serving.refusals import change_refused, overloaded, probe_not_found
 from holdfast_queue import version
@@ -62,7 +62,9 @@ class Admin:
         numbers = {*self._host.replicas, *self._surroundings.shards_here}
         replicas = [self._describe(number) for number in sorted(numbers)]
         nodes = self._surroundings.nodes
-        return NodeView(self._config.node_name, self._node_id, self._version, nodes, replicas)
+        return NodeView(
+            self._config.node_name, self._node_id, self._version, nodes, replicas, is_stopping=self._host.is_stopping
+        )
 
     def _describe(self, number: int) -> ReplicaView:
         replica = self._host.replicas.get(number)
@@ -84,6 +86,7 @@ class Admin:
             configuration=raft.configuration,
             problem=self._host.problem_of(replica.number) or self._host.clock_problem(replica.number),
             state_bytes=self._host.state_bytes(replica.number),
+            caught_up=caught_up(raft, time.monotonic()) if replica.shard.serves else (),
         )
 
     def find_leader(self, shard: int) -> LeaderView:

@@ -45,6 +45,7 @@ GROUP_BITS = 63  # of a group that a node draws; see routing/groups.py
 CHANGE_SECONDS_MAX = 10.0  # for a change of leader or members to come about
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
 PINNED_BYTES_MAX = 1024 * 1024 * 1024  # of log that is kept for a snapshot on its way
+RELUCTANT_ELECTIONS = 3  # for which a node that is about to be stopped waits for others to be elected
 SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before another can be elected
 
 Result = TypeVar("Result")
@@ -99,7 +100,8 @@ class Host:
         self.ask_dealer: AskDealer | None = None  # of shares of limits; likewise
         self.post: Post = tell_nobody  # to other systems
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
-        self._is_stopping = False
+        self.is_stopping = False
+        self.is_handing_over = False  # about to be stopped: it leads only what nobody else does
         self._off_by_ms: dict[int, float] = {}  # by shard: how far this node's clock is off, if too far to lead
         self._dropping: set[int] = set()  # shards whose replica is being deleted
         self._other_groups: set[tuple[str, int]] = set()  # those that were logged
@@ -297,8 +299,15 @@ class Host:
         if not may_lead and raft.may_campaign:
             _log.warning("clock_is_off", shard=replica.number, leads=raft.role == LEADER)
             self._hand_over(replica)  # if nobody is there, it leads no more from its next tick on
-        is_staying = replica.is_alone or not self._is_stopping
+        is_staying = replica.is_alone or not (self.is_stopping or self._is_reluctant(raft))
         raft.may_campaign = may_lead and is_staying and not self.problem_of(replica.number)
+
+    def _is_reluctant(self, raft: ShardRaft) -> bool:
+        """Before a node is stopped it leaves elections to others. What it leads still it goes on with until somebody
+        takes over, and what nobody leads for long it would rather lead than leave without a leader."""
+        if not self.is_handing_over or raft.role == LEADER:
+            return False
+        return raft.leader_silent_s(time.monotonic()) < RELUCTANT_ELECTIONS * raft.timing.election_s_max
 
     async def in_round(self, replica: Replica, act: Callable[[], Result]) -> Result:
         """Has something done with an engine, in the next round."""
@@ -330,7 +339,7 @@ class Host:
 
     async def hand_over_all(self) -> None:
         """Makes others lead what this node leads, if they can, so that nobody has to wait for an election."""
-        self._is_stopping = True
+        self.is_stopping = True
         grouped = [replica for replica in self.replicas.values() if not replica.is_alone]
         led = [replica for replica in grouped if replica.shard.serves]
         for replica in grouped:
@@ -354,7 +363,9 @@ class Host:
 
     def _hand_over(self, replica: Replica, among: Collection[str] | None = None) -> bool:
         """Begins to; False if there is nobody to hand over to."""
-        successor = best_successor(replica.raft, time.monotonic(), among)
+        voters = replica.raft.configuration.voters
+        unwilling = [voter for voter in voters if not self._surroundings.takes_leadership(name_of(voter))]
+        successor = best_successor(replica.raft, time.monotonic(), among, unwilling)
         return successor is not None and replica.raft.hand_over(successor)
 
     def note_other_group(self, sender: str, number: int) -> None:

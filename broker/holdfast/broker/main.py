@@ -1,7 +1,6 @@
 """`holdfast dev` and `holdfast broker`: load the configuration, run the node, say what happened."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -24,10 +23,7 @@ from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import RefusedError
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_REFUSED = 2
+from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, refuse
 
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (
@@ -72,13 +68,13 @@ def _run(
         config = load_config(config_path, overrides, defaults=defaults)
     except ConfigError as error:
         message = f"The configuration was refused: {'; '.join(error.problems)}" if as_json else str(error)
-        return _refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)
+        return refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)
     setup_logs(config.log_level, config.log_format)
     if rebuild:
         try:
             _set_aside(config, as_json=as_json)
         except DataDirError as error:
-            return _refuse("NOT_SET_ASIDE", str(error), EXIT_REFUSED, as_json=as_json)
+            return refuse("NOT_SET_ASIDE", str(error), EXIT_REFUSED, as_json=as_json)
     return asyncio.run(_serve(config, banner=banner, as_json=as_json))
 
 
@@ -103,7 +99,7 @@ async def _serve(config: BrokerConfig, *, banner: bool, as_json: bool) -> int:
         await node.start()
     except _REFUSALS as error:
         message = f"holdfast cannot start: {error}{_way_out(error, config)}"
-        return _refuse("CANNOT_START", message, EXIT_FAILED, as_json=as_json)
+        return refuse("CANNOT_START", message, EXIT_FAILED, as_json=as_json)
     _log.info("configured", **config.describe())
     _log.info("serving", host=config.host, port=node.port, ops_port=node.ops_port, data_dir=str(config.data_dir))
     if banner:
@@ -114,7 +110,7 @@ async def _serve(config: BrokerConfig, *, banner: bool, as_json: bool) -> int:
     if isinstance(failure, _REFUSALS):
         _log.error("stopped_by_failure", error=str(failure))
         message = f"holdfast stopped: {failure}{_way_out(failure, config)}"
-        return _refuse("STOPPED", message, EXIT_FAILED, as_json=as_json)
+        return refuse("STOPPED", message, EXIT_FAILED, as_json=as_json)
     _log.error("stopped_by_bug", error=type(failure).__name__, exc_info=failure)
     return EXIT_FAILED
 
@@ -129,15 +125,6 @@ def _way_out(error: BaseException, config: BrokerConfig) -> str:
         return ""
     text = str(error)
     return ("" if text.endswith(".") else ".") + " " + (_ALONE if _is_alone(config) else _OF_A_GROUP)
-
-
-def _refuse(reason: str, message: str, exit_code: int, *, as_json: bool) -> int:
-    """Says why it does not run; for programs in the form in which every command tells what went wrong."""
-    if as_json:
-        error = {"reason": reason, "message": message, "hint": "", "field": "", "retry_after_ms": 0}
-        message = json.dumps({"error": error, "exit_code": exit_code}, separators=(",", ":"))
-    _say(message)
-    return exit_code
 
 
 def _say(text: str) -> None:

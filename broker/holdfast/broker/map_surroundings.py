@@ -13,6 +13,7 @@ from holdfast.broker.surroundings import NodeAddress
 from holdfast.cluster.fields import RecordError
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.policy import NO_POLICY
+from holdfast.cluster.records import Handover
 from holdfast.cluster.store_nodes import WrongClusterError
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
@@ -56,6 +57,10 @@ class MapSurroundings:
     def address_of(self, name: str) -> str | None:
         record = self.map.last_nodes.get(name)
         return None if record is None else record.address
+
+    def takes_leadership(self, name: str) -> bool:
+        record = self.map.nodes.get(name)
+        return record is None or record.handover is Handover.NONE
 
     def admits(self, sender: str, number: int, group: int) -> bool:
         """Only of the present life of a shard, and only if this node should have it: what is left of a replica that

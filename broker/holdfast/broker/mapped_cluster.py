@@ -7,12 +7,13 @@ nodes, settings of queues.
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from holdfast.broker.clock import TimeSource
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.data_dir import DataDir
 from holdfast.broker.delivering import Deliveries
+from holdfast.broker.handover import NodeHandover, OwnRecord
 from holdfast.broker.hosting import Host
 from holdfast.broker.internal_service import InternalService
 from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
@@ -37,15 +38,18 @@ from holdfast.cluster.admin import ClusterAdmin
 from holdfast.cluster.etcd.api import Etcd, EtcdError, EtcdUnavailableError, LeaseLostError
 from holdfast.cluster.follow import MapFollower
 from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.messages import handover_message
 from holdfast.cluster.node_answers import NodeAnswers
 from holdfast.cluster.node_calls import NodeCalls
 from holdfast.cluster.records import NewerFormatError, NodeRecord, RecordError
 from holdfast.cluster.store import MapStore
 from holdfast.cluster.store_nodes import DuplicateNodeError, RegistrationError, RemovedNodeError
 from holdfast.machine.entries import MACHINE_LEVEL
+from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
+from holdfast.serving.reloading import Reloaded
 from holdfast_queue import version
 
 LEASE_SECONDS: Final = 10
@@ -90,9 +94,13 @@ class MappedCluster:
         self._queues = QueueSteward(host, self.store, surroundings)
         self._calls = NodeCalls()
         answers = NodeAnswers(self._calls, lambda: surroundings.map)
+        self._answers = answers
+        self._own = OwnRecord()
+        self._handover = NodeHandover(host, self.store, surroundings, self._own, answers.describe)
         self.admin = ClusterAdmin(
-            self.store, self.follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer
-        )
+            self.store, self.follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer,
+            hand_over=self._hand_over,
+        )  # fmt: skip
         self._peers = self._make_peers()
         internal = InternalService(
             find_service, surroundings, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
@@ -102,7 +110,6 @@ class MappedCluster:
         host.deliver, host.ask_dealer = deliveries.deliver, deliveries.deal
         self._wire = PeerWire(self._peers, rounds, host.evidence, source, self._peer_calls)
         self._peer_address = ""
-        self._record: NodeRecord | None = None
         self._lease = 0
         self._registered = asyncio.Event()  # once, since the start
         self._meets_peers = False
@@ -123,7 +130,7 @@ class MappedCluster:
 
     def announce(self, address: str, ops_address: str) -> None:
         """Where this node listens for clients and for operators."""
-        self._record = NodeRecord(
+        self._own.record = NodeRecord(
             name=self._config.node_name,
             node_id=self._node_id,
             address=self._config.advertise_address or address,
@@ -140,7 +147,7 @@ class MappedCluster:
         """Until cancelled. Raises what a person has to act on."""
         works = (
             self.follower.run(), self._register(), self._save(), self._tell_waiting(), self._wire.tell_time(),
-            self._take_care(), self._end_if_removed(), self._meet_without_etcd(),
+            self._take_care(), self._end_if_removed(), self._meet_without_etcd(), self._handover.run(),
         )  # fmt: skip
         self._works = [asyncio.create_task(work) for work in works]
         try:
@@ -188,12 +195,12 @@ class MappedCluster:
 
     async def _register(self) -> None:
         """Is in the map for as long as this process lives."""
-        assert self._record is not None, "announced before"
+        assert self._own.record is not None, "announced before"
         told = ""  # the last trouble, said once
         while True:
             try:
                 self._lease = await self._etcd.grant(LEASE_SECONDS)
-                await self._hold(self._record, self._lease)
+                await self._hold(self._own.record, self._lease)
             except LeaseLostError:
                 _log.warning("lease_lost", node=self._config.node_name)
             except EtcdUnavailableError as error:
@@ -221,6 +228,15 @@ class MappedCluster:
             await holding
         finally:
             await end_tasks([holding])
+
+    async def _hand_over(self, request: pb.HandOverNodeRequest) -> pb.HandOverNodeResponse:
+        """Of this node or of another one."""
+        if request.node != self._config.node_name:
+            return await self._answers.hand_over(request)
+        if request.undo:
+            await self._handover.undo()
+            return pb.HandOverNodeResponse()
+        return handover_message(await self._handover.ask())
 
     async def _end_if_removed(self) -> None:
         """A node that was removed from the cluster, and has nothing that it could be needed for, is of no more use."""
@@ -304,6 +320,11 @@ class MappedCluster:
 
     def connected(self) -> Mapping[str, PeerInfo]:
         return self._peers.connected()
+
+    @property
+    def certificates(self) -> list[Reloaded[Any]]:
+        """Of the peers and of etcd, if there are any."""
+        return [each for each in (self._peers.certificates, self._etcd.certificates) if each is not None]
 
     @property
     def counters(self) -> PeerCounters:

@@ -114,11 +114,11 @@ class Metrics:
         self.replication_lag_entries = gauge(
             "replication_lag_entries", "Committed entries that a replica of this node has not applied yet, at most"
         )
+        self.certificates_reloaded = gauge("certificates_reloaded", "New certificates taken into use since the start")
+        self.certificates_unusable = gauge("certificates_unusable", "1 while new files of certificates are not used")
         self.peers_connected = gauge("peers_connected", "Other nodes that hear this one")
         self.peer_bytes_sent = gauge("peer_bytes_sent", "Bytes sent to other nodes since the start")
-        self.peer_frames_dropped = gauge(
-            "peer_frames_dropped", "Frames for other nodes that were dropped since the start"
-        )
+        self.peer_frames_dropped = gauge("peer_frames_dropped", "Frames for other nodes dropped since the start")
         self.map_revision = gauge("map_revision", "Revision of the partition map that this node has; 0 without etcd")
         self.map_is_current = gauge("map_is_current", "1 while etcd answers; 0 without etcd")
         self.free_bytes = gauge("free_bytes", "Free space of the data directory's file system")

@@ -54,6 +54,7 @@ class ReplicaView:
     configuration: Configuration
     problem: str = ""  # why it refuses to serve
     state_bytes: int = 0
+    caught_up: Sequence[str] = ()  # of a leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class NodeView:
     version: str
     nodes: Sequence[NodeAddress]  # all of the cluster, in the order of the configuration
     replicas: Sequence[ReplicaView]  # by shard
+    is_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,9 @@ class ShardService:
 
     async def describe_node(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
         node = self._admin.describe()
-        response = pb.DescribeNodeResponse(name=node.name, node_id=node.node_id, version=node.version)
+        response = pb.DescribeNodeResponse(
+            name=node.name, node_id=node.node_id, version=node.version, is_stopping=node.is_stopping
+        )
         for each in node.nodes:
             response.nodes.add(name=each.name, address=each.address)
         for replica in node.replicas:
@@ -168,6 +172,7 @@ def _fill_replica(message: pb.Replica, replica: ReplicaView) -> None:
     message.membership.voters.extend(replica.configuration.voters)
     message.membership.learners.extend(replica.configuration.learners)
     message.problem = replica.problem
+    message.caught_up.extend(replica.caught_up)
 
 
 def _number(value: int, field: str, low: int, high: int) -> int:

@@ -8,6 +8,7 @@ brings them in line with the list, one change at a time.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.broker.clock import TimeSource
 from holdfast.broker.config import BrokerConfig
@@ -28,6 +29,7 @@ from holdfast.broker.raft.membership import ChangeRefusedError
 from holdfast.broker.replica import Replica
 from holdfast.broker.rounds import Rounds
 from holdfast.serving.logs import get_logger
+from holdfast.serving.reloading import Reloaded
 
 FOUND_SECONDS = 0.5  # between attempts to found
 WAITING_SECONDS = 2.0  # without anything before that is said, and then
@@ -92,6 +94,10 @@ class StaticCluster:
 
     def connected(self) -> Mapping[str, PeerInfo]:
         return self.peers.connected()
+
+    @property
+    def certificates(self) -> list[Reloaded[Any]]:
+        return [] if self.peers.certificates is None else [self.peers.certificates]
 
     @property
     def counters(self) -> PeerCounters:

@@ -50,6 +50,10 @@ class Surroundings(Protocol):
         """Where clients find a node."""
         ...
 
+    def takes_leadership(self, name: str) -> bool:
+        """Whether a node would lead if it were asked to: not if it is about to be stopped."""
+        ...
+
     def admits(self, sender: str, number: int, group: int) -> bool:
         """Whether a blank replica may listen to a node that speaks of this shard."""
         ...
@@ -118,6 +122,9 @@ class StaticSurroundings:
 
     def address_of(self, name: str) -> str | None:
         return self._addresses.get(name)
+
+    def takes_leadership(self, name: str) -> bool:
+        return True
 
     def admits(self, sender: str, number: int, group: int) -> bool:
         return number < self.shard_count and name_of(sender) in self._addresses

@@ -12,6 +12,7 @@ from holdfast.client import (
     Conflict,
     ConnectionFailed,
     DeadlineExceeded,
+    HandoverProgress,
     HoldfastError,
     MoveWish,
     NodeReport,
@@ -20,6 +21,7 @@ from holdfast.client import (
     QueuePolicy,
     QueueSettings,
     QueueStats,
+    Rebalancing,
     Rejected,
     Unavailable,
     UnexpectedAnswer,
@@ -28,6 +30,7 @@ from holdfast.client import (
 NO_CLUSTER = "NO_CLUSTER"
 NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
 
+ANSWER_S = 1.0  # of a node that is well: whoever looks at a cluster wants to see at once which is not
 _INIT_PAUSE_S = 0.3
 _SHARD_FIELD = "holdfast-shard"
 
@@ -58,6 +61,15 @@ class Overview:
     depth: Depth | None  # None if it could not be counted
     depth_error: HoldfastError | None = None  # why not; None if only a router could, and a broker was asked
 
+    @property
+    def silent(self) -> frozenset[str]:
+        """Nodes that hold their lease and do not answer: they may have died a moment ago. None if no node at all can be
+        reached from here."""
+        if all(report.node is None for report in self.reports):
+            return frozenset()
+        alive = {node.name for node in self.info.nodes if node.is_alive}
+        return frozenset(report.name for report in self.reports if report.node is None and report.name in alive)
+
 
 def describe(address: str, timeout_s: float) -> ClusterInfo:
     return calls.ask(address, timeout_s, lambda client: client.describe_cluster())
@@ -65,12 +77,18 @@ def describe(address: str, timeout_s: float) -> ClusterInfo:
 
 def init(
     address: str, timeout_s: float, shards: int, replication: int, wait_s: float, on_wait: Callable[[str], None]
-) -> str:
-    """The id of the new cluster. Waits so long for servers to answer and for enough nodes."""
+) -> tuple[str, bool]:
+    """The id of the cluster, and whether it was there before. Waits so long for servers to answer and for enough
+    nodes."""
+
+    async def question(client: AsyncClient) -> tuple[str, bool]:
+        before = await client.describe_cluster()
+        return await client.init_cluster(shards, replication=replication), bool(before.cluster_id)
+
     ends_s = time.monotonic() + wait_s
     while True:
         try:
-            return calls.ask(address, timeout_s, lambda client: client.init_cluster(shards, replication=replication))
+            return calls.ask(address, timeout_s, question)
         except (Rejected, ConnectionFailed, DeadlineExceeded) as error:
             may_pass = not isinstance(error, Rejected) or error.reason == NOT_ENOUGH_NODES or error.retry_after_ms > 0
             if not may_pass or time.monotonic() >= ends_s:
@@ -84,8 +102,7 @@ def overview(address: str, timeout_s: float) -> Overview:
         info = await client.describe_cluster()
         if not info.cluster_id:
             return Overview(info, (), None)
-        counted = await _stats(client)
-        reports = await _reports_of(info, timeout_s)
+        counted, reports = await asyncio.gather(_stats(client), _reports_of(info, min(timeout_s, ANSWER_S)))
         if isinstance(counted, HoldfastError):
             return Overview(info, tuple(reports), None, None if _is_for_routers(counted) else counted)
         return Overview(info, tuple(reports), depth_of(*counted))
@@ -165,6 +182,10 @@ def drain(address: str, timeout_s: float, node: str, *, is_on: bool) -> None:
     calls.ask(address, timeout_s, lambda client: client.drain_node(node, drain=is_on))
 
 
+def hand_over(address: str, timeout_s: float, node: str, *, undo: bool = False) -> HandoverProgress:
+    return calls.ask(address, timeout_s, lambda client: client.hand_over_node(node, undo=undo))
+
+
 def remove(address: str, timeout_s: float, node: str) -> None:
     calls.ask(address, timeout_s, lambda client: client.remove_node(node))
 
@@ -179,6 +200,10 @@ def start_plan(address: str, timeout_s: float, plan: Plan) -> Plan:
 
 def cancel_plan(address: str, timeout_s: float, plan_id: str) -> None:
     calls.ask(address, timeout_s, lambda client: client.cancel_plan(plan_id))
+
+
+def set_rebalancing(address: str, timeout_s: float, *, pause: bool, why: str = "") -> Rebalancing:
+    return calls.ask(address, timeout_s, lambda client: client.set_rebalancing(pause=pause, why=why))
 
 
 def queue_settings(address: str, timeout_s: float, queue: str) -> QueueSettings:

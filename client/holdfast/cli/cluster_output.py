@@ -1,22 +1,34 @@
 """What the commands about clusters print for people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from holdfast.cli import health, output, policies
 from holdfast.cli.cluster_calls import Overview
+from holdfast.cli.handovers import Show as ShowHandover
 from holdfast.cli.health import ShardView
 from holdfast.cli.output import Shown
 from holdfast.cli.plans import Show, tally
 from holdfast.cli.problems import named_shards
 from holdfast.cli.times import shown_duration
-from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueueSettings, StepState
+from holdfast.client import (
+    ClusterInfo,
+    ClusterNode,
+    HandoverProgress,
+    NodeReport,
+    Plan,
+    PlanStep,
+    QueueSettings,
+    Rebalancing,
+    StepState,
+)
 
 STEPS_SHOWN_MAX = 20
 _SHARDS_SHOWN_MAX = 40
 _USUAL_WAITS = ("is busy", "for the moves of the shard")  # how the servers say that others go first
 PLAN_NOTE = "`holdfast shard apply` carries it on"  # nobody else does, once whoever began it has gone
 
+_HANDOVER_WORDS = {"ASKED": "hands over", "GRANTED": "may stop"}  # of a node that is about to be stopped
 _STATE_WORDS = {
     StepState.WAITING: "waits",
     StepState.UNKNOWN: "waits",
@@ -27,11 +39,12 @@ _STATE_WORDS = {
 }
 
 
-def node_table(nodes: Sequence[ClusterNode]) -> Shown:
+def node_table(nodes: Sequence[ClusterNode], silent: Collection[str] = ()) -> Shown:
+    """`silent`: those that do not answer although they hold their lease."""
     rows = [
         (
             node.name,
-            _node_state(node),
+            _node_state(node, is_silent=node.name in silent),
             node.zone or "-",
             node.version or "-",
             node.address,
@@ -46,8 +59,11 @@ def node_table(nodes: Sequence[ClusterNode]) -> Shown:
     )
 
 
-def _node_state(node: ClusterNode) -> str:
-    return ("alive" if node.is_alive else "GONE") + (", draining" if node.is_draining else "")
+def _node_state(node: ClusterNode, *, is_silent: bool) -> str:
+    life = ("NO ANSWER" if is_silent else "alive") if node.is_alive else "GONE"
+    parts = [life, "draining" if node.is_draining else ""]
+    parts.append(_HANDOVER_WORDS.get(node.handover, "") if node.is_alive else "")
+    return ", ".join(filter(None, parts))
 
 
 def shard_table(views: Sequence[ShardView]) -> Shown:
@@ -71,11 +87,11 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
     shown = views
     if not every_shard and len(views) > _SHARDS_SHOWN_MAX:
         shown = [view for view in views if view.problem or view.change][:_SHARDS_SHOWN_MAX]
-    parts = [output.text(_headline(info), "bold")]
+    parts = [output.text(_headline(info, len(overview.silent)), "bold")]
     if not info.etcd_answers:
         text = f"etcd does not answer: this is the last known map, {last_known(info)}."
         parts.append(output.text(text, "bold red"))
-    parts += [output.text(""), node_table(info.nodes), output.text("")]
+    parts += [output.text(""), node_table(info.nodes, overview.silent), output.text("")]
     if not info.cluster_id:
         return parts
     if shown:
@@ -84,11 +100,12 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
         parts.append(output.text(f"… and {len(views) - len(shown):,} more shards; --all shows them.", "dim"))
     parts += [output.text(""), output.text(_depth_line(overview))]
     parts.append(output.text(_plan_line(info.plan)))
+    parts += [output.text(line) for line in rebalancing_lines(info.rebalancing)]
     return parts
 
 
-def _headline(info: ClusterInfo) -> str:
-    alive = sum(node.is_alive for node in info.nodes)
+def _headline(info: ClusterInfo, silent: int) -> str:
+    alive = sum(node.is_alive for node in info.nodes) - silent
     if not info.cluster_id:
         return f"There is no cluster {info.name} yet: {alive} nodes have registered for it"
     were = "" if info.etcd_answers else "were "
@@ -120,6 +137,18 @@ def _plan_line(plan: Plan | None) -> str:
     done = tally(plan)
     how_far = f"{done.steps - done.left} of {done.steps} steps done"
     return f"plan    {plan.id} is under way, {how_far}: {PLAN_NOTE}, `holdfast shard watch` shows it"
+
+
+def rebalancing_lines(rebalancing: Rebalancing) -> list[str]:
+    """What is done without anybody asking for it; nothing if nobody does, and it was never paused."""
+    if rebalancing.is_paused:
+        why = f" ({rebalancing.why})" if rebalancing.why else ""
+        return [f"moves   by themselves are paused{why}: `holdfast rebalance --resume` goes on"]
+    if not rebalancing.active:
+        return []
+    away = [f"{name} is away for {shown_duration(gone_ms)}" for name, gone_ms in rebalancing.gone_ms.items()]
+    away += [f"{name} is given up" for name in rebalancing.given_up]
+    return [f"moves   by themselves, by {rebalancing.active}" + (f": {', '.join(away)}" if away else "")]
 
 
 # ------------------------------------------------------------------------------------------------------------ plans
@@ -204,6 +233,48 @@ def plan_progress(*, quiet: bool = False) -> Iterator[Show]:
             output.print_note(line)
 
     yield show
+
+
+# --------------------------------------------------------------------------------------------------------- handover
+
+
+@contextmanager
+def handover_progress(node: str, *, quiet: bool = False) -> Iterator[ShowHandover]:
+    """Shows what a node that is to stop waits for, on standard error: at a terminal as it is now, elsewhere a line for
+    each change."""
+    if quiet:
+        yield lambda progress, trouble: None
+        return
+    with output.redrawn(on_errors=True) as redraw:
+        told = [""]
+
+        def show(progress: HandoverProgress | None, trouble: str) -> None:
+            lines = _handover_lines(node, progress, trouble)
+            redraw([output.text(line) for line in lines])
+            if not output.is_watched(on_errors=True) and lines[0] != told[0]:
+                told[0] = lines[0]
+                output.print_note(lines[0])
+
+        yield show
+
+
+def _handover_lines(node: str, progress: HandoverProgress | None, trouble: str) -> list[str]:
+    if trouble or progress is None:
+        return [f"Waiting: {trouble or 'nothing is known yet'}"]
+    held_back = progress.held_back
+    head = (
+        f"Node {node} leads {_counted(progress.leads, 'shard')}, {_counted(len(held_back), 'shard')} cannot do without"
+    )
+    lines = [f"  shard {shard}: {why}" for shard, why in list(held_back.items())[:STEPS_SHOWN_MAX]]
+    return [f"{head} it", *lines]
+
+
+def handover_outcome(node: str, progress: HandoverProgress) -> str:
+    line = f"Node {node} may be stopped: every shard keeps its majority without it."
+    if not progress.single:
+        return line
+    shards = named_shards(progress.single)
+    return f"{line} But it has the only replica of {shards}: nothing of that is served until it is back."
 
 
 class ChangeLines:

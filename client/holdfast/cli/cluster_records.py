@@ -7,7 +7,16 @@ from holdfast.cli import health, records
 from holdfast.cli.cluster_calls import Overview
 from holdfast.cli.options import word
 from holdfast.cli.plans import tally
-from holdfast.client import ClusterInfo, ClusterNode, NodeReport, Plan, PlanStep, QueuePolicy, QueueSettings
+from holdfast.client import (
+    ClusterInfo,
+    ClusterNode,
+    HandoverProgress,
+    NodeReport,
+    Plan,
+    PlanStep,
+    QueuePolicy,
+    QueueSettings,
+)
 
 
 def cluster_json(info: ClusterInfo) -> dict[str, object]:
@@ -45,17 +54,37 @@ def overview_json(overview: Overview, *, healthy: bool) -> dict[str, object]:
     return {
         "cluster": cluster_json(info),
         "healthy": healthy,
-        **nodes_json(info.nodes),
+        "nodes": [{**node_json(node), "answers": _answers(node, overview)} for node in info.nodes],
         "shards": shards_json(info, overview.reports),
         "plan": None if info.plan is None else plan_json(info.plan),
+        "rebalancing": asdict(info.rebalancing),
         "tasks": None if depth is None else {**asdict(depth), "unfinished": depth.unfinished},
     }
+
+
+def _answers(node: ClusterNode, overview: Overview) -> bool | None:
+    """Whether it does, at this moment; None if nodes cannot be reached from here, or it was not asked."""
+    if all(report.node is None for report in overview.reports):
+        return None
+    return next((report.node is not None for report in overview.reports if report.name == node.name), None)
 
 
 def replicas_json(info: ClusterInfo | None, reports: Sequence[NodeReport]) -> dict[str, object]:
     """As nodes say it; of a cluster with a map also where the shards should be."""
     values = records.nodes_json(reports)
     return values if info is None else {**values, "shards": shards_json(info, reports)}
+
+
+def handover_json(node: str, progress: HandoverProgress | None) -> dict[str, object]:
+    """Without an answer of the node nothing is known but that it must not be stopped."""
+    held_back = {} if progress is None else progress.held_back
+    return {
+        "node": node,
+        "may_stop": progress is not None and progress.may_stop,
+        "leads": None if progress is None else progress.leads,
+        "held_back": [{"shard": shard, "why": why} for shard, why in held_back.items()],
+        "single": [] if progress is None else list(progress.single),
+    }
 
 
 def plan_json(plan: Plan) -> dict[str, object]:

@@ -9,6 +9,7 @@ from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 
 _BROKER = "holdfast.broker.main"
 _ROUTER = "holdfast.router.main"
+_REBALANCER = "holdfast.rebalancer.main"
 
 Run = Callable[..., int]
 
@@ -24,6 +25,10 @@ def run_broker(config: Path | None, overrides: dict[str, object], *, rebuild: bo
 
 def run_router(config: Path | None, overrides: dict[str, object], *, as_json: bool) -> int:
     return _run(_ROUTER, "router", config, overrides, as_json=as_json)
+
+
+def run_rebalance(config: Path | None, overrides: dict[str, object], *, dry_run: bool, as_json: bool) -> int:
+    return _run(_REBALANCER, "rebalance", config, overrides, dry_run=dry_run, as_json=as_json)
 
 
 def _run(module: str, command: str, config: Path | None, overrides: dict[str, object], **switches: bool) -> int:

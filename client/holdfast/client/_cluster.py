@@ -9,10 +9,12 @@ from typing import Any
 from holdfast.client import _shards
 from holdfast.client._cluster_wire import (
     cluster_info,
+    handover_progress,
     plan_of,
     put_plan,
     put_policy,
     queue_settings,
+    rebalancing_of,
     topology_of,
 )
 from holdfast.client._fitting import build, fit, number, several
@@ -20,6 +22,7 @@ from holdfast.client._options import call_limit_s
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
 from holdfast.client.cluster_models import (
     ClusterInfo,
+    HandoverProgress,
     MoveWish,
     NodeReport,
     Plan,
@@ -27,6 +30,7 @@ from holdfast.client.cluster_models import (
     QueuePolicy,
     QueueSettings,
     QueueSettingsPage,
+    Rebalancing,
     ShardHash,
     Topology,
     Transferred,
@@ -42,10 +46,12 @@ _LIST_SETTINGS = method(pb, _SERVICE, "ListQueueSettings", pb.ListQueueSettingsR
 _SET_QUEUE = method(pb, _SERVICE, "SetQueue", pb.SetQueueRequest, pb.SetQueueResponse)
 _DRAIN = method(pb, _SERVICE, "DrainNode", pb.DrainNodeRequest, pb.DrainNodeResponse)
 _REMOVE = method(pb, _SERVICE, "RemoveNode", pb.RemoveNodeRequest, pb.RemoveNodeResponse)
+_HAND_OVER = method(pb, _SERVICE, "HandOverNode", pb.HandOverNodeRequest, pb.HandOverNodeResponse)
 _MAKE_PLAN = method(pb, _SERVICE, "MakePlan", pb.MakePlanRequest, pb.MakePlanResponse)
 _START_PLAN = method(pb, _SERVICE, "StartPlan", pb.StartPlanRequest, pb.StartPlanResponse)
 _ADVANCE_PLAN = method(pb, _SERVICE, "AdvancePlan", pb.AdvancePlanRequest, pb.AdvancePlanResponse)
 _CANCEL_PLAN = method(pb, _SERVICE, "CancelPlan", pb.CancelPlanRequest, pb.CancelPlanResponse)
+_SET_REBALANCING = method(pb, _SERVICE, "SetRebalancing", pb.SetRebalancingRequest, pb.SetRebalancingResponse)
 
 
 class OperatorCalls:
@@ -61,14 +67,14 @@ class OperatorCalls:
         return cluster_info(await self._ask(_DESCRIBE, pb.DescribeClusterRequest(), timeout_s))
 
     async def init_cluster(self, shards: int, *, replication: int = 3, timeout_s: float | None = None) -> str:
-        """Makes a cluster of the nodes that are there, once in its life; returns its id.
+        """Makes a cluster of the nodes that are there, once in its life; returns its id. The same again changes
+        nothing, and returns the id of the cluster that is there.
 
-        Raises `Conflict` if there is a cluster already (CLUSTER_EXISTS: nothing was changed) or if fewer nodes are
-        there than `replication` (NOT_ENOUGH_NODES).
+        Raises `Conflict` if there is a cluster of another shape (CLUSTER_EXISTS: nothing was changed) or if fewer nodes
+        are there than `replication` (NOT_ENOUGH_NODES).
         """
         request = fit(pb.InitClusterRequest, shards=shards, replication=replication)
-        # Not repeated after a lost connection: the second answer would be that there is one already.
-        return (await self._ask(_INIT, request, timeout_s, repeatable=False)).cluster_id
+        return (await self._ask(_INIT, request, timeout_s)).cluster_id
 
     async def topology(self, queues: Sequence[str] = (), *, timeout_s: float | None = None) -> Topology:
         """The leaders of all shards and the routes of these queues, as the server that was asked knows them."""
@@ -157,6 +163,18 @@ class OperatorCalls:
         # Not repeated after a lost connection: the second answer would be that there is no such node.
         await self._ask(_REMOVE, fit(pb.RemoveNodeRequest, node=node), timeout_s, repeatable=False)
 
+    async def hand_over_node(
+        self, node: str, *, undo: bool = False, timeout_s: float | None = None
+    ) -> HandoverProgress:  # fmt: skip
+        """Asks a node that is about to be stopped to hand over what it leads, and tells whether it may stop now.
+
+        Call it again until `may_stop`: then every shard keeps a majority of voters that are there and have caught up.
+        Of two nodes that a shard cannot do without together only one is let go at a time. The node leads nothing, if it
+        can, until two minutes after the last call; `undo` takes it back at once.
+        """
+        request = fit(pb.HandOverNodeRequest, node=node, undo=undo)
+        return handover_progress(await self._ask(_HAND_OVER, request, timeout_s))
+
     async def make_plan(
         self, *, leaders: bool = False, move: MoveWish | None = None, timeout_s: float | None = None
     ) -> Plan:
@@ -197,6 +215,13 @@ class OperatorCalls:
         # Not repeated after a lost connection: the second answer would be that there is no such plan.
         request = build(lambda: pb.CancelPlanRequest(id=plan_id), "plan_id")
         await self._ask(_CANCEL_PLAN, request, timeout_s, repeatable=False)
+
+    async def set_rebalancing(
+        self, *, pause: bool, why: str = "", timeout_s: float | None = None
+    ) -> Rebalancing:  # fmt: skip
+        """Pauses or resumes whatever carries out plans by itself; what has begun comes to its end. why: for people."""
+        request = fit(pb.SetRebalancingRequest, pause=pause, why=why)
+        return rebalancing_of((await self._ask(_SET_REBALANCING, request, timeout_s)).rebalancing)
 
     # ---------------------------------------------------------------------------------------- nodes and shards
 

@@ -8,12 +8,14 @@ from holdfast.client.cluster_models import (
     ClusterInfo,
     ClusterNode,
     ClusterShard,
+    HandoverProgress,
     Plan,
     PlanStep,
     QueuePolicy,
     QueueRoute,
     QueueSet,
     QueueSettings,
+    Rebalancing,
     ShardLeader,
     StepState,
     TenantPolicy,
@@ -30,6 +32,7 @@ _STATES: dict[int, StepState] = {
     pb.STEP_STATE_DONE: StepState.DONE,
     pb.STEP_STATE_OVERTAKEN: StepState.OVERTAKEN,
 }
+_HANDOVERS: dict[int, str] = {pb.HANDOVER_ASKED: "ASKED", pb.HANDOVER_GRANTED: "GRANTED"}
 _NUMBERS = {state: pb.StepState.ValueType(number) for number, state in _STATES.items()}
 # Fields of one value that is there or not; retry_shape, the lists and the name of a tenant are apart.
 _POLICY = tuple(
@@ -61,7 +64,23 @@ def cluster_info(message: pb.DescribeClusterResponse) -> ClusterInfo:
         nodes=tuple(map(_node, message.nodes)),
         shards=tuple(map(_shard, message.shards)),
         plan=plan_of(message.plan) if message.HasField("plan") else None,
+        rebalancing=rebalancing_of(message.rebalancing),
     )
+
+
+def rebalancing_of(message: pb.Rebalancing) -> Rebalancing:
+    return Rebalancing(
+        active=message.active,
+        is_paused=message.is_paused,
+        why=message.why,
+        gone_ms={node.name: node.gone_ms for node in message.gone},
+        given_up=tuple(message.given_up),
+    )
+
+
+def handover_progress(message: pb.HandOverNodeResponse) -> HandoverProgress:
+    held_back = {each.shard: each.why for each in message.held_back}
+    return HandoverProgress(message.may_stop, message.leads, held_back, tuple(message.single))
 
 
 def plan_of(message: pb.Plan) -> Plan:
@@ -160,6 +179,7 @@ def _node(message: pb.ClusterNode) -> ClusterNode:
         is_draining=message.is_draining,
         replicas=message.replicas,
         leaders=message.leaders,
+        handover=_HANDOVERS.get(message.handover, ""),
     )
 
 

@@ -10,6 +10,7 @@ from holdfast.client._loop_thread import LoopThread
 from holdfast.client.aio import AsyncClient
 from holdfast.client.cluster_models import (
     ClusterInfo,
+    HandoverProgress,
     MoveWish,
     NodeReport,
     Plan,
@@ -17,6 +18,7 @@ from holdfast.client.cluster_models import (
     QueuePolicy,
     QueueSettings,
     QueueSettingsPage,
+    Rebalancing,
     ShardHash,
     Topology,
     Transferred,
@@ -358,6 +360,12 @@ class BlockingCalls:
         """Forgets a node that holds nothing; it cannot come back with its present data."""
         return self._thread.run(lambda calls: calls.remove_node(node, timeout_s=timeout_s))
 
+    def hand_over_node(
+        self, node: str, *, undo: bool = False, timeout_s: float | None = None
+    ) -> HandoverProgress:  # fmt: skip
+        """Asks a node that is about to be stopped to hand over what it leads; see `AsyncClient.hand_over_node`."""
+        return self._thread.run(lambda calls: calls.hand_over_node(node, undo=undo, timeout_s=timeout_s))
+
     def make_plan(self, *, leaders: bool = False, move: MoveWish | None = None, timeout_s: float | None = None) -> Plan:
         """What should move and why; changes nothing. See `AsyncClient.make_plan`."""
         return self._thread.run(lambda calls: calls.make_plan(leaders=leaders, move=move, timeout_s=timeout_s))
@@ -373,6 +381,10 @@ class BlockingCalls:
     def cancel_plan(self, plan_id: str, *, timeout_s: float | None = None) -> None:
         """Begins no more steps. What has begun is brought to its end by the shards themselves."""
         return self._thread.run(lambda calls: calls.cancel_plan(plan_id, timeout_s=timeout_s))
+
+    def set_rebalancing(self, *, pause: bool, why: str = "", timeout_s: float | None = None) -> Rebalancing:
+        """Pauses or resumes whatever carries out plans by itself; see `AsyncClient.set_rebalancing`."""
+        return self._thread.run(lambda calls: calls.set_rebalancing(pause=pause, why=why, timeout_s=timeout_s))
 
     # --------------------------------------------------------------------------------------- nodes and shards
 

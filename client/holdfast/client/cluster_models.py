@@ -1,7 +1,7 @@
 """What goes in and comes out of the calls of operators about clusters, nodes and the settings of queues."""
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 
 from holdfast.client.errors import HoldfastError
@@ -185,6 +185,7 @@ class ClusterNode:
     is_draining: bool = False  # it should hold nothing
     replicas: int = 0  # of which it is a voter or a learner
     leaders: int = 0  # shards that it leads
+    handover: str = ""  # ASKED: it is about to be stopped, and leads nothing if it can; GRANTED: it may be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,12 +253,33 @@ class PlanProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class HandoverProgress:
+    """Whether a node that is about to be stopped may stop now, and what stands against it."""
+
+    may_stop: bool  # every shard keeps its majority without it
+    leads: int  # shards that it leads still
+    held_back: Mapping[int, str]  # shards that would lose their majority, and why, in a few words
+    single: tuple[int, ...]  # shards of which it has the only replica: nothing can keep them, so nothing waits
+
+
+@dataclass(frozen=True, slots=True)
 class MoveWish:
     """One replica that is to move."""
 
     shard: int
     source: str  # the node that gives it up
     destination: str  # the node that gets it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalancing:
+    """Whether replicas are moved without anybody asking for it (`holdfast rebalance --watch`)."""
+
+    active: str = ""  # which process does it; empty if none runs
+    is_paused: bool = False
+    why: str = ""  # it was paused
+    gone_ms: Mapping[str, int] = field(default_factory=dict)  # nodes that have replicas and are away, and how long
+    given_up: tuple[str, ...] = ()  # nodes that were away for too long: what they had is made anew elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +296,7 @@ class ClusterInfo:
     nodes: tuple[ClusterNode, ...] = ()  # by name
     shards: tuple[ClusterShard, ...] = ()  # by number
     plan: Plan | None = None  # the one under way
+    rebalancing: Rebalancing = Rebalancing()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@ is the map that they follow, and what it changes is in etcd."""
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from holdfast.cluster.admin_plans import (
     Lag,
@@ -27,6 +28,7 @@ from holdfast.cluster.messages import (
     plan_message,
     queue_change,
     queue_settings,
+    rebalancing_message,
     topology_leaders,
 )
 from holdfast.cluster.queues import check_page, check_queue_name, check_queue_names
@@ -37,10 +39,21 @@ from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.refusals import (
     INVALID_FIELD,
     MISSING_FIELD,
+    TOO_LARGE,
     RefusedError,
+    change_refused,
     etcd_unavailable,
     node_not_found,
 )
+
+WHY_CHARS_MAX = 512
+
+# Asks a node to hand over, wherever it is.
+HandOver = Callable[[pb.HandOverNodeRequest], Awaitable[pb.HandOverNodeResponse]]
+
+
+async def no_hand_over(request: pb.HandOverNodeRequest) -> pb.HandOverNodeResponse:
+    raise change_refused("unreachable", f"This server cannot reach the node {request.node}.")
 
 
 class ClusterAdmin:
@@ -54,9 +67,11 @@ class ClusterAdmin:
         state_bytes: StateBytes = no_state_bytes,
         lag: Lag = no_lag,
         transfer: TransferTo = no_transfer,
+        hand_over: HandOver = no_hand_over,
     ) -> None:
         self._store = store
         self._follower = follower
+        self._hand_over = hand_over
         self._plans = PlanAdmin(store, follower, state_bytes, lag, transfer)
 
     # What is read from the map, also while etcd is away
@@ -103,6 +118,7 @@ class ClusterAdmin:
             fill_node(node, name, found.last_nodes.get(name))
         if found.plan is not None:
             response.plan.CopyFrom(plan_message(found.plan, view_steps(found, found.plan)))
+        response.rebalancing.CopyFrom(rebalancing_message(found.rebalancing, found.rebalancer))
         return response
 
     async def list_queue_settings(self, request: pb.ListQueueSettingsRequest) -> pb.ListQueueSettingsResponse:
@@ -154,6 +170,13 @@ class ClusterAdmin:
             await self._store.remove_node(name, _last_node_id(found, name))
         return pb.RemoveNodeResponse()
 
+    async def hand_over_node(self, request: pb.HandOverNodeRequest) -> pb.HandOverNodeResponse:
+        name = _node_name(request.node)
+        self._initialised()
+        async with _etcd_errors():
+            await self._check_known(name)
+            return await self._hand_over(request)
+
     # Plans
 
     async def make_plan(self, request: pb.MakePlanRequest) -> pb.MakePlanResponse:
@@ -172,6 +195,19 @@ class ClusterAdmin:
         async with _etcd_errors():
             await self._plans.cancel(request.id)
         return pb.CancelPlanResponse()
+
+    async def set_rebalancing(self, request: pb.SetRebalancingRequest) -> pb.SetRebalancingResponse:
+        if len(request.why) > WHY_CHARS_MAX:
+            raise RefusedError(
+                TOO_LARGE, f"Expected {{field}} of at most {WHY_CHARS_MAX} characters.", "why", str(WHY_CHARS_MAX)
+            )
+        self._initialised()
+        why = request.why if request.pause else ""
+        async with _etcd_errors():
+            changed = await self._store.change_rebalancing(
+                lambda record: replace(record, is_paused=request.pause, why=why)
+            )
+        return pb.SetRebalancingResponse(rebalancing=rebalancing_message(changed, self._follower.map.rebalancer))
 
     def _initialised(self) -> tuple[PartitionMap, ClusterRecord]:
         found = self._follower.map

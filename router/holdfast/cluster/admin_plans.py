@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from holdfast.cluster.follow import MapFollower
@@ -81,7 +82,8 @@ class PlanAdmin:
         self._lag = lag
         self._transfer = transfer
 
-    async def make(self, request: pb.MakePlanRequest) -> pb.Plan:
+    async def make(self, request: pb.MakePlanRequest, *, must_empty: bool = True) -> pb.Plan:
+        """must_empty: see `plan_balance`."""
         found = self._map()
         goal = request.WhichOneof("goal")
         if goal == "move":
@@ -89,7 +91,8 @@ class PlanAdmin:
             plan = plan_move(found, wish.shard, wish.source, wish.destination)
         elif goal is not None and getattr(request, goal):
             # Off the loop: with many shards it takes a while, and the map does not change under it.
-            plan = await asyncio.to_thread(plan_balance if goal == "balance" else plan_leaders, found)
+            balance = partial(plan_balance, must_empty=must_empty)
+            plan = await asyncio.to_thread(balance if goal == "balance" else plan_leaders, found)
         else:
             raise RefusedError(MISSING_FIELD, "Expected {field} to be balance, leaders or move.", "goal")
         sizes = await _ask_all({step.shard for step in plan.steps if not step.is_transfer}, self._state_bytes)

@@ -9,6 +9,9 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")  # of a node or a queue: it stands i
 CLUSTER = "cluster"
 PLAN = "plan"
 INIT = "init"
+TURN = "turn"
+REBALANCING = "rebalancing"
+REBALANCER = "rebalancer"
 NODES = "nodes"
 DRAINS = "drains"
 REMOVED = "removed"
@@ -16,7 +19,7 @@ SHARDS = "shards"
 LEADERS = "leaders"
 QUEUES = "queues"
 
-_SINGLE = frozenset((CLUSTER, PLAN, INIT))
+_SINGLE = frozenset((CLUSTER, PLAN, INIT, TURN, REBALANCING, REBALANCER))
 _MANY = frozenset((NODES, DRAINS, REMOVED, SHARDS, LEADERS, QUEUES))
 _NUMBERED = frozenset((SHARDS, LEADERS))
 _NUMBER = re.compile(r"[0-9]{5}")
@@ -32,6 +35,11 @@ class Keys:
         self.cluster = self._key(CLUSTER)
         self.plan = self._key(PLAN)
         self.init = self._key(INIT)  # held by whoever initialises the cluster at the moment
+        self.rebalancing = self._key(REBALANCING)
+        self.rebalancer = self._key(REBALANCER)  # held by the process that rebalances
+        self.turn = self._key(
+            TURN
+        )  # changed by whoever lets a node go, so that two never do without knowing of each other
         self.shards = self._key(f"{SHARDS}/")
         self.nodes = self._key(f"{NODES}/")
 

@@ -15,10 +15,13 @@ from holdfast.cluster.keys import Keys, keys_of
 from holdfast.cluster.records import (
     EMPTY,
     ClusterRecord,
+    Handover,
     LeaderRecord,
     NodeRecord,
     PlanRecord,
     QueueRecord,
+    RebalancerRecord,
+    RebalancingRecord,
     RemovedRecord,
     ShardRecord,
     unreadable,
@@ -38,7 +41,9 @@ _SECTIONS = {
     kinds.LEADERS: "leaders",
     kinds.QUEUES: "queues",
 }
+_SINGLES = (kinds.CLUSTER, kinds.PLAN, kinds.REBALANCING, kinds.REBALANCER)
 _NUMBERED = frozenset((kinds.SHARDS, kinds.LEADERS))
+_NOT_KEPT = frozenset((kinds.INIT, kinds.TURN))  # that say nothing to whoever reads the map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,8 @@ class PartitionMap:
     revision: int = 0  # 0: nothing was ever read
     cluster: ClusterRecord | None = None
     plan: PlanRecord | None = None
+    rebalancing: RebalancingRecord | None = None
+    rebalancer: RebalancerRecord | None = None
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)  # that hold their lease
     last_nodes: Mapping[str, NodeRecord] = field(default_factory=dict)  # also those whose lease is gone
     drains: Mapping[str, bool] = field(default_factory=dict)
@@ -106,6 +113,12 @@ class PartitionMap:
     def is_alive(self, node: str) -> bool:
         return node in self.nodes
 
+    @property
+    def not_to_lead(self) -> frozenset[str]:
+        """Nodes that should get no leadership: those that drain, and those that are about to be stopped."""
+        leaving = (name for name, node in self.nodes.items() if node.handover is not Handover.NONE)
+        return frozenset((*self.drains, *leaving))
+
     def is_there(self, identity: str) -> bool:
         """Whether the node of this replica holds its lease, with the same data."""
         name, _, node_id = identity.partition("/")
@@ -125,7 +138,7 @@ class PartitionMap:
         return (
             self.mod_revisions == other.mod_revisions
             and self.problems.keys() == other.problems.keys()
-            and all(getattr(self, each) == getattr(other, each) for each in (*_SECTIONS.values(), "cluster", "plan"))
+            and all(getattr(self, each) == getattr(other, each) for each in (*_SECTIONS.values(), *_SINGLES))
         )
 
     # How it is made
@@ -189,6 +202,10 @@ class PartitionMap:
             yield names.cluster, self.cluster.encode()
         if self.plan is not None:
             yield names.plan, self.plan.encode()
+        if self.rebalancing is not None:
+            yield names.rebalancing, self.rebalancing.encode()
+        if self.rebalancer is not None:
+            yield names.rebalancer, self.rebalancer.encode()
         yield from ((names.drain(name), EMPTY) for name in self.drains)
         yield from ((names.node(name), node.encode()) for name, node in self.nodes.items())
         yield from ((names.removed(name), removed.encode()) for name, removed in self.removed.items())
@@ -217,7 +234,7 @@ class _Draft:
 
     def put(self, row: Row) -> None:
         found = self._names.parse(row.key)
-        if found is None or found[0] == kinds.INIT:
+        if found is None or found[0] in _NOT_KEPT:
             return
         kind, name = found
         try:
@@ -256,7 +273,7 @@ class _Draft:
 
     def _delete(self, key: bytes) -> None:
         found = self._names.parse(key)
-        if found is None or found[0] == kinds.INIT:
+        if found is None or found[0] in _NOT_KEPT:
             return
         kind, name = found
         self._problems.pop(key, None)
@@ -295,4 +312,8 @@ def _decode(kind: str, name: str, row: Row) -> object:
         return ClusterRecord.decode(key, row.value)
     if kind == kinds.PLAN:
         return PlanRecord.decode(key, row.value)
+    if kind == kinds.REBALANCING:
+        return RebalancingRecord.decode(key, row.value)
+    if kind == kinds.REBALANCER:
+        return RebalancerRecord.decode(key, row.value)
     return True  # of a drain: its key says all

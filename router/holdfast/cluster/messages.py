@@ -2,10 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from holdfast.cluster.handovers import HandoverView
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.policy import TENANT_LIMITS, PolicyValue, QueuePolicy, TenantPolicy
 from holdfast.cluster.queues import Home, Pin, Placement, QueueChange, Spread
-from holdfast.cluster.records import LeaderRecord, NodeRecord, PlanRecord, QueueRecord, StepRecord
+from holdfast.cluster.records import (
+    Handover,
+    LeaderRecord,
+    NodeRecord,
+    PlanRecord,
+    QueueRecord,
+    RebalancerRecord,
+    RebalancingRecord,
+    StepRecord,
+)
 from holdfast.cluster.steps import StepState, StepView
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.homes import home_shard
@@ -22,6 +32,11 @@ _STATES = {
     StepState.LEAVING: pb.STEP_STATE_LEAVING,
     StepState.DONE: pb.STEP_STATE_DONE,
     StepState.OVERTAKEN: pb.STEP_STATE_OVERTAKEN,
+}
+_HANDOVERS = {
+    Handover.NONE: pb.HANDOVER_UNSPECIFIED,
+    Handover.ASKED: pb.HANDOVER_ASKED,
+    Handover.GRANTED: pb.HANDOVER_GRANTED,
 }
 
 
@@ -129,6 +144,25 @@ def fill_node(message: pb.ClusterNode, name: str, record: NodeRecord | None) -> 
         message.node_id, message.version = record.node_id, record.version
         message.address, message.peer_address = record.address, record.peer_address
         message.ops_address, message.zone, message.capacity = record.ops_address, record.zone, record.capacity
+        message.handover = _HANDOVERS[record.handover]
+
+
+def rebalancing_message(record: RebalancingRecord | None, rebalancer: RebalancerRecord | None) -> pb.Rebalancing:
+    found = record or RebalancingRecord()
+    message = pb.Rebalancing(
+        active=rebalancer.name if rebalancer is not None else "",
+        is_paused=found.is_paused, why=found.why, given_up=found.given_up,
+    )  # fmt: skip
+    for name, seconds in found.gone:
+        message.gone.add(name=name, gone_ms=seconds * 1000)
+    return message
+
+
+def handover_message(view: HandoverView) -> pb.HandOverNodeResponse:
+    message = pb.HandOverNodeResponse(may_stop=view.may_stop, leads=view.leads, single=view.single)
+    for shard, why in view.held_back.items():
+        message.held_back.add(shard=shard, why=why)
+    return message
 
 
 def fill_shard(message: pb.ClusterShard, number: int, found: PartitionMap, leader: LeaderRecord | None) -> None:

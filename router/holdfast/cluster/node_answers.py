@@ -6,13 +6,17 @@ from typing import Final
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.node_calls import NodeCallError, NodeCalls
 from holdfast.cluster.records import name_of
+from holdfast.proto.v1 import cluster_pb2 as cluster_pb
 from holdfast.proto.v1 import shards_pb2 as pb
+from holdfast.serving.refusals import ETCD_UNAVAILABLE, RefusedError, change_refused, node_not_found
 
 ASK_SECONDS: Final = 3.0
 TRANSFER_SECONDS: Final = 10.0
+HAND_OVER_SECONDS: Final = 8.0
 UNKNOWN: Final = -1
 
 _SERVICE: Final = "/holdfast.proto.v1.Shards"
+_HAND_OVER: Final = "/holdfast.proto.v1.Cluster/HandOverNode"
 _HOPS_MAX: Final = 3
 
 
@@ -63,15 +67,41 @@ class NodeAnswers:
                     raise
                 address = error.leader
 
-    async def _replica(self, shard: int, node: str) -> pb.Replica | None:
+    async def hand_over(self, request: cluster_pb.HandOverNodeRequest) -> cluster_pb.HandOverNodeResponse:
+        """Passes the request on to the node that it is about."""
+        found = self._find_map()
+        address = found.address_of(request.node)
+        if address is None or request.is_passed_on:
+            raise node_not_found(request.node)
+        if not found.is_alive(request.node):
+            raise change_refused(
+                "gone",
+                f"Expected {request.node} to be there, but it has no lease in etcd: it has nothing to hand over.",
+            )
+        passed_on = cluster_pb.HandOverNodeRequest(node=request.node, undo=request.undo, is_passed_on=True)
+        try:
+            return await self._calls.call(
+                address, _HAND_OVER, passed_on, cluster_pb.HandOverNodeResponse.FromString, timeout_s=HAND_OVER_SECONDS
+            )
+        except NodeCallError as error:
+            if error.reason == ETCD_UNAVAILABLE:
+                raise RefusedError(error.reason, error.sentence, retry_after_ms=1000) from None
+            raise change_refused("unreachable", f"Expected {request.node} to hand over, but {error}.") from None
+
+    async def describe(self, node: str, timeout_s: float = ASK_SECONDS) -> pb.DescribeNodeResponse | None:
+        """What a node says of itself; None if it does not answer."""
         address = self._find_map().address_of(node)
         if address is None:
             return None
         try:
-            answer = await self._calls.call(
+            return await self._calls.call(
                 address, f"{_SERVICE}/DescribeNode", pb.DescribeNodeRequest(), pb.DescribeNodeResponse.FromString,
-                timeout_s=ASK_SECONDS,
+                timeout_s=timeout_s,
             )  # fmt: skip
         except NodeCallError:
             return None
-        return next((replica for replica in answer.replicas if replica.shard == shard), None)
+
+    async def _replica(self, shard: int, node: str) -> pb.Replica | None:
+        answer = await self.describe(node)
+        replicas = () if answer is None else answer.replicas
+        return next((replica for replica in replicas if replica.shard == shard), None)

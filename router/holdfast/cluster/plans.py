@@ -18,12 +18,16 @@ LEADERS = "leaders"
 MOVE = "move"
 
 
-def plan_balance(found: PartitionMap) -> PlanRecord:
-    """Replicas even, zones apart, nothing on nodes that drain; then leaders even."""
+def plan_balance(found: PartitionMap, *, must_empty: bool = True) -> PlanRecord:
+    """Replicas even, zones apart, nothing on nodes that drain; then leaders even.
+
+    must_empty: refuse a plan that would leave something on nodes that drain, because a shard has no majority or there
+    are too few nodes; otherwise what can move does.
+    """
     current = _wished(found)
     specs, alive, draining = node_specs(found), frozenset(found.nodes), frozenset(found.drains)
     moves = rebalance(current, specs, draining, alive)
-    verdict = check_moves(moves, current, specs, draining, alive, must_empty=bool(draining))
+    verdict = check_moves(moves, current, specs, draining, alive, must_empty=must_empty and bool(draining))
     if verdict.problems:
         raise refused(verdict.problems[0])
     warning = verdict.warnings[0].sentence if verdict.warnings else ""
@@ -132,7 +136,7 @@ def _transfers_after(found: PartitionMap, moves: Sequence[Move]) -> list[Transfe
 
 def _spread(found: PartitionMap, leaders: dict[int, str], replicas: dict[int, list[str]]) -> list[Transfer]:
     capacities = {name: node.capacity for name, node in found.nodes.items()}
-    return spread_leaders(leaders, replicas, frozenset(found.nodes), frozenset(found.drains), capacities)
+    return spread_leaders(leaders, replicas, frozenset(found.nodes), found.not_to_lead, capacities)
 
 
 def _wished(found: PartitionMap) -> dict[int, list[str]]:

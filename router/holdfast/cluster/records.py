@@ -6,6 +6,7 @@ ShardRecord     who should have a shard, and who does
 LeaderRecord    who leads it: a hint
 QueueRecord     what a queue does in its own way; its policy is in policy.py
 PlanRecord      moves that are being carried out
+RebalancingRecord, RebalancerRecord  whether replicas are moved without anybody asking for it, and who does that
 
 Unknown fields are passed over, so that an older version can read what a newer one wrote; a field that is missing or of
 another type is a `RecordError`.
@@ -13,6 +14,7 @@ another type is a `RecordError`.
 
 import re
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 from holdfast.cluster.fields import Fields, RecordError, encode
 from holdfast.cluster.policy import NO_POLICY, QueuePolicy
@@ -21,6 +23,7 @@ from holdfast.serving.refusals import RefusedError, bad_record, version_too_old
 
 __all__ = [
     "ClusterRecord",
+    "Handover",
     "LeaderRecord",
     "Members",
     "NewerFormatError",
@@ -28,6 +31,8 @@ __all__ = [
     "PlanRecord",
     "QueuePolicy",
     "QueueRecord",
+    "RebalancerRecord",
+    "RebalancingRecord",
     "RecordError",
     "RemovedRecord",
     "ShardRecord",
@@ -103,6 +108,14 @@ class ClusterRecord:
         return cls(fields.text("id"), shards, replication)
 
 
+class Handover(StrEnum):
+    """Whether a node is about to be stopped; see cluster/handovers.py."""
+
+    NONE = ""
+    ASKED = "asked"  # it leads nothing if it can
+    GRANTED = "granted"  # and was told that it may stop: nobody counts on it any more
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     """A broker. Its name stands in the key only."""
@@ -117,6 +130,7 @@ class NodeRecord:
     version: str = ""
     session: str = ""  # drawn at each start: tells a process from its successor
     machine_level: int = 1  # which kinds of log entries it knows
+    handover: Handover = Handover.NONE
 
     @property
     def identity(self) -> str:
@@ -144,7 +158,16 @@ class NodeRecord:
             version=fields.text("version", ""),
             session=fields.text("session", ""),
             machine_level=fields.whole("machine_level", 1, default=1),
+            handover=_handover(fields),
         )
+
+
+def _handover(fields: Fields) -> Handover:
+    text = fields.text("handover", "")
+    try:
+        return Handover(text)
+    except ValueError:
+        raise fields.wrong("handover", "empty, asked or granted") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,3 +352,45 @@ class PlanRecord:
             steps=steps,
             began=fields.wholes("began", 0, max(len(steps) - 1, 0)),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalancingRecord:
+    """What operators have said about rebalancing, and what whoever does it must not forget."""
+
+    is_paused: bool = False
+    why: str = ""  # it was paused
+    gone: tuple[tuple[str, int], ...] = ()  # nodes that are away, and for how many seconds that was seen
+    given_up: tuple[str, ...] = ()  # nodes that were marked as draining because they were away for too long
+
+    def encode(self) -> bytes:
+        return encode(asdict(self))
+
+    @classmethod
+    def decode(cls, key: str, value: bytes) -> "RebalancingRecord":
+        fields = Fields.parse(key, value)
+        return cls(
+            is_paused=fields.flag("is_paused"),
+            why=fields.text("why", ""),
+            gone=fields.pairs("gone", _gone),
+            given_up=fields.texts("given_up"),
+        )
+
+
+def _gone(fields: Fields, name: object, seconds: object) -> tuple[str, int]:
+    one = Fields(fields.key, {"name": name, "seconds": seconds}, "gone.")
+    return one.text("name"), one.whole("seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancerRecord:
+    """The process that rebalances, bound to its lease."""
+
+    name: str
+
+    def encode(self) -> bytes:
+        return encode({"name": self.name})
+
+    @classmethod
+    def decode(cls, key: str, value: bytes) -> "RebalancerRecord":
+        return cls(Fields.parse(key, value).text("name"))

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from holdfast.cluster.etcd.api import Delete, Put, Row
 from holdfast.cluster.queues import QueueChange, change_queue, note_drained, note_draining
-from holdfast.cluster.records import ClusterRecord, PlanRecord, QueueRecord, ShardRecord
+from holdfast.cluster.records import ClusterRecord, PlanRecord, QueueRecord, RebalancingRecord, ShardRecord
 from holdfast.cluster.store_init import ClusterMaker
 from holdfast.cluster.store_nodes import NodeStore, check_destination
 from holdfast.cluster.store_shards import shard_of
@@ -28,6 +28,7 @@ from holdfast.serving.refusals import (
     plan_under_way,
 )
 
+RebalancingChange = Callable[[RebalancingRecord], RebalancingRecord]
 # Why a step must not begin now, given the plan, its number and the shard as they are; nothing if it may.
 MayBegin = Callable[[PlanRecord, int, ShardRecord], str]
 
@@ -36,7 +37,7 @@ class MapStore(NodeStore):
     """The one writer's side of the map that brokers and routers share."""
 
     async def init_cluster(self, shards: int, replication: int) -> ClusterRecord:
-        """Make the cluster, on the nodes that are there; CLUSTER_EXISTS if there is one."""
+        """Make the cluster, on the nodes that are there, or find it made; CLUSTER_EXISTS if it has another shape."""
         return await ClusterMaker(self).init(shards, replication)
 
     # Queues
@@ -196,6 +197,20 @@ class MapStore(NodeStore):
             return Decision(True, [Delete(self.keys.plan)])
 
         return (await self.decide([self.keys.plan], decide, "the plan"))[0]
+
+    # Rebalancing
+
+    async def change_rebalancing(self, change: RebalancingChange) -> RebalancingRecord:
+        """The record after the change. `change` is asked again if somebody was faster."""
+        key = self.keys.rebalancing
+
+        def decide(rows: Sequence[Row | None]) -> Decision[RebalancingRecord]:
+            row = rows[0]
+            found = RebalancingRecord() if row is None else RebalancingRecord.decode(row.key.decode(), row.value)
+            changed = change(found)
+            return Decision(changed, [] if changed == found else [Put(key, changed.encode())])
+
+        return (await self.decide([key], decide, "what is said of rebalancing"))[0]
 
 
 def plan_of(row: Row) -> PlanRecord:

@@ -34,8 +34,16 @@ _LEASE_S = 30
 _CHANGES_MAX = 100  # in one commit
 
 
+class _MadeBeforeError(Exception):
+    """There is a cluster of the very shape that is asked for."""
+
+    def __init__(self, cluster: ClusterRecord) -> None:
+        super().__init__(cluster.cluster_id)
+        self.cluster = cluster
+
+
 class ClusterMaker:
-    """One initialisation."""
+    """One initialisation. It may be asked for again: a cluster of the same shape is left as it is."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._etcd = transactions.etcd
@@ -44,7 +52,14 @@ class ClusterMaker:
 
     async def init(self, shards: int, replication: int) -> ClusterRecord:
         check_size(shards, replication)
-        await self._refuse_if_there()
+        self._shape = shards, replication
+        try:
+            return await self._init(shards, replication)
+        except _MadeBeforeError as made:
+            return made.cluster
+
+    async def _init(self, shards: int, replication: int) -> ClusterRecord:
+        await self._check_not_there()
         nodes = await self._nodes()
         if len(nodes) < replication:
             raise not_enough_nodes(replication, len(nodes))
@@ -85,7 +100,7 @@ class ClusterMaker:
             await self._etcd.commit([Unchanged(key, 0), Unchanged(self._keys.cluster, 0)], [Put(key, token, lease)])
         row = await self._etcd.get(key)
         if row is None or row.value != token:
-            await self._refuse_if_there()
+            await self._check_not_there()
             raise conflict("the cluster")
         return Unchanged(key, row.mod_revision)
 
@@ -114,13 +129,17 @@ class ClusterMaker:
             row = await self._etcd.get(self._keys.cluster)
             if cluster is not None and row is not None and row.value == cluster.encode():
                 return  # an earlier attempt of this commit, whose answer was lost
-            await self._refuse_if_there()
+            await self._check_not_there()
             raise conflict("the cluster")
 
-    async def _refuse_if_there(self) -> None:
+    async def _check_not_there(self) -> None:
         row = await self._etcd.get(self._keys.cluster)
-        if row is not None:
-            raise cluster_exists(ClusterRecord.decode(row.key.decode(), row.value).cluster_id)
+        if row is None:
+            return
+        found = ClusterRecord.decode(row.key.decode(), row.value)
+        if (found.shards, found.replication) == self._shape:
+            raise _MadeBeforeError(found)
+        raise cluster_exists(found.cluster_id, found.shards, found.replication)
 
 
 def check_size(shards: int, replication: int) -> None:

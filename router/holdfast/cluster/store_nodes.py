@@ -1,8 +1,10 @@
 """How nodes come, are marked and go."""
 
+import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from holdfast.cluster.etcd.api import Delete, Put, Row
+from holdfast.cluster.etcd.api import Delete, LeaseLostError, Put, Row, Unchanged
 from holdfast.cluster.records import (
     EMPTY,
     ClusterRecord,
@@ -102,6 +104,36 @@ class NodeStore(ShardStore):
 
         keys = [self.keys.cluster, self.keys.removed(record.name), key]
         return (await self.decide(keys, decide, f"the node {record.name}"))[0]
+
+    async def read_nodes(self) -> dict[str, NodeRecord]:
+        """All that are registered now, of one revision."""
+        found = map(node_of, (await self.etcd.read(self.keys.nodes)).rows)
+        return {node.name: node for node in found}
+
+    async def read_turn(self) -> Unchanged:
+        """The condition that nobody lets a node go from now on: see cluster/handovers.py."""
+        return unchanged(self.keys.turn, await self.etcd.get(self.keys.turn))
+
+    async def note_handover(self, node: NodeRecord, turn: Unchanged | None = None) -> bool:
+        """Say of a registered node whether it is about to be stopped. False if it is not registered, or if the turn is
+        another's by now: then nothing was changed. OutcomeUnknownError is possible."""
+        key = self.keys.node(node.name)
+        row = await self.etcd.get(key)
+        if row is None or (found := node_of(row)).session != node.session:
+            return False
+        compares, changes = (
+            [unchanged(key, row)],
+            [Put(key, replace(found, handover=node.handover).encode(), row.lease)],
+        )
+        if turn is not None:
+            compares.append(turn)
+            changes.append(Put(turn.key, secrets.token_hex(8).encode()))
+        elif found.handover is node.handover:
+            return True
+        try:
+            return (await self.etcd.commit(compares, changes)).is_done
+        except LeaseLostError:
+            return False
 
     async def drain_node(self, name: str) -> None:
         """Mark it as one that should hold nothing."""

@@ -1,8 +1,6 @@
 """`holdfast router`: load the configuration, run the router, say what happened."""
 
 import asyncio
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,10 +10,7 @@ from holdfast.router.server import Router
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
 from holdfast.serving.ports import PortError
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_REFUSED = 2
+from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, refuse
 
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (PortError, OpsServerError, EtcdRefusedError)
@@ -29,7 +24,7 @@ def run_router(config_path: Path | None, overrides: Mapping[str, object], *, as_
         config = load_config(config_path, overrides)
     except ConfigError as error:
         message = f"The configuration was refused: {'; '.join(error.problems)}" if as_json else str(error)
-        return _refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)
+        return refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)
     setup_logs(config.log_level, config.log_format)
     return asyncio.run(_serve(config, as_json=as_json))
 
@@ -39,7 +34,7 @@ async def _serve(config: RouterConfig, *, as_json: bool) -> int:
     try:
         await router.start()
     except _REFUSALS as error:
-        return _refuse("CANNOT_START", f"holdfast router cannot start: {error}", EXIT_FAILED, as_json=as_json)
+        return refuse("CANNOT_START", f"holdfast router cannot start: {error}", EXIT_FAILED, as_json=as_json)
     _log.info("configured", **config.describe())
     _log.info(
         "serving", host=config.host, port=router.port, ops_port=router.ops_port, cluster_name=config.cluster_name,
@@ -50,13 +45,3 @@ async def _serve(config: RouterConfig, *, as_json: bool) -> int:
         return EXIT_OK
     _log.error("stopped_by_bug", error=type(failure).__name__, exc_info=failure)
     return EXIT_FAILED
-
-
-def _refuse(reason: str, message: str, exit_code: int, *, as_json: bool) -> int:
-    """Says why it does not run; for programs in the form in which every command tells what went wrong."""
-    if as_json:
-        error = {"reason": reason, "message": message, "hint": "", "field": "", "retry_after_ms": 0}
-        message = json.dumps({"error": error, "exit_code": exit_code}, separators=(",", ":"))
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
-    return exit_code

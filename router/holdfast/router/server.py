@@ -32,6 +32,7 @@ from holdfast.serving.memory import give_back_memory, keep_little_memory
 from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import etcd_unavailable
+from holdfast.serving.reloading import certificate_gauges
 
 GC_THRESHOLDS = (50_000, 20, 50)  # as in brokers: many short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
@@ -103,7 +104,7 @@ class Router:
         answers = NodeAnswers(self._node_calls, lambda: follower.map)
         admin = ClusterAdmin(
             MapStore(etcd, config.cluster_name), follower, state_bytes=answers.state_bytes, lag=answers.lag,
-            transfer=answers.transfer,
+            transfer=answers.transfer, hand_over=answers.hand_over,
         )  # fmt: skip
         self._gateway = Gateway(
             routes,
@@ -248,6 +249,7 @@ class Router:
             "attempts_repeated": self._forwarder.repeated,
             "claims_released": self._releases.released,
             "claims_not_released": self._releases.given_up,
+            **certificate_gauges(self._etcd.certificates if self._etcd is not None else None),
             "map_revision": table.revision,
             "map_is_current": self._follower.is_current,
             "map_shards": len(table.shards),

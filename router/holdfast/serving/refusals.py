@@ -242,10 +242,11 @@ def bad_record(sentence: str) -> RefusedError:
     )
 
 
-def cluster_exists(cluster_id: str) -> RefusedError:
+def cluster_exists(cluster_id: str, shards: int, replication: int) -> RefusedError:
     return RefusedError(
         CLUSTER_EXISTS,
-        f"Expected no cluster yet, but {cluster_id} was initialised before; nothing was changed.",
+        f"Expected no cluster yet, or one of this very shape, but {cluster_id} was made before, with {shards} shards "
+        f"and {replication} replicas of each; nothing was changed.",
         metadata={"cluster": cluster_id},
     )
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.serving.reloading import Reloaded
+
 
 class PeerTlsError(Exception):
     """The certificate, its key or the authority cannot be used."""
@@ -22,9 +24,13 @@ class PeerTls:
     key: Path
     authority: Path  # whose certificates are trusted, PEM
 
-    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For connections that come in, and for those that go out. Reads the files: not for the event loop."""
-        return self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
+    def contexts(self) -> "PeerContexts":
+        """Reads the files: not for the event loop."""
+        return PeerContexts(self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT))
+
+    def reloaded(self) -> Reloaded["PeerContexts"]:
+        """The same, made anew when the files change. Connections that are there go on with what they began with."""
+        return Reloaded("peers", [self.certificate, self.key, self.authority], self.contexts, errors=PeerTlsError)
 
     def _context(self, side: int) -> ssl.SSLContext:
         context = ssl.SSLContext(side)
@@ -40,6 +46,14 @@ class PeerTls:
                 f"{self.authority}, but they cannot be used: {error}."
             ) from error
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class PeerContexts:
+    """For connections that come in, and for those that go out."""
+
+    accepting: ssl.SSLContext
+    dialling: ssl.SSLContext
 
 
 def _no_password() -> str:

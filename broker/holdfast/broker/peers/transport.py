@@ -14,7 +14,6 @@ refused by those who have not heard of it yet; it dials again.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,9 +25,12 @@ from holdfast.broker.peers.handshake import ClusterSecret, new_nonce
 from holdfast.broker.peers.identities import identity_of, is_name
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
-from holdfast.broker.peers.tls import PeerTls
+from holdfast.broker.peers.tls import PeerContexts, PeerTls
 from holdfast.broker.peers.words import WORD, BlankAsked, Expectation, Hello, objection
+from holdfast.serving import reloading
+from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
+from holdfast.serving.reloading import Reloaded
 
 _LAST_WORDS_S: Final = 1.0  # for what was sent just before `stop`
 _NUMBERS: Final = 2**32
@@ -80,7 +82,8 @@ class Peers:
         self._warnings = Warnings(_log)
         self._acceptor: Acceptor | None = None
         self._is_running = False
-        self._dialling_context: ssl.SSLContext | None = None
+        self.certificates: Reloaded[PeerContexts] | None = None
+        self._reloading: asyncio.Task[None] | None = None
         self._diallers: dict[str, Dialler] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._retired: set[asyncio.Task[None]] = set()  # of diallers that are on their way out
@@ -96,13 +99,16 @@ class Peers:
 
     async def start(self, host: str, port: int) -> int:
         """Listens and begins to dial; returns the port. Raises OSError or `PeerTlsError`; then nothing is running."""
-        accepting, self._dialling_context = await asyncio.to_thread(self._tls.contexts) if self._tls else (None, None)
+        self.certificates = await asyncio.to_thread(self._tls.reloaded) if self._tls else None
         acceptor = Acceptor(
-            self._limits, self.counters, self._warnings, connection=self._new_incoming, context=accepting
-        )
+            self._limits, self.counters, self._warnings, connection=self._new_incoming,
+            context=lambda: self.certificates.current.accepting if self.certificates else None,
+        )  # fmt: skip
         port = await acceptor.start(host, port)
         self._acceptor = acceptor
         self._is_running = True
+        if self.certificates is not None:
+            self._reloading = asyncio.create_task(_keep_current(self.certificates), name="peers certificates")
         for name in self._addresses:
             self._begin_to_dial(name)
         return port
@@ -113,6 +119,8 @@ class Peers:
         for name in list(self._diallers):
             self._cease_to_dial(name)
         await asyncio.gather(*self._retired, return_exceptions=True)
+        if self._reloading is not None:
+            await end_tasks([self._reloading])
         if self._acceptor is not None:
             await self._acceptor.stop()
             self._acceptor = None
@@ -185,7 +193,7 @@ class Peers:
             self._warnings,
             connection=lambda: self._new_outgoing(name, address),
             hello=lambda: self._hello_for(name),
-            context=self._dialling_context,
+            context=lambda: self.certificates.current.dialling if self.certificates else None,
         )
         self._diallers[name] = dialler
         self._tasks[name] = asyncio.create_task(dialler.run(), name=f"peers dial {name}")
@@ -400,3 +408,10 @@ class Peers:
     def _tell_change(self) -> None:
         self._change_planned = False
         self._on_change()
+
+
+async def _keep_current(certificates: Reloaded[PeerContexts]) -> None:
+    """New connections are made with new certificates; those that are there go on."""
+    while True:
+        await asyncio.sleep(reloading.LOOK_SECONDS)
+        await asyncio.to_thread(certificates.look)

@@ -35,6 +35,10 @@ class AliveRaft(GroupRaft):
         # Sendings of the leader, by their numbers: the newest that has arrived, was delivered, was answered.
         self._heard_round = self._taken_round = self._answered_round = 0
 
+    def leader_silent_s(self, now_s: float) -> float:
+        """How long ago this replica, as a follower, last heard of a leader."""
+        return now_s - self._heard_leader_s
+
     # --- while a round is under way ---------------------------------------------------------------------------
 
     def overhear(self, sender: str, sign: Sign, now_s: float) -> None:

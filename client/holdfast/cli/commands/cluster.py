@@ -55,14 +55,18 @@ def cluster_init(
 
     Ask any of its brokers or routers. They must have the same etcd_endpoints and cluster_name.
     The shards are spread over the nodes that are alive now; nodes that come later get theirs with `shard apply`.
-    A cluster that exists is never overwritten: then nothing is changed, and the exit code is 1.
+    It may be run again: a cluster that exists with this shape is left as it is, and the exit code is 0.
+    One of another shape is never overwritten: then nothing is changed, and the exit code is 1.
     About 10 shards per node are a good start: they are what can be spread over more nodes later.
     """
     with output.waiting("Making the cluster …"):
         waited: list[str] = []
-        cluster_id = cluster_calls.init(address, timeout_s, shards, replication, wait_s or 0.0, waited.append)
+        cluster_id, existed = cluster_calls.init(address, timeout_s, shards, replication, wait_s or 0.0, waited.append)
     if as_json:
-        records.print_json({"cluster_id": cluster_id, "shards": shards, "replication": replication})
+        shape = {"shards": shards, "replication": replication}
+        records.print_json({"cluster_id": cluster_id, **shape, "existed": existed})
+    elif existed:
+        output.print_line(f"Cluster {cluster_id} is there already, with this shape: nothing was changed.")
     else:
         output.print_line(f"Cluster {cluster_id} is made: {shards:,} shards, {replication} replicas of each.")
         output.print_note("Its shards elect their leaders now: holdfast cluster status")
@@ -85,7 +89,8 @@ def cluster_status(
 ) -> int:
     """Show nodes, shards, leaders, lag, queue depth and the plan under way, on one screen.
 
-    node: gone means that it has lost its lease in etcd. draining: it should hold nothing (`holdfast node drain`).
+    node: gone means that it has lost its lease in etcd; no answer, that it does not answer within a second.
+    draining: it should hold nothing (`holdfast node drain`). hands over, may stop: `holdfast node handover`.
     lag: entries that the voter which is furthest behind has not applied; - unless every voter says how far it is.
     remark: what is wrong with a shard, and what is under way with it.
     If etcd does not answer, this is the last known map, with its age, and the exit code is 8.
@@ -125,6 +130,11 @@ def _problems(overview: Overview) -> list[Problem]:
         message = f"Node{'s' * (len(gone) > 1)} {', '.join(gone)}: gone, without a lease in etcd."
         hint = "Start it again with its data. If it is lost for good: `holdfast node drain`, then `shard apply`."
         found.append(Problem(ExitCode.REFUSED, "NODE_GONE", message, hint))
+    if overview.silent:
+        names = ", ".join(sorted(overview.silent))
+        message = f"Node{'s' * (len(overview.silent) > 1)} {names}: no answer, although its lease in etcd lasts still."
+        hint = "If it was killed or cut off, it is gone when its lease ends, within 10 s. Its log says more."
+        found.append(Problem(ExitCode.REFUSED, "NODE_SILENT", message, hint))
     bad = [view for view in health.views(info, overview.reports) if view.problem]
     if bad:
         shards = ", ".join(str(view.shard) for view in bad[:10]) + (", …" if len(bad) > 10 else "")

@@ -5,14 +5,17 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import cluster_calls, cluster_output, cluster_records, output, records
+from holdfast.cli import cluster_calls, cluster_output, cluster_records, handovers, output, records
 from holdfast.cli.commands import carrying_out
-from holdfast.cli.commands.shared import Address, Json, Timeout, Yes, epilog, group
+from holdfast.cli.commands.shared import Address, Json, Timeout, Yes, epilog, group, print_problem
+from holdfast.cli.commands.shared import time_limit_s as _time
 from holdfast.cli.problems import CommandFailed, ExitCode, problem_of, usage
 from holdfast.client import Plan, Rejected
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
 node_app = group("Look at the nodes of a cluster, empty them, take them out.")
+
+_HANDOVER_WAIT_S = 60.0
 
 _Node = Annotated[str, typer.Argument(metavar="NAME", help="The node's name.", show_default=False)]
 
@@ -100,6 +103,53 @@ def node_undrain(
         records.print_json({"node": name, "is_draining": False})
     else:
         output.print_line(f"Node {name} may hold replicas again; `holdfast shard apply` brings it some.")
+
+
+@node_app.command(
+    "handover",
+    epilog=epilog(
+        "holdfast node handover n3 --wait 2m && systemctl stop holdfast",
+        "holdfast node handover $POD_NAME --wait 100s --address localhost:7401    (a preStop hook)",
+        "holdfast node handover n3 --undo",
+    ),
+)
+def node_handover(
+    name: _Node,
+    wait_s: Annotated[
+        float,
+        typer.Option("--wait", parser=_time, metavar="TIME", help="How long to wait until it may stop: 30s, 2m."),
+    ] = _HANDOVER_WAIT_S,
+    undo: Annotated[bool, typer.Option("--undo", help="The node stays after all: it may lead again.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """Get a node ready to be stopped: it hands over what it leads, and the command ends when it may go.
+
+    The exit code is 0 once every shard that it votes in keeps, without it, a majority of voters that are there and have
+    caught up. Of two nodes that a shard cannot do without together one has to wait until the other is back.
+    7 means that it may not stop yet: the shards that would lose their majority are named.
+    Shards of which it has the only replica cannot be kept: they are named, and nothing waits for them.
+    The node leads nothing, if others can, until it is stopped, or for two minutes; --undo takes that back at once.
+    Ask any router or broker, also the node itself.
+    """
+    if undo:
+        cluster_calls.hand_over(address, timeout_s, name, undo=True)
+        if as_json:
+            records.print_json({"node": name, "handover": None})
+        else:
+            output.print_line(f"Node {name} stays: it may lead again. `holdfast shard apply --leaders` brings it some.")
+        return ExitCode.OK
+    with cluster_output.handover_progress(name, quiet=as_json) as show:
+        progress, problem = handovers.follow(address, timeout_s, name, wait_s, show)
+    if as_json:
+        records.print_json(cluster_records.handover_json(name, progress))
+    elif problem is None and progress is not None:
+        output.print_line(cluster_output.handover_outcome(name, progress))
+    if problem is None:
+        return ExitCode.OK
+    print_problem(problem, as_json=as_json)
+    return problem.exit_code
 
 
 @node_app.command("remove", epilog=epilog("holdfast node remove n3"))

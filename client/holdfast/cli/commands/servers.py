@@ -86,7 +86,9 @@ def broker(
     The old data stay beside the new, in a directory whose name ends with .damaged and the time.
     """
     overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, as_json=as_json)
-    overrides |= _given(node_name=node_name, zone=zone, etcd_endpoints=etcd_endpoints, cluster_name=cluster_name)
+    overrides |= given_settings(
+        node_name=node_name, zone=zone, etcd_endpoints=etcd_endpoints, cluster_name=cluster_name
+    )
     return servers.run_broker(config, overrides, rebuild=rebuild, as_json=as_json)
 
 
@@ -109,7 +111,7 @@ def router(
     Flags win over the environment (HOLDFAST_PORT and so on), which wins over the file. SIGTERM stops it gracefully.
     """
     overrides = _overrides(None, host, port, ops_port, log_level, log_format, as_json=as_json)
-    overrides |= _given(etcd_endpoints=etcd_endpoints, cluster_name=cluster_name)
+    overrides |= given_settings(etcd_endpoints=etcd_endpoints, cluster_name=cluster_name)
     return servers.run_router(config, overrides, as_json=as_json)
 
 
@@ -124,7 +126,7 @@ def _overrides(
     as_json: bool,
 ) -> dict[str, object]:
     """The flags that were given, by the name of their setting."""
-    return _given(
+    return given_settings(
         data_dir=data_dir,
         host=host,
         port=port,
@@ -134,7 +136,8 @@ def _overrides(
     )
 
 
-def _given(**flags: object) -> dict[str, object]:
+def given_settings(**flags: object) -> dict[str, object]:
+    """The flags that were given, by the name of their setting."""
     return {name: value for name, value in flags.items() if value is not None}
 
 

@@ -7,6 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Handover(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HANDOVER_UNSPECIFIED: _ClassVar[Handover]
+    HANDOVER_ASKED: _ClassVar[Handover]
+    HANDOVER_GRANTED: _ClassVar[Handover]
+
 class StepState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     STEP_STATE_UNSPECIFIED: _ClassVar[StepState]
@@ -15,6 +21,9 @@ class StepState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STEP_STATE_LEAVING: _ClassVar[StepState]
     STEP_STATE_DONE: _ClassVar[StepState]
     STEP_STATE_OVERTAKEN: _ClassVar[StepState]
+HANDOVER_UNSPECIFIED: Handover
+HANDOVER_ASKED: Handover
+HANDOVER_GRANTED: Handover
 STEP_STATE_UNSPECIFIED: StepState
 STEP_STATE_WAITING: StepState
 STEP_STATE_COPYING: StepState
@@ -81,7 +90,7 @@ class GetTopologyResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., revision: _Optional[int] = ..., shards: _Optional[int] = ..., leaders: _Optional[_Iterable[_Union[ShardLeader, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[QueueRoute, _Mapping]]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClusterNode(_message.Message):
-    __slots__ = ("name", "node_id", "address", "peer_address", "ops_address", "zone", "capacity", "version", "is_alive", "is_draining", "replicas", "leaders")
+    __slots__ = ("name", "node_id", "address", "peer_address", "ops_address", "zone", "capacity", "version", "is_alive", "is_draining", "replicas", "leaders", "handover")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +103,7 @@ class ClusterNode(_message.Message):
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LEADERS_FIELD_NUMBER: _ClassVar[int]
+    HANDOVER_FIELD_NUMBER: _ClassVar[int]
     name: str
     node_id: str
     address: str
@@ -106,7 +116,8 @@ class ClusterNode(_message.Message):
     is_draining: bool
     replicas: int
     leaders: int
-    def __init__(self, name: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., ops_address: _Optional[str] = ..., zone: _Optional[str] = ..., capacity: _Optional[int] = ..., version: _Optional[str] = ..., is_alive: bool = ..., is_draining: bool = ..., replicas: _Optional[int] = ..., leaders: _Optional[int] = ...) -> None: ...
+    handover: Handover
+    def __init__(self, name: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., ops_address: _Optional[str] = ..., zone: _Optional[str] = ..., capacity: _Optional[int] = ..., version: _Optional[str] = ..., is_alive: bool = ..., is_draining: bool = ..., replicas: _Optional[int] = ..., leaders: _Optional[int] = ..., handover: _Optional[_Union[Handover, str]] = ...) -> None: ...
 
 class ClusterShard(_message.Message):
     __slots__ = ("shard", "group", "replicas", "version", "voters", "learners", "leaving", "leader", "epoch")
@@ -135,7 +146,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "name", "shards_count", "replication", "revision", "etcd_answers", "nodes", "shards", "plan", "age_ms")
+    __slots__ = ("cluster_id", "name", "shards_count", "replication", "revision", "etcd_answers", "nodes", "shards", "plan", "age_ms", "rebalancing")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHARDS_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +157,7 @@ class DescribeClusterResponse(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCING_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     name: str
     shards_count: int
@@ -156,7 +168,30 @@ class DescribeClusterResponse(_message.Message):
     shards: _containers.RepeatedCompositeFieldContainer[ClusterShard]
     plan: Plan
     age_ms: int
-    def __init__(self, cluster_id: _Optional[str] = ..., name: _Optional[str] = ..., shards_count: _Optional[int] = ..., replication: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_answers: bool = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ClusterShard, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., age_ms: _Optional[int] = ...) -> None: ...
+    rebalancing: Rebalancing
+    def __init__(self, cluster_id: _Optional[str] = ..., name: _Optional[str] = ..., shards_count: _Optional[int] = ..., replication: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_answers: bool = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ClusterShard, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., age_ms: _Optional[int] = ..., rebalancing: _Optional[_Union[Rebalancing, _Mapping]] = ...) -> None: ...
+
+class Rebalancing(_message.Message):
+    __slots__ = ("active", "is_paused", "why", "gone", "given_up")
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    active: str
+    is_paused: bool
+    why: str
+    gone: _containers.RepeatedCompositeFieldContainer[GoneNode]
+    given_up: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, active: _Optional[str] = ..., is_paused: bool = ..., why: _Optional[str] = ..., gone: _Optional[_Iterable[_Union[GoneNode, _Mapping]]] = ..., given_up: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GoneNode(_message.Message):
+    __slots__ = ("name", "gone_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GONE_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    gone_ms: int
+    def __init__(self, name: _Optional[str] = ..., gone_ms: _Optional[int] = ...) -> None: ...
 
 class InitClusterRequest(_message.Message):
     __slots__ = ("shards", "replication")
@@ -324,6 +359,36 @@ class RemoveNodeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class HandOverNodeRequest(_message.Message):
+    __slots__ = ("node", "undo", "is_passed_on")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    IS_PASSED_ON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    undo: bool
+    is_passed_on: bool
+    def __init__(self, node: _Optional[str] = ..., undo: bool = ..., is_passed_on: bool = ...) -> None: ...
+
+class HandOverNodeResponse(_message.Message):
+    __slots__ = ("may_stop", "leads", "held_back", "single")
+    MAY_STOP_FIELD_NUMBER: _ClassVar[int]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    SINGLE_FIELD_NUMBER: _ClassVar[int]
+    may_stop: bool
+    leads: int
+    held_back: _containers.RepeatedCompositeFieldContainer[HeldBackShard]
+    single: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, may_stop: bool = ..., leads: _Optional[int] = ..., held_back: _Optional[_Iterable[_Union[HeldBackShard, _Mapping]]] = ..., single: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class HeldBackShard(_message.Message):
+    __slots__ = ("shard", "why")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    why: str
+    def __init__(self, shard: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
 class MakePlanRequest(_message.Message):
     __slots__ = ("balance", "leaders", "move")
     BALANCE_FIELD_NUMBER: _ClassVar[int]
@@ -419,3 +484,17 @@ class CancelPlanRequest(_message.Message):
 class CancelPlanResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class SetRebalancingRequest(_message.Message):
+    __slots__ = ("pause", "why")
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    pause: bool
+    why: str
+    def __init__(self, pause: bool = ..., why: _Optional[str] = ...) -> None: ...
+
+class SetRebalancingResponse(_message.Message):
+    __slots__ = ("rebalancing",)
+    REBALANCING_FIELD_NUMBER: _ClassVar[int]
+    rebalancing: Rebalancing
+    def __init__(self, rebalancing: _Optional[_Union[Rebalancing, _Mapping]] = ...) -> None: ...

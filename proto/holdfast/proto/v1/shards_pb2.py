@@ -24,45 +24,45 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/shards.proto\x12\x11holdfast.proto.v1\"?\n\nMembership\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06voters\x18\x02 \x03(\t\x12\x10\n\x08learners\x18\x03 \x03(\t\"\xb7\x02\n\x07Replica\x12\r\n\x05shard\x18\x01 \x01(\x03\x12,\n\x04role\x18\x02 \x01(\x0e\x32\x1e.holdfast.proto.v1.ReplicaRole\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\x14\n\x0c\x63ommit_index\x18\x05 \x01(\x03\x12\x15\n\rapplied_index\x18\x06 \x01(\x03\x12\x12\n\nlast_index\x18\x07 \x01(\x03\x12\x0b\n\x03lag\x18\x08 \x01(\x03\x12\x11\n\tlog_bytes\x18\t \x01(\x03\x12\x17\n\x0fsnapshot_age_ms\x18\n \x01(\x03\x12\x31\n\nmembership\x18\x0b \x01(\x0b\x32\x1d.holdfast.proto.v1.Membership\x12\x0f\n\x07problem\x18\x0c \x01(\t\x12\x13\n\x0bstate_bytes\x18\r \x01(\x03\"%\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x15\n\x13\x44\x65scribeNodeRequest\"\x9c\x01\n\x14\x44\x65scribeNodeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12&\n\x05nodes\x18\x04 \x03(\x0b\x32\x17.holdfast.proto.v1.Node\x12,\n\x08replicas\x18\x05 \x03(\x0b\x32\x1a.holdfast.proto.v1.Replica\"\"\n\x11\x46indLeaderRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\"D\n\x12\x46indLeaderResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"6\n\x19TransferLeadershipRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\n\n\x02to\x18\x02 \x01(\t\";\n\x1aTransferLeadershipResponse\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\"\n\x11ProbeShardRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\"#\n\x12ProbeShardResponse\x12\r\n\x05index\x18\x01 \x01(\x03\"A\n\x10ReadProbeRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x03\">\n\x11ReadProbeResponse\x12\x12\n\nstate_hash\x18\x01 \x01(\x0c\x12\x15\n\rapplied_index\x18\x02 \x01(\x03\"\x80\x01\n\x17\x43hangeMembershipRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x18\n\x10\x65xpected_version\x18\x02 \x01(\x03\x12\r\n\x03\x61\x64\x64\x18\x03 \x01(\tH\x00\x12\x11\n\x07promote\x18\x04 \x01(\tH\x00\x12\x10\n\x06remove\x18\x05 \x01(\tH\x00\x42\x08\n\x06\x63hange\"+\n\x18\x43hangeMembershipResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03*\xad\x01\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_LEADER\x10\x01\x12\x19\n\x15REPLICA_ROLE_FOLLOWER\x10\x02\x12\x18\n\x14REPLICA_ROLE_LEARNER\x10\x03\x12\x1a\n\x16REPLICA_ROLE_CANDIDATE\x10\x04\x12\x16\n\x12REPLICA_ROLE_BLANK\x10\x05\x32\xd7\x04\n\x06Shards\x12_\n\x0c\x44\x65scribeNode\x12&.holdfast.proto.v1.DescribeNodeRequest\x1a\'.holdfast.proto.v1.DescribeNodeResponse\x12Y\n\nFindLeader\x12$.holdfast.proto.v1.FindLeaderRequest\x1a%.holdfast.proto.v1.FindLeaderResponse\x12q\n\x12TransferLeadership\x12,.holdfast.proto.v1.TransferLeadershipRequest\x1a-.holdfast.proto.v1.TransferLeadershipResponse\x12Y\n\nProbeShard\x12$.holdfast.proto.v1.ProbeShardRequest\x1a%.holdfast.proto.v1.ProbeShardResponse\x12V\n\tReadProbe\x12#.holdfast.proto.v1.ReadProbeRequest\x1a$.holdfast.proto.v1.ReadProbeResponse\x12k\n\x10\x43hangeMembership\x12*.holdfast.proto.v1.ChangeMembershipRequest\x1a+.holdfast.proto.v1.ChangeMembershipResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/shards.proto\x12\x11holdfast.proto.v1\"?\n\nMembership\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06voters\x18\x02 \x03(\t\x12\x10\n\x08learners\x18\x03 \x03(\t\"\xca\x02\n\x07Replica\x12\r\n\x05shard\x18\x01 \x01(\x03\x12,\n\x04role\x18\x02 \x01(\x0e\x32\x1e.holdfast.proto.v1.ReplicaRole\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\x14\n\x0c\x63ommit_index\x18\x05 \x01(\x03\x12\x15\n\rapplied_index\x18\x06 \x01(\x03\x12\x12\n\nlast_index\x18\x07 \x01(\x03\x12\x0b\n\x03lag\x18\x08 \x01(\x03\x12\x11\n\tlog_bytes\x18\t \x01(\x03\x12\x17\n\x0fsnapshot_age_ms\x18\n \x01(\x03\x12\x31\n\nmembership\x18\x0b \x01(\x0b\x32\x1d.holdfast.proto.v1.Membership\x12\x0f\n\x07problem\x18\x0c \x01(\t\x12\x13\n\x0bstate_bytes\x18\r \x01(\x03\x12\x11\n\tcaught_up\x18\x0e \x03(\t\"%\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x15\n\x13\x44\x65scribeNodeRequest\"\xb1\x01\n\x14\x44\x65scribeNodeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12&\n\x05nodes\x18\x04 \x03(\x0b\x32\x17.holdfast.proto.v1.Node\x12,\n\x08replicas\x18\x05 \x03(\x0b\x32\x1a.holdfast.proto.v1.Replica\x12\x13\n\x0bis_stopping\x18\x06 \x01(\x08\"\"\n\x11\x46indLeaderRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\"D\n\x12\x46indLeaderResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"6\n\x19TransferLeadershipRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\n\n\x02to\x18\x02 \x01(\t\";\n\x1aTransferLeadershipResponse\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\"\n\x11ProbeShardRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\"#\n\x12ProbeShardResponse\x12\r\n\x05index\x18\x01 \x01(\x03\"A\n\x10ReadProbeRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x03\">\n\x11ReadProbeResponse\x12\x12\n\nstate_hash\x18\x01 \x01(\x0c\x12\x15\n\rapplied_index\x18\x02 \x01(\x03\"\x80\x01\n\x17\x43hangeMembershipRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x18\n\x10\x65xpected_version\x18\x02 \x01(\x03\x12\r\n\x03\x61\x64\x64\x18\x03 \x01(\tH\x00\x12\x11\n\x07promote\x18\x04 \x01(\tH\x00\x12\x10\n\x06remove\x18\x05 \x01(\tH\x00\x42\x08\n\x06\x63hange\"+\n\x18\x43hangeMembershipResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03*\xad\x01\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_LEADER\x10\x01\x12\x19\n\x15REPLICA_ROLE_FOLLOWER\x10\x02\x12\x18\n\x14REPLICA_ROLE_LEARNER\x10\x03\x12\x1a\n\x16REPLICA_ROLE_CANDIDATE\x10\x04\x12\x16\n\x12REPLICA_ROLE_BLANK\x10\x05\x32\xd7\x04\n\x06Shards\x12_\n\x0c\x44\x65scribeNode\x12&.holdfast.proto.v1.DescribeNodeRequest\x1a\'.holdfast.proto.v1.DescribeNodeResponse\x12Y\n\nFindLeader\x12$.holdfast.proto.v1.FindLeaderRequest\x1a%.holdfast.proto.v1.FindLeaderResponse\x12q\n\x12TransferLeadership\x12,.holdfast.proto.v1.TransferLeadershipRequest\x1a-.holdfast.proto.v1.TransferLeadershipResponse\x12Y\n\nProbeShard\x12$.holdfast.proto.v1.ProbeShardRequest\x1a%.holdfast.proto.v1.ProbeShardResponse\x12V\n\tReadProbe\x12#.holdfast.proto.v1.ReadProbeRequest\x1a$.holdfast.proto.v1.ReadProbeResponse\x12k\n\x10\x43hangeMembership\x12*.holdfast.proto.v1.ChangeMembershipRequest\x1a+.holdfast.proto.v1.ChangeMembershipResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast.proto.v1.shards_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAROLE']._serialized_start=1257
-  _globals['_REPLICAROLE']._serialized_end=1430
+  _globals['_REPLICAROLE']._serialized_start=1297
+  _globals['_REPLICAROLE']._serialized_end=1470
   _globals['_MEMBERSHIP']._serialized_start=53
   _globals['_MEMBERSHIP']._serialized_end=116
   _globals['_REPLICA']._serialized_start=119
-  _globals['_REPLICA']._serialized_end=430
-  _globals['_NODE']._serialized_start=432
-  _globals['_NODE']._serialized_end=469
-  _globals['_DESCRIBENODEREQUEST']._serialized_start=471
-  _globals['_DESCRIBENODEREQUEST']._serialized_end=492
-  _globals['_DESCRIBENODERESPONSE']._serialized_start=495
-  _globals['_DESCRIBENODERESPONSE']._serialized_end=651
-  _globals['_FINDLEADERREQUEST']._serialized_start=653
-  _globals['_FINDLEADERREQUEST']._serialized_end=687
-  _globals['_FINDLEADERRESPONSE']._serialized_start=689
-  _globals['_FINDLEADERRESPONSE']._serialized_end=757
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=759
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=813
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=815
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=874
-  _globals['_PROBESHARDREQUEST']._serialized_start=876
-  _globals['_PROBESHARDREQUEST']._serialized_end=910
-  _globals['_PROBESHARDRESPONSE']._serialized_start=912
-  _globals['_PROBESHARDRESPONSE']._serialized_end=947
-  _globals['_READPROBEREQUEST']._serialized_start=949
-  _globals['_READPROBEREQUEST']._serialized_end=1014
-  _globals['_READPROBERESPONSE']._serialized_start=1016
-  _globals['_READPROBERESPONSE']._serialized_end=1078
-  _globals['_CHANGEMEMBERSHIPREQUEST']._serialized_start=1081
-  _globals['_CHANGEMEMBERSHIPREQUEST']._serialized_end=1209
-  _globals['_CHANGEMEMBERSHIPRESPONSE']._serialized_start=1211
-  _globals['_CHANGEMEMBERSHIPRESPONSE']._serialized_end=1254
-  _globals['_SHARDS']._serialized_start=1433
-  _globals['_SHARDS']._serialized_end=2032
+  _globals['_REPLICA']._serialized_end=449
+  _globals['_NODE']._serialized_start=451
+  _globals['_NODE']._serialized_end=488
+  _globals['_DESCRIBENODEREQUEST']._serialized_start=490
+  _globals['_DESCRIBENODEREQUEST']._serialized_end=511
+  _globals['_DESCRIBENODERESPONSE']._serialized_start=514
+  _globals['_DESCRIBENODERESPONSE']._serialized_end=691
+  _globals['_FINDLEADERREQUEST']._serialized_start=693
+  _globals['_FINDLEADERREQUEST']._serialized_end=727
+  _globals['_FINDLEADERRESPONSE']._serialized_start=729
+  _globals['_FINDLEADERRESPONSE']._serialized_end=797
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=799
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=853
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=855
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=914
+  _globals['_PROBESHARDREQUEST']._serialized_start=916
+  _globals['_PROBESHARDREQUEST']._serialized_end=950
+  _globals['_PROBESHARDRESPONSE']._serialized_start=952
+  _globals['_PROBESHARDRESPONSE']._serialized_end=987
+  _globals['_READPROBEREQUEST']._serialized_start=989
+  _globals['_READPROBEREQUEST']._serialized_end=1054
+  _globals['_READPROBERESPONSE']._serialized_start=1056
+  _globals['_READPROBERESPONSE']._serialized_end=1118
+  _globals['_CHANGEMEMBERSHIPREQUEST']._serialized_start=1121
+  _globals['_CHANGEMEMBERSHIPREQUEST']._serialized_end=1249
+  _globals['_CHANGEMEMBERSHIPRESPONSE']._serialized_start=1251
+  _globals['_CHANGEMEMBERSHIPRESPONSE']._serialized_end=1294
+  _globals['_SHARDS']._serialized_start=1473
+  _globals['_SHARDS']._serialized_end=2072
 # @@protoc_insertion_point(module_scope)

@@ -33,7 +33,7 @@ class Membership(_message.Message):
     def __init__(self, version: _Optional[int] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("shard", "role", "term", "leader", "commit_index", "applied_index", "last_index", "lag", "log_bytes", "snapshot_age_ms", "membership", "problem", "state_bytes")
+    __slots__ = ("shard", "role", "term", "leader", "commit_index", "applied_index", "last_index", "lag", "log_bytes", "snapshot_age_ms", "membership", "problem", "state_bytes", "caught_up")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class Replica(_message.Message):
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
     shard: int
     role: ReplicaRole
     term: int
@@ -60,7 +61,8 @@ class Replica(_message.Message):
     membership: Membership
     problem: str
     state_bytes: int
-    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., term: _Optional[int] = ..., leader: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., lag: _Optional[int] = ..., log_bytes: _Optional[int] = ..., snapshot_age_ms: _Optional[int] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ..., problem: _Optional[str] = ..., state_bytes: _Optional[int] = ...) -> None: ...
+    caught_up: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., term: _Optional[int] = ..., leader: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., lag: _Optional[int] = ..., log_bytes: _Optional[int] = ..., snapshot_age_ms: _Optional[int] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ..., problem: _Optional[str] = ..., state_bytes: _Optional[int] = ..., caught_up: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("name", "address")
@@ -75,18 +77,20 @@ class DescribeNodeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeNodeResponse(_message.Message):
-    __slots__ = ("name", "node_id", "version", "nodes", "replicas")
+    __slots__ = ("name", "node_id", "version", "nodes", "replicas", "is_stopping")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
     name: str
     node_id: str
     version: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
-    def __init__(self, name: _Optional[str] = ..., node_id: _Optional[str] = ..., version: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+    is_stopping: bool
+    def __init__(self, name: _Optional[str] = ..., node_id: _Optional[str] = ..., version: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., is_stopping: bool = ...) -> None: ...
 
 class FindLeaderRequest(_message.Message):
     __slots__ = ("shard",)

@@ -6,7 +6,9 @@ rules. Every change in etcd has a revision, which grows by one with each commit 
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from holdfast.serving.reloading import Reloaded
 
 # What etcd takes in one commit unless it was told otherwise (its --max-txn-ops and --max-request-bytes).
 COMMIT_OPERATIONS_MAX = 128  # of compares, and of changes
@@ -109,6 +111,11 @@ class CompactedError(EtcdError):
 
 class Etcd(Protocol):
     """Every method raises EtcdUnavailableError or EtcdRefusedError, unless it says otherwise."""
+
+    @property
+    def certificates(self) -> Reloaded[Any] | None:
+        """With which it is asked; None without TLS."""
+        ...
 
     async def get(self, key: bytes) -> Row | None:
         """The newest row of the key: whatever was committed before the call is seen."""

@@ -39,7 +39,9 @@ from holdfast.cluster.etcd.api import (
 from holdfast.cluster.etcd.messages import WatchReader, commit_request, page_request, range_of, row_of
 from holdfast.cluster.etcd.problems import NO_ANSWER, Kind, Problem, judge
 from holdfast.proto.etcd import etcd_pb2 as pb
+from holdfast.serving import reloading
 from holdfast.serving.logs import get_logger
+from holdfast.serving.reloading import Reloaded
 
 _log = get_logger(__name__)
 
@@ -106,6 +108,11 @@ class EtcdTls:
             ) from error
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
+    def reloaded(self) -> Reloaded[grpc.ChannelCredentials]:
+        """The same, made anew when the files change."""
+        paths = [self.authority, self.certificate, self.key]
+        return Reloaded("etcd", paths, self.credentials, errors=EtcdRefusedError)
+
 
 def _no_password() -> str:
     """Instead of asking on the terminal, where nobody may be."""
@@ -154,6 +161,7 @@ class _Endpoint:
         self.problem: Problem | None = None  # of its last attempt
         self._credentials = credentials
         self._channel: grpc.aio.Channel | None = None
+        self._former: grpc.aio.Channel | None = None  # with the certificate before this one
         self._calls: dict[str, Any] = {}
 
     async def ask(
@@ -180,11 +188,22 @@ class _Endpoint:
         )
         return call(metadata=metadata)
 
-    async def close(self) -> None:
-        channel, self._channel = self._channel, None
+    async def renew(self, credentials: grpc.ChannelCredentials) -> None:
+        """What is asked from now on is asked over a connection with these. Calls that are under way end on the one
+        before, and a watch stays there as long as it lasts: it would lose nothing, but all would be read anew."""
+        self._credentials = credentials
+        oldest, self._former, self._channel = self._former, self._channel, None
         self._calls.clear()
-        if channel is not None:
-            await channel.close()
+        if oldest is not None:
+            await oldest.close()
+
+    async def close(self) -> None:
+        channels = [self._channel, self._former]
+        self._channel = self._former = None
+        self._calls.clear()
+        for channel in channels:
+            if channel is not None:
+                await channel.close()
 
     def _open(self) -> grpc.aio.Channel:
         # Not in __init__: a channel belongs to the event loop that is running when it is made.
@@ -198,7 +217,8 @@ class _Endpoint:
 
 
 class EtcdClient:
-    """`Etcd` over the network. Reads the certificates when it is made; connects when it is first asked."""
+    """`Etcd` over the network. Reads the certificates when it is made, and when they change; connects when it is first
+    asked."""
 
     def __init__(
         self,
@@ -211,7 +231,9 @@ class EtcdClient:
     ) -> None:
         if not endpoints:
             raise ValueError("Expected at least one endpoint of etcd.")
-        credentials = tls.credentials() if tls is not None else None
+        self.certificates = tls.reloaded() if tls is not None else None
+        self._looked_s = time.monotonic()  # at the files of the certificates
+        credentials = self.certificates.current if self.certificates is not None else None
         self._endpoints = [_Endpoint(address, credentials) for address in endpoints]
         self._current = 0
         self._user = user or None
@@ -390,6 +412,7 @@ class EtcdClient:
         failures = 0
         is_token_new = False
         while True:
+            await self._look_at_certificates()
             metadata = await self._metadata(deadline_s) if not is_login else _metadata("")
             self._check_open()
             left_s = deadline_s - time.monotonic()
@@ -419,6 +442,16 @@ class EtcdClient:
             if failures % len(self._endpoints) == 0:
                 await asyncio.sleep(min(pauses.next_s(), max(0.0, deadline_s - time.monotonic())))
 
+    async def _look_at_certificates(self) -> None:
+        """Now and then. Somebody always asks something: leases are renewed, and the map is confirmed."""
+        now_s = time.monotonic()
+        if self.certificates is None or now_s - self._looked_s < reloading.LOOK_SECONDS:
+            return
+        self._looked_s = now_s
+        if await asyncio.to_thread(self.certificates.look):
+            for endpoint in self._endpoints:
+                await endpoint.renew(self.certificates.current)
+
     def _move_on(self, endpoint: _Endpoint, problem: Problem) -> None:
         """To the next endpoint, unless another call has done so already."""
         endpoint.problem = problem
@@ -444,9 +477,11 @@ class EtcdClient:
             yield
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if self._is_closed and task is not None and not task.cancelling():
+            if task is None or task.cancelling():
+                raise
+            if self._is_closed:
                 raise EtcdUnavailableError(_CLOSED) from None
-            raise
+            raise _ProblemError(Problem(Kind.LOST, "was asked with a certificate that is no more")) from None
 
     # --- tokens -----------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ class _Lease:
 class FakeEtcd:
     """`Etcd` in memory. Several users may share one, as they would share a server."""
 
+    certificates = None
+
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.revision = 1  # as that of a new etcd
         self._clock = clock

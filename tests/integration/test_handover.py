@@ -1,0 +1,138 @@
+"""A node is made ready to be stopped: no shard is left without a majority, whoever else wants to stop, wherever it is
+asked for. Real etcd, brokers and routers, and the command as a process, as a preStop hook would run it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.client import Client, NewTask
+from tests.integration.map_cluster import MapCluster, until
+from tests.integration.map_load import load_on, queues_of_all_shards
+from tests.integration.server import DEADLINE_S
+
+SHARDS = 4
+
+
+class Command:
+    """`holdfast node handover`, under way."""
+
+    def __init__(self, address: str, node: str, wait: str) -> None:
+        arguments = ["node", "handover", node, "--wait", wait, "--address", address, "--json"]
+        command = [sys.executable, "-m", "holdfast.cli", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.process.poll() is None
+
+    def end(self) -> tuple[int, dict[str, Any], str]:
+        """The exit code, what it says, and the problem if there is one."""
+        out, err = self.process.communicate(timeout=3 * DEADLINE_S)
+        return self.process.returncode, json.loads(out), err
+
+
+@contextmanager
+def handover(address: str, node: str, wait: str = "60s") -> Iterator[Command]:
+    command = Command(address, node, wait)
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
+    with MapCluster(tmp_path_factory.mktemp("handover"), size=3, shards=SHARDS) as running:
+        yield running.start()
+
+
+def led_by(cluster: MapCluster, name: str) -> int:
+    return sum(cluster.leader(shard) == name for shard in range(SHARDS))
+
+
+def state_of(cluster: MapCluster, name: str) -> str:
+    return next(node.handover for node in cluster.info().nodes if node.name == name)
+
+
+def test_it_can_be_asked_for_anywhere_and_taken_back(cluster: MapCluster) -> None:
+    """At a router, at another broker, and at the node itself, from inside its pod."""
+    for name, address in (
+        ("n1", cluster.address),
+        ("n2", cluster.nodes["n1"].address),
+        ("n3", cluster.nodes["n3"].address),
+    ):
+        with handover(address, name) as command:
+            code, said, err = command.end()
+        assert (code, said["may_stop"], said["held_back"], said["leads"]) == (0, True, [], 0), err
+        until(lambda name=name: state_of(cluster, name) == "GRANTED", "the map to tell")  # type: ignore[misc]
+        assert led_by(cluster, name) == 0
+        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+            client.hand_over_node(name, undo=True)
+        until(lambda name=name: state_of(cluster, name) == "", "it to be taken back")  # type: ignore[misc]
+
+
+def test_of_two_that_want_to_stop_at_the_same_moment_one_goes(cluster: MapCluster) -> None:
+    """Each could go alone. The second may only when the first is back, and has caught up; callers notice nothing."""
+    cluster.wait_settled()
+    with load_on(cluster, queues_of_all_shards("both", SHARDS)) as load:
+        with handover(cluster.address, "n1") as first, handover(cluster.nodes["n2"].address, "n2") as second:
+            until(lambda: not (first.is_waiting and second.is_waiting), "one of them to be let go")
+            goes, waits = ("n1", second) if not first.is_waiting else ("n2", first)
+            with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+                for _ in range(3):
+                    held_back = client.hand_over_node("n2" if goes == "n1" else "n1").held_back
+                    assert set(held_back) == set(range(SHARDS))
+                    assert all(f"{goes} is about to be stopped" in why for why in held_back.values())
+            assert waits.is_waiting, "one only"
+            code, said, _ = (first if goes == "n1" else second).end()
+            assert (code, said["may_stop"]) == (0, True)
+            assert cluster.nodes[goes].stop() == 0
+            load.wait_for(10)
+            assert waits.is_waiting, "while the first is away"
+            cluster.nodes[goes].launch()
+            code, said, err = waits.end()
+            assert (code, said["may_stop"]) == (0, True), err
+        stays = "n2" if goes == "n1" else "n1"
+        assert cluster.nodes[stays].stop() == 0
+        load.wait_for(10)
+        cluster.nodes[stays].launch()
+        cluster.nodes[stays].wait_serving()
+        cluster.wait_settled()
+    load.check(cluster)
+
+
+def test_it_says_in_time_which_shards_would_lose_their_majority(cluster: MapCluster) -> None:
+    """One of three is gone without a word: no other may be stopped. And the node goes on leading what only it can."""
+    cluster.wait_settled()
+    cluster.nodes["n3"].kill()
+    with handover(cluster.nodes["n1"].address, "n1", "3s") as command:
+        code, said, err = command.end()
+    assert (code, said["may_stop"]) == (7, False)
+    assert {each["shard"] for each in said["held_back"]} == set(range(SHARDS))
+    assert all("n3" in each["why"] for each in said["held_back"])
+    problem = json.loads(err)
+    assert problem["error"]["reason"] == "HELD_BACK"
+    assert "shards 0, 1, 2, 3 would lose the majority" in problem["error"]["message"]
+    with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+        client.enqueue(NewTask("still", "served"))
+    cluster.nodes["n2"].kill()
+    cluster.nodes["n3"].launch()
+    with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+        client.enqueue(NewTask("still", "served"))  # n1 and n3 are all there is: it leads although it would rather not
+        cluster.nodes["n2"].launch()
+        client.hand_over_node("n1", undo=True)
+    cluster.wait_settled()
+
+
+def test_a_single_replica_is_named_and_not_waited_for(tmp_path: Any) -> None:
+    with MapCluster(tmp_path, size=1, shards=2, replication=1) as alone:
+        alone.start()
+        with handover(alone.address, "n1") as command:
+            code, said, err = command.end()
+        assert (code, said["may_stop"], said["single"]) == (0, True, [0, 1]), err
