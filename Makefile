@@ -24,7 +24,7 @@ venv: $(STAMP)  ## Create or refresh .venv
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || { echo "Creating $(VENV) …"; "$(PYTHON)" -m venv $(VENV); }
 	@echo "Installing holdfast and its dependencies into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,local,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,local,backup,dev]'
 	@touch $@
 
 run: $(STAMP)  ## Start a development server (gRPC on 7400, ops HTTP on 7403)

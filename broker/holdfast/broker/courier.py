@@ -55,6 +55,12 @@ class Courier:
         self._is_started = False
         self._slots = asyncio.Semaphore(CALLS_MAX)
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by destination, while there is something for it
+        self._holds = 0
+        self._may_empty = asyncio.Event()  # nobody holds the outbox
+        self._may_empty.set()
+        self._emptying = 0  # entries on their way that take letters out of the outbox
+        self._is_at_rest = asyncio.Event()  # there are none
+        self._is_at_rest.set()
 
     def start(self) -> None:
         """Takes up what is in the outbox."""
@@ -67,6 +73,18 @@ class Courier:
             for destination in destinations:
                 if destination not in self._tasks:
                     self._tasks[destination] = asyncio.create_task(self._carry(destination))
+
+    async def hold(self) -> None:
+        """Until `let_go` nothing leaves the outbox, and nothing is on its way to when this returns: what other shards
+        may not have in their copies is in that of this one. Letters are still brought, and known if they come again."""
+        self._holds += 1
+        self._may_empty.clear()
+        await self._is_at_rest.wait()
+
+    def let_go(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._may_empty.set()
 
     def cancel(self) -> None:
         self._is_started = False
@@ -118,7 +136,18 @@ class Courier:
                 )
             return False
         try:
-            await self._submit(Delivered(self._now_ms(), destination, delivered))
+            await self._take_out(destination, delivered)
         except (RefusedError, OutcomeUnknownError):
             return False
         return True
+
+    async def _take_out(self, destination: int, delivered: int) -> None:
+        await self._may_empty.wait()
+        self._emptying += 1
+        self._is_at_rest.clear()
+        try:
+            await self._submit(Delivered(self._now_ms(), destination, delivered))
+        finally:
+            self._emptying -= 1
+            if not self._emptying:
+                self._is_at_rest.set()

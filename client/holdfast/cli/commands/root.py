@@ -10,7 +10,20 @@ import typer
 import typer.main
 
 from holdfast.cli import output, records
-from holdfast.cli.commands import bench, cluster, dlq, nodes, queues, schedules, servers, shards, tasks, worker, workers
+from holdfast.cli.commands import (
+    backups,
+    bench,
+    cluster,
+    dlq,
+    nodes,
+    queues,
+    schedules,
+    servers,
+    shards,
+    tasks,
+    worker,
+    workers,
+)
 from holdfast.cli.commands.shared import Json, epilog
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 
@@ -27,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _group in (servers, tasks, worker, workers, queues, schedules, dlq, cluster, nodes, shards, bench):
+for _group in (servers, tasks, worker, workers, queues, schedules, dlq, cluster, nodes, shards, backups, bench):
     _group.add_to(app)
 
 

@@ -1,0 +1,113 @@
+"""`holdfast backup` as operators use it: of a single node and of a cluster, under load, restored elsewhere."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.client import Client, NewTask, Schedule, StaleToken
+from tests.acceptance.backup_load import LEASE_MS, BackupLoad
+from tests.integration.server import ServerProcess
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: object) -> tuple[int, str]:
+        """The exit code and all that it said."""
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out + err
+
+    return command
+
+
+def done(run: Run, *arguments: object) -> Any:
+    code, said = run(*arguments, "--json")
+    assert code == 0, said
+    return json.loads(said)
+
+
+def test_a_single_node_is_backed_up_under_load_and_restored(run: Run, tmp_path: Path) -> None:
+    target, restored_dir = tmp_path / "backups", tmp_path / "restored"
+    load = BackupLoad(["work"], "after")
+    server = ServerProcess(tmp_path).start()
+    try:
+        with Client(server.address) as client:
+            client.put_schedule(Schedule("often", "@every 1s", NewTask("ticks", "tick")))
+            client.pause_queue("held")
+            client.enqueue(NewTask("held", "h"))
+            client.enqueue(NewTask("mine", "m", request_id="once"))
+            [held] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
+            with load.running(server.address):
+                began_s = time.monotonic()
+                created = done(run, "backup", "create", target, "--address", server.address)
+                ended_s = time.monotonic()
+    finally:
+        server.close()
+    assert done(run, "backup", "verify", target)["is_good"]
+    assert [each["id"] for each in done(run, "backup", "ls", target)["backups"]] == [created["id"]]
+
+    done(run, "backup", "restore", target, "--data-dir", restored_dir)
+    assert run("backup", "restore", target, "--data-dir", restored_dir)[0] == 1, "it is not empty any more"
+    server = ServerProcess(tmp_path, data_dir=restored_dir).start()
+    try:
+        with Client(server.address) as client:
+            with pytest.raises(StaleToken):
+                client.ack(held)
+            [again] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
+            assert again.task_id == held.task_id
+            assert again.token > held.token
+            assert again.claims == 1, "a claim that was given back spends nothing"
+            repeated = client.enqueue(NewTask("mine", "m", request_id="once"))
+            assert repeated.duplicate
+            assert repeated.task_id == held.task_id
+            assert client.reserve(["held"]) == [], "it was paused"
+            load.check(client, began_s, ended_s)
+            assert client.reserve(["ticks"], wait_ms=10_000), "schedules go on"
+    finally:
+        server.close()
+
+
+def test_what_is_damaged_is_named_and_refused(run: Run, tmp_path: Path) -> None:
+    target, elsewhere = tmp_path / "backups", tmp_path / "elsewhere"
+    server = ServerProcess(tmp_path).start()
+    try:
+        with Client(server.address) as client:
+            client.enqueue(NewTask("work", "t"))
+        done(run, "backup", "create", target, "--address", server.address)
+    finally:
+        server.close()
+    [manifest] = (target / "backups").iterdir()
+    written = manifest.read_bytes()
+    digest = max(json.loads(written)["shards"][0]["files"], key=lambda each: each["size_bytes"])["sha256"]
+    file = target / "files" / digest[:2] / digest
+    content = file.read_bytes()
+
+    file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    code, said = run("backup", "verify", target)
+    assert code == 1
+    assert digest[:12] in said
+    code, said = run("backup", "restore", target, "--data-dir", elsewhere)
+    assert code == 1
+    assert "damaged" in said
+    assert not elsewhere.exists()
+    file.unlink()
+    assert "missing" in run("backup", "verify", target)[1]
+    file.write_bytes(content)
+    assert run("backup", "verify", target)[0] == 0
+
+    manifest.write_bytes(written.replace(b'"index": ', b'"index": 1'))
+    assert run("backup", "verify", target)[0] == 1, "the manifest says another index than was written"
+    manifest.write_bytes(written.replace(b'"format": 1', b'"format": 2'))
+    code, said = run("backup", "restore", target, "--data-dir", elsewhere)
+    assert code == 1
+    assert "format 2" in said
+    assert run("backup", "verify", tmp_path / "nowhere")[0] == 5
