@@ -17,10 +17,10 @@ BATCH = 10
 
 @dataclass
 class BackupLoad:
-    """Half of the tasks are done, each with a follow-up for `follow_up_queue`, which nobody works on."""
+    """Half of the tasks are done, each with a follow-up for one of `follow_up_queues`, which nobody works on."""
 
     queues: Sequence[str]
-    follow_up_queue: str
+    follow_up_queues: Sequence[str]
     accepted: dict[str, tuple[str, float]] = field(default_factory=dict)  # payload to id, and when that was known
     sent_s: dict[str, float] = field(default_factory=dict)  # payload to when its ack was sent
     acked_s: dict[str, float] = field(default_factory=dict)  # payload to when its ack was answered
@@ -66,7 +66,8 @@ class BackupLoad:
             for claim in claims:
                 payload = claim.payload.decode()
                 self.sent_s[payload] = time.monotonic()
-                acks.append(Ack(claim, follow_ups=[NewTask(self.follow_up_queue, "f", f"f{payload}".encode())]))
+                queue = self.follow_up_queues[int(payload.partition("-")[2]) % len(self.follow_up_queues)]
+                acks.append(Ack(claim, follow_ups=[NewTask(queue, "f", f"f{payload}".encode())]))
             for ack, answer in zip(acks, client.ack_many(acks), strict=True):
                 assert isinstance(answer, Acked)
                 self.acked_s[ack.claim.payload.decode()] = time.monotonic()  # type: ignore[attr-defined]
@@ -82,7 +83,7 @@ class BackupLoad:
         for payload, at_s in self.acked_s.items():
             assert at_s >= began_s or not there[payload], f"{payload} was done before, and is handed out again"
         assert max(there.values()) == 1
-        follow_ups = self._claim_all(client, [self.follow_up_queue])
+        follow_ups = self._claim_all(client, self.follow_up_queues)
         for payload, at_s in self.acked_s.items():
             if at_s < began_s:
                 assert follow_ups[f"f{payload}"] == 1, f"the follow-up of {payload} was accepted before"

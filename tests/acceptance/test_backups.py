@@ -1,5 +1,6 @@
 """`holdfast backup` as operators use it: of a single node and of a cluster, under load, restored elsewhere."""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -10,8 +11,11 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.client import Client, NewTask, Schedule, StaleToken
+from holdfast.client._backups import BackupClient, Point
 from tests.acceptance.backup_load import LEASE_MS, BackupLoad
-from tests.integration.server import ServerProcess
+from tests.integration.map_cluster import MapCluster
+from tests.integration.map_load import claim_all, queues_of_all_shards
+from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
 
 Run = Callable[..., tuple[int, str]]
 
@@ -37,7 +41,7 @@ def done(run: Run, *arguments: object) -> Any:
 
 def test_a_single_node_is_backed_up_under_load_and_restored(run: Run, tmp_path: Path) -> None:
     target, restored_dir = tmp_path / "backups", tmp_path / "restored"
-    load = BackupLoad(["work"], "after")
+    load = BackupLoad(["work"], ["after"])
     server = ServerProcess(tmp_path).start()
     try:
         with Client(server.address) as client:
@@ -111,3 +115,82 @@ def test_what_is_damaged_is_named_and_refused(run: Run, tmp_path: Path) -> None:
     assert code == 1
     assert "format 2" in said
     assert run("backup", "verify", tmp_path / "nowhere")[0] == 5
+
+
+class RestoredCluster(MapCluster):
+    """Nodes of other names, which are not initialised but made of a backup."""
+
+    node_prefix = "other-"
+
+    def __init__(self, directory: Path, restore: Callable[[str], None], **settings: Any) -> None:
+        super().__init__(directory, **settings)
+        self._restore = restore
+
+    def init(self) -> None:
+        with Client(self.broker_addresses[0], timeout_s=DEADLINE_S) as client:
+            wait_until(lambda: self._are_all_there(client), "all nodes to be registered")
+        self._restore(self.broker_addresses[0])
+
+    def _are_all_there(self, client: Client) -> bool:
+        return sum(node.is_alive for node in client.describe_cluster().nodes) == self._size
+
+
+async def copied_apart(client: BackupClient, shard: int, id: int, *, copy: Any = BackupClient.copy_shard) -> Point:
+    """Not at the same moment, so that tasks are on their way between shards that are copied and shards that are not."""
+    await asyncio.sleep(0.4 * shard)
+    point: Point = await copy(client, shard, id)
+    return point
+
+
+def test_a_cluster_is_backed_up_under_load_and_restored_on_other_nodes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "backups"
+    load = BackupLoad(queues_of_all_shards("q", 3), queues_of_all_shards("after", 3))
+    monkeypatch.setattr(BackupClient, "copy_shard", copied_apart)
+    with MapCluster(tmp_path / "first", shards=3, size=3).start() as cluster:
+        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+            client.set_queue("wide", spread=3)
+            client.pause_queue("held")
+            client.enqueue(NewTask("held", "h"))
+            client.enqueue(NewTask("mine", "m", request_id="once"))
+            [held] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
+            client.enqueue_many([NewTask("wide", "w", bytes([n])) for n in range(60)])
+        with load.running(cluster.address):
+            began_s = time.monotonic()
+            created = done(run, "backup", "create", target, "--address", cluster.address)
+            ended_s = time.monotonic()
+    assert len(created["shards"]) == 3
+    assert done(run, "backup", "verify", target)["states"] == 3
+
+    def restore(address: str) -> None:
+        arguments = ("backup", "restore", target, "--address", address)
+        code, said = run(*arguments)
+        assert code == 1, said
+        assert "NOT_ENOUGH_NODES" in run(*arguments, "--json")[1], "two nodes cannot have three replicas"
+        done(run, *arguments, "--replication", "1")
+        done(run, *arguments, "--replication", "1")  # again: nothing
+
+    with RestoredCluster(tmp_path / "second", restore, shards=3, size=2, replication=1).start() as cluster:
+        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+            with pytest.raises(StaleToken):
+                client.ack(held)
+            [again] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
+            assert (again.task_id, again.claims) == (held.task_id, 1)
+            assert again.token > held.token
+            assert client.enqueue(NewTask("mine", "m", request_id="once")).duplicate
+            assert client.queue_settings("held").policy.paused
+            assert client.reserve(["held"]) == []
+            assert len(claim_all(client, ["wide"], 60)) == 60
+            load.check(client, began_s, ended_s)
+        other = "20260101T000000Z-00000000"
+        assert run("backup", "restore", target, other, "--address", cluster.broker_addresses[0])[0] == 5
+
+
+def test_a_cluster_that_has_something_is_not_restored_over(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "backups"
+    with MapCluster(tmp_path / "first", shards=1, size=1, replication=1, routers=1).start() as cluster:
+        done(run, "backup", "create", target, "--address", cluster.address)
+        code, said = run("backup", "restore", target, "--address", cluster.address, "--json")
+        assert code == 1
+        assert "CLUSTER_EXISTS" in said

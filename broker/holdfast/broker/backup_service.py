@@ -101,6 +101,8 @@ class BackupService:
         index, term = _number(request.index, "index", _NUMBER_MAX), _number(request.term, "term", _NUMBER_MAX)
         id = _id(request.id)
         transfers, founders = self._awaiting(request.shard, request.backup_id)
+        if self._host.find(request.shard).raft.configuration.version:
+            return pb.RestoreShardResponse(is_installed=True)  # it has members, so it is founded
         message: SnapshotBegin | SnapshotChunk
         if request.WhichOneof("what") == "chunk":
             chunk = request.chunk

@@ -56,10 +56,10 @@ class Courier:
         self._slots = asyncio.Semaphore(CALLS_MAX)
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by destination, while there is something for it
         self._holds = 0
-        self._may_empty = asyncio.Event()  # nobody holds the outbox
-        self._may_empty.set()
-        self._emptying = 0  # entries on their way that take letters out of the outbox
-        self._is_at_rest = asyncio.Event()  # there are none
+        self._may_bring = asyncio.Event()  # nobody holds the outbox
+        self._may_bring.set()
+        self._bringing = 0
+        self._is_at_rest = asyncio.Event()  # nothing is being brought
         self._is_at_rest.set()
 
     def start(self) -> None:
@@ -75,16 +75,16 @@ class Courier:
                     self._tasks[destination] = asyncio.create_task(self._carry(destination))
 
     async def hold(self) -> None:
-        """Until `let_go` nothing leaves the outbox, and nothing is on its way to when this returns: what other shards
-        may not have in their copies is in that of this one. Letters are still brought, and known if they come again."""
+        """Until `let_go` nothing is brought, and what was being brought has ended when this returns. So whenever the
+        shards are copied meanwhile, no copy lacks what another one has sent, or has what another one will send."""
         self._holds += 1
-        self._may_empty.clear()
+        self._may_bring.clear()
         await self._is_at_rest.wait()
 
     def let_go(self) -> None:
         self._holds -= 1
         if not self._holds:
-            self._may_empty.set()
+            self._may_bring.set()
 
     def cancel(self) -> None:
         self._is_started = False
@@ -119,6 +119,17 @@ class Courier:
 
     async def _bring(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
         """Whether the destination has some of the letters, and the state says so."""
+        await self._may_bring.wait()
+        self._bringing += 1
+        self._is_at_rest.clear()
+        try:
+            return await self._bring_now(destination, first, letters, failures)
+        finally:
+            self._bringing -= 1
+            if not self._bringing:
+                self._is_at_rest.set()
+
+    async def _bring_now(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
         try:
             async with self._slots:
                 received = await self._deliver(destination, self._shard, self._incarnation, first, letters)
@@ -136,18 +147,7 @@ class Courier:
                 )
             return False
         try:
-            await self._take_out(destination, delivered)
+            await self._submit(Delivered(self._now_ms(), destination, delivered))
         except (RefusedError, OutcomeUnknownError):
             return False
         return True
-
-    async def _take_out(self, destination: int, delivered: int) -> None:
-        await self._may_empty.wait()
-        self._emptying += 1
-        self._is_at_rest.clear()
-        try:
-            await self._submit(Delivered(self._now_ms(), destination, delivered))
-        finally:
-            self._emptying -= 1
-            if not self._emptying:
-                self._is_at_rest.set()

@@ -216,7 +216,7 @@ class Leadership:
 
 
 class OutboxHold:
-    """Nothing leaves the outbox of a shard, for as long as the same leader holds it."""
+    """Nothing is brought to other shards, for as long as the same leader holds it."""
 
     def __init__(self, leading: Leadership) -> None:
         self._leading = leading

@@ -64,7 +64,7 @@ class StateReport:
     index: int
     incarnation: int
     problems: tuple[str, ...]
-    sent: Mapping[int, int]  # by destination: the newest letter that has left the outbox
+    sent: Mapping[int, tuple[int, int]]  # by destination: the newest letter that has left the outbox, and of all
     received: Mapping[tuple[int, int], int]  # by source and its incarnation: the newest letter that is here
     is_compared: bool  # all rows were compared with each other; otherwise they were read
 
@@ -108,7 +108,7 @@ def check_state(directory: Path) -> StateReport:
         found = violations(state) if is_compared else []
         if not is_compared:
             state.read_all()
-        sent = {destination: box.delivered for destination, box in read_outboxes(state)}
+        sent = {destination: (box.delivered, box.last) for destination, box in read_outboxes(state)}
         received = {(source, incarnation): inbox.last for source, incarnation, inbox in inboxes(state)}
         return StateReport(meta.applied_index, meta.incarnation, tuple(found), sent, received, is_compared)
 

@@ -301,7 +301,7 @@ class Shard:
         return await leading.finishing.wait(task_ids, wait_ms)
 
     async def hold_outbox(self) -> OutboxHold:
-        """Keeps tasks for other shards in the outbox, also when they have been brought."""
+        """Keeps tasks for other shards in the outbox; returns when none is on its way."""
         return await self._leads().hold_outbox()
 
     async def be_current(self) -> None:

@@ -21,7 +21,7 @@ class StateReport(Protocol):
     @property
     def problems(self) -> Sequence[str]: ...
     @property
-    def sent(self) -> Mapping[int, int]: ...
+    def sent(self) -> Mapping[int, tuple[int, int]]: ...
     @property
     def received(self) -> Mapping[tuple[int, int], int]: ...
 
@@ -98,14 +98,15 @@ def _state_problems(shard: ShardCopy, report: StateReport) -> list[str]:
 
 
 def _letter_problems(manifest: Manifest, reports: Mapping[int, StateReport]) -> list[str]:
-    """Tasks on their way between shards: whatever has left one must have arrived at the other."""
+    """Tasks on their way between shards: whatever has left one must have arrived at the other, and nothing may have
+    arrived that the first does not know of."""
     found = []
     for shard in manifest.shards:
-        for destination, sent in reports[shard.shard].sent.items():
+        for destination, (brought, last) in reports[shard.shard].sent.items():
             received = reports[destination].received.get((shard.shard, shard.incarnation), 0)
-            if received < sent:
+            if not brought <= received <= last:
                 found.append(
-                    f"Shard {shard.shard} had brought {sent} tasks to shard {destination}, but that has {received}: "
-                    "the copies are not of one moment."
+                    f"Shard {shard.shard} had brought {brought} of {last} tasks to shard {destination}, but that has "
+                    f"{received}: the copies are not of one moment."
                 )
     return found
