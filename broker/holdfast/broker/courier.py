@@ -79,7 +79,11 @@ class Courier:
         shards are copied meanwhile, no copy lacks what another one has sent, or has what another one will send."""
         self._holds += 1
         self._may_bring.clear()
-        await self._is_at_rest.wait()
+        try:
+            await self._is_at_rest.wait()
+        except BaseException:  # whoever wanted it has gone
+            self.let_go()
+            raise
 
     def let_go(self) -> None:
         self._holds -= 1
