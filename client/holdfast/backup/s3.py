@@ -6,7 +6,9 @@ AWS_ENDPOINT_URL, or the role of the machine.
 
 import io
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,11 +46,8 @@ class S3Target:
                 client_options={"allow_http": endpoint.startswith("http://")},
                 config={"endpoint": endpoint} if endpoint else None,
             )
-        self._scratch = tempfile.TemporaryDirectory(prefix="holdfast-backup-")
-
-    @property
-    def spool(self) -> Path:
-        return Path(self._scratch.name)
+        self.spool = Path(tempfile.mkdtemp(prefix="holdfast-backup-"))
+        weakref.finalize(self, shutil.rmtree, self.spool, ignore_errors=True)
 
     def put(self, name: str, path: Path) -> None:
         with self._failures():
@@ -84,7 +83,7 @@ class S3Target:
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except BaseError as error:
+        except (BaseError, OSError, ValueError) as error:  # OSError: no such bucket
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise BackupError(TARGET, f"The target {self.name} failed: {first}", _HINT) from error
 
