@@ -17,6 +17,8 @@ from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import claim_all, queues_of_all_shards
 from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
 
+SHARDS = 4  # more than nodes: some lead two
+
 Run = Callable[..., tuple[int, str]]
 
 
@@ -146,11 +148,11 @@ def test_a_cluster_is_backed_up_under_load_and_restored_on_other_nodes(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "backups"
-    load = BackupLoad(queues_of_all_shards("q", 3), queues_of_all_shards("after", 3))
+    load = BackupLoad(queues_of_all_shards("q", SHARDS), queues_of_all_shards("after", SHARDS))
     monkeypatch.setattr(BackupClient, "copy_shard", copied_apart)
-    with MapCluster(tmp_path / "first", shards=3, size=3).start() as cluster:
+    with MapCluster(tmp_path / "first", shards=SHARDS, size=3).start() as cluster:
         with Client(cluster.address, timeout_s=DEADLINE_S) as client:
-            client.set_queue("wide", spread=3)
+            client.set_queue("wide", spread=SHARDS)
             client.pause_queue("held")
             client.enqueue(NewTask("held", "h"))
             client.enqueue(NewTask("mine", "m", request_id="once"))
@@ -160,8 +162,8 @@ def test_a_cluster_is_backed_up_under_load_and_restored_on_other_nodes(
             began_s = time.monotonic()
             created = done(run, "backup", "create", target, "--address", cluster.address)
             ended_s = time.monotonic()
-    assert len(created["shards"]) == 3
-    assert done(run, "backup", "verify", target)["states"] == 3
+    assert len(created["shards"]) == SHARDS
+    assert done(run, "backup", "verify", target)["states"] == SHARDS
 
     def restore(address: str) -> None:
         arguments = ("backup", "restore", target, "--address", address)
@@ -171,7 +173,7 @@ def test_a_cluster_is_backed_up_under_load_and_restored_on_other_nodes(
         done(run, *arguments, "--replication", "1")
         done(run, *arguments, "--replication", "1")  # again: nothing
 
-    with RestoredCluster(tmp_path / "second", restore, shards=3, size=2, replication=1).start() as cluster:
+    with RestoredCluster(tmp_path / "second", restore, shards=SHARDS, size=2, replication=1).start() as cluster:
         with Client(cluster.address, timeout_s=DEADLINE_S) as client:
             with pytest.raises(StaleToken):
                 client.ack(held)

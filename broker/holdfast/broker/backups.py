@@ -91,22 +91,22 @@ class Backups:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._digests = Digests()
-        self._backups: dict[int, _Backup] = {}
+        self._backups: dict[tuple[int, int], _Backup] = {}  # by shard and id: that of a whole cluster is one id
         self._removing: set[asyncio.Task[None]] = set()
 
     async def begin(self, shard: int, id: int) -> None:
         """Holds the outbox of a shard that this node leads. Again: nothing, if it is held still."""
-        if id in self._backups:
+        if (shard, id) in self._backups:
             if not self._find(shard, id).hold.is_intact:
                 raise backup_not_found(shard)
             return
         if sum(backup.shard == shard for backup in self._backups.values()) >= BACKUPS_MAX:
             raise overloaded(f"backups of shard {shard}", BACKUPS_MAX)
         hold = await self._host.find_leading(shard).shard.hold_outbox()
-        if id in self._backups:  # the same call came twice
+        if (shard, id) in self._backups:  # the same call came twice
             hold.release()
             return
-        backup = self._backups[id] = _Backup(id, shard, hold, self._host.directories_of(shard))
+        backup = self._backups[shard, id] = _Backup(id, shard, hold, self._host.directories_of(shard))
         backup.hold_ends = asyncio.get_running_loop().call_later(HOLD_SECONDS_MAX, hold.release)
         self._touch(backup)
         _log.info("backup_begun", shard=shard, backup=id)
@@ -152,8 +152,8 @@ class Backups:
 
     async def end(self, shard: int, id: int) -> None:
         """Deletes the copy. Again: nothing."""
-        backup = self._backups.get(id)
-        if backup is not None and backup.shard == shard:
+        backup = self._backups.get((shard, id))
+        if backup is not None:
             self._end(backup)
 
     async def close(self) -> None:
@@ -164,8 +164,8 @@ class Backups:
     # --- work -------------------------------------------------------------------------------------------------
 
     def _find(self, shard: int, id: int) -> _Backup:
-        backup = self._backups.get(id)
-        if backup is None or backup.shard != shard:
+        backup = self._backups.get((shard, id))
+        if backup is None:
             raise backup_not_found(shard)
         self._touch(backup)
         return backup
@@ -198,7 +198,7 @@ class Backups:
         return found
 
     def _end(self, backup: _Backup) -> None:
-        self._backups.pop(backup.id, None)
+        self._backups.pop((backup.shard, backup.id), None)
         backup.hold.release()
         for timer in (backup.hold_ends, backup.idle_ends):
             if timer is not None:

@@ -25,6 +25,7 @@ from holdfast.broker.snapshots.throttle import Throttle
 from holdfast.broker.state import RocksState, StateError
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.routing.groups import incarnation_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import overloaded
 
@@ -161,6 +162,11 @@ class Transfers:
             applied_index = machine.meta.applied_index
             if applied_index != index:
                 raise StateError(f"Expected a snapshot at entry {index}, but its state has applied {applied_index}.")
+            incarnation = incarnation_of(self._replica.group)
+            if machine.meta.incarnation != incarnation:
+                raise StateError(
+                    f"Expected a snapshot of incarnation {incarnation}, but it is of {machine.meta.incarnation}."
+                )
             # Checksums of files say that they came as they were sent. Reading every row says that they were right.
             state.read_all()
             undo.pop_all()

@@ -27,6 +27,7 @@ PAUSE_SECONDS = 0.2
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 Lives = Mapping[int, tuple[int, int]]  # by shard: the incarnation in the backup, and the next one
 
+_NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
 _LATER = ("NO_RESTORE", "NO_CLUSTER")  # a broker may not have heard of the cluster yet
 _NOT_NOW = (ConnectionFailed, DeadlineExceeded, Overloaded, Unavailable)
 
@@ -78,12 +79,13 @@ def restore_data_dir(
 
 async def restore_cluster(
     client: BackupClient, store: Store, manifest: Manifest, reviving: Reviving, replication: int, lives: Lives,
-    progress: Progress,
+    progress: Progress, wait_s: float,
 ) -> Restored:  # fmt: skip
-    """Of brokers that are registered and have nothing. May be repeated: shards that are founded stay as they are."""
+    """Of brokers that are registered and have nothing, waiting so long for enough of them. May be repeated: shards that
+    are founded stay as they are."""
     queues = await asyncio.to_thread(read_queues, store, manifest)
     incarnations = [lives[shard][1] for shard in sorted(lives)]
-    founders = await client.restore_cluster(manifest.id, replication, incarnations)
+    founders = await _founders(client, manifest.id, replication, incarnations, wait_s)
     await client.restore_queues(manifest.id, queues)  # before anybody serves: a queue that was paused stays so
     with progress("Restoring", manifest.size_bytes) as advance:
         for copy, founder in zip(manifest.shards, founders, strict=True):
@@ -96,6 +98,20 @@ async def restore_cluster(
                     await _Bringing(client, manifest.id, founder, directory, revived).run()
             advance(size_bytes)
     return Restored(manifest, tuple(incarnations))
+
+
+async def _founders(
+    client: BackupClient, backup_id: str, replication: int, incarnations: Sequence[int], wait_s: float
+) -> list[Founder]:
+    ends_s = asyncio.get_running_loop().time() + wait_s
+    while True:
+        try:
+            return await client.restore_cluster(backup_id, replication, incarnations)
+        except (Rejected, ConnectionFailed, DeadlineExceeded) as error:
+            may_pass = not isinstance(error, Rejected) or error.reason == _NOT_ENOUGH_NODES or error.retry_after_ms > 0
+            if not may_pass or asyncio.get_running_loop().time() >= ends_s:
+                raise
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 def read_queues(store: Store, manifest: Manifest) -> dict[str, bytes]:

@@ -89,7 +89,8 @@ def restore_data_dir(
 
 
 def restore_cluster(
-    address: str, timeout_s: float, store: Store, manifest: Manifest, replication: int, lives: Lives, progress: Progress
+    address: str, timeout_s: float, store: Store, manifest: Manifest, replication: int, lives: Lives,
+    progress: Progress, wait_s: float,
 ) -> Restored:  # fmt: skip
     reviving = _load("holdfast backup restore")
     with told(reviving):
@@ -98,7 +99,7 @@ def restore_cluster(
             address,
             timeout_s,
             lambda client: restoring.restore_cluster(
-                client, store, manifest, reviving, replication, lives, progress
+                client, store, manifest, reviving, replication, lives, progress, wait_s
             ),
         )  # fmt: skip
 

@@ -54,6 +54,11 @@ class ClusterBackups:
         async with etcd_errors():
             cluster = await self._store.restore_cluster(request.replication, request.backup_id, incarnations)
             shards = await self._store.read_shards()
+        if [record.incarnation for _, record in sorted(shards.items())] != incarnations:
+            raise restore_refused(
+                "INCARNATIONS",
+                "Expected the incarnations with which this restore was begun; give the same --incarnation again.",
+            )
         nodes = self._follower.map.last_nodes
         response = pb.RestoreClusterResponse(cluster_id=cluster.cluster_id)
         for number, record in sorted(shards.items()):

@@ -190,6 +190,10 @@ def backup_restore(
             help="The life that the shards begin: larger than in any earlier restore of the same backup.",
         ),
     ] = None,
+    wait_s: Annotated[
+        float | None,
+        typer.Option("--wait", parser=time_limit_s, metavar="TIME", help="How long to wait for enough nodes: 30s, 2m."),
+    ] = None,
     timeout_s: _Timeout = _TIMEOUT_S,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -219,7 +223,9 @@ def backup_restore(
     else:
         assert address is not None
         wanted = replication or manifest.replication
-        restored = backups.restore_cluster(address, timeout_s, store, manifest, wanted, lives, output.byte_progress)
+        restored = backups.restore_cluster(
+            address, timeout_s, store, manifest, wanted, lives, output.byte_progress, wait_s or 0.0
+        )
     if as_json:
         records.print_json({**_summary(manifest), "incarnations": list(restored.incarnations)})
     elif data_dir is not None:
