@@ -96,8 +96,8 @@ class BackupLoad:
         """How often each payload is there. Twice nothing, a moment apart: follow-ups may be on their way."""
         found: Counter[str] = Counter()
         empty = 0
-        while empty < 3:
-            claims = client.reserve(queues, max_tasks=500, worker=f"c{len(found)}", wait_ms=500, lease_ms=LEASE_MS)
+        while empty < 2:
+            claims = client.reserve(queues, max_tasks=500, worker=f"c{len(found)}", wait_ms=300, lease_ms=LEASE_MS)
             found.update(claim.payload.decode() for claim in claims)
             empty = 0 if claims else empty + 1
         return found

@@ -11,11 +11,13 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.client import Client, NewTask, Schedule, StaleToken
-from holdfast.client._backups import BackupClient, Point
+from holdfast.client._backups import BackupClient, Founder, Point
 from tests.acceptance.backup_load import LEASE_MS, BackupLoad
+from tests.integration.cluster import Cluster
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import claim_all, queues_of_all_shards
 from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
+from tests.long import IS_LONG
 
 SHARDS = 4  # more than nodes: some lead two
 
@@ -196,3 +198,86 @@ def test_a_cluster_that_has_something_is_not_restored_over(run: Run, tmp_path: P
         code, said = run("backup", "restore", target, "--address", cluster.address, "--json")
         assert code == 1
         assert "CLUSTER_EXISTS" in said
+
+
+@pytest.mark.skipif(not IS_LONG, reason="takes longer")
+def test_leaders_that_change_and_brokers_that_die_meanwhile_cost_only_time(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "backups"
+    queues = queues_of_all_shards("q", SHARDS)
+    copies: list[int] = []
+
+    async def copied_elsewhere(
+        client: BackupClient, shard: int, id: int, *, copy: Any = BackupClient.copy_shard
+    ) -> Point:
+        """The first time another node has become the leader since the backup began."""
+        copies.append(id)
+        if len(set(copies)) == 1 and shard == 0:
+            leaders = {leader.shard: leader.node for leader in (await client.topology()).leaders}
+            await client.transfer(0, "n2" if leaders[0] == "n1" else "n1")
+        point: Point = await copy(client, shard, id)
+        return point
+
+    with MapCluster(tmp_path / "first", shards=SHARDS, size=3).start() as cluster:
+        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+            for queue in queues:
+                client.enqueue_many([NewTask(queue, "t", bytes([n])) for n in range(50)])
+        monkeypatch.setattr(BackupClient, "copy_shard", copied_elsewhere)
+        done(run, "backup", "create", target, "--address", cluster.address)
+        assert len(set(copies)) == 2, "all shards were copied anew"
+        monkeypatch.undo()
+        assert done(run, "backup", "verify", target)["is_good"]
+        assert not list((tmp_path / "first").rglob("outgoing-*")), "copies are deleted"
+
+    brought: list[int] = []
+    restored: list[RestoredCluster] = []
+    bring = BackupClient.bring_state
+
+    async def interrupted(client: BackupClient, founder: Founder, *arguments: Any) -> tuple[int, int] | None:
+        """The command dies with the second shard, and the broker that has the third is killed and comes back."""
+        brought.append(founder.shard)
+        if len(brought) == 2:
+            raise KeyboardInterrupt
+        if len(brought) == 4:
+            node = restored[0].nodes[founder.node]
+            node.kill()
+            await asyncio.to_thread(node.start)
+        return await bring(client, founder, *arguments)
+
+    def restore(address: str) -> None:
+        arguments = ("backup", "restore", target, "--address", address, "--replication", "3")
+        monkeypatch.setattr(BackupClient, "bring_state", interrupted)
+        assert run(*arguments)[0] == 130
+        code, said = run(*arguments, "--incarnation", "9")
+        assert code == 1, said
+        done(run, *arguments)
+        assert len(brought) > SHARDS
+
+    second = RestoredCluster(tmp_path / "second", restore, shards=SHARDS, size=3)
+    restored.append(second)
+    with second.start() as cluster:
+        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+            assert len(claim_all(client, queues, 50 * SHARDS)) == 50 * SHARDS
+        cluster.check_hashes()
+
+
+@pytest.mark.skipif(not IS_LONG, reason="takes longer")
+def test_a_static_list_is_restored_on_its_first_node(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "backups"
+    server = ServerProcess(tmp_path).start()
+    try:
+        with Client(server.address) as client:
+            client.enqueue_many([NewTask("work", "t", bytes([n])) for n in range(50)])
+        done(run, "backup", "create", target, "--address", server.address)
+    finally:
+        server.close()
+    (tmp_path / "static").mkdir()
+    with Cluster(tmp_path / "static") as cluster:
+        done(run, "backup", "restore", target, "--data-dir", cluster.nodes["n1"].data_dir, "--node-name", "n1")
+        cluster.start()
+        cluster.wait_whole()
+        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+            assert len(claim_all(client, ["work"], 50)) == 50
+        again = done(run, "backup", "create", target, "--address", cluster.address)
+        assert again["shards"][0]["incarnation"] == 2

@@ -155,6 +155,8 @@ def test_who_can_write_but_has_no_key_cannot_make_a_manifest(tmp_path: Path) -> 
 def test_pruning_deletes_what_nobody_needs_and_nothing_else(store: Store) -> None:
     manifests = [backup(store, number, b"shared", b"own %d" % number) for number in range(4)]
     orphan = put(store, "000009.sst", b"of a backup that was interrupted")
+    left = store.writer()  # of one that was killed
+    left.write(b"half of a file")
     would = prune(store, 2, dry_run=True)
     assert len(store.ids()) == 4
     pruned = prune(store, 2, dry_run=False)
@@ -163,6 +165,8 @@ def test_pruning_deletes_what_nobody_needs_and_nothing_else(store: Store) -> Non
     assert pruned.files == 3
     assert store.ids() == list(pruned.kept)
     assert not path_of(store, orphan).exists()
+    assert list((Path(store.target.name) / "tmp").iterdir()) == []
+    left.drop()
     for manifest in manifests[2:]:
         for file in store.read(manifest.id).files:
             assert list(store.pieces(file)) is not None

@@ -193,7 +193,10 @@ class Backups:
         found = []
         for name in names:
             path = backup.path / name
-            digest = await asyncio.to_thread(self._digests.of, backup.directories, path)
+            try:
+                digest = await asyncio.to_thread(self._digests.of, backup.directories, path)
+            except FileNotFoundError:  # the replica was deleted, and all of it
+                raise backup_not_found(backup.shard) from None
             found.append(CopiedFile(name, backup.directories.files.size(path) or 0, digest))
         return found
 

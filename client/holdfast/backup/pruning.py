@@ -29,6 +29,7 @@ def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
             for each in deleted:
                 store.delete(each)
             store.delete_files(unneeded)
+            store.target.sweep()
         return Pruned(tuple(deleted), tuple(kept), len(unneeded))
     finally:
         store.retire(PRUNE, id)

@@ -79,6 +79,9 @@ class S3Target:
             except FileNotFoundError:
                 return
 
+    def sweep(self) -> None:
+        """Each process has a spool of its own."""
+
     @contextmanager
     def _failures(self) -> Iterator[None]:
         try:

@@ -44,6 +44,10 @@ class Target(Protocol):
         """Missing is fine."""
         ...
 
+    def sweep(self) -> None:
+        """Removes what somebody who died has left in the spool; nobody may be at work."""
+        ...
+
 
 def open_target(text: str, *, make: bool = False) -> Target:
     """A directory, or s3://bucket/prefix. `make`: a directory that is missing is made."""
@@ -107,6 +111,11 @@ class DirectoryTarget:
     def delete(self, name: str) -> None:
         with self._failures():
             (self._path / name).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        with self._failures():
+            for path in self.spool.iterdir():
+                path.unlink()
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
