@@ -33,7 +33,7 @@ from holdfast.routing.groups import INCARNATION_MAX, RANDOM_BITS, incarnation_of
 from holdfast.serving.logs import get_logger, setup_logs
 
 SEGMENT_BYTES = 8 * 1024 * 1024  # of the log of a restored node; it goes on with those of its configuration
-CHECKED_BYTES_MAX = 512 * 1024 * 1024  # of a state whose rows are compared with each other: that is done in memory
+CHECKED_BYTES_MAX = 128 * 1024 * 1024  # of a state whose rows are compared with each other: that is done in memory
 COMMIT_ENTRIES = 200
 
 _COPY_ID = 0  # of an incoming directory that no transfer has
