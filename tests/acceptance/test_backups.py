@@ -227,6 +227,7 @@ def test_leaders_that_change_and_brokers_that_die_meanwhile_cost_only_time(
         done(run, "backup", "create", target, "--address", cluster.address)
         assert len(set(copies)) == 2, "all shards were copied anew"
         monkeypatch.undo()
+        done(run, "backup", "create", target, "--address", cluster.broker_addresses[0])  # any node knows the others
         assert done(run, "backup", "verify", target)["is_good"]
         assert not list((tmp_path / "first").rglob("outgoing-*")), "copies are deleted"
 

@@ -1,11 +1,13 @@
 """A shard's state begins another life: nothing is lost, no claim of the former life holds, sources are known again."""
 
+import random
+
 import pytest
 
 from holdfast.machine import keys
 from holdfast.machine.invariants import violations
 from holdfast.machine.lives import begin_new_life, inboxes
-from holdfast.machine.rows import CANCELLED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Inbox
+from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Inbox
 from tests.unit.machine_shard import Shard, code
 
 
@@ -39,6 +41,49 @@ def test_claims_are_given_back_and_tokens_grow() -> None:
     assert again > max(tokens.values())
     assert code(shard.ack(first, tokens[first])) == "STALE_TOKEN"
     assert shard.task(suspect).is_suspect
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_has_happened_nothing_is_lost(seed: int) -> None:
+    chance, shard = random.Random(seed), Shard()
+    tokens: dict[bytes, int] = {}
+
+    def step() -> None:
+        claimed = [task_id for task_id in tokens if shard.task(task_id).state == CLAIMED]
+        ready = [task_id for task_id in tasks if shard.task(task_id).state == READY]
+        act = chance.choice(("enqueue", "claim", "claim", "claim", "fail", "release", "cancel", "lose"))
+        if act == "enqueue" or not tasks:
+            names = {"tenant": b"t%d" % chance.randrange(3), "limit_key": b"k%d" % chance.randrange(2)}
+            tasks.append(
+                shard.enqueue(
+                    **names if chance.random() < 0.5 else {},
+                    priority=chance.randrange(10),
+                    max_claims=99,
+                    max_attempts=99,
+                )
+            )
+        elif act == "claim" and ready:
+            task_id = chance.choice(ready)
+            tokens[task_id] = shard.claim(task_id)
+        elif act in ("fail", "release") and claimed:
+            task_id = chance.choice(claimed)
+            (shard.fail if act == "fail" else shard.release)(task_id, tokens[task_id])
+        elif act == "cancel" and claimed:
+            shard.cancel(chance.choice(claimed))
+        elif act == "lose" and ready:
+            shard.make_suspect(chance.choice(ready))
+
+    tasks: list[bytes] = []
+    for _ in range(120):
+        step()
+    before = {task_id: shard.task(task_id).state for task_id in tasks}
+    unwanted = {task_id for task_id in tasks if shard.task(task_id).cancel_requested}
+    begin_new_life(shard.kv, 2, {})
+    assert violations(shard.kv) == []
+    shard.restart()
+    for task_id, state in before.items():
+        expected = state if state != CLAIMED else CANCELLED if task_id in unwanted else READY
+        assert shard.state(task_id) == expected
 
 
 def test_sources_that_begin_another_life_too_are_known_by_it() -> None:
