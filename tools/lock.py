@@ -26,7 +26,7 @@ FOLDER = "requirements"
 # Which lists of pyproject.toml are in each file.
 FILES = {
     "lock.txt": ("lock",),
-    "dev.txt": ("build-system", "build", "dependencies", "server", "local", "dev"),
+    "dev.txt": ("build-system", "build", "dependencies", "server", "local", "backup", "dev"),
     "run.txt": ("dependencies", "server", "local"),
     "build.txt": ("build-system", "build"),
 }

@@ -28,8 +28,9 @@ from tests.long import IS_LONG
 
 PAGES = ["README.md", *(path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").glob("**/*.md")))]
 LONG_PAGES = (  # README starts a cluster, too
-    "docs/cli.md", "docs/clusters.md", "docs/dead-letters.md", "docs/limits.md", "docs/operating-queues.md",
-    "docs/retries.md", "docs/scheduling.md", "docs/static-clusters.md", "docs/unique-and-results.md",
+    "docs/backup.md", "docs/cli.md", "docs/clusters.md", "docs/dead-letters.md", "docs/limits.md",
+    "docs/operating-queues.md", "docs/retries.md", "docs/scheduling.md", "docs/static-clusters.md",
+    "docs/unique-and-results.md",
 )  # fmt: skip
 COMMANDS = (
     "dev", "broker", "router", "worker", "workers", "enqueue", "task get", "task wait", "task update", "task cancel",
@@ -37,7 +38,8 @@ COMMANDS = (
     "schedule show", "schedule next", "schedule trigger", "schedule pause", "schedule resume", "schedule rm", "dlq ls",
     "dlq show", "dlq retry", "dlq discard", "dlq discarded", "bench", "cluster up", "cluster init", "cluster status",
     "node ls", "node drain", "node undrain", "node handover", "node remove", "shard ls", "shard plan", "shard apply",
-    "shard move", "shard transfer", "shard watch", "shard cancel", "shard hash", "rebalance", "queue set", "queue show",
+    "shard move", "shard transfer", "shard watch", "shard cancel", "shard hash", "shard recover", "rebalance", "backup create",
+    "backup ls", "backup verify", "backup prune", "backup restore", "queue set", "queue show",
     "cluster down", "version",
 )  # fmt: skip
 

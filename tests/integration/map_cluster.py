@@ -40,6 +40,8 @@ class RouterProcess(ServerProcess):
 class MapCluster:
     """`size` brokers and `routers` routers, initialised with `shards` shards."""
 
+    node_prefix = "n"  # of their names
+
     def __init__(
         self, directory: Path, *, size: int = 3, shards: int = 4, routers: int = 1, replication: int = 3,
         zones: Sequence[str] = (), env: Mapping[str, str] | None = None, etcd_members: int = 1, **settings: object,
@@ -106,7 +108,7 @@ class MapCluster:
     def add_node(self, *, wait: bool = True, env: Mapping[str, str] | None = None) -> str:
         """One more broker, with nothing."""
         number = len(self.nodes) + 1
-        name = f"n{number}"
+        name = f"{self.node_prefix}{number}"
         home = self._home(name)
         port, peer_port = free_ports(2)
         lines = [

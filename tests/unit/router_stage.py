@@ -192,8 +192,8 @@ class Stage:
         self.releases = Releases(self.forwarder)
         self.gateway = Gateway(
             self.table, self.forwarder, self.releases, self.admission, check_map=lambda: None,
-            own=OwnCalls(_NoAdmin(), lambda: [("n1", addresses[0])]), wait_ms_max=60_000, call_s_default=5.0,
-            message_bytes_max=1 << 22,
+            own=OwnCalls(_NoAdmin(), _NoAdmin(), lambda: [("n1", addresses[0])]), wait_ms_max=60_000,
+            call_s_default=5.0, message_bytes_max=1 << 22,
         )  # fmt: skip
         self.metrics = Metrics()
         self.server = RouterServer(

@@ -31,6 +31,8 @@ ONE_IMPORTER = {
         "broker/holdfast/broker/config.py", "router/holdfast/cluster/settings.py", "router/holdfast/router/config.py",
         "router/holdfast/rebalancer/config.py", "router/holdfast/serving/settings.py",
     },
+    "cryptography": {"client/holdfast/backup/encryption.py"},
+    "obstore": {"client/holdfast/backup/s3.py"},
     "pydantic_core": {"router/holdfast/serving/settings.py"},
     "pydantic_settings": {"router/holdfast/serving/settings.py"},
 }  # fmt: skip

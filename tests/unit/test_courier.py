@@ -478,6 +478,37 @@ async def test_batches_follow_each_other_and_refused_notes_are_written_again(mon
     await courier.stop()
 
 
+async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
+    kv = filled(2)
+    desk, answers = Desk(kv), asyncio.Event()
+    brought: list[int] = []
+
+    async def deliver(_destination: int, _source: int, _incarnation: int, first: int, letters: list[Letter]) -> int:
+        brought.append(first)
+        await answers.wait()
+        return first + len(letters) - 1
+
+    courier = Courier(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    courier.start()
+    await until(lambda: brought == [1])
+    given_up = asyncio.ensure_future(courier.hold())
+    holding = asyncio.ensure_future(courier.hold())
+    await settle()
+    assert not holding.done(), "something is on its way"
+    given_up.cancel()
+    answers.set()
+    await holding
+    assert read_outboxes(kv)[0][1].waiting == 0, "what was on its way has left the outbox"
+    kv.write(filled(4).rows() | {keys.outbox(AWAY, 0): Outbox(4, 2).encode()})
+    courier.wake([AWAY])
+    await settle()
+    assert brought == [1]
+    courier.let_go()
+    await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
+    assert brought == [1, 3], "who gave up holds nothing any more"
+    await courier.stop()
+
+
 async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(courier_module, "RETRY_SECONDS_MIN", 0.001)
     kv = filled(2)

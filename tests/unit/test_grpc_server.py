@@ -43,7 +43,7 @@ class Callee:
 
 def broker() -> RpcServer:
     find: Any = lambda _shard: Callee()  # noqa: E731
-    return RpcServer(find, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
+    return RpcServer(find, None, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 def router() -> RouterServer:

@@ -18,6 +18,40 @@ SEGMENT_BYTES = 16 * 1024
 SHARD = 3
 
 
+def test_another_founding_takes_the_place_of_the_old_one_in_one_round() -> None:
+    """Of a shard that is made anew of one replica: a crash keeps all of the old or has all of the new."""
+    disk = FakeDisk(random.Random(0))
+    log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
+    journal = NodeJournal.create(log, SHARD, group=7, state_name="old")
+    found(journal, ["a/1", "b/1"])
+    journal.add(REGULAR + b"x", 2, 1)
+    _synced(log, journal)
+    alone = Configuration.of(2, ["a/1"])
+    journal.begin_again(8, "new", 9, 4, 5, alone)
+    log.close(clean=False)
+    log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
+    before = NodeJournal.load(log, SHARD)
+    assert before is not None
+    assert (before.group, before.state_name, before.last_index) == (7, "old", 2)
+
+    before.begin_again(8, "new", 9, 4, 5, alone)
+    _synced(log, before)
+    log.close(clean=False)
+    after = NodeJournal.load(NodeLog.open(disk, segment_bytes=SEGMENT_BYTES), SHARD)
+    assert after is not None
+    assert (after.group, after.state_name, after.base_index, after.base_term, after.last_index) == (8, "new", 9, 4, 9)
+    assert (after.getCurrentTerm(), after.getVotedForNodeId()) == (5, None)
+    assert list(after.configurations) == [(9, alone)]
+
+
+def _synced(log: NodeLog, journal: NodeJournal) -> None:
+    flush = log.begin_flush()
+    assert flush is not None
+    flush.run()
+    flush.done()
+    journal.synced()
+
+
 class Stage:
     """Both journals side by side, on a disk that can lose its power."""
 

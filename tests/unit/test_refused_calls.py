@@ -88,7 +88,7 @@ FAILURES = [refuse, refuse_by_name, drop_a_write, refuse_because_of_another, bre
 
 def broker_of(callee: Callee) -> RpcServer:
     find: Any = lambda _shard: callee  # noqa: E731
-    return RpcServer(find, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
+    return RpcServer(find, None, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 def router_of(callee: Callee) -> RouterServer:

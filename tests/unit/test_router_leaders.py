@@ -147,7 +147,9 @@ def test_every_call_of_the_wire_api_has_its_rule() -> None:
     assert {method.name for method in ALL if not method.may_repeat(b"")} == {
         "Reserve", "RetryDeadLetters", "DiscardDeadLetters", "PurgeQueue", "DeleteSchedule", "TriggerSchedule"
     }  # fmt: skip
-    assert {method.name for method in ALL if method.waits} == {"Reserve", "AwaitTasks", "WaitTasks", "ReadProbe"}
+    assert {method.name for method in ALL if method.waits} == {
+        "Reserve", "AwaitTasks", "WaitTasks", "ReadProbe", "ListBackupFiles"
+    }  # fmt: skip
     with_ids = TASKS["Enqueue"].request(tasks=[{"request_id": "a"}, {"request_id": "b"}])
     without = TASKS["Enqueue"].request(tasks=[{"request_id": "a"}, {}])
     assert TASKS["Enqueue"].may_repeat(with_ids.SerializeToString())

@@ -156,6 +156,37 @@ async def test_a_replica_of_a_later_life_is_kept() -> None:
     assert host.dropped == []
 
 
+async def test_a_shard_that_was_made_anew_of_one_replica_is_told_to_the_map() -> None:
+    """By an operator, after its majority was lost; the others delete what they have, and are added again."""
+    etcd, store = await cluster(shard_record(leaving=(IDS["d"],)))
+    later = mapped_group(2, 6)
+    alone = Replica(group=later, version=4, members=(IDS["a"],))
+    await look(etcd, store, Host(replicas={0: alone}))
+    record = (await read_map(etcd)).shards[0]
+    assert (record.group, record.founders, record.is_founded) == (later, (IDS["a"],), True)
+    assert (record.members, record.leaving) == (Members(4, (IDS["a"],)), ())
+    assert record.replicas == ("a", "b", "c"), "what is wished stays"
+    other = Host(me=IDS["b"], replicas={0: Replica()})
+    await look(etcd, store, other)
+    assert other.dropped == [0]
+    second = Host(me=IDS["c"], replicas={0: Replica(group=mapped_group(2, 7), version=4, members=(IDS["c"],))})
+    await look(etcd, store, second)
+    assert (await read_map(etcd)).shards[0].group == later, "of two the first counts"
+    assert second.dropped == []
+
+
+async def test_a_cluster_of_a_backup_founds_no_empty_shards() -> None:
+    etcd = FakeEtcd()
+    await add_nodes(etcd, *NODES)
+    store = make_store(etcd)
+    await store.restore_cluster(3, "20260101T000000Z-00000000", [4])
+    record = (await read_map(etcd)).shards[0]
+    assert record.incarnation == 4
+    host = Host(me=record.founders[0])
+    await look(etcd, store, host)
+    assert host.founded == []
+
+
 async def test_only_the_first_founder_founds_and_only_once() -> None:
     etcd, store = await cluster(shard_record(is_founded=False, members=Members()))
     for host, founded in (

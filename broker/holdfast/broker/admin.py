@@ -99,9 +99,7 @@ class Admin:
     # --- changes ----------------------------------------------------------------------------------------------
 
     async def transfer(self, shard: int, to: str) -> LeaderView:
-        replica = self._host.find_to_serve(shard)
-        if not replica.shard.serves:
-            raise self._host.redirect(shard)
+        replica = self._host.find_leading(shard)
         voters = {name_of(voter): voter for voter in replica.raft.configuration.voters}
         if to not in voters:
             names = ", ".join(voters)
@@ -138,9 +136,7 @@ class Admin:
                 "MAPPED",
                 f"Expected the members of shard {shard} to be changed through the map: see `holdfast shard move`.",
             )
-        here = self._host.find_to_serve(shard)
-        if not here.shard.serves:
-            raise self._host.redirect(shard)
+        here = self._host.find_leading(shard)
         raft = here.raft
         if kind is ChangeKind.REMOVE and replica == self._host.me and raft.configuration.version == expected_version:
             # A leader cannot remove itself: another takes over, and the caller is sent there.
@@ -163,9 +159,7 @@ class Admin:
     # --- hashes -----------------------------------------------------------------------------------------------
 
     async def probe(self, shard: int) -> int:
-        replica = self._host.find_to_serve(shard)
-        if not replica.shard.serves:
-            raise self._host.redirect(shard)
+        replica = self._host.find_leading(shard)
         if shard in self._probing or self._host.probes[shard].is_busy:
             raise overloaded(f"probes of shard {shard}", 1)  # each has every replica read all of its state
         self._probing.add(shard)

@@ -55,6 +55,12 @@ class Courier:
         self._is_started = False
         self._slots = asyncio.Semaphore(CALLS_MAX)
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by destination, while there is something for it
+        self._holds = 0
+        self._may_bring = asyncio.Event()  # nobody holds the outbox
+        self._may_bring.set()
+        self._bringing = 0
+        self._is_at_rest = asyncio.Event()  # nothing is being brought
+        self._is_at_rest.set()
 
     def start(self) -> None:
         """Takes up what is in the outbox."""
@@ -67,6 +73,22 @@ class Courier:
             for destination in destinations:
                 if destination not in self._tasks:
                     self._tasks[destination] = asyncio.create_task(self._carry(destination))
+
+    async def hold(self) -> None:
+        """Until `let_go` nothing is brought, and what was being brought has ended when this returns. So whenever the
+        shards are copied meanwhile, no copy lacks what another one has sent, or has what another one will send."""
+        self._holds += 1
+        self._may_bring.clear()
+        try:
+            await self._is_at_rest.wait()
+        except BaseException:  # whoever wanted it has gone
+            self.let_go()
+            raise
+
+    def let_go(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._may_bring.set()
 
     def cancel(self) -> None:
         self._is_started = False
@@ -101,6 +123,17 @@ class Courier:
 
     async def _bring(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
         """Whether the destination has some of the letters, and the state says so."""
+        await self._may_bring.wait()
+        self._bringing += 1
+        self._is_at_rest.clear()
+        try:
+            return await self._bring_now(destination, first, letters, failures)
+        finally:
+            self._bringing -= 1
+            if not self._bringing:
+                self._is_at_rest.set()
+
+    async def _bring_now(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
         try:
             async with self._slots:
                 received = await self._deliver(destination, self._shard, self._incarnation, first, letters)

@@ -88,7 +88,7 @@ class Host:
         )
         election_s = config.election_ms / 1000
         self.timing = Timing(config.heartbeat_ms / 1000, election_s, 2 * election_s, SILENCE_SHARE * election_s)
-        self._throttle = Throttle(config.snapshot_bytes_per_second, config.snapshot_bytes_per_second // 32)
+        self.throttle = Throttle(config.snapshot_bytes_per_second, config.snapshot_bytes_per_second // 32)
         self._sending_slots = asyncio.Semaphore(SENDING_AT_ONCE_MAX)
         self.replicas: dict[int, Replica] = {}
         self.transfers: dict[int, Transfers] = {}
@@ -117,7 +117,7 @@ class Host:
             journal = NodeJournal.load(self._log, number)
             if journal is None:
                 # It has left: what is there of a state is of its deletion, or of a return that came to nothing.
-                StateDirectories(self._state_dir, number).clean(None)
+                self.directories_of(number).clean(None)
                 continue
             self._check_identity(journal)
             self._open(number, journal)
@@ -181,6 +181,15 @@ class Host:
         for number in range(self._surroundings.shard_count):
             self.found(number, secrets.randbits(GROUP_BITS), voters)
 
+    def await_state(self, number: int, group: int) -> Transfers:
+        """Has a replica of a shard that does not begin empty: it is blank until the state is there that it is given."""
+        if number in self._dropping:
+            raise shard_not_found(number)
+        if number not in self.replicas:
+            self._attach(self._open(number, self._create(number, group)))
+            _log.info("awaiting_state", shard=number)
+        return self.transfers[number]
+
     def join(self, sender: str, message: Message) -> Replica | None:
         """Another node speaks of a shard that this one has no replica of: it becomes a member, blank as yet."""
         number, group, _data = message
@@ -212,16 +221,16 @@ class Host:
             state.close()
         except StateError as error:
             _log.warning("state_not_flushed", error=str(error))
-        StateDirectories(self._state_dir, number).clean(None)
+        self.directories_of(number).clean(None)
 
     def _create(self, number: int, group: int) -> NodeJournal:
-        directories = StateDirectories(self._state_dir, number)
+        directories = self.directories_of(number)
         name = directories.new_name(0)
         directories.create(name)
         return NodeJournal.create(self._log, number, group=group, state_name=name)
 
     def _open(self, number: int, journal: NodeJournal) -> Replica:
-        directories = StateDirectories(self._state_dir, number)
+        directories = self.directories_of(number)
         directories.clean(journal.state_name)
         state = self.open_state(directories, journal.state_name)
         machine = recover_shard(journal, self._log, state, number)
@@ -236,6 +245,9 @@ class Host:
         self.replicas[number] = replica
         return replica
 
+    def directories_of(self, number: int) -> StateDirectories:
+        return StateDirectories(self._state_dir, number)
+
     def open_state(self, directories: StateDirectories, name: str) -> RocksState:
         return RocksState(directories.state(name), memory=self._memory)
 
@@ -247,7 +259,7 @@ class Host:
     def _attach(self, replica: Replica) -> None:
         """Gives a replica what needs the event loop, and lets the rounds drive it."""
         number = replica.number
-        directories = StateDirectories(self._state_dir, number)
+        directories = self.directories_of(number)
         fitness = ClockFitness(self._source)
         evidence = self._group_evidence(replica)
 
@@ -262,7 +274,7 @@ class Host:
             open_state=lambda name: self.open_state(directories, name),
             wake=lambda: self._rounds.wake(number),
             guard=self._guard,
-            throttle=self._throttle,
+            throttle=self.throttle,
             slots=self._sending_slots,
             on_replaced=on_replaced,
         )
@@ -483,6 +495,13 @@ class Host:
 
     def _is_of_the_cluster(self, number: int) -> bool:
         return number < self._surroundings.shard_count
+
+    def find_leading(self, number: int) -> Replica:
+        """For what only a leader can do: elsewhere the caller is told who leads."""
+        replica = self.find_to_serve(number)
+        if not replica.shard.serves:
+            raise self.redirect(number)
+        return replica
 
     def find(self, number: int) -> Replica:
         replica = self.replicas.get(number)

@@ -82,6 +82,7 @@ class Leadership:
         self.term = term
         self.clock = clock
         self.is_open = False  # its first entry is applied: it may serve
+        self.has_ended = False
         self.policies = Policies(kv, config, is_policy_expected)
         self.settings = self._settings_guard(machine.meta.shard, known_settings, ask_dealer)
         self.dealer = Dealer(kv, machine, self.policies, now_ms=clock.now_ms, submit=submit, settings=self.settings)
@@ -172,6 +173,11 @@ class Leadership:
         for proposal, outcomes in applied:
             proposal.resolve(self.reserver.answer(proposal, outcomes) if proposal.picks else outcomes)
 
+    async def hold_outbox(self) -> "OutboxHold":
+        if self.courier is not None:
+            await self.courier.hold()
+        return OutboxHold(self)
+
     def drain(self) -> None:
         """The node stops: sends everyone who waits home."""
         self.reserver.drain()
@@ -179,6 +185,7 @@ class Leadership:
 
     def end(self, error: Exception) -> None:
         """Leadership was lost: everyone who waits is told."""
+        self.has_ended = True
         self.reserver.dismiss(error)
         self.finishing.dismiss(error)
         for part in self._parts():
@@ -206,3 +213,22 @@ class Leadership:
             yield self.settings
         if self.shares is not None:
             yield self.shares
+
+
+class OutboxHold:
+    """Nothing is brought to other shards, for as long as the same leader holds it."""
+
+    def __init__(self, leading: Leadership) -> None:
+        self._leading = leading
+        self._is_released = False
+
+    @property
+    def is_intact(self) -> bool:
+        return not self._is_released and not self._leading.has_ended
+
+    def release(self) -> None:
+        """May be called twice."""
+        if not self._is_released:
+            self._is_released = True
+            if self._leading.courier is not None:
+                self._leading.courier.let_go()

@@ -37,7 +37,7 @@ _OF_A_GROUP = (
     "Start this node with --rebuild: that keeps what is there aside, and the other nodes send it everything anew. "
     "Never give it an older copy of its data: it forgets what it acknowledged since, and tasks could be lost."
 )
-_ALONE = "Bring the data directory back from a backup, or choose a new one."
+_ALONE = "Restore a backup into another data directory (`holdfast backup restore`), or choose a new one."
 
 _log = get_logger(__name__)
 

@@ -35,6 +35,7 @@ from holdfast.broker.rounds import Rounds
 from holdfast.broker.service import Service
 from holdfast.broker.steward import Steward
 from holdfast.cluster.admin import ClusterAdmin
+from holdfast.cluster.backups import ClusterBackups
 from holdfast.cluster.etcd.api import Etcd, EtcdError, EtcdUnavailableError, LeaseLostError
 from holdfast.cluster.follow import MapFollower
 from holdfast.cluster.map import PartitionMap
@@ -101,6 +102,7 @@ class MappedCluster:
             self.store, self.follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer,
             hand_over=self._hand_over,
         )  # fmt: skip
+        self.backups = ClusterBackups(self.store, self.follower)
         self._peers = self._make_peers()
         internal = InternalService(
             find_service, surroundings, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from holdfast.broker.admin import Admin
+from holdfast.broker.backup_service import BackupService
+from holdfast.broker.backups import Backups
 from holdfast.broker.checkpoints import Checkpointer
 from holdfast.broker.clock import SystemTime
 from holdfast.broker.config import BrokerConfig
@@ -154,6 +156,7 @@ class Node:
             run_blocking=_runner(flush_thread),
             may_flush=lambda: not self._guard.critical,
         )
+        self._backups = Backups(self._host)
         self._services: dict[int, Service] = {}
         self._admin = Admin(
             config, self._data_dir.node_id, self._host, self._surroundings, self._node_log, self._checkpointer
@@ -162,6 +165,7 @@ class Node:
             self._find_service,
             ShardService(self._admin),
             self._cluster_service(),
+            self._backup_service(),
             metrics,
             self._server_limits(),
             batch_bytes_max=config.batch_bytes_max,
@@ -210,6 +214,11 @@ class Node:
         if isinstance(self._cluster, MappedCluster):
             return self._cluster.admin
         return StaticTopology(self._host, self._surroundings)
+
+    def _backup_service(self) -> BackupService:
+        cluster_map = self._cluster.backups if isinstance(self._cluster, MappedCluster) else None
+        replication = max(1, len(self._config.nodes))
+        return BackupService(self._backups, self._host, self._surroundings, cluster_map, replication)
 
     def _default_shard(self) -> int:
         """Of a call that names none. In a cluster with a map, whoever does not know of shards needs a router."""
@@ -315,6 +324,7 @@ class Node:
             await shard.stop()
         await self._webhooks.close()
         self._rounds.stop()
+        await self._backups.close()
         await self._host.stop()
         if self._cluster is not None:
             await self._cluster.stop()
@@ -349,6 +359,7 @@ class Node:
                 for shard in self._host.shards:
                     await shard.stop()
                 await self._webhooks.close()
+                await self._backups.close()
                 await self._host.stop()
                 if self._cluster is not None:
                     await self._cluster.stop()

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.service import Service
 from holdfast.broker.state import StateDamagedError
+from holdfast.proto.v1 import backups_pb2 as backups_pb
 from holdfast.proto.v1 import cluster_pb2 as cluster_pb
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import schedules_pb2 as schedules_pb
@@ -54,6 +55,7 @@ class RpcServer:
         find_service: Callable[[int], Service],
         admin: object,
         cluster: object,
+        backups: object,
         metrics: Metrics,
         limits: ServerLimits,
         *,
@@ -75,6 +77,7 @@ class RpcServer:
             (schedules_pb, None),
             (shards_pb, admin),
             (cluster_pb, cluster),
+            (backups_pb, backups),
         ]
         for messages, servant in served:
             for descriptor in messages.DESCRIPTOR.services_by_name.values():

@@ -15,7 +15,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.courier import Deliver
 from holdfast.broker.dealer import Dealer
 from holdfast.broker.decoded_entries import DecodedEntries
-from holdfast.broker.leading import Leadership
+from holdfast.broker.leading import Leadership, OutboxHold
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policies import POLICY_BYTES_MAX, Policies
 from holdfast.broker.proposals import Proposal, ProposalQueue
@@ -299,6 +299,10 @@ class Shard:
         leading = self._leads()
         await self.be_current()
         return await leading.finishing.wait(task_ids, wait_ms)
+
+    async def hold_outbox(self) -> OutboxHold:
+        """Keeps tasks for other shards in the outbox; returns when none is on its way."""
+        return await self._leads().hold_outbox()
 
     async def be_current(self) -> None:
         """Returns once the state is known to have everything that was acknowledged before the call."""

@@ -100,15 +100,28 @@ class Steward:
             if self._me in record.leaving:
                 return self._retire
             is_founder = bool(record.founders) and record.founders[0] == self._me and not record.is_founded
-            return self._found if is_founder else None
+            return self._found if is_founder and not self._is_of_backup() else None
         if replica.group != record.group:
-            return self._retire if incarnation_of(record.group) > incarnation_of(replica.group) else None
+            if incarnation_of(record.group) > incarnation_of(replica.group):
+                return self._retire
+            return self._reclaim if self._is_recovered(record, replica) else None
         if replica.shard.serves:
             is_settled = self._is_told(number, record, replica) and self._is_as_wished(record, replica)
             return None if is_settled else self._reconcile
         if self._me in record.leaving:
             return self._retire
         return self._leave if self._is_stray(record, replica) else None
+
+    def _is_of_backup(self) -> bool:
+        """Whether shards begin with a state that an operator brings (backup_service.py), and not with nothing."""
+        cluster = self._surroundings.map.cluster
+        return cluster is None or bool(cluster.backup_id)
+
+    def _is_recovered(self, record: ShardRecord, replica: Replica) -> bool:
+        """Whether an operator has made the shard anew of this replica alone (reviving.py), which the map has not heard
+        of yet."""
+        is_newer = incarnation_of(replica.group) > incarnation_of(record.group)
+        return is_newer and replica.raft.configuration.members == (self._me,)
 
     def _is_stray(self, record: ShardRecord, replica: Replica) -> bool:
         """Whether nobody wants or knows this replica: it was made for a node that spoke of what is no more."""
@@ -234,6 +247,17 @@ class Steward:
         if self._me in record.leaving:
             await self._store.forget_leaving(number, self._me)
         failpoints.reached("retire:forgotten")
+
+    async def _reclaim(self, number: int) -> None:
+        """Tells the map of a shard that was made anew of this replica: it is the shard from now on, and what others
+        have of the former life is deleted."""
+        replica = self._host.replicas.get(number)
+        if replica is None:
+            return
+        members = Members(replica.raft.configuration.version, (self._me,))
+        record = await self._store.reclaim_shard(number, replica.group, members)
+        if record.group == replica.group:
+            _log.warning("shard_reclaimed", shard=number, incarnation=record.incarnation, node=name_of(self._me))
 
     async def _leave(self, number: int) -> None:
         """Puts this replica among those that leave: from then on nobody adds it, and it can be deleted."""

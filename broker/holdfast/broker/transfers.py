@@ -12,17 +12,26 @@ from holdfast.broker.replica import NewState, Replica
 from holdfast.broker.snapshots.checkpoint import CheckpointPoint, take_checkpoint
 from holdfast.broker.snapshots.codec import decode, encode
 from holdfast.broker.snapshots.directories import StateDirectories
-from holdfast.broker.snapshots.messages import SnapshotMessage
+from holdfast.broker.snapshots.messages import (
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotDone,
+    SnapshotMessage,
+    SnapshotWants,
+)
 from holdfast.broker.snapshots.receiving import SnapshotReceiver
 from holdfast.broker.snapshots.sending import SnapshotSender
 from holdfast.broker.snapshots.throttle import Throttle
 from holdfast.broker.state import RocksState, StateError
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.routing.groups import incarnation_of
 from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import overloaded
 
 HEARD_SECONDS = 5.0  # a replica that has not answered for so long is not there
 SENDING_AT_ONCE_MAX = 2  # snapshots leaving a node
+RESTORER = "restore/" + 32 * "0"  # who sends the state that a shard begins with: no node, but called like one
 
 _log = get_logger(__name__)
 
@@ -49,6 +58,7 @@ class Transfers:
         self._open_state = open_state
         self._wake = wake
         self._on_replaced = on_replaced
+        self._restorer_hears: asyncio.Future[SnapshotWants | SnapshotDone] | None = None
         self.sender = SnapshotSender(
             directories,
             send=self._send,
@@ -82,6 +92,17 @@ class Transfers:
         self.sender.handle(sender, message)
         self.receiver.handle(sender, message)
 
+    async def take(self, message: SnapshotBegin | SnapshotChunk) -> SnapshotWants | SnapshotDone:
+        """Of an operator who brings the state that the shard begins with; what the receiver says to it."""
+        if self._restorer_hears is not None:
+            raise overloaded("calls that bring a state", 1)
+        self._restorer_hears = asyncio.get_running_loop().create_future()
+        try:
+            self.receiver.handle(RESTORER, message)
+            return await self._restorer_hears
+        finally:
+            self._restorer_hears = None
+
     async def close(self) -> None:
         await self.sender.close()
         await self.receiver.close()
@@ -89,7 +110,12 @@ class Transfers:
     # --- sending ----------------------------------------------------------------------------------------------
 
     def _send(self, to: str, message: SnapshotMessage) -> None:
-        self._send_bytes(to, self._replica.number, self._replica.group, encode(message))
+        if to != RESTORER:
+            self._send_bytes(to, self._replica.number, self._replica.group, encode(message))
+            return
+        heard = self._restorer_hears
+        if heard is not None and not heard.done() and isinstance(message, SnapshotWants | SnapshotDone):
+            heard.set_result(message)
 
     def _checkpoint(self, directory: Path) -> CheckpointPoint:
         state = self._replica.shard.kv
@@ -136,6 +162,11 @@ class Transfers:
             applied_index = machine.meta.applied_index
             if applied_index != index:
                 raise StateError(f"Expected a snapshot at entry {index}, but its state has applied {applied_index}.")
+            incarnation = incarnation_of(self._replica.group)
+            if machine.meta.incarnation != incarnation:
+                raise StateError(
+                    f"Expected a snapshot of incarnation {incarnation}, but it is of {machine.meta.incarnation}."
+                )
             # Checksums of files say that they came as they were sent. Reading every row says that they were right.
             state.read_all()
             undo.pop_all()

@@ -347,6 +347,12 @@ def inbox(source: int, incarnation: int) -> bytes:
     return _INBOX.pack(INBOX, source, incarnation)
 
 
+def inbox_parts(key: bytes) -> tuple[int, int]:
+    """Source and incarnation."""
+    _family, source, incarnation = _INBOX.unpack(key)
+    return source, incarnation
+
+
 def family_start(family: int) -> bytes:
     return bytes([family])
 

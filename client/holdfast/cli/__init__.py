@@ -17,6 +17,7 @@ health.py          what is well and what is not: the map compared with what the 
 plans.py           carries out a plan to its end
 watching.py        what changes in a cluster from one look to the next
 local_clusters.py  a cluster on this machine, whose processes are started by code that is loaded by name
+backups.py         what the commands about backups do
 cluster_output.py, cluster_records.py  what the commands about clusters print
 
 problems.py     what can go wrong: a line, what to do, and an exit code

@@ -4,6 +4,7 @@ Each function parses a text and raises ValueError with a sentence if it is wrong
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ ChoiceT = TypeVar("ChoiceT", bound=Choice)
 CAP_MAX = 1_000_000  # of a cap on concurrency, and of a burst
 WEIGHT_MAX = 100
 
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(B|KB|MB|GB)")
+_SIZE_UNITS = {"B": 1, "KB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000}
 _TENANT_EXAMPLE = "acme:weight=3,concurrency=5,rate=10/s,burst=20"
 
 
@@ -55,6 +58,19 @@ def number(low: float, high: float) -> Callable[[str], float]:
         return found
 
     return parse
+
+
+def size_bytes(text: str) -> int:
+    """Parses sizes; units count by thousands.
+
+    >>> size_bytes("20MB"), size_bytes("500 kb")
+    (20000000, 500000)
+    """
+    found = _SIZE.fullmatch(text.strip().upper())
+    size = int(float(found[1]) * _SIZE_UNITS[found[2]]) if found is not None else 0
+    if size < 1:
+        raise ValueError(f"Expected a size such as 500KB, 20MB or 1GB, but got {text!r}.")
+    return size
 
 
 def some_text(text: str) -> str:

@@ -13,7 +13,15 @@ from contextlib import contextmanager
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -306,6 +314,17 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=_error_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(printable(what), total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def byte_progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """The same for bytes, with how fast they go."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=_error_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(printable(what), total=total_bytes)
         yield lambda count: bar.advance(task, count)
 
 

@@ -15,9 +15,9 @@ HoldfastError
 └── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
     ├── InvalidArgument  MALFORMED_REQUEST MISSING_FIELD INVALID_FIELD OUT_OF_RANGE TOO_LARGE BATCH_TOO_LARGE
     ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND SHARD_NOT_FOUND PROBE_NOT_FOUND NODE_NOT_FOUND PLAN_NOT_FOUND
-    │                    SCHEDULE_NOT_FOUND
+    │                    SCHEDULE_NOT_FOUND BACKUP_NOT_FOUND
     ├── Conflict         CHANGE_REFUSED NO_CLUSTER CLUSTER_EXISTS NOT_ENOUGH_NODES PLAN_REFUSED PLAN_UNDER_WAY CONFLICT
-    │   │                SCHEDULE_EXISTS VERSION_TOO_OLD BAD_RECORD
+    │   │                SCHEDULE_EXISTS VERSION_TOO_OLD BAD_RECORD RESTORE_REFUSED
     │   ├── StaleToken       STALE_TOKEN
     │   ├── TaskFinished     TASK_FINISHED
     │   ├── NotWaiting       TASK_NOT_WAITING
@@ -343,10 +343,12 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "QUEUE_NOT_FOUND": NotFound,
     "SHARD_NOT_FOUND": NotFound,
     "PROBE_NOT_FOUND": NotFound,
+    "BACKUP_NOT_FOUND": NotFound,
     "NODE_NOT_FOUND": NotFound,
     "PLAN_NOT_FOUND": NotFound,
     "SCHEDULE_NOT_FOUND": NotFound,
     "CHANGE_REFUSED": Conflict,
+    "RESTORE_REFUSED": Conflict,
     "NO_CLUSTER": Conflict,
     "VERSION_TOO_OLD": Conflict,
     "BAD_RECORD": Conflict,

@@ -139,20 +139,20 @@ class ClusterAdmin:
     # What is changed in etcd
 
     async def init_cluster(self, request: pb.InitClusterRequest) -> pb.InitClusterResponse:
-        async with _etcd_errors():
+        async with etcd_errors():
             made = await self._store.init_cluster(request.shards, request.replication)
         return pb.InitClusterResponse(cluster_id=made.cluster_id)
 
     async def set_queue(self, request: pb.SetQueueRequest) -> pb.SetQueueResponse:
         queue, change = check_queue_name(request.queue), queue_change(request)
-        async with _etcd_errors():
+        async with etcd_errors():
             record, version = await self._store.set_queue(queue, change)
             cluster = await self._store.cluster()
         return pb.SetQueueResponse(settings=queue_settings(queue, record, version, cluster.shards))
 
     async def drain_node(self, request: pb.DrainNodeRequest) -> pb.DrainNodeResponse:
         name = _node_name(request.node)
-        async with _etcd_errors():
+        async with etcd_errors():
             await self._check_known(name)
             if request.drain:
                 await self._store.drain_node(name)
@@ -165,7 +165,7 @@ class ClusterAdmin:
         found = self._follower.map
         if name in found.removed and name not in _known_nodes(found):
             return pb.RemoveNodeResponse()  # asked for again
-        async with _etcd_errors():
+        async with etcd_errors():
             await self._check_known(name)
             await self._store.remove_node(name, _last_node_id(found, name))
         return pb.RemoveNodeResponse()
@@ -183,16 +183,16 @@ class ClusterAdmin:
         return pb.MakePlanResponse(plan=await self._plans.make(request))
 
     async def start_plan(self, request: pb.StartPlanRequest) -> pb.StartPlanResponse:
-        async with _etcd_errors():
+        async with etcd_errors():
             return pb.StartPlanResponse(plan=await self._plans.start(request))
 
     async def advance_plan(self, request: pb.AdvancePlanRequest) -> pb.AdvancePlanResponse:
-        async with _etcd_errors():
+        async with etcd_errors():
             plan, is_done = await self._plans.advance(request.id)
         return pb.AdvancePlanResponse(plan=plan, is_done=is_done)
 
     async def cancel_plan(self, request: pb.CancelPlanRequest) -> pb.CancelPlanResponse:
-        async with _etcd_errors():
+        async with etcd_errors():
             await self._plans.cancel(request.id)
         return pb.CancelPlanResponse()
 
@@ -224,7 +224,7 @@ class ClusterAdmin:
 
 
 @asynccontextmanager
-async def _etcd_errors() -> AsyncIterator[None]:
+async def etcd_errors() -> AsyncIterator[None]:
     try:
         yield
     except EtcdError as error:

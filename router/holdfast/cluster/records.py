@@ -90,6 +90,7 @@ class ClusterRecord:
     cluster_id: str  # 32 hex digits
     shards: int
     replication: int
+    backup_id: str = ""  # of which its shards are founded; empty: they begin with nothing
 
     def encode(self) -> bytes:
         return encode({
@@ -97,6 +98,7 @@ class ClusterRecord:
             "shards": self.shards,
             "replication": self.replication,
             "format": FORMAT,
+            **({"backup_id": self.backup_id} if self.backup_id else {}),
         })  # fmt: skip
 
     @classmethod
@@ -105,7 +107,7 @@ class ClusterRecord:
         if fields.whole("format") > FORMAT:
             raise NewerFormatError(key, fields.whole("format"))
         shards, replication = fields.whole("shards", 1, SHARDS_MAX), fields.whole("replication", 1, REPLICATION_MAX)
-        return cls(fields.text("id"), shards, replication)
+        return cls(fields.text("id"), shards, replication, fields.text("backup_id", ""))
 
 
 class Handover(StrEnum):

@@ -20,6 +20,8 @@ from holdfast.cluster.store_nodes import NodeStore, check_destination
 from holdfast.cluster.store_shards import shard_of
 from holdfast.cluster.transactions import Decision
 from holdfast.serving.refusals import (
+    CLUSTER_EXISTS,
+    RefusedError,
     conflict,
     no_cluster,
     no_such_shard,
@@ -39,6 +41,21 @@ class MapStore(NodeStore):
     async def init_cluster(self, shards: int, replication: int) -> ClusterRecord:
         """Make the cluster, on the nodes that are there, or find it made; CLUSTER_EXISTS if it has another shape."""
         return await ClusterMaker(self).init(shards, replication)
+
+    async def restore_cluster(self, replication: int, backup_id: str, incarnations: Sequence[int]) -> ClusterRecord:
+        """The same, of a backup; the same backup again is a success."""
+        try:
+            return await ClusterMaker(self).init(
+                len(incarnations), replication, backup_id=backup_id, incarnations=incarnations
+            )
+        except RefusedError as refused:
+            if refused.reason == CLUSTER_EXISTS and (found := await self.cluster()).backup_id == backup_id:
+                return found
+            raise
+
+    async def restore_queue(self, queue: str, record: QueueRecord) -> None:
+        """Put the queue's record as it was, if it has none; one that was set meanwhile stays."""
+        await self._change_queue(queue, lambda found: record if found is None else None)
 
     # Queues
 

@@ -5,7 +5,7 @@ one that was interrupted leaves at most records of shards that count for nothing
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from holdfast.cluster.etcd.api import (
@@ -50,7 +50,10 @@ class ClusterMaker:
         self._keys = transactions.keys
         self._sleep = transactions.sleep
 
-    async def init(self, shards: int, replication: int) -> ClusterRecord:
+    async def init(
+        self, shards: int, replication: int, *, backup_id: str = "", incarnations: Sequence[int] = ()
+    ) -> ClusterRecord:
+        """`backup_id`: its shards are founded of that backup, in these lives."""
         check_size(shards, replication)
         self._shape = shards, replication
         try:
@@ -66,7 +69,9 @@ class ClusterMaker:
         lease = await self._etcd.grant(_LEASE_S)
         try:
             held = await self._hold(lease)
-            return await self._write(shards, replication, nodes, held)
+            records = first_records(shards, replication, nodes, incarnations)
+            cluster = ClusterRecord(secrets.token_hex(16), shards, replication, backup_id)
+            return await self._write(cluster, records, held)
         except LeaseLostError:
             raise conflict("the cluster") from None
         finally:
@@ -74,15 +79,13 @@ class ClusterMaker:
                 await self._etcd.revoke(lease)
 
     async def _write(
-        self, shards: int, replication: int, nodes: Sequence[NodeRecord], held: Unchanged
+        self, cluster: ClusterRecord, records: Mapping[int, ShardRecord], held: Unchanged
     ) -> ClusterRecord:  # fmt: skip
         compares = [held, Unchanged(self._keys.cluster, 0)]
         await self._delete_rest(compares)
-        records = first_records(shards, replication, nodes)
         puts = [Put(self._keys.shard(number), record.encode()) for number, record in records.items()]
         for at in range(0, len(puts), _CHANGES_MAX):
             await self._commit(compares, puts[at : at + _CHANGES_MAX])
-        cluster = ClusterRecord(secrets.token_hex(16), shards, replication)
         await self._commit(compares, [Put(self._keys.cluster, cluster.encode())], cluster)
         return cluster
 
@@ -158,13 +161,15 @@ def check_size(shards: int, replication: int) -> None:
         )
 
 
-def first_records(shards: int, replication: int, nodes: Sequence[NodeRecord]) -> dict[int, ShardRecord]:
-    """Each shard with its first replicas, in its first life."""
+def first_records(
+    shards: int, replication: int, nodes: Sequence[NodeRecord], incarnations: Sequence[int] = ()
+) -> dict[int, ShardRecord]:
+    """Each shard with its first replicas, in its first life, or in the one that is named."""
     by_name = {node.name: node for node in nodes}
     placed = place(shards, replication, [NodeSpec(node.name, node.zone, node.capacity) for node in nodes])
     return {
         number: ShardRecord(
-            group=mapped_group(1, secrets.randbits(RANDOM_BITS)),
+            group=mapped_group(incarnations[number] if incarnations else 1, secrets.randbits(RANDOM_BITS)),
             replicas=tuple(names),
             founders=tuple(by_name[name].identity for name in names),
         )

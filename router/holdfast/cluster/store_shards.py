@@ -6,6 +6,7 @@ from dataclasses import replace
 from holdfast.cluster.etcd.api import Put, Row
 from holdfast.cluster.records import LeaderRecord, Members, NodeRecord, ShardRecord, name_of
 from holdfast.cluster.transactions import Decision, Transactions
+from holdfast.routing.groups import incarnation_of
 from holdfast.serving.refusals import SHARD_NOT_FOUND, RefusedError
 
 # The shard's next record; None if it is right as it is.
@@ -38,6 +39,19 @@ class ShardStore(Transactions):
             before = {*record.leaving, *record.voters, *record.members.learners}
             leaving = before - {*members.voters, *members.learners} - replaced
             return replace(record, is_founded=True, members=members, leaving=tuple(sorted(leaving)))
+
+        return await self.change_shard(shard, change)
+
+    async def reclaim_shard(self, shard: int, group: int, members: Members) -> ShardRecord:
+        """A later life of the shard has begun, with these members alone; the record as it is then. Nothing changes if
+        the map knows of that life, or of a later one."""
+
+        def change(record: ShardRecord) -> ShardRecord | None:
+            if incarnation_of(record.group) >= incarnation_of(group):
+                return None
+            return replace(
+                record, group=group, founders=members.voters, is_founded=True, members=members, leaving=()
+            )  # fmt: skip
 
         return await self.change_shard(shard, change)
 

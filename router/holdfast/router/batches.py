@@ -81,7 +81,7 @@ def check_named_shard(method: Method, data: bytes, shard: int, shard_count: int)
         ids = [batch.task_id(item) for item in getattr(method.parse(data), batch.items)]
     elif method.name in ("GetTask", "GetDeadLetter"):
         ids = [method.parse(data).task_id]
-    elif method.service == "Shards":
+    elif method.service in ("Shards", "Backups"):
         if (meant := method.parse(data).shard) != shard:
             raise another_shard(shard, meant)
         return

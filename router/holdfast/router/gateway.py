@@ -113,6 +113,12 @@ class Gateway:
             "TransferLeadership": self._by_shard,
             "ProbeShard": self._by_shard,
             "ChangeMembership": self._by_shard,
+            "BeginBackup": self._by_shard,
+            "CopyShard": self._by_shard,
+            "ResumeDeliveries": self._by_shard,
+            "ListBackupFiles": self._by_shard,
+            "ReadBackupFile": self._by_shard,
+            "EndBackup": self._by_shard,
         }
         for name in BY_TASK:
             self._handlers[name] = self._batch

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
+from holdfast.proto.v1 import backups_pb2, cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.request_limits import parse
 
@@ -97,7 +97,7 @@ def _trigger(request: schedules_pb2.TriggerScheduleRequest) -> bool:
 
 
 # All others may be repeated: by their token (Ack, Fail, Extend, Release), because they ask for a state and not for a
-# change (Cancel, UpdateTasks, PauseSchedule, the calls to Shards), or because they only read.
+# change (Cancel, UpdateTasks, PauseSchedule, the calls to Shards and Backups), or because they only read.
 _REPEATS: dict[str, Callable[[Any], bool]] = {
     "Enqueue": _enqueue,
     "Reserve": _reserve,
@@ -128,9 +128,10 @@ QUEUES = _methods(queues_pb2, "Queues")
 SCHEDULES = _methods(schedules_pb2, "Schedules")
 SHARDS = _methods(shards_pb2, "Shards")
 CLUSTER = _methods(cluster_pb2, "Cluster")
+BACKUPS = _methods(backups_pb2, "Backups")
 
 ALL = tuple(
     method
-    for methods in (TASKS, DEAD_LETTERS, QUEUES, SCHEDULES, SHARDS, CLUSTER)
+    for methods in (TASKS, DEAD_LETTERS, QUEUES, SCHEDULES, SHARDS, CLUSTER, BACKUPS)
     for method in methods.values()
 )  # fmt: skip

@@ -1,15 +1,19 @@
-"""Calls that a router answers itself: what it is, and the service Cluster."""
+"""Calls that a router answers itself: what it is, the service Cluster, and what of backups is about the map."""
 
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.proto.v1 import shards_pb2
+from google.protobuf.message import Message
+
+from holdfast.proto.v1 import backups_pb2, shards_pb2
 from holdfast.router.methods import CLUSTER
 from holdfast.serving.refusals import SHARD_NOT_FOUND, RefusedError
 from holdfast_queue import version
 
 NAME = "router"
+
+_OF_BACKUPS = ("ReadMap", "RestoreCluster", "RestoreQueues")
 
 _Method = Callable[[Any], Awaitable[Any]]
 
@@ -17,12 +21,18 @@ _Method = Callable[[Any], Awaitable[Any]]
 class OwnCalls:
     """`find` has the method of a call, or None if it is about a shard."""
 
-    def __init__(self, admin: object, nodes: Callable[[], list[tuple[str, str]]]) -> None:
-        """`admin` has a method for each call of the service Cluster; `nodes` are names and addresses of brokers."""
+    def __init__(self, admin: object, backups: object, nodes: Callable[[], list[tuple[str, str]]]) -> None:
+        """`admin` has a method for each call of the service Cluster, `backups` for some of Backups; `nodes` are names
+        and addresses of brokers."""
         self._nodes = nodes
         self._version = version()  # reads a file
         self._methods: dict[str, _Method] = {name: getattr(admin, _snake_case(name)) for name in CLUSTER}
-        self._methods |= {"DescribeNode": self._describe_node, "ReadProbe": self._read_probe}
+        self._methods |= {name: getattr(backups, _snake_case(name)) for name in _OF_BACKUPS}
+        self._methods |= {
+            "DescribeNode": self._describe_node,
+            "ReadProbe": self._ask_nodes,
+            "RestoreShard": self._ask_nodes,
+        }
 
     def find(self, name: str) -> _Method | None:
         return self._methods.get(name)
@@ -34,7 +44,7 @@ class OwnCalls:
             response.nodes.add(name=name, address=address)
         return response
 
-    async def _read_probe(self, request: shards_pb2.ReadProbeRequest) -> shards_pb2.ReadProbeResponse:
+    async def _ask_nodes(self, request: shards_pb2.ReadProbeRequest | backups_pb2.RestoreShardRequest) -> Message:
         raise RefusedError(
             SHARD_NOT_FOUND,
             f"Expected a replica of shard {request.shard}, but this is a router, which has none; ask the nodes that "

@@ -8,6 +8,7 @@ import threading
 import time
 
 from holdfast.cluster.admin import ClusterAdmin
+from holdfast.cluster.backups import ClusterBackups
 from holdfast.cluster.connect import connect
 from holdfast.cluster.etcd.api import Etcd
 from holdfast.cluster.follow import MapFollower
@@ -102,9 +103,10 @@ class Router:
         self._releases = Releases(self._forwarder)
         self._node_calls = NodeCalls()
         answers = NodeAnswers(self._node_calls, lambda: follower.map)
+        store = MapStore(etcd, config.cluster_name)
         admin = ClusterAdmin(
-            MapStore(etcd, config.cluster_name), follower, state_bytes=answers.state_bytes, lag=answers.lag,
-            transfer=answers.transfer, hand_over=answers.hand_over,
+            store, follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer,
+            hand_over=answers.hand_over,
         )  # fmt: skip
         self._gateway = Gateway(
             routes,
@@ -112,7 +114,7 @@ class Router:
             self._releases,
             self._admission,
             check_map=self._check_map,
-            own=OwnCalls(admin, routes.nodes),
+            own=OwnCalls(admin, ClusterBackups(store, follower), routes.nodes),
             wait_ms_max=config.wait_ms_max,
             idle_wait_ms_max=config.idle_wait_ms_max,
             call_s_default=config.call_seconds_default,

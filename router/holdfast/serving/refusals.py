@@ -22,6 +22,8 @@ BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
 QUEUE_NOT_FOUND = "QUEUE_NOT_FOUND"
 SHARD_NOT_FOUND = "SHARD_NOT_FOUND"
 PROBE_NOT_FOUND = "PROBE_NOT_FOUND"
+BACKUP_NOT_FOUND = "BACKUP_NOT_FOUND"
+RESTORE_REFUSED = "RESTORE_REFUSED"
 CHANGE_REFUSED = "CHANGE_REFUSED"
 OVERLOADED = "OVERLOADED"
 DISK_LOW = "DISK_LOW"
@@ -152,6 +154,20 @@ def probe_not_found(shard: int, index: int) -> RefusedError:
         f"Expected the hash of shard {shard} at index {index}, but this replica does not have it; probe again.",
         field="index",
     )
+
+
+def backup_not_found(shard: int) -> RefusedError:
+    return RefusedError(
+        BACKUP_NOT_FOUND,
+        f"Expected a backup of shard {shard} to be under way, but this node knows none of that id: it was ended, "
+        "nobody asked for it for too long, or another node leads the shard now; begin again.",
+        field="id",
+    )
+
+
+def restore_refused(why: str, sentence: str) -> RefusedError:
+    """A shard is not founded from a backup, or not from this one; `why` is a word for programs."""
+    return RefusedError(RESTORE_REFUSED, sentence, metadata={"why": why})
 
 
 def change_refused(why: str, sentence: str) -> RefusedError:

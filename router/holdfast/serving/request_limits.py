@@ -13,6 +13,7 @@ from holdfast.serving.scanner import BrokenBytesError, Shape, TooManyFieldsError
 ITEMS_MAX = 1000  # in one call, whatever is set
 FOLLOW_UPS_MAX = 100  # of one ack
 HEADERS_MAX = 64  # of one task
+SNAPSHOT_FILES_MAX = 20_000  # of one shard's state
 
 _KIB = 1024
 # Beside what is repeated: every field once, those of newer clients, and room for one more item than allowed, which the
@@ -30,6 +31,8 @@ _LARGE = {
     "Ack": Shape(_MANY.fields_max, {1: _ACK_ITEM}, shallow_bytes_max=64 * _KIB),
     "Fail": _MANY,
     "PutSchedule": _FEW,
+    "RestoreShard": Shape(_FIELDS_SPARE, {6: Shape(SNAPSHOT_FILES_MAX + _FIELDS_SPARE)}),
+    "RestoreQueues": _MANY,
     "ReceiveTasks": Shape(_MANY.fields_max, {6: Shape(_FIELDS_SPARE, {1: _TASK})}, shallow_bytes_max=256 * _KIB),
 }
 _SMALL_BYTES_MAX = 64 * _KIB
@@ -46,6 +49,7 @@ _SMALL: dict[str, tuple[int, Shape]] = {
     "DealShares": (1024 * _KIB, _MANY),
     "SetQueue": (512 * _KIB, Shape(8 * _FIELDS_SPARE)),
     "StartPlan": (1024 * _KIB, _FEW),
+    "RestoreCluster": (_SMALL_BYTES_MAX, Shape(4096 + _FIELDS_SPARE)),
 }
 
 MessageT = TypeVar("MessageT", bound=Message)

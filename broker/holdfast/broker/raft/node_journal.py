@@ -136,6 +136,15 @@ class NodeJournal:
         hard = None if record is None else HardState.decode(record)
         return None if hard is None or hard.is_gone else cls(log, shard, hard)
 
+    def begin_again(
+        self, group: int, state_name: str, index: int, index_term: int, term: int, configuration: Configuration
+    ) -> None:
+        """The replica is of another founding from now on, which begins with a state that has everything up to an entry:
+        in one round, so that a crash keeps all of the old or has all of the new."""
+        self._log.stage_truncate(self._shard, 0)
+        self._empty(index)
+        self._keep(HardState(group, state_name, term, None, index, index_term, ((index, configuration),)))
+
     def forget(self) -> None:
         """The replica is to be deleted: keeps what it has promised, and nothing else. Nothing may be done with the
         journal after this, but for `synced`."""

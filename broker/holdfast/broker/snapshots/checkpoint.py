@@ -28,9 +28,14 @@ class CheckpointPoint:
 def take_checkpoint(state: Copyable, directory: Path) -> CheckpointPoint:
     """Blocks. Writes go on meanwhile, so only the copy itself knows what is in it."""
     state.checkpoint(directory)
-    row = read_row(directory, keys.META_KEY)
-    meta = Meta.decode(row) if row is not None else Meta()
+    meta = meta_of(directory)
     return CheckpointPoint(meta.applied_index, meta.applied_term)
+
+
+def meta_of(directory: Path) -> Meta:
+    """Blocks. What a state that nobody has open says of itself."""
+    row = read_row(directory, keys.META_KEY)
+    return Meta.decode(row) if row is not None else Meta()
 
 
 def files_of(

@@ -4,14 +4,16 @@ The in-memory twin that loses what was not synced is in tests/simulation/fake_fi
 with chunks of 256 KiB that costs nothing, and nothing is left open whatever ends a transfer.
 """
 
+import hashlib
 import os
 import shutil
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-_CRC_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES = 1024 * 1024
 _SYNC_BYTES = 4 * 1024 * 1024
 
 
@@ -130,11 +132,24 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def crc32_of(files: Files, path: Path, size_bytes: int) -> int:
-    """Of the first `size_bytes` of a file. Blocks; rests after each piece for as long as it took, because the log needs
-    disk and processor more."""
+    """Of the first `size_bytes` of a file. Blocks."""
     crc = 0
-    for offset in range(0, size_bytes, _CRC_PIECE_BYTES):
-        began_s = time.perf_counter()
-        crc = zlib.crc32(files.read(path, offset, min(_CRC_PIECE_BYTES, size_bytes - offset)), crc)
-        time.sleep(time.perf_counter() - began_s)
+    for piece in _pieces(files, path, size_bytes):
+        crc = zlib.crc32(piece, crc)
     return crc
+
+
+def sha256_of(files: Files, path: Path, size_bytes: int) -> bytes:
+    """The same, of what nobody must be able to change unnoticed."""
+    digest = hashlib.sha256()
+    for piece in _pieces(files, path, size_bytes):
+        digest.update(piece)
+    return digest.digest()
+
+
+def _pieces(files: Files, path: Path, size_bytes: int) -> Iterator[bytes]:
+    """Rests after each piece for as long as it took, because the log needs disk and processor more."""
+    for offset in range(0, size_bytes, _PIECE_BYTES):
+        began_s = time.perf_counter()
+        yield files.read(path, offset, min(_PIECE_BYTES, size_bytes - offset))
+        time.sleep(time.perf_counter() - began_s)

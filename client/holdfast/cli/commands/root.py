@@ -11,6 +11,7 @@ import typer.main
 import holdfast_queue
 from holdfast.cli import output, records
 from holdfast.cli.commands import (
+    backups,
     bench,
     cluster,
     dlq,
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _group in (servers, tasks, worker, workers, queues, schedules, dlq, cluster, nodes, shards, rebalance, bench):
+for _group in (servers, tasks, worker, workers, queues, schedules, dlq, cluster, nodes, shards, rebalance, backups, bench):
     _group.add_to(app)
 
 

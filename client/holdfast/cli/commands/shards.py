@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.cli import calls, cluster_calls, cluster_output, cluster_records, output, records
+from holdfast.cli import backups, calls, cluster_calls, cluster_output, cluster_records, output, records
 from holdfast.cli.commands import shard_plans
 from holdfast.cli.commands.shared import Address, Json, Shard, Timeout, epilog, group, print_problems, time_limit_s
-from holdfast.cli.problems import ExitCode, Problem, problem_of
+from holdfast.cli.problems import ExitCode, Problem, problem_of, usage
 from holdfast.client import HoldfastError, NodeReport, ReplicaHash, ReplicaRole, ShardHash
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
@@ -61,6 +62,53 @@ def shard_ls(
         if info is not None:
             cluster_output.print_wishes(info, reports)
     return print_problems([problem for report in reports for problem in _node_problems(report)], as_json=as_json)
+
+
+@shard_app.command(
+    "recover",
+    epilog=epilog("holdfast shard recover 3 --data-dir /var/lib/holdfast --i-accept-data-loss"),
+)
+def shard_recover(
+    shard: Shard,
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Of a stopped node that has a replica of the shard.")
+    ],
+    accepted: Annotated[
+        bool, typer.Option("--i-accept-data-loss", help="Needed: what only the lost replicas had is gone.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Make a shard that has lost its majority for good of what one node has left of it.
+
+    Only if the other voters will never come back: what they acknowledged without this one is lost, and if they do come
+    back, what they have is deleted. Stop the node first. Of several that are left take the one with the largest
+    term, then the largest index (`last` of `holdfast shard ls --json`).
+    Everything in this replica's log is kept, also entries of which nobody knows whether they were acknowledged.
+    The shard begins another life, in which this node is its only voter: all claims are given back, and no token of the
+    former life counts. Start the node afterwards; others are added as the map, or the list of nodes, says.
+    """
+    if not accepted:
+        raise usage(
+            f"Expected --i-accept-data-loss to make shard {shard} of what one replica has left.",
+            "Whatever a majority acknowledged without this replica is lost: see `holdfast shard recover --help`.",
+        )
+    found = backups.recover_shard(data_dir, shard)
+    lost = [voter.partition("/")[0] for voter in found.voters if voter.partition("/")[0] != found.node]
+    if as_json:
+        records.print_json({
+            "shard": found.shard, "node": found.node, "former_voters": list(found.voters), "incarnation":
+            found.incarnation, "applied_index": found.applied_index, "last_index": found.last_index, "last_term":
+            found.last_term, "entries_unsure": found.entries_kept,
+        })  # fmt: skip
+        return ExitCode.OK
+    output.print_line(f"Shard {shard} is made of what {found.node} had, in its life number {found.incarnation}.")
+    output.print_rows([
+        ("kept", f"all entries up to {found.last_index:,} (term {found.last_term})"),
+        ("unsure", f"{found.entries_kept:,} of them: in the log, but nobody knows whether they were acknowledged"),
+        ("missing", f"whatever {', '.join(lost) or 'nobody'} had after that entry"),
+    ])  # fmt: skip
+    output.print_note("Start the node. Tasks that were claimed are handed out again.")
+    return ExitCode.OK
 
 
 def _node_problems(report: NodeReport) -> list[Problem]:
