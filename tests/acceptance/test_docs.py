@@ -14,6 +14,7 @@ from holdfast.broker.metrics import Metrics
 from holdfast.cli.commands.root import app
 from holdfast.cli.problems import EXIT_CODE_MEANINGS
 from holdfast.client import Holdfast, Task, Worker
+from holdfast.client.worker.meters import Meter
 from holdfast.cluster.policy import POLICY_FIELDS
 from holdfast.cluster.settings import ClusterSettings
 from holdfast.machine.rows import DEAD_REASONS
@@ -165,6 +166,13 @@ def test_what_operators_are_told_to_watch_is_there(page: str, least: int) -> Non
     assert len(events) >= least
     source = "".join(path.read_text() for root in ("broker", "router") for path in (REPO / root).glob("**/*.py"))
     assert {event for event in events if f'"{event}"' not in source} == set()
+
+
+def test_the_page_about_workers_has_every_metric_of_theirs() -> None:
+    section = page_text("docs/workers.md").partition("| metric |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(?:holdfast_worker_|…_)([a-z_]+)", section))
+    shown = Meter([]).text(dict.fromkeys(("slots", "running", "held", "ready"), ("", 0)), {})
+    assert named == set(re.findall(r"# TYPE holdfast_worker_([a-z_]+)", shown))
 
 
 def commands_of(command: Any, prefix: str = "") -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any, cast
 from holdfast.client import AsyncClient, ClaimedTask, Claims
 from holdfast.client.worker.claiming import Claimer
 from holdfast.client.worker.leases import Leases
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.slots import Slots
 from holdfast.client.worker.standstill import Standstill
 from tests.simulation import virtual_time
@@ -39,7 +40,7 @@ def ask_while_busy(server: Server, busy_s: float) -> tuple[list[tuple[float, boo
             slots.take(claim.queue, is_alone=claim.alone)
 
         claimer = Claimer(
-            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), claimed
+            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), claimed, Meter([])
         )  # fmt: skip
         claiming = asyncio.create_task(claimer.run())
         await asyncio.sleep(busy_s)

@@ -10,6 +10,7 @@ from holdfast.client import (
     HoldfastError,
     InvalidAddress,
     NotFound,
+    OpsPortFailed,
     Rejected,
     ResultTimeout,
     TaskInfo,
@@ -152,6 +153,9 @@ def _refusal(error: Rejected) -> Problem:
 def _failure(error: HoldfastError) -> Problem:
     if isinstance(error, InvalidAddress):
         return Problem(ExitCode.USAGE, "INVALID_ADDRESS", str(error), "Set it with --address or HOLDFAST_ADDRESS.")
+    if isinstance(error, OpsPortFailed):
+        message = f"Cannot listen for HTTP on {error.host} port {error.port}: {error.cause}."
+        return Problem(ExitCode.USAGE, "PORT_TAKEN", message, "Choose another --ops-port; 0 takes a free one.")
     if isinstance(error, ResultTimeout):
         message = f"Task {error.task_id} did not finish within {error.timeout_s:g} s."
         hint = f"It goes on: wait again, or look at it with `holdfast task get {error.task_id}`."

@@ -101,14 +101,18 @@ def _apps_hint(module_name: str) -> str:
 
 def run(
     app_name: str, queues: Mapping[str, int | None], *,
-    concurrency: int, grace_s: float, name: str, address: str | None, log_level: str, as_json: bool,
+    concurrency: int, grace_s: float, name: str, address: str | None, ops_host: str, ops_port: int | None,
+    log_tracebacks: bool, log_level: str, log_json: bool,
 ) -> WorkerReport:  # fmt: skip
     """Works until it is stopped by a signal."""
     calls.quiet_grpc()
-    with logging_to_stderr(log_level, as_json=as_json):
+    with logging_to_stderr(log_level, as_json=log_json):
         app = load_app(app_name)
         try:
-            worker = Worker(app, queues, concurrency=concurrency, name=name, grace=grace_s, address=address)
+            worker = Worker(
+                app, queues, concurrency=concurrency, name=name, grace=grace_s, address=address, ops_host=ops_host,
+                ops_port=ops_port, log_tracebacks=log_tracebacks,
+            )  # fmt: skip
         except HoldfastError:
             raise  # e.g. an address that is none, which is a ValueError too
         except ValueError as error:  # e.g. an app without tasks
@@ -116,7 +120,7 @@ def run(
         unused = sorted(set(worker.queues) - {task.queue for task in app.tasks.values()})
         if unused:
             log.warning("No task of this app is enqueued into %s by default: is that a typo?", ", ".join(unused))
-        if not as_json:
+        if not log_json:
             _print_banner(app_name, app, worker, grace_s)
         return worker.run()
 

@@ -35,7 +35,7 @@ from holdfast.client.cluster_models import (
     Topology,
     Transferred,
 )
-from holdfast.client.context import RetryAt, RunningTask, Snooze, StopReason, current_task
+from holdfast.client.context import RetryAt, RunningTask, Snooze, StopReason, TaskLogFilter, current_task
 from holdfast.client.errors import (
     ClientClosed,
     ClientForked,
@@ -51,6 +51,7 @@ from holdfast.client.errors import (
     NotFound,
     NotJson,
     NotWaiting,
+    OpsPortFailed,
     OutcomeUnknown,
     Overloaded,
     Rejected,
@@ -168,6 +169,7 @@ __all__ = [
     "NotFound",
     "NotJson",
     "NotWaiting",
+    "OpsPortFailed",
     "OutcomeUnknown",
     "Overlap",
     "Overloaded",
@@ -211,6 +213,7 @@ __all__ = [
     "TaskFailed",
     "TaskFinished",
     "TaskInfo",
+    "TaskLogFilter",
     "TaskState",
     "TaskUpdate",
     "TenantPolicy",

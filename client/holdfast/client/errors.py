@@ -8,6 +8,7 @@ HoldfastError
 ├── DeadlineExceeded     the server did not answer in time
 ├── UnexpectedAnswer     whatever answered does not speak this API
 ├── NotJson              arguments or a result that JSON cannot hold
+├── OpsPortFailed        a worker's port for probes and metrics cannot be opened
 ├── ResultTimeout        the task did not finish in the time given
 ├── ResultExpired        the result of a task that has succeeded was not kept for so long
 ├── TaskFailed           the result of a task that is dead
@@ -157,6 +158,22 @@ class NotJson(HoldfastError, TypeError):
 
     def __str__(self) -> str:
         return f"Expected {self.what} to be JSON, but {self.problem}: pass text, numbers, lists and dictionaries."
+
+
+class OpsPortFailed(HoldfastError, OSError):
+    """The HTTP port on which a worker shows its health and its metrics cannot be opened."""
+
+    def __init__(self, host: str, port: int, cause: str) -> None:
+        super().__init__(host, port, cause)
+        self.host = host
+        self.port = port
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"Cannot listen for HTTP on {self.host} port {self.port} ({self.cause}): "
+            "choose another port, or 0 for a free one."
+        )
 
 
 class ResultTimeout(HoldfastError, TimeoutError):

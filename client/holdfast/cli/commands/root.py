@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 
 import typer
 import typer.main
@@ -13,6 +12,7 @@ from holdfast.cli import output, records
 from holdfast.cli.commands import bench, cluster, dlq, nodes, queues, schedules, servers, shards, tasks, worker, workers
 from holdfast.cli.commands.shared import Json, epilog
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
+from holdfast.client._version import version as version_number
 
 app = typer.Typer(
     name="holdfast",
@@ -34,11 +34,7 @@ for _group in (servers, tasks, worker, workers, queues, schedules, dlq, cluster,
 @app.command(epilog=epilog("holdfast version --json"))
 def version(as_json: Json = False) -> None:
     """Show the version of this command."""
-    try:
-        number = metadata.version("holdfast")
-    except metadata.PackageNotFoundError:
-        number = "unknown"  # run from a source tree that was never installed
-    versions = {"version": number, "python": platform.python_version()}
+    versions = {"version": version_number(), "python": platform.python_version()}
     if as_json:
         records.print_json(versions)
     else:

@@ -12,6 +12,9 @@ deadlines.py   ends attempts that take longer than their timeout
 settling.py    reports how handlers ended, many at a time
 standstill.py  notices that this process stood still
 outages.py     goes on through lost connections
+meters.py      what is counted, as Prometheus reads it (pure)
+task_logs.py   log lines about tasks, with fields
+ops.py         the HTTP port for probes and metrics
 stopping.py    being asked to stop
 
 Two threads at least: handlers never run on the worker's own loop, so that one that blocks cannot stop the heartbeats

@@ -11,6 +11,7 @@ from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError
 from holdfast.client.models import ClaimedTask, Claims
 from holdfast.client.worker.leases import Leases
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import PASSING, Outage
 from holdfast.client.worker.slots import Ask, Slots
 from holdfast.client.worker.standstill import Standstill
@@ -31,13 +32,15 @@ class Claimer:
         leases: Leases,
         standstill: Standstill,
         claimed: Callable[[ClaimedTask], None],
+        meter: Meter,
     ) -> None:
         self._client = client
         self._slots = slots
         self._worker = worker
         self._leases = leases
         self._claimed = claimed
-        self._outage = Outage("claim tasks", standstill)
+        self._meter = meter
+        self._outage = Outage("claim tasks", standstill, meter)
         self._room = asyncio.Event()  # set when there may be room for more tasks
         self._reopened = asyncio.Event()  # set when a queue that was at its limit may be asked for again
         self._loop = asyncio.get_running_loop()
@@ -45,6 +48,11 @@ class Claimer:
         self._asked: Ask | None = None  # what the server has been asked for and has not answered
         # The same id until a call has been answered: whatever an unanswered one claimed comes with the next answer.
         self._request_id = uuid.uuid4().hex
+
+    @property
+    def trouble(self) -> str:
+        """Why tasks cannot be claimed at the moment; empty if they can."""
+        return self._outage.cause
 
     def slots_changed(self, *, reopened: bool) -> None:
         self._room.set()
@@ -62,9 +70,11 @@ class Claimer:
             try:
                 claims = await self._poll(ask)
             except HoldfastError as error:
+                self._meter.poll_failed()
                 await self._outage.pause(error)
                 continue
             self._outage.over()
+            self._meter.polled(len(claims))
             self._dry_until_s = self._loop.time() + claims.run_dry_s if claims.run_dry_s else None
             for claim in claims:
                 self._claimed(claim)

@@ -1,0 +1,165 @@
+"""What can be watched of a cluster with a router, several shards and real workers."""
+
+import json
+import re
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.client import Holdfast
+from tests.acceptance.apps import chores
+from tests.acceptance.worker_process import WorkerProcess
+from tests.integration.map_cluster import MapCluster
+from tests.integration.map_load import queues_of_all_shards
+from tests.integration.server import wait_until
+
+SHARDS = 4
+LEASE_S = 20.0
+
+MakeWorker = Callable[..., WorkerProcess]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
+    with MapCluster(tmp_path_factory.mktemp("watching"), size=2, shards=SHARDS, replication=1) as running:
+        yield running.start()
+
+
+@pytest.fixture(scope="module")
+def app(cluster: MapCluster) -> Iterator[Holdfast]:
+    with chores.make_app(cluster.address) as app:
+        yield app
+
+
+@pytest.fixture
+def make_worker(cluster: MapCluster, tmp_path: Path) -> Iterator[MakeWorker]:
+    made: list[WorkerProcess] = []
+
+    def make(queues: list[str], *options: str, **settings: Any) -> WorkerProcess:
+        directory = tmp_path / f"worker{len(made)}"
+        worker = WorkerProcess(
+            directory, cluster.address, queues, options=("--json", *options), lease=LEASE_S, **settings
+        )
+        made.append(worker)
+        return worker.start()
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with closing(error):
+            return error.code, error.read().decode()
+
+
+def ops_url(worker: WorkerProcess) -> str:
+    found = wait_until(lambda: re.findall(r"http://127\.0\.0\.1:\d+", worker.log_text), "the worker's HTTP port")
+    return str(found[0])
+
+
+def metric(url: str, name: str, **labels: str) -> float:
+    _, text = get(f"{url}/metrics")
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return float(sample.value)
+    raise AssertionError(f"no {name} with {labels} in:\n{text}")
+
+
+def lines(worker: WorkerProcess, **wanted: object) -> list[dict[str, Any]]:
+    """Of its log, those with these fields."""
+    logged = [json.loads(line) for line in worker.log_text.splitlines() if line.startswith("{")]
+    return [line for line in logged if wanted.items() <= line.items()]
+
+
+def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_worker: MakeWorker, tmp_path: Path) -> None:
+    queues = queues_of_all_shards("ops", SHARDS)
+    worker = make_worker(queues, "--ops-port", "0", concurrency=8)
+    url = ops_url(worker)
+    assert get(f"{url}/livez")[0] == 200
+    wait_until(lambda: get(f"{url}/readyz")[0] == 200, "the worker to be ready")
+
+    gate = tmp_path / "gate"
+    held = [app.tasks["wait_at"].options(queue=queue).enqueue(str(gate)) for queue in queues]
+    dead = app.tasks["give_up"].options(queue=queues[0]).enqueue()
+    wait_until(lambda: metric(url, "holdfast_worker_running") == SHARDS, "all to run")
+    assert metric(url, "holdfast_worker_slots") == 8
+    wait_until(lambda: dead.status() == "DEAD", "a dead letter")
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: get(f"{url}/readyz") == (503, '{"ready": false, "reason": "it stops"}'), "not to be ready")
+    assert get(f"{url}/livez")[0] == 200, "it lives until it has ended"
+    gate.touch()
+    for handle in held:
+        handle.result(timeout=20)
+    assert worker.wait_for_exit() == 0
+    assert (worker.report.succeeded, worker.report.failed) == (SHARDS, 1)
+
+
+def test_counts_of_a_worker(app: Holdfast, make_worker: MakeWorker) -> None:
+    queues = queues_of_all_shards("counts", SHARDS)
+    worker = make_worker(queues, "--ops-port", "0")
+    url = ops_url(worker)
+    for queue in queues:
+        app.tasks["work"].options(queue=queue).enqueue(0.06).result(timeout=20)
+    app.tasks["fail"].options(queue=queues[1]).enqueue(1).result(timeout=20)
+    wait_until(
+        lambda: metric(url, "holdfast_worker_tasks_total", type="fail", outcome="succeeded") == 1, "the last one"
+    )
+    assert metric(url, "holdfast_worker_tasks_total", type="work", outcome="succeeded") == SHARDS
+    assert metric(url, "holdfast_worker_tasks_total", type="fail", outcome="failed") == 1
+    assert metric(url, "holdfast_worker_tasks_claimed_total") == SHARDS + 2
+    assert metric(url, "holdfast_worker_polls_total", result="tasks") > 0
+    assert metric(url, "holdfast_worker_task_duration_seconds_count", type="work") == SHARDS
+    assert metric(url, "holdfast_worker_task_duration_seconds_bucket", type="work", le="0.05") == 0
+    assert metric(url, "holdfast_worker_leases_lost_total") == 0
+    worker.stop()
+
+
+def test_a_worker_without_a_server_lives_and_is_not_ready(tmp_path: Path, cluster: MapCluster) -> None:
+    with closing(WorkerProcess(tmp_path / "w", "127.0.0.1:1", ["default"], options=("--ops-port", "0"))) as worker:
+        url = ops_url(worker.start())
+        wait_until(lambda: get(f"{url}/readyz")[0] == 503, "not to be ready")
+        assert "cannot claim tasks" in get(f"{url}/readyz")[1]
+        assert get(f"{url}/livez")[0] == 200
+        assert metric(url, "holdfast_worker_outages_total", call="claim tasks") == 1
+
+
+@pytest.mark.parametrize("option", ["--tracebacks", "--no-tracebacks"])
+def test_log_lines_of_a_worker_say_which_task_they_are_about(
+    app: Holdfast, make_worker: MakeWorker, option: str
+) -> None:
+    queue = queues_of_all_shards(f"logs{option}", SHARDS)[3]
+    worker = make_worker([queue], option, "--log-level", "debug" if option == "--tracebacks" else "info")
+    blocking = app.tasks["log_line"].options(queue=queue).enqueue("from a thread")
+    asynchronous = app.tasks["log_line_async"].options(queue=queue).enqueue("from a loop")
+    failing = app.tasks["fail"].options(queue=queue).enqueue(1, "the printer is on fire")
+    for handle in (blocking, asynchronous, failing):
+        handle.result(timeout=20)
+    worker.stop()
+    about = {"queue": queue, "attempt": 1}
+    (line,) = lines(worker, event="from a thread", task_id=blocking.id, task_type="log_line", **about)
+    assert (line["logger"], line["level"]) == ("chores.log", "info")
+    assert len(lines(worker, event="from a loop", task_id=asynchronous.id, task_type="log_line_async")) == 2
+    (line,) = lines(worker, level="warning", task_id=failing.id, task_type="fail", **about)
+    assert line["error_type"] == "ValueError"
+    assert line["duration_ms"] >= 0
+    if option == "--tracebacks":
+        assert line["exception"].startswith("Traceback (most recent call last):")
+        assert line["exception"].endswith("ValueError: the printer is on fire")
+        ended = lines(worker, level="debug", task_id=blocking.id)
+        assert [("duration_ms" in each) for each in ended] == [False, True], "its begin and its end"
+    else:
+        assert "printer" not in worker.log_text
