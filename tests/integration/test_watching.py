@@ -3,21 +3,25 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.client import Holdfast
+from holdfast.client import Client, Holdfast, NewTask, TaskFilter, TaskState
+from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.map_cluster import MapCluster
-from tests.integration.map_load import queues_of_all_shards
+from tests.integration.map_load import claim_all, queues_of_all_shards
 from tests.integration.server import wait_until
 
 SHARDS = 4
@@ -82,6 +86,15 @@ def lines(worker: WorkerProcess, **wanted: object) -> list[dict[str, Any]]:
     """Of its log, those with these fields."""
     logged = [json.loads(line) for line in worker.log_text.splitlines() if line.startswith("{")]
     return [line for line in logged if wanted.items() <= line.items()]
+
+
+def holdfast_json(cluster: MapCluster, *arguments: str) -> dict[str, Any]:
+    """What a command prints."""
+    command = [sys.executable, "-m", "holdfast.cli", *arguments, "--json", "--address", cluster.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_worker: MakeWorker, tmp_path: Path) -> None:
@@ -163,3 +176,78 @@ def test_log_lines_of_a_worker_say_which_task_they_are_about(
         assert [("duration_ms" in each) for each in ended] == [False, True], "its begin and its end"
     else:
         assert "printer" not in worker.log_text
+
+
+# --- lists of tasks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parked(cluster: MapCluster) -> dict[str, list[str]]:
+    """Tasks in all states, of a queue that is spread over all shards and of one at home on each; by state."""
+    ids: dict[str, list[str]] = {}
+    with Client(cluster.address, timeout_s=20) as client:
+        client.set_queue("listed", spread=SHARDS)
+        wait_until(lambda: len(_shards_of_probes(client)) == SHARDS, "the queue to be spread")
+        client.purge_queue("listed")
+
+        def put(state: str, count: int, **options: Any) -> None:
+            for _ in range(count):
+                ids.setdefault(state, []).append(client.enqueue(NewTask("listed", "send", **options)).task_id)
+
+        put("SUCCEEDED", 12)
+        for claim in claim_all(client, ["listed"], 12):
+            client.ack(claim)
+        put("DEAD", 8)
+        for claim in claim_all(client, ["listed"], 8):
+            client.fail(claim, dead=True)
+        put("CLAIMED", 20, tenant="acme")
+        claim_all(client, ["listed"], 20)
+        put("DELAYED", 9, delay_ms=3_600_000)
+        put("READY", 30, tenant="acme")
+        put("READY", 30, priority=8)
+    return ids
+
+
+def _shards_of_probes(client: Client) -> set[int | None]:
+    """Shards take turns, call by call."""
+    return {shard_of(client.enqueue(NewTask("listed", "probe")).task_id) for _ in range(2 * SHARDS)}
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["router", "direct"])
+@pytest.mark.parametrize("page_size", [3, 1000])
+def test_every_task_is_listed_once(
+    cluster: MapCluster, parked: dict[str, list[str]], direct: bool, page_size: int
+) -> None:
+    with Client(cluster.address, timeout_s=20, direct=direct) as client:
+        for state, ids in parked.items():
+            where = TaskFilter(states=[TaskState(state)], type="send")
+            found = list(client.iter_tasks("listed", where=where, page_size=page_size))
+            assert sorted(each.task_id for each in found) == sorted(ids)
+            assert {each.state for each in found} == {TaskState(state)}
+        assert all(each.task is None and each.result is None for each in found)
+        everywhere = [each.task_id for each in client.iter_tasks(where=TaskFilter(type="send"), page_size=page_size)]
+        assert sorted(everywhere) == sorted(chain.from_iterable(parked.values())), "without the name of the queue"
+        where = TaskFilter(states=[TaskState.READY, TaskState.CLAIMED], tenant="acme")
+        assert sum(1 for _ in client.iter_tasks("listed", where=where)) == 50
+        assert list(client.iter_tasks("listed", where=TaskFilter(min_age_ms=3_600_000))) == []
+
+
+def test_the_commands_list_tasks_and_claims(cluster: MapCluster, parked: dict[str, list[str]]) -> None:
+    listed = holdfast_json(cluster, "task", "ls", "listed", "--state", "ready", "--tenant", "acme")
+    assert (len(listed["tasks"]), listed["more"]) == (30, False)
+    claims = holdfast_json(cluster, "claims", "listed", "--limit", "5")
+    assert (len(claims["claims"]), claims["total"], claims["more"]) == (5, 20, True)
+    ages = [each["held_for_ms"] for each in claims["claims"]]
+    assert ages == sorted(ages, reverse=True)
+    assert {each["worker"] for each in claims["claims"]} == {"w"}
+
+
+def test_the_age_of_the_oldest_claim_is_told(cluster: MapCluster, parked: dict[str, list[str]]) -> None:
+    with Client(cluster.address, timeout_s=20) as client:
+        (oldest, *_) = holdfast_json(cluster, "claims", "listed", "--limit", "1")["claims"]
+        wait_until(lambda: client.queue_stats("listed").oldest_claim_age_ms >= oldest["held_for_ms"], "its age")
+        scraped = [
+            metric(f"http://127.0.0.1:{node.ops_port}", "holdfast_queue_oldest_claim_seconds", queue="listed")
+            for node in cluster.nodes.values()
+        ]
+        assert max(scraped) * 1000 >= oldest["held_for_ms"]

@@ -27,6 +27,8 @@ COMMANDS = [
     ["enqueue"],
     ["worker"],
     ["task", "get"],
+    ["task", "ls"],
+    ["claims"],
     ["task", "wait"],
     ["task", "cancel"],
     ["task", "update"],

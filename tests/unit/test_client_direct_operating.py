@@ -244,6 +244,17 @@ async def test_discards_of_a_queue_and_of_all(
     assert [[each.task_id for each in page] for page in pages] == expected
 
 
+@pytest.mark.parametrize(("queue", "expected"), [("", [["0a", "0b"], ["1a"]]), (AT_1, [["1a"]])])
+async def test_tasks_of_a_queue_and_of_all(
+    cluster: Cluster, direct: Direct, queue: str, expected: list[list[str]]
+) -> None:
+    found = {0: [pb.TaskInfo(task_id=name) for name in ("0a", "0b")], 1: [pb.TaskInfo(task_id="1a")]}
+    cluster.both("ListTasks", paged("ListTasks", "tasks", found))
+    request = queues_pb2.ListTasksRequest(queue=queue, page_size=2)
+    pages = await all_pages(direct, "ListTasks", "tasks", request)
+    assert [[each.task_id for each in page] for page in pages] == expected
+
+
 async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct) -> None:
     cluster.routes[AT_1] = spread(AT_1)
     first = queues_pb2.PurgeQueueResponse(purged=5, next_page_token="x.y")
@@ -262,7 +273,7 @@ async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct
     assert await ask(direct, "PurgeQueue", request) == queues_pb2.PurgeQueueResponse()
 
 
-@pytest.mark.parametrize("name", ["PurgeQueue", "ListDiscards", "ListSchedules"])
+@pytest.mark.parametrize("name", ["PurgeQueue", "ListDiscards", "ListSchedules", "ListTasks"])
 async def test_a_token_that_no_page_ended_with_is_refused_by_a_server(
     cluster: Cluster, direct: Direct, name: str
 ) -> None:

@@ -127,7 +127,9 @@ MODELS = [
     "ShardLeader",
     "StepState",
     "TaskError",
+    "TaskFilter",
     "TaskInfo",
+    "TaskPage",
     "TaskState",
     "TaskUpdate",
     "TenantPolicy",
@@ -191,11 +193,13 @@ CALLS = [
     "hash_shard",
     "init_cluster",
     "iter_dead_letters",
+    "iter_tasks",
     "list_dead_letters",
     "list_discards",
     "list_queue_settings",
     "list_queues",
     "list_schedules",
+    "list_tasks",
     "list_workers",
     "make_plan",
     "pause_queue",
@@ -376,6 +380,8 @@ def _answer_operators(server: ScriptedServer) -> None:
     )
     dead = pb.TaskInfo(task_id="the-id", state=pb.TASK_STATE_DEAD, queue="mail", dead_reason="ATTEMPTS_SPENT")
     server.on("ListDeadLetters", pb.ListDeadLettersResponse(tasks=[dead]))
+    held = pb.TaskInfo(task_id="the-id", state=pb.TASK_STATE_CLAIMED, queue="mail", worker="host-1")
+    server.on("ListTasks", queues_pb2.ListTasksResponse(tasks=[held]))
     done = pb.DeadLetterOutcome(done=pb.DeadLetterDone())
     server.on("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=[done]))
     schedule = schedules_pb2.ScheduleInfo(queue="reports", name="nightly", next_at_ms=1893466800000)

@@ -22,6 +22,9 @@ from holdfast.client import (
     NotDead,
     NotFound,
     QueueStats,
+    TaskFilter,
+    TaskPage,
+    TaskState,
     UnexpectedAnswer,
     WorkerInfo,
     WorkerPage,
@@ -91,6 +94,23 @@ def test_no_number_is_forgotten_between_values_and_messages() -> None:
 
 
 # --------------------------------------------------------------------------------------------- workers and purging
+
+
+async def test_list_tasks(server: ScriptedServer, client: AsyncClient) -> None:
+    pages = {
+        "": queues_pb2.ListTasksResponse(next_page_token="p1"),  # looked at many, and none of them fits
+        "p1": queues_pb2.ListTasksResponse(tasks=[pb.TaskInfo(task_id="t", state=pb.TASK_STATE_CLAIMED, worker="w")]),
+    }
+    server.on("ListTasks", lambda request: pages[request.page_token])
+    where = TaskFilter(states=[TaskState.CLAIMED, TaskState.DEAD], type="send", tenant="acme", worker="w", min_age_ms=7)
+    assert (await client.list_tasks("mail", where=where, page_size=5)) == TaskPage((), "p1")
+    states = [pb.TASK_STATE_CLAIMED, pb.TASK_STATE_DEAD]
+    wanted = queues_pb2.TaskFilter(states=states, type="send", tenant="acme", worker="w", min_age_ms=7)
+    assert server.requests["ListTasks"] == [queues_pb2.ListTasksRequest(queue="mail", filter=wanted, page_size=5)]
+    (found,) = [task async for task in client.iter_tasks()]
+    assert (found.task_id, found.state, found.worker) == ("t", TaskState.CLAIMED, "w")
+    with pytest.raises(InvalidArgument, match="filter.states"):
+        await client.list_tasks(where=TaskFilter(states=[TaskState.UNKNOWN]))
 
 
 async def test_list_workers(server: ScriptedServer, client: AsyncClient) -> None:

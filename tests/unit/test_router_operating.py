@@ -76,6 +76,20 @@ async def test_discards_of_a_queue_and_of_all(stage: Stage, queue: str, expected
     assert {call.request.queue for broker in stage.brokers for call in broker.calls} == {queue}
 
 
+@pytest.mark.parametrize(("queue", "expected"), [("", "0a 0b 1a 1b 2a"), ("spread", "2a 1a 1b"), ("plain", "2a")])
+async def test_tasks_of_a_queue_and_of_all(stage: Stage, queue: str, expected: str) -> None:
+    stage.table.pin("spread", 2, 1)
+    stage.table.at_home("plain", 2)
+    for broker, names in zip(stage.brokers, ("0a 0b", "1a 1b", "2a"), strict=True):
+        broker.on["ListTasks"] = paged("ListTasks", "tasks", [pb.TaskInfo(task_id=name) for name in names.split()])
+    wanted = queues_pb2.TaskFilter(type="send", min_age_ms=7)
+    request = queues_pb2.ListTasksRequest(queue=queue, page_size=2, filter=wanted)
+    pages = await all_pages(stage, "ListTasks", "tasks", request)
+    assert " ".join(each.task_id for page in pages for each in page) == expected
+    assert all(len(page) <= 2 for page in pages)
+    assert all(call.request.filter == wanted for broker in stage.brokers for call in broker.calls)
+
+
 async def test_many_shards_without_anything_take_several_pages() -> None:
     async with Stage(1, shards=70) as stage:
         stage.brokers[0].on["ListDiscards"] = pb.ListDiscardsResponse()

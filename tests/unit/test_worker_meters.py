@@ -4,11 +4,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.client.worker.meters import OTHER_TYPES, Meter
 
-GAUGES: dict[str, tuple[str, float]] = {"slots": ("How many tasks may run at once.", 4)}
+NOW = {"slots": 4, "running": 3, "held": 2, "ready": 1}
 
 
 def samples(meter: Meter, **info: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    families = list(text_string_to_metric_families(meter.text(GAUGES, info)))
+    families = list(text_string_to_metric_families(meter.text(NOW, info)))
     assert all(family.documentation for family in families)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value for each in families for sample in each.samples

@@ -26,6 +26,7 @@ from holdfast.client import (
     Rejected,
     ResultTimeout,
     ShardHash,
+    TaskFilter,
     TaskInfo,
     TaskUpdate,
     Transferred,
@@ -210,6 +211,28 @@ def list_dead_letters(
         if not letters:
             await client.queue_stats(queue)  # the list of an unknown queue is merely empty
         return letters, bool(token)
+
+    return ask(address, timeout_s, question)
+
+
+def list_tasks(
+    address: str, timeout_s: float, queue: str, where: TaskFilter, limit: int
+) -> tuple[list[TaskInfo], bool]:
+    """The first tasks that fit, and whether there may be more. `NotFound` if there is no such queue."""
+
+    async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool]:
+        tasks: list[TaskInfo] = []
+        token = ""
+        while len(tasks) < limit:
+            size = min(_PAGE, limit - len(tasks))
+            page = await client.list_tasks(queue, where=where, page_size=size, page_token=token)
+            tasks += page.tasks
+            token = page.next_page_token
+            if not token:
+                break
+        if not tasks and queue:
+            await client.queue_stats(queue)  # the list of an unknown queue is merely empty
+        return tasks, bool(token)
 
     return ask(address, timeout_s, question)
 

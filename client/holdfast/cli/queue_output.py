@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from holdfast.cli import output
 from holdfast.cli.output import Shown
 from holdfast.cli.times import shown_duration, shown_instant, shown_latency
-from holdfast.client import Discard, Histogram, QueueStats, TypeLatency, WorkerInfo
+from holdfast.client import Discard, Histogram, QueueStats, TaskInfo, TypeLatency, WorkerInfo
 
 _STATES = ("ready", "claimed", "delayed", "retrying", "dead")
 _TYPES_SHOWN_MAX = 20
@@ -107,6 +107,42 @@ def _ago(instant_ms: int | None, now_ms: int) -> str:
     if instant_ms is None:
         return "not yet"
     return f"{shown_duration(now_ms - instant_ms)} ago" if now_ms - instant_ms >= 1_000 else "now"
+
+
+def print_tasks(tasks: Sequence[TaskInfo], now_ms: int) -> None:
+    rows = [
+        (
+            task.task_id,
+            task.queue,
+            task.type or "-",
+            str(task.state),
+            shown_duration(now_ms - task.enqueued_at_ms),
+            shown_duration(now_ms - task.changed_at_ms),
+            f"{task.failures}/{task.max_attempts}",
+            task.worker or "-",
+            task.tenant or "-",
+        )
+        for task in tasks
+    ]
+    names = ("task", "queue", "type", "state", "age", "in state", "failed", "worker", "tenant")
+    output.show([output.table(names, rows, numbers=False)])
+
+
+def print_claims(claims: Sequence[TaskInfo], now_ms: int) -> None:
+    rows = [
+        (
+            shown_duration(now_ms - claim.changed_at_ms),
+            claim.worker or "(no name)",
+            claim.queue,
+            claim.type or "-",
+            claim.task_id,
+            shown_duration((claim.lease_expires_at_ms or 0) - now_ms),
+            "cancelled" if claim.cancel_requested else "alone" if claim.suspect else "-",
+        )
+        for claim in claims
+    ]
+    names = ("held for", "worker", "queue", "type", "task", "lease ends in", "note")
+    output.show([output.table(names, rows, numbers=False)])
 
 
 def print_discards(discards: Sequence[Discard]) -> None:

@@ -23,7 +23,7 @@ from holdfast.client._giving_up import ENDLESS, Patience
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
 from holdfast.client.errors import STALE_MAP, ConnectionFailed, HoldfastError, Rejected, UnexpectedAnswer, rejected
-from holdfast.proto.v1 import schedules_pb2
+from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
@@ -59,7 +59,8 @@ _BY_ID: dict[str, tuple[str, Callable[[Any], int]]] = {
 _BY_SCHEDULE = frozenset({"PutSchedule", "GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule"})
 # Those that are about all queues, or about none, if they name none.
 _OF_ALL_WITHOUT_A_QUEUE = (
-    pb.ListDiscardsRequest, schedules_pb2.ListSchedulesRequest, schedules_pb2.PreviewScheduleRequest,
+    pb.ListDiscardsRequest, queues_pb2.ListTasksRequest, schedules_pb2.ListSchedulesRequest,
+    schedules_pb2.PreviewScheduleRequest,
 )  # fmt: skip
 
 

@@ -1,19 +1,21 @@
 """The calls about queues and those who work on their tasks. `AsyncClient` inherits them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from holdfast.client import _queues_wire
 from holdfast.client._calls import Calls, next_page
 from holdfast.client._fitting import only
 from holdfast.client._rpc import method
 from holdfast.client.errors import Rejected
-from holdfast.client.queue_models import QueuePage, QueueStats, WorkerPage
+from holdfast.client.models import TaskInfo
+from holdfast.client.queue_models import QueuePage, QueueStats, TaskFilter, TaskPage, WorkerPage
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 _LIST_QUEUES = method(pb, "Tasks", "ListQueues", pb.ListQueuesRequest, pb.ListQueuesResponse)
 _QUEUE_STATS = method(pb, "Tasks", "QueueStats", pb.QueueStatsRequest, pb.QueueStatsResponse)
 _PURGE = method(queues_pb2, "Queues", "PurgeQueue", queues_pb2.PurgeQueueRequest, queues_pb2.PurgeQueueResponse)
+_LIST_TASKS = method(queues_pb2, "Queues", "ListTasks", queues_pb2.ListTasksRequest, queues_pb2.ListTasksResponse)
 _LIST_WORKERS = method(
     queues_pb2, "Queues", "ListWorkers", queues_pb2.ListWorkersRequest, queues_pb2.ListWorkersResponse
 )
@@ -54,6 +56,52 @@ class QueueCalls(Calls):
         `missing_shards` says which are missing in the numbers."""
         request = _queues_wire.list_queues_request(page_size, page_token, partial=partial)
         return _queues_wire.queue_page(await self._call(_LIST_QUEUES, request, timeout_s, repeatable=True))
+
+    async def list_tasks(
+        self,
+        queue: str = "",
+        *,
+        where: TaskFilter | None = None,
+        page_size: int = 100,
+        page_token: str = "",
+        timeout_s: float | None = None,
+    ) -> TaskPage:
+        """One page of the tasks of a queue, or of all, that fit; pass on `next_page_token` for the next page.
+
+        Ready tasks come first, in the order of their lines; then claimed ones by the end of their lease, delayed and
+        retrying ones by when they are due, dead ones, and finished ones. In a cluster, shard by shard. A page may be
+        empty and not the last: a call looks at a bounded number of tasks, whether they fit or not. A task that changes
+        its state meanwhile may come twice, or not at all.
+        """
+        request = _queues_wire.list_tasks_request(queue, where, page_size, page_token)
+        return _queues_wire.task_page(await self._call(_LIST_TASKS, request, timeout_s, repeatable=True))
+
+    async def iter_tasks(
+        self,
+        queue: str = "",
+        *,
+        where: TaskFilter | None = None,
+        page_size: int = 100,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[TaskInfo]:
+        """All tasks of a queue, or of all, that fit, page by page; `timeout_s` is the time for one page.
+
+        >>> import asyncio
+        >>> async def main() -> None:
+        ...     async with AsyncClient() as client:
+        ...         async for task in client.iter_tasks("mail", where=TaskFilter(states=[TaskState.CLAIMED])):
+        ...             print(task.task_id, task.worker)
+        >>> asyncio.run(main())
+        the-id host-1
+        """
+        token = ""
+        while True:
+            page = await self.list_tasks(queue, where=where, page_size=page_size, page_token=token, timeout_s=timeout_s)
+            for task in page.tasks:
+                yield task
+            token = next_page(token, page.next_page_token, len(page.tasks))
+            if not token:
+                return
 
     async def list_workers(
         self, *, page_size: int = 100, page_token: str = "", partial: bool = False, timeout_s: float | None = None

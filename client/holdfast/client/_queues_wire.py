@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from holdfast.client._fitting import build, fit, read_each, several
+from holdfast.client._fitting import build, fit, read_each, several, wire_state
 from holdfast.client._wire import task_info_of
 from holdfast.client.errors import Rejected
 from holdfast.client.queue_models import (
@@ -16,6 +16,8 @@ from holdfast.client.queue_models import (
     Histogram,
     QueuePage,
     QueueStats,
+    TaskFilter,
+    TaskPage,
     TypeLatency,
     WorkerInfo,
     WorkerPage,
@@ -40,6 +42,17 @@ def purge_request(queue: str, *, dry_run: bool) -> queues_pb2.PurgeQueueRequest:
 
 def list_workers_request(page_size: int, page_token: str, *, partial: bool) -> queues_pb2.ListWorkersRequest:
     return fit(queues_pb2.ListWorkersRequest, page_size=page_size, page_token=page_token, partial=partial)
+
+
+def list_tasks_request(
+    queue: str, where: TaskFilter | None, page_size: int, page_token: str
+) -> queues_pb2.ListTasksRequest:
+    request = fit(queues_pb2.ListTasksRequest, queue=queue, page_size=page_size, page_token=page_token)
+    if where is not None:
+        values = {field.name: getattr(where, field.name) for field in fields(TaskFilter)}
+        values["states"] = build(lambda: [wire_state(state) for state in where.states], "filter.states")
+        request.filter.CopyFrom(fit(queues_pb2.TaskFilter, "filter", **values))
+    return request
 
 
 def list_dead_letters_request(
@@ -93,6 +106,10 @@ def dead_letter_outcomes(
     response: pb.RetryDeadLettersResponse | pb.DiscardDeadLettersResponse, asked: int
 ) -> list[DeadLetterDone | Rejected]:
     return read_each(response.outcomes, asked, "done", lambda _: DeadLetterDone())
+
+
+def task_page(response: queues_pb2.ListTasksResponse) -> TaskPage:
+    return TaskPage(tuple(map(task_info_of, response.tasks)), response.next_page_token)
 
 
 def dead_letter_page(response: pb.ListDeadLettersResponse) -> DeadLetterPage:
@@ -159,4 +176,5 @@ def _queue_stats(counts: pb.QueueCounts) -> QueueStats:
         failed_per_second=counts.failed_per_second,
         latencies=tuple(map(_latency, counts.latencies)),
         dead_alert=counts.dead_alert,
+        oldest_claim_age_ms=counts.oldest_claim_age_ms,
     )

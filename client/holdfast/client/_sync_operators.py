@@ -31,6 +31,8 @@ from holdfast.client.queue_models import (
     DiscardPage,
     QueuePage,
     QueueStats,
+    TaskFilter,
+    TaskPage,
     WorkerPage,
 )
 from holdfast.client.schedules import Schedule, ScheduleInfo, SchedulePage
@@ -63,6 +65,40 @@ class BlockingCalls:
                 page_size=page_size, page_token=page_token, partial=partial, timeout_s=timeout_s
             )
         )
+
+    def list_tasks(
+        self,
+        queue: str = "",
+        *,
+        where: TaskFilter | None = None,
+        page_size: int = 100,
+        page_token: str = "",
+        timeout_s: float | None = None,
+    ) -> TaskPage:
+        """One page of the tasks of a queue, or of all, that fit, which may be empty and not the last; see
+        `AsyncClient.list_tasks`."""
+        return self._thread.run(
+            lambda calls: calls.list_tasks(
+                queue, where=where, page_size=page_size, page_token=page_token, timeout_s=timeout_s
+            )
+        )
+
+    def iter_tasks(
+        self,
+        queue: str = "",
+        *,
+        where: TaskFilter | None = None,
+        page_size: int = 100,
+        timeout_s: float | None = None,
+    ) -> Iterator[TaskInfo]:
+        """All tasks of a queue, or of all, that fit, page by page; `timeout_s` is the time for one page."""
+        token = ""
+        while True:
+            page = self.list_tasks(queue, where=where, page_size=page_size, page_token=token, timeout_s=timeout_s)
+            yield from page.tasks
+            token = next_page(token, page.next_page_token, len(page.tasks))
+            if not token:
+                return
 
     def list_workers(
         self, *, page_size: int = 100, page_token: str = "", partial: bool = False, timeout_s: float | None = None

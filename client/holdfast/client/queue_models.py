@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from holdfast.client.errors import InvalidArgument, Rejected
-from holdfast.client.models import TaskInfo
+from holdfast.client.models import TaskInfo, TaskState
 
 # The upper bounds of a histogram's buckets: 1, 2, 5, 10, ... 1e8. One bucket more has what was longer.
 HISTOGRAM_BOUNDS_MS: tuple[int, ...] = (*(step * 10**power for power in range(8) for step in (1, 2, 5)), 10**8)
@@ -92,6 +92,7 @@ class QueueStats:
     failed_per_second: float = 0.0
     latencies: tuple[TypeLatency, ...] = ()  # by type; only in queue_stats, as far as the present leaders were there
     dead_alert: bool = False  # as many are dead as the queue's dead_alert_at
+    oldest_claim_age_ms: int = 0  # for how long the oldest claim has been held, as seen some seconds ago; 0 if none is
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,29 @@ class QueuePage:
     queues: tuple[QueueStats, ...]
     next_page_token: str = ""  # empty on the last page
     missing_shards: tuple[int, ...] = ()  # only with `partial`: what is there is not in these numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks. What is not given does not matter; what is given must all be true.
+
+    >>> TaskFilter(states=[TaskState.CLAIMED], worker="host-1")
+    TaskFilter(states=[<TaskState.CLAIMED: 'CLAIMED'>], type='', tenant='', worker='host-1', min_age_ms=0)
+    """
+
+    states: Sequence[TaskState] = ()  # one of these; none: any
+    type: str = ""
+    tenant: str = ""
+    worker: str = ""  # the last one that claimed it
+    min_age_ms: int = 0  # accepted at least so long ago
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Some tasks, without what their producers handed over, results and errors: `get_task` has these."""
+
+    tasks: tuple[TaskInfo, ...]  # may be none, and there are more
+    next_page_token: str = ""  # empty on the last page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

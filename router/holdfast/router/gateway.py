@@ -97,7 +97,8 @@ class Gateway:
             "QueueStats": self._queue_stats,
             "ListQueues": partial(self._list_by_name, listing.list_queues),
             "ListDeadLetters": self._list_dead_letters,
-            "ListDiscards": self._list_discards,
+            "ListDiscards": self._list_of_queue_or_all,
+            "ListTasks": self._list_of_queue_or_all,
             "PurgeQueue": self._purge_queue,
             "ListWorkers": self._list_workers,
             "PutSchedule": self._at_home,
@@ -296,7 +297,8 @@ class Gateway:
             return await self._forwarder.send(method, route.home, data, deadline_s)
         return await self._list_in_order(method, request, order_of(route), deadline_s)
 
-    async def _list_discards(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+    async def _list_of_queue_or_all(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        """Also of shards that a queue has left: what is discarded, and what has finished, stays where it was."""
         request = method.parse(data)
         whole = range(self._table.shard_count)
         order = order_of(self._table.route(request.queue), with_drained=True) if request.queue else whole

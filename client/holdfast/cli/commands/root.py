@@ -9,7 +9,20 @@ import typer
 import typer.main
 
 from holdfast.cli import output, records
-from holdfast.cli.commands import bench, cluster, dlq, nodes, queues, schedules, servers, shards, tasks, worker, workers
+from holdfast.cli.commands import (
+    bench,
+    cluster,
+    dlq,
+    nodes,
+    queues,
+    schedules,
+    servers,
+    shards,
+    task_lists,
+    tasks,
+    worker,
+    workers,
+)
 from holdfast.cli.commands.shared import Json, epilog
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 from holdfast.client._version import version as version_number
@@ -27,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _group in (servers, tasks, worker, workers, queues, schedules, dlq, cluster, nodes, shards, bench):
+for _group in (servers, tasks, task_lists, worker, workers, queues, schedules, dlq, cluster, nodes, shards, bench):
     _group.add_to(app)
 
 

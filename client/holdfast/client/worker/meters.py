@@ -13,6 +13,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER_TYPES = "(other)"  # of tasks that the app does not know: whoever enqueues can make up any number of them
 DURATION_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 
+# What is true at the moment of a scrape, each with a sentence.
+GAUGES = {
+    "slots": "How many tasks may run at once.",
+    "running": "Handlers that run now.",
+    "held": "Tasks that are claimed and not yet reported.",
+    "ready": "1 while it claims tasks.",
+}
+
 TaskOutcome = Literal["succeeded", "failed", "released", "lost"]
 OUTCOMES: tuple[TaskOutcome, ...] = ("succeeded", "failed", "released", "lost")
 PollResult = Literal["tasks", "empty", "failed"]
@@ -58,14 +66,14 @@ class Meter:
     def _known(self, name: str) -> str:
         return name if name in self._durations else OTHER_TYPES
 
-    def text(self, gauges: Mapping[str, tuple[str, float]], info: _Labels) -> str:
-        """What is shown. `gauges`: what is true at this moment, by name, each with a sentence."""
+    def text(self, gauges: Mapping[str, float], info: _Labels) -> str:
+        """What is shown. `gauges`: the values of GAUGES."""
         return "\n".join(self._lines(gauges, info)) + "\n"
 
-    def _lines(self, gauges: Mapping[str, tuple[str, float]], info: _Labels) -> Iterator[str]:
+    def _lines(self, gauges: Mapping[str, float], info: _Labels) -> Iterator[str]:
         yield from _family("info", "gauge", "Which worker this is.", [(info, 1)])
-        for name, (sentence, value) in gauges.items():
-            yield from _family(name, "gauge", sentence, [({}, value)])
+        for name, sentence in GAUGES.items():
+            yield from _family(name, "gauge", sentence, [({}, gauges[name])])
         tasks = [
             ({"type": name, "outcome": each}, self._tasks[name, each]) for name in self._types for each in OUTCOMES
         ]

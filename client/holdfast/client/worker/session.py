@@ -150,11 +150,11 @@ class Session:
         return True, "it claims tasks"
 
     def metrics_text(self) -> str:
-        gauges: dict[str, tuple[str, float]] = {
-            "slots": ("How many tasks may run at once.", self._settings.concurrency),
-            "running": ("Handlers that run now.", self._slots.running),
-            "held": ("Tasks that are claimed and not yet reported.", self._slots.held),
-            "ready": ("1 while it claims tasks.", int(self.readiness()[0])),
+        gauges = {
+            "slots": self._settings.concurrency,
+            "running": self._slots.running,
+            "held": self._slots.held,
+            "ready": int(self.readiness()[0]),
         }
         return self._meter.text(gauges, {"worker": self._settings.name, "version": version()})
 

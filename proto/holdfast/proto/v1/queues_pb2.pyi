@@ -1,3 +1,4 @@
+from holdfast.proto.v1 import tasks_pb2 as _tasks_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -23,6 +24,40 @@ class PurgeQueueResponse(_message.Message):
     purged: int
     next_page_token: str
     def __init__(self, purged: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class TaskFilter(_message.Message):
+    __slots__ = ("states", "type", "tenant", "worker", "min_age_ms")
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    MIN_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[_tasks_pb2.TaskState]
+    type: str
+    tenant: str
+    worker: str
+    min_age_ms: int
+    def __init__(self, states: _Optional[_Iterable[_Union[_tasks_pb2.TaskState, str]]] = ..., type: _Optional[str] = ..., tenant: _Optional[str] = ..., worker: _Optional[str] = ..., min_age_ms: _Optional[int] = ...) -> None: ...
+
+class ListTasksRequest(_message.Message):
+    __slots__ = ("queue", "filter", "page_size", "page_token")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    filter: TaskFilter
+    page_size: int
+    page_token: str
+    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListTasksResponse(_message.Message):
+    __slots__ = ("tasks", "next_page_token")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[_tasks_pb2.TaskInfo]
+    next_page_token: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[_tasks_pb2.TaskInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker", "claims", "last_seen_ms", "queues", "is_waiting")
