@@ -31,13 +31,14 @@ LONG_PAGES = (  # README starts a cluster, too
     "docs/retries.md", "docs/scheduling.md", "docs/static-clusters.md", "docs/unique-and-results.md",
 )  # fmt: skip
 COMMANDS = (
-    "dev", "broker", "router", "worker", "workers", "enqueue", "task ls", "claims", "task get", "task wait",
-    "task update", "task cancel", "queue ls", "queue stats", "queue pause", "queue resume", "queue purge",
-    "schedule put", "schedule ls", "schedule show", "schedule next", "schedule trigger", "schedule pause",
-    "schedule resume", "schedule rm", "dlq ls", "dlq show", "dlq retry", "dlq discard", "dlq discarded",
-    "bench", "cluster up", "cluster init", "cluster status", "node ls", "node drain", "node undrain",
-    "node remove", "shard ls", "shard plan", "shard apply", "shard move", "shard transfer", "shard watch",
-    "shard cancel", "shard hash", "queue set", "queue show", "cluster down", "version",
+    "dev", "broker", "router", "worker", "workers ls", "workers quiet", "workers resume", "workers stop", "top",
+    "enqueue", "task ls", "claims", "task get", "task wait", "task update", "task cancel", "queue ls",
+    "queue stats", "queue pause", "queue resume", "queue purge", "schedule put", "schedule ls", "schedule show",
+    "schedule next", "schedule trigger", "schedule pause", "schedule resume", "schedule rm", "dlq ls",
+    "dlq show", "dlq retry", "dlq discard", "dlq discarded", "bench", "cluster up", "cluster init",
+    "cluster status", "node ls", "node drain", "node undrain", "node remove", "shard ls", "shard plan",
+    "shard apply", "shard move", "shard transfer", "shard watch", "shard cancel", "shard hash", "queue set",
+    "queue show", "cluster down", "version",
 )  # fmt: skip
 
 

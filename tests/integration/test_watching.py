@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.client import Client, Holdfast, NewTask, TaskFilter, TaskState
+from holdfast.client import ClaimedTask, Client, Holdfast, NewTask, TaskFilter, TaskState, WorkerInfo, WorkerState
 from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.map_cluster import MapCluster
-from tests.integration.map_load import claim_all, queues_of_all_shards
+from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
 
 SHARDS = 4
@@ -32,7 +32,9 @@ MakeWorker = Callable[..., WorkerProcess]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("watching"), size=2, shards=SHARDS, replication=1) as running:
+    with MapCluster(
+        tmp_path_factory.mktemp("watching"), size=2, shards=SHARDS, replication=1, worker_heartbeat_ms=300
+    ) as running:
         yield running.start()
 
 
@@ -144,8 +146,8 @@ def test_counts_of_a_worker(app: Holdfast, make_worker: MakeWorker) -> None:
 def test_a_worker_without_a_server_lives_and_is_not_ready(tmp_path: Path, cluster: MapCluster) -> None:
     with closing(WorkerProcess(tmp_path / "w", "127.0.0.1:1", ["default"], options=("--ops-port", "0"))) as worker:
         url = ops_url(worker.start())
-        wait_until(lambda: get(f"{url}/readyz")[0] == 503, "not to be ready")
-        assert "cannot claim tasks" in get(f"{url}/readyz")[1]
+        assert get(f"{url}/readyz")[0] == 503
+        wait_until(lambda: "cannot claim tasks" in get(f"{url}/readyz")[1], "the reason")
         assert get(f"{url}/livez")[0] == 200
         assert metric(url, "holdfast_worker_outages_total", call="claim tasks") == 1
 
@@ -195,17 +197,25 @@ def parked(cluster: MapCluster) -> dict[str, list[str]]:
                 ids.setdefault(state, []).append(client.enqueue(NewTask("listed", "send", **options)).task_id)
 
         put("SUCCEEDED", 12)
-        for claim in claim_all(client, ["listed"], 12):
+        for claim in _claim(client, 12):
             client.ack(claim)
         put("DEAD", 8)
-        for claim in claim_all(client, ["listed"], 8):
+        for claim in _claim(client, 8):
             client.fail(claim, dead=True)
         put("CLAIMED", 20, tenant="acme")
-        claim_all(client, ["listed"], 20)
+        _claim(client, 20)
         put("DELAYED", 9, delay_ms=3_600_000)
         put("READY", 30, tenant="acme")
         put("READY", 30, priority=8)
     return ids
+
+
+def _claim(client: Client, count: int) -> list[ClaimedTask]:
+    """For longer than the tests take."""
+    claims: list[ClaimedTask] = []
+    while len(claims) < count:
+        claims += client.reserve(["listed"], max_tasks=count, worker="w", lease_ms=600_000, wait_ms=1000)
+    return claims
 
 
 def _shards_of_probes(client: Client) -> set[int | None]:
@@ -251,3 +261,90 @@ def test_the_age_of_the_oldest_claim_is_told(cluster: MapCluster, parked: dict[s
             for node in cluster.nodes.values()
         ]
         assert max(scraped) * 1000 >= oldest["held_for_ms"]
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+def workers_of(cluster: MapCluster, *, direct: bool = False) -> dict[str, WorkerInfo]:
+    with Client(cluster.address, timeout_s=20, direct=direct) as client:
+        return {each.worker: each for each in client.list_workers(page_size=1000).workers}
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["router", "direct"])
+def test_workers_are_listed_with_state_slots_and_version(
+    cluster: MapCluster, make_worker: MakeWorker, direct: bool
+) -> None:
+    queues = queues_of_all_shards(f"state{direct}", SHARDS)
+    names = [f"{direct}-{number}" for number in range(6)]  # at home on several shards
+    workers = [make_worker(queues, "--name", name, concurrency=3) for name in names]
+    wait_until(lambda: workers_of(cluster, direct=direct).keys() >= set(names), "the workers in the list")
+    for name in names:
+        found = workers_of(cluster, direct=direct)[name]
+        assert (found.state, found.slots, found.desired) == (WorkerState.RUNNING, 3, None)
+        assert found.version
+        assert set(found.queues) == set(queues)
+    workers[0].stop()
+    listed = workers_of(cluster, direct=direct)
+    assert names[0] not in listed, "it leaves the list at once"
+    assert names[1] in listed
+
+
+def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
+    app: Holdfast, cluster: MapCluster, make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    queues = queues_of_all_shards("signals", SHARDS)
+    worker = make_worker(queues, "--name", "signalled", "--ops-port", "0", concurrency=4)
+    url = ops_url(worker)
+    gate = tmp_path / "gate"
+    held = app.tasks["wait_at"].options(queue=queues[0]).enqueue(str(gate))
+    wait_until(lambda: held.status() == "CLAIMED", "a task to run")
+    done = holdfast_json(cluster, "workers", "quiet", "signalled")
+    assert done == {"workers": ["signalled"], "state": "QUIET"}
+    assert "it is quiet" in get(f"{url}/readyz")[1]
+    waiting = [app.tasks["echo"].options(queue=queue).enqueue(1) for queue in queues]
+    gate.touch()
+    held.result(timeout=20)  # what it has goes on
+    with Client(cluster.address, timeout_s=20) as client:
+        (found,) = (each for each in client.list_workers().workers if each.worker == "signalled")
+        assert (found.state, found.claims) == (WorkerState.QUIET, 0)
+        assert all(client.get_task(handle.id).state is TaskState.READY for handle in waiting)
+    holdfast_json(cluster, "workers", "resume", "signalled")
+    for handle in waiting:
+        handle.result(timeout=20)
+    holdfast_json(cluster, "workers", "stop", "signalled")
+    assert worker.wait_for_exit() == 0
+    assert worker.report.succeeded == 1 + SHARDS
+    assert "signalled" not in workers_of(cluster)
+
+
+def test_a_dead_worker_holds_its_tasks_until_their_leases_end(
+    app: Holdfast, cluster: MapCluster, make_worker: MakeWorker
+) -> None:
+    """It leaves the list a minute later: see tests/unit/test_stats.py."""
+    queue = queues_of_all_shards("killed", SHARDS)[2]
+    worker = make_worker([queue], "--name", "killed")
+    held = app.tasks["wait_at"].options(queue=queue).enqueue("/nowhere")
+    wait_until(lambda: held.status() == "CLAIMED", "a task to run")
+    worker.signal(signal.SIGKILL)
+    worker.wait_for_exit()
+    assert workers_of(cluster)["killed"].claims == 1
+
+
+# --- everything at one look -------------------------------------------------------------------------------------------
+
+
+def test_top_tells_of_queues_workers_and_shards(
+    cluster: MapCluster, make_worker: MakeWorker, parked: dict[str, list[str]]
+) -> None:
+    make_worker(["top"], "--name", "topped", concurrency=7)
+    wait_until(lambda: "topped" in workers_of(cluster), "the worker in the list")
+    seen = holdfast_json(cluster, "top", "--once", "--sort", "dead", "--limit", "1")
+    (queue,) = seen["queues"]
+    assert (queue["queue"], queue["dead"], queue["claimed"]) == ("listed", len(parked["DEAD"]), len(parked["CLAIMED"]))
+    assert seen["totals"]["dead"] >= queue["dead"]
+    assert seen["totals"]["queues"] > 1
+    assert seen["workers"]["states"]["RUNNING"] >= 1
+    assert seen["workers"]["slots"] >= 7
+    assert seen["cluster"] == {"nodes": 2, "nodes_alive": 2, "shards": SHARDS, "problems": []}
+    assert seen["missing_shards"] == []

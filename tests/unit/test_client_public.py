@@ -96,6 +96,7 @@ MODELS = [
     "Extension",
     "Failed",
     "Failure",
+    "HeartbeatAnswer",
     "Histogram",
     "Membership",
     "MoveWish",
@@ -140,6 +141,7 @@ MODELS = [
     "Updated",
     "WorkerInfo",
     "WorkerPage",
+    "WorkerState",
 ]
 ENUMS = (
     "CatchUp",
@@ -150,6 +152,7 @@ ENUMS = (
     "StepState",
     "TaskState",
     "UniqueScope",
+    "WorkerState",
 )  # and a protocol
 APP = [
     "AsyncHandle",
@@ -191,6 +194,7 @@ CALLS = [
     "get_schedule",
     "get_task",
     "hash_shard",
+    "heartbeat",
     "init_cluster",
     "iter_dead_letters",
     "iter_tasks",
@@ -221,6 +225,7 @@ CALLS = [
     "retry_dead_letters_where",
     "schedule_times",
     "set_queue",
+    "signal_worker",
     "start_plan",
     "topology",
     "transfer",

@@ -17,6 +17,7 @@ from holdfast.client import (
     DeadLetterProgress,
     Discard,
     DiscardPage,
+    HeartbeatAnswer,
     Histogram,
     InvalidArgument,
     NotDead,
@@ -28,6 +29,7 @@ from holdfast.client import (
     UnexpectedAnswer,
     WorkerInfo,
     WorkerPage,
+    WorkerState,
 )
 from holdfast.client.queue_models import HISTOGRAM_BOUNDS_MS
 from holdfast.proto.v1 import queues_pb2
@@ -111,6 +113,41 @@ async def test_list_tasks(server: ScriptedServer, client: AsyncClient) -> None:
     assert (found.task_id, found.state, found.worker) == ("t", TaskState.CLAIMED, "w")
     with pytest.raises(InvalidArgument, match="filter.states"):
         await client.list_tasks(where=TaskFilter(states=[TaskState.UNKNOWN]))
+
+
+async def test_workers_that_are_gone_are_listed_only_while_they_hold_something(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    gone = queues_pb2.WORKER_STATE_GONE
+    found = [
+        queues_pb2.WorkerInfo(worker="w1", state=gone),
+        queues_pb2.WorkerInfo(worker="w2", state=gone, claims=1),
+        queues_pb2.WorkerInfo(worker="w3", state=queues_pb2.WORKER_STATE_QUIET, desired=gone, slots=4, version="1.2"),
+    ]
+    found[2].desired = queues_pb2.WORKER_STATE_RUNNING
+    server.on("ListWorkers", queues_pb2.ListWorkersResponse(workers=found, next_page_token="w3"))
+    page = await client.list_workers()
+    assert page.workers == (
+        WorkerInfo(worker="w2", claims=1, state=WorkerState.GONE),
+        WorkerInfo(worker="w3", state=WorkerState.QUIET, desired=WorkerState.RUNNING, slots=4, version="1.2"),
+    )
+    assert page.next_page_token == "w3"
+
+
+async def test_heartbeats_and_signals(server: ScriptedServer, client: AsyncClient) -> None:
+    quiet, running = queues_pb2.WORKER_STATE_QUIET, queues_pb2.WORKER_STATE_RUNNING
+    server.on("Heartbeat", queues_pb2.HeartbeatResponse(desired=quiet, next_ms=2_500), queues_pb2.HeartbeatResponse())
+    answer = await client.heartbeat("w", slots=4, version="1.2", queues=["mail"])
+    assert answer == HeartbeatAnswer(WorkerState.QUIET, 2.5)
+    assert await client.heartbeat("w", state=WorkerState.STOPPING) == HeartbeatAnswer(None, 0.0)
+    first, second = server.requests["Heartbeat"]
+    assert first == queues_pb2.HeartbeatRequest(worker="w", state=running, slots=4, version="1.2", queues=["mail"])
+    assert second.state == queues_pb2.WORKER_STATE_STOPPING
+    server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=running))
+    assert await client.signal_worker("w", WorkerState.QUIET) is WorkerState.RUNNING
+    assert server.requests["SignalWorker"] == [queues_pb2.SignalWorkerRequest(worker="w", desired=quiet)]
+    with pytest.raises(InvalidArgument, match="desired"):
+        await client.signal_worker("w", WorkerState.UNKNOWN)
 
 
 async def test_list_workers(server: ScriptedServer, client: AsyncClient) -> None:

@@ -58,5 +58,9 @@ def test_a_worker_is_known_by_all_its_shards() -> None:
     assert worker == queues_pb2.WorkerInfo(
         worker="w", claims=5, last_seen_ms=50, queues=["a", "b", "c"], is_waiting=True
     )
+    home = queues_pb2.WorkerInfo(worker="w", state=queues_pb2.WORKER_STATE_QUIET, slots=8, version="1.2")
+    add_worker(worker, home)
+    assert (worker.state, worker.slots, worker.version) == (queues_pb2.WORKER_STATE_QUIET, 8, "1.2")
     add_worker(worker, queues_pb2.WorkerInfo(worker="w", last_seen_ms=60))
+    assert worker.slots == 8, "other shards know nothing of it"
     assert (worker.last_seen_ms, worker.is_waiting) == (60, True)

@@ -15,7 +15,7 @@ from holdfast.broker.validation import PAGE_DEFAULT, PAGE_MAX, Validator
 from holdfast.machine.rows import NO_TASK, Queue
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.serving.refusals import QUEUE_NOT_FOUND, RefusedError
+from holdfast.serving.refusals import QUEUE_NOT_FOUND, WORKER_NOT_FOUND, RefusedError
 
 QUEUES_PER_SLICE = 50  # how many are looked at before other work of the loop gets a turn
 TASKS_PER_SLICE = 64
@@ -29,6 +29,7 @@ class QueueService:
         self._shard = shard
         self._validator = validator
         self._default_policy = default_policy(config)
+        self._heartbeat_ms = config.worker_heartbeat_ms
         self._purging = Purging(shard, validator, self._default_policy)
 
     async def queue_stats(self, request: pb.QueueStatsRequest, answering: Answering) -> pb.QueueStatsResponse:
@@ -98,6 +99,19 @@ class QueueService:
                     response.next_page_token = place.hex()
                     return response
         return response
+
+    async def heartbeat(self, request: queues_pb.HeartbeatRequest) -> queues_pb.HeartbeatResponse:
+        beat = self._validator.heartbeat(request)
+        desired = self._shard.stats.heartbeat(beat, self._shard.now_ms())
+        return queues_pb.HeartbeatResponse(desired=desired, next_ms=self._heartbeat_ms)
+
+    async def signal_worker(self, request: queues_pb.SignalWorkerRequest) -> queues_pb.SignalWorkerResponse:
+        name, desired = self._validator.worker_signal(request)
+        state = self._shard.stats.signal(name, desired)
+        if state is None:
+            sentence = "Expected {field} to be a worker that has heartbeats, but none came in the last minute."
+            raise RefusedError(WORKER_NOT_FOUND, sentence, "worker")
+        return queues_pb.SignalWorkerResponse(state=state)
 
     async def list_workers(self, request: queues_pb.ListWorkersRequest) -> queues_pb.ListWorkersResponse:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)

@@ -22,6 +22,7 @@ from holdfast.broker.policies import (
 )
 from holdfast.broker.reserving import ReserveWanted
 from holdfast.broker.settings_guard import SETTINGS
+from holdfast.broker.stats import Heartbeat
 from holdfast.machine.ids import INCARNATION_MAX, SECRET_BITS, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
@@ -59,6 +60,13 @@ ERROR_TEXT_BYTES_MAX = 16 * 1024
 NON_RETRYABLE_MAX = 64
 PRIORITY_DEFAULT = 5
 TEXTS_KNOWN_MAX = 10_000
+SLOTS_MAX = 1_000_000  # of a worker
+WORKER_STATES = (
+    queues_pb.WORKER_STATE_RUNNING,
+    queues_pb.WORKER_STATE_QUIET,
+    queues_pb.WORKER_STATE_STOPPING,
+    queues_pb.WORKER_STATE_GONE,
+)
 
 _UNIQUE_FLAGS = {
     pb.UNIQUE_SCOPE_UNSPECIFIED: UNIQUE_UNTIL_DONE,
@@ -149,6 +157,19 @@ def _at_the_right_door(
     if request.destination_shard != shard:
         sentence = f"Expected letters for shard {shard}, but these are for shard {request.destination_shard}."
         raise RefusedError(INVALID_FIELD, sentence, "destination_shard")
+
+
+def _worker_name(name: str) -> bytes:
+    if not name:
+        raise RefusedError(MISSING_FIELD, "Expected {field} to name a worker, but it is empty.", "worker")
+    return _text(name, "worker")
+
+
+def _one_of(state: queues_pb.WorkerState, field: str, states: Sequence[queues_pb.WorkerState]) -> queues_pb.WorkerState:
+    if state not in states:
+        names = ", ".join(queues_pb.WorkerState.Name(each) for each in states)
+        raise RefusedError(INVALID_FIELD, f"Expected {{field}} to be one of {names}, but got {state}.", field)
+    return state
 
 
 class Validator(PageTokens):
@@ -339,6 +360,17 @@ class Validator(PageTokens):
             _size(len(text), f"filter.{field}", ID_BYTES_MAX)
         age_ms = _number(wanted.min_age_ms, "filter.min_age_ms", 0, TIME_MS_MAX)
         return frozenset(wanted.states or STATE_NAMES), *texts, age_ms
+
+    def heartbeat(self, request: queues_pb.HeartbeatRequest) -> Heartbeat:
+        _batch(len(request.queues) or 1, "queues", QUEUES_PER_RESERVE_MAX)
+        state = _one_of(request.state, "state", WORKER_STATES)
+        slots = _number(request.slots, "slots", 0, SLOTS_MAX)
+        queues = tuple(self.queue(name, f"queues[{at}]") for at, name in enumerate(request.queues))
+        return Heartbeat(_worker_name(request.worker), state, slots, _text(request.version, "version"), queues)
+
+    def worker_signal(self, request: queues_pb.SignalWorkerRequest) -> tuple[bytes, queues_pb.WorkerState]:
+        """Who, and the state that is wanted."""
+        return _worker_name(request.worker), _one_of(request.desired, "desired", WORKER_STATES[:-1])
 
     def own_request_id(self, text: str) -> None:
         """Where no client makes one up: what such an id stands for is not compared."""

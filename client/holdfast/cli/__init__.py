@@ -19,6 +19,8 @@ watching.py        what changes in a cluster from one look to the next
 local_clusters.py  a cluster on this machine, whose processes are started by code that is loaded by name
 cluster_output.py, cluster_records.py  what the commands about clusters print
 
+top.py, top_output.py  all that goes on, at one look
+
 problems.py     what can go wrong: a line, what to do, and an exit code
 queue_output.py, schedule_output.py  what the commands about queues and schedules print
 policies.py     what can be set for a queue: names, how it is written and shown

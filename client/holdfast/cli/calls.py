@@ -22,6 +22,7 @@ from holdfast.client import (
     HoldfastError,
     NewTask,
     NodeReport,
+    NotFound,
     QueueStats,
     Rejected,
     ResultTimeout,
@@ -32,6 +33,7 @@ from holdfast.client import (
     Transferred,
     Updated,
     WorkerInfo,
+    WorkerState,
 )
 
 T = TypeVar("T")
@@ -41,6 +43,7 @@ BATCH_ITEMS_MAX = 500  # of one call; the server takes 1,000
 _PAGE = 1_000  # what the server gives at most
 _STATS_MAX = 100  # queues of one call
 _COMPLETION_TIMEOUT_S = 0.5
+_SIGNAL_AGAIN_S = 0.5
 
 
 def json_arguments(text: str) -> bytes:
@@ -128,6 +131,28 @@ def list_workers(address: str, timeout_s: float, limit: int) -> tuple[list[Worke
         return workers, bool(token), sorted(missing)
 
     return ask(address, timeout_s, question)
+
+
+def signal_worker(address: str, timeout_s: float, worker: str, desired: WorkerState, wait_s: float) -> bool:
+    """Asks again and again until the worker has heard of it, or the wait is over; whether it has. `NotFound` if there
+    is no such worker at first; one that was asked to stop may be gone soon."""
+
+    async def question(client: AsyncClient) -> bool:
+        ends_s = time.monotonic() + wait_s
+        state = await client.signal_worker(worker, desired)
+        while state is not desired:
+            if time.monotonic() >= ends_s:
+                return False
+            await asyncio.sleep(_SIGNAL_AGAIN_S)
+            try:
+                state = await client.signal_worker(worker, desired)
+            except NotFound:
+                if desired is WorkerState.STOPPING:
+                    return True
+                raise
+        return True
+
+    return ask(address, timeout_s, question, retry=True)
 
 
 def list_queues(address: str, timeout_s: float) -> tuple[list[QueueStats], list[int]]:

@@ -92,6 +92,7 @@ _HINTS = {
     "TASK_NOT_FOUND": "Check the id: `holdfast enqueue` prints it. A finished task is forgotten after a while; "
     "`holdfast dlq discarded` shows dead letters that were thrown away.",
     "QUEUE_NOT_FOUND": "Check the name with `holdfast queue ls`: a queue exists from its first task on.",
+    "WORKER_NOT_FOUND": "`holdfast workers` shows who works here. It may have ended, or be cut off for a minute now.",
     "SHARD_NOT_FOUND": "`holdfast shard ls` shows which shards there are, and where their replicas are.",
     "NOT_LEADER": _NO_LEADER_HINT,
     "NOT_DEAD": "Only dead letters can be shown, retried or discarded here; `holdfast task get` shows any task.",

@@ -37,7 +37,9 @@ def load_app(name: str) -> Holdfast:
     """The application called MODULE:APP. Modules are also looked for in the current directory."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
-        hint = "`holdfast workers` lists those that run." if name in ("ls", "list") else f"For example: {_EXAMPLE}."
+        hint = f"For example: {_EXAMPLE}."
+        if name in ("ls", "list", "quiet", "resume", "stop"):
+            hint = "`holdfast workers` lists those that run; `holdfast workers stop NAME` stops one."
         raise usage(f"Expected MODULE:APP, but got {name!r}.", hint)
     if "/" in module_name or module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")

@@ -100,6 +100,7 @@ from holdfast.client.queue_models import (
     DeadLetterProgress,
     Discard,
     DiscardPage,
+    HeartbeatAnswer,
     Histogram,
     QueuePage,
     QueueStats,
@@ -108,6 +109,7 @@ from holdfast.client.queue_models import (
     TypeLatency,
     WorkerInfo,
     WorkerPage,
+    WorkerState,
 )
 from holdfast.client.schedules import (
     CatchUp,
@@ -156,6 +158,7 @@ __all__ = [
     "GiveUp",
     "Handle",
     "HandlerSignal",
+    "HeartbeatAnswer",
     "Histogram",
     "Holdfast",
     "HoldfastError",
@@ -233,5 +236,6 @@ __all__ = [
     "WorkerInfo",
     "WorkerPage",
     "WorkerReport",
+    "WorkerState",
     "current_task",
 ]

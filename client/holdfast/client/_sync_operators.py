@@ -29,11 +29,13 @@ from holdfast.client.queue_models import (
     DeadLetterPage,
     DeadLetterProgress,
     DiscardPage,
+    HeartbeatAnswer,
     QueuePage,
     QueueStats,
     TaskFilter,
     TaskPage,
     WorkerPage,
+    WorkerState,
 )
 from holdfast.client.schedules import Schedule, ScheduleInfo, SchedulePage
 
@@ -110,6 +112,27 @@ class BlockingCalls:
                 page_size=page_size, page_token=page_token, partial=partial, timeout_s=timeout_s
             )
         )
+
+    def heartbeat(
+        self,
+        worker: str,
+        *,
+        state: WorkerState = WorkerState.RUNNING,
+        slots: int = 0,
+        version: str = "",
+        queues: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> HeartbeatAnswer:
+        """Says that a worker is there and what it does; see `AsyncClient.heartbeat`."""
+        return self._thread.run(
+            lambda calls: calls.heartbeat(
+                worker, state=state, slots=slots, version=version, queues=queues, timeout_s=timeout_s
+            )
+        )
+
+    def signal_worker(self, worker: str, desired: WorkerState, *, timeout_s: float | None = None) -> WorkerState:
+        """Asks a worker to be quiet, to run or to stop; see `AsyncClient.signal_worker`."""
+        return self._thread.run(lambda calls: calls.signal_worker(worker, desired, timeout_s=timeout_s))
 
     def purge_queue(
         self,

@@ -16,7 +16,7 @@ HoldfastError
 └── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
     ├── InvalidArgument  MALFORMED_REQUEST MISSING_FIELD INVALID_FIELD OUT_OF_RANGE TOO_LARGE BATCH_TOO_LARGE
     ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND SHARD_NOT_FOUND PROBE_NOT_FOUND NODE_NOT_FOUND PLAN_NOT_FOUND
-    │                    SCHEDULE_NOT_FOUND
+    │                    SCHEDULE_NOT_FOUND WORKER_NOT_FOUND
     ├── Conflict         CHANGE_REFUSED NO_CLUSTER CLUSTER_EXISTS NOT_ENOUGH_NODES PLAN_REFUSED PLAN_UNDER_WAY CONFLICT
     │   │                SCHEDULE_EXISTS VERSION_TOO_OLD BAD_RECORD
     │   ├── StaleToken       STALE_TOKEN
@@ -363,6 +363,7 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "NODE_NOT_FOUND": NotFound,
     "PLAN_NOT_FOUND": NotFound,
     "SCHEDULE_NOT_FOUND": NotFound,
+    "WORKER_NOT_FOUND": NotFound,
     "CHANGE_REFUSED": Conflict,
     "NO_CLUSTER": Conflict,
     "VERSION_TOO_OLD": Conflict,

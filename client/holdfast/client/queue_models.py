@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import accumulate
 
 from holdfast.client.errors import InvalidArgument, Rejected
@@ -127,6 +128,24 @@ class TaskPage:
     next_page_token: str = ""  # empty on the last page
 
 
+class WorkerState(StrEnum):
+    """What a worker does, as its heartbeats say."""
+
+    RUNNING = "RUNNING"  # claims tasks
+    QUIET = "QUIET"  # claims none, and goes on with those that it has
+    STOPPING = "STOPPING"  # the same, and ends then
+    GONE = "GONE"  # it has ended, or nothing was heard of it for a minute
+    UNKNOWN = "UNKNOWN"  # it has no heartbeats, or its state is one that only a newer client knows
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """What a worker hears when it has said that it is there."""
+
+    desired: WorkerState | None  # what operators want of it; None: that it goes on
+    next_s: float  # when the next heartbeat is due
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """One who claims tasks."""
@@ -136,6 +155,10 @@ class WorkerInfo:
     last_seen_ms: int | None = None  # None if the present leader has not heard of it yet
     queues: tuple[str, ...] = ()  # from which it last asked for tasks
     is_waiting: bool = False  # a reserve of it waits at this moment
+    state: WorkerState = WorkerState.UNKNOWN  # this and the following are of its heartbeats
+    slots: int = 0  # how many tasks it runs at once
+    version: str = ""
+    desired: WorkerState | None = None  # what it was asked for and has not heard yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ def add_worker(into: Any, more: Any) -> None:
     into.claims += more.claims
     into.last_seen_ms = max(into.last_seen_ms, more.last_seen_ms)
     into.is_waiting = into.is_waiting or more.is_waiting
+    if more.state:  # known at one shard, the home of its name
+        into.state, into.slots, into.version, into.desired = more.state, more.slots, more.version, more.desired
     queues = sorted({*into.queues, *more.queues})
     del into.queues[:]
     into.queues.extend(queues)

@@ -33,6 +33,7 @@ from holdfast.router.parts import Parts
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
 from holdfast.router.rounds import Places
+from holdfast.routing.homes import home_shard
 from holdfast.routing.pages import order_of
 from holdfast.routing.sets import QueueRoute, counted, visible
 from holdfast.serving.refusals import no_such_shard, shutting_down
@@ -101,6 +102,8 @@ class Gateway:
             "ListTasks": self._list_of_queue_or_all,
             "PurgeQueue": self._purge_queue,
             "ListWorkers": self._list_workers,
+            "Heartbeat": self._by_worker,
+            "SignalWorker": self._by_worker,
             "PutSchedule": self._at_home,
             "GetSchedule": self._at_home,
             "DeleteSchedule": self._at_home,
@@ -199,6 +202,11 @@ class Gateway:
     async def _by_task_id(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         shard = shard_of_id(method.parse(data).task_id, self._table.shard_count)
         return await self._forwarder.send(method, shard or 0, data, deadline_s)
+
+    async def _by_worker(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        """What is known of a worker beside its claims is at the home of its name."""
+        shard = home_shard(method.parse(data).worker, self._table.shard_count)
+        return await self._forwarder.send(method, shard, data, deadline_s)
 
     async def _by_shard(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         return await self._forwarder.send(method, self._checked(method.parse(data).shard), data, deadline_s)

@@ -20,6 +20,7 @@ from holdfast.cli.commands import (
     shards,
     task_lists,
     tasks,
+    top,
     worker,
     workers,
 )
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _group in (servers, tasks, task_lists, worker, workers, queues, schedules, dlq, cluster, nodes, shards, bench):
+for _group in (servers, tasks, task_lists, worker, workers, top, queues, schedules, dlq, cluster, nodes, shards, bench):
     _group.add_to(app)
 
 

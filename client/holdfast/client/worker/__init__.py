@@ -8,6 +8,7 @@ leases.py      for how long the tasks of an app are claimed (pure)
 claiming.py    asks for tasks as slots become free
 handlers.py    runs handlers: async ones on a loop, blocking ones on threads
 heartbeats.py  extends leases while handlers run, and notices lost ones
+presence.py    says that this worker is there, and hears what operators want of it
 deadlines.py   ends attempts that take longer than their timeout
 settling.py    reports how handlers ended, many at a time
 standstill.py  notices that this process stood still

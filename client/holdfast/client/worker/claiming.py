@@ -33,12 +33,15 @@ class Claimer:
         standstill: Standstill,
         claimed: Callable[[ClaimedTask], None],
         meter: Meter,
+        unwanted: Callable[[ClaimedTask], None] = lambda _: None,
     ) -> None:
+        """`unwanted` gets what came although nothing is to be claimed any more: it has to go back."""
         self._client = client
         self._slots = slots
         self._worker = worker
         self._leases = leases
         self._claimed = claimed
+        self._unwanted = unwanted
         self._meter = meter
         self._outage = Outage("claim tasks", standstill, meter)
         self._room = asyncio.Event()  # set when there may be room for more tasks
@@ -65,6 +68,8 @@ class Claimer:
             self._reopened.clear()
             ask = self._next_ask()
             if ask is None:
+                if self._slots.is_quiet and self._asked is not None:
+                    await self._give_back_the_last()
                 await self._wait_for_room()
                 continue
             try:
@@ -81,7 +86,7 @@ class Claimer:
 
     def _next_ask(self) -> Ask | None:
         """None if there is no room, or while this worker runs dry: a suspect waits for one that holds nothing."""
-        if self._dry_until_s is not None:
+        if self._dry_until_s is not None and not self._slots.is_quiet:
             if self._slots.is_empty_handed:
                 self._dry_until_s = None
                 return self._slots.ask_for_suspect()
@@ -89,6 +94,13 @@ class Claimer:
                 return None
             self._dry_until_s = None  # asks whether that is still wanted
         return self._slots.ask()
+
+    async def _give_back_the_last(self) -> None:
+        """The poll was cut short: what it may have claimed must not wait for the end of its lease."""
+        for claim in await self.collect():
+            self._unwanted(claim)
+        self._asked = None
+        self._request_id = uuid.uuid4().hex
 
     async def _wait_for_room(self) -> None:
         with contextlib.suppress(TimeoutError):

@@ -11,6 +11,7 @@ from holdfast.client._version import version
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import Conflict, NotFound, Rejected
 from holdfast.client.models import Acked, ClaimedTask, Failed, Released, TaskState
+from holdfast.client.queue_models import WorkerState
 from holdfast.client.worker.claiming import Claimer
 from holdfast.client.worker.deadlines import Deadlines
 from holdfast.client.worker.handlers import Handler, Handlers, interrupt
@@ -28,6 +29,7 @@ from holdfast.client.worker.jobs import (
 from holdfast.client.worker.leases import leases_of
 from holdfast.client.worker.mailboxes import Mailbox
 from holdfast.client.worker.meters import Meter, TaskOutcome
+from holdfast.client.worker.presence import Presence
 from holdfast.client.worker.settling import Settler
 from holdfast.client.worker.slots import Slots
 from holdfast.client.worker.standstill import Standstill
@@ -104,6 +106,7 @@ class Session:
         self._idle.set()
         self._empty.set()
         self._is_stopping = False
+        self._stop_was_asked_for = False  # by an operator from afar
         self._meter = meter = Meter(settings.tasks)
         self._leases = leases_of(settings.tasks)
         lease_ms_min = min(task.lease_ms for task in settings.tasks.values())
@@ -114,7 +117,12 @@ class Session:
         )
         self._standstill = standstill = Standstill(self._running, lease_ms_min, now_s)
         self._settler = Settler(client, self._answered, standstill, meter, self._late_changed)
-        self._claimer = Claimer(client, self._slots, settings.name, self._leases, standstill, self._claimed, meter)
+        self._claimer = Claimer(
+            client, self._slots, settings.name, self._leases, standstill, self._claimed, meter, self._not_wanted
+        )
+        self._presence = Presence(
+            client, settings.name, settings.concurrency, list(settings.queues), lambda: self.state, self._asked_for,
+        )  # fmt: skip
         self._deadlines = Deadlines(now_s)
         self._heartbeats = Heartbeats(
             client, self._jobs.keys(), lease_ms_min, self._deadlines, standstill, meter, now_s
@@ -125,7 +133,7 @@ class Session:
         queues = ", ".join(name if limit is None else f"{name}:{limit}" for name, limit in settings.queues.items())
         log.info("Worker %s serves %s with %d slots.", settings.name, queues, settings.concurrency)
         claiming = asyncio.create_task(self._claimer.run())
-        runs = self._heartbeats.run(), self._standstill.run(), *self._settler.runs()
+        runs = self._heartbeats.run(), self._standstill.run(), self._presence.run(), *self._settler.runs()
         upkeep = [asyncio.create_task(each) for each in runs]
         try:
             await first_of(self._stop.warm(), claiming, *upkeep)
@@ -135,6 +143,7 @@ class Session:
                 task.cancel()
             await asyncio.gather(claiming, *upkeep, return_exceptions=True)
             self._handlers.close()
+        await self._presence.leave()
         _raise_what_broke(claiming, *upkeep)
         log.info("Worker %s has stopped: %s.", self._settings.name, self._summary())
         return self._report
@@ -145,9 +154,39 @@ class Session:
         """Whether it claims tasks, and if not, why."""
         if self._is_stopping:
             return False, "it stops"
-        if self._claimer.trouble:
-            return False, f"it cannot claim tasks: {self._claimer.trouble}"
+        if self._slots.is_quiet:
+            return False, "it is quiet: it was asked to claim no tasks"
+        if trouble := self._claimer.trouble or self._presence.trouble:
+            return False, f"it cannot claim tasks: {trouble}"
+        if not self._presence.was_heard:
+            return False, "it has not reached a server yet"
         return True, "it claims tasks"
+
+    @property
+    def state(self) -> WorkerState:
+        if self._is_stopping:
+            return WorkerState.STOPPING
+        return WorkerState.QUIET if self._slots.is_quiet else WorkerState.RUNNING
+
+    # --- what operators want ----------------------------------------------------------------------------------
+
+    def _asked_for(self, desired: WorkerState) -> None:
+        """By somebody far away, perhaps again and again until they have heard that it is so."""
+        if self._is_stopping or desired is self.state:
+            return
+        if desired is WorkerState.STOPPING and not self._stop_was_asked_for:
+            self._stop_was_asked_for = True
+            log.info("Worker %s was asked to stop.", self._settings.name)
+            self._stop.request()
+        elif desired in (WorkerState.QUIET, WorkerState.RUNNING):
+            self._slots.is_quiet = desired is WorkerState.QUIET
+            words = "claim no more tasks" if self._slots.is_quiet else "claim tasks again"
+            log.info("Worker %s was asked to %s.", self._settings.name, words)
+            self._claimer.slots_changed(reopened=True)  # a poll that is open ends
+            self._presence.state_changed()
+
+    def _not_wanted(self, claim: ClaimedTask) -> None:
+        self._give_back(self._take(claim))
 
     def metrics_text(self) -> str:
         gauges = {
@@ -246,6 +285,7 @@ class Session:
     async def _shut_down(self, claiming: asyncio.Task[None], upkeep: Sequence[asyncio.Task[None]]) -> None:
         """Each step ends early if there is nothing left to wait for, if a second request comes, or if upkeep breaks."""
         self._is_stopping = True
+        self._presence.state_changed()
         ends_s = self._now_s() + self._settings.grace_s
         log.info("Worker %s stops: %d handlers are running.", self._settings.name, self._slots.running)
         claiming.cancel()
@@ -269,7 +309,7 @@ class Session:
 
     async def _give_back_the_last_claims(self) -> None:
         for claim in await self._claimer.collect():
-            self._give_back(self._take(claim))
+            self._not_wanted(claim)
 
     def _running(self) -> list[Job]:
         return [job for job in self._jobs if job.phase is Phase.RUNNING]

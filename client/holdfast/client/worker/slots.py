@@ -36,6 +36,7 @@ class Slots:
         self.late = 0  # of those, how many wait for a shard that does not answer
         self._turn = 0
         self._is_alone = False  # what is held must stay the only one
+        self.is_quiet = False  # nothing is to be claimed
 
     @property
     def running(self) -> int:
@@ -57,7 +58,7 @@ class Slots:
 
     def ask(self) -> Ask | None:
         """What there is room for; None if there is none. Queues take turns at being first, so that none starves."""
-        if self._is_alone and not self.is_empty_handed:
+        if self.is_quiet or (self._is_alone and not self.is_empty_handed):
             return None
         self._is_alone = False
         slots = self._concurrency
