@@ -14,6 +14,7 @@ from holdfast.broker.metrics import Metrics
 from holdfast.cli.commands.root import app
 from holdfast.cli.problems import EXIT_CODE_MEANINGS
 from holdfast.client import Holdfast, Task, Worker
+from holdfast.client.worker.meters import GAUGES, Meter
 from holdfast.cluster.policy import POLICY_FIELDS
 from holdfast.cluster.settings import ClusterSettings
 from holdfast.machine.rows import DEAD_REASONS
@@ -33,14 +34,15 @@ LONG_PAGES = (  # README starts a cluster, too
     "docs/unique-and-results.md",
 )  # fmt: skip
 COMMANDS = (
-    "dev", "broker", "router", "worker", "workers", "enqueue", "task get", "task wait", "task update", "task cancel",
-    "queue ls", "queue stats", "queue pause", "queue resume", "queue purge", "schedule put", "schedule ls",
-    "schedule show", "schedule next", "schedule trigger", "schedule pause", "schedule resume", "schedule rm", "dlq ls",
-    "dlq show", "dlq retry", "dlq discard", "dlq discarded", "bench", "cluster up", "cluster init", "cluster status",
-    "node ls", "node drain", "node undrain", "node handover", "node remove", "shard ls", "shard plan", "shard apply",
-    "shard move", "shard transfer", "shard watch", "shard cancel", "shard hash", "shard recover", "rebalance", "backup create",
-    "backup ls", "backup verify", "backup prune", "backup restore", "queue set", "queue show",
-    "cluster down", "version",
+    "dev", "broker", "router", "worker", "workers ls", "workers quiet", "workers resume", "workers stop", "top",
+    "enqueue", "task ls", "claims", "task get", "task wait", "task update", "task cancel", "queue ls",
+    "queue stats", "queue pause", "queue resume", "queue purge", "schedule put", "schedule ls", "schedule show",
+    "schedule next", "schedule trigger", "schedule pause", "schedule resume", "schedule rm", "dlq ls",
+    "dlq show", "dlq retry", "dlq discard", "dlq discarded", "bench", "cluster up", "cluster init",
+    "cluster status", "node ls", "node drain", "node undrain", "node handover", "node remove", "shard ls", "shard plan",
+    "shard apply", "shard move", "shard transfer", "shard watch", "shard cancel", "shard hash", "shard recover",
+    "rebalance", "backup create", "backup ls", "backup verify", "backup prune", "backup restore", "queue set",
+    "queue show", "cluster down", "version",
 )  # fmt: skip
 
 
@@ -175,6 +177,13 @@ def test_what_operators_are_told_to_watch_is_there(page: str, least: int) -> Non
     assert len(events) >= least
     source = "".join(path.read_text() for root in ("broker", "router") for path in (REPO / root).glob("**/*.py"))
     assert {event for event in events if f'"{event}"' not in source} == set()
+
+
+def test_the_page_about_workers_has_every_metric_of_theirs() -> None:
+    section = page_text("docs/workers.md").partition("| metric |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(?:holdfast_worker_|…_)([a-z_]+)", section))
+    shown = Meter([]).text(dict.fromkeys(GAUGES, 0), {})
+    assert named == set(re.findall(r"# TYPE holdfast_worker_([a-z_]+)", shown))
 
 
 def commands_of(command: Any, prefix: str = "") -> list[str]:

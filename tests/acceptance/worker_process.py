@@ -33,6 +33,7 @@ class WorkerProcess:
         grace: float = 25.0,
         lease: float = 20.0,  # none runs out because the machine is busy for a moment
         command: bool = False,
+        options: Sequence[str] = (),  # more arguments of the command
     ) -> None:
         directory.mkdir()
         self._journal_path = directory / "journal"
@@ -43,7 +44,8 @@ class WorkerProcess:
         self._concurrency = concurrency
         self._grace = grace
         self._lease = lease
-        self._through_command = command
+        self._through_command = command or bool(options)
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -74,7 +76,7 @@ class WorkerProcess:
         arguments = ["-m", "holdfast.cli", "worker", f"{APPS}.chores:app", "--json"]
         for queue, limit in self._limits.items():
             arguments += ["-q", queue if limit is None else f"{queue}:{limit}"]
-        return [*arguments, "-c", str(self._concurrency), "--grace", f"{self._grace:g}s"]
+        return [*arguments, "-c", str(self._concurrency), "--grace", f"{self._grace:g}s", *self._options]
 
     def signal(self, number: signal.Signals) -> None:
         self._running().send_signal(number)

@@ -48,7 +48,8 @@ class Scene:
         assert isinstance(queues, bytes)
         counts = pb.QueueStatsResponse.FromString(queues)
         for outcome in counts.outcomes:
-            for by_the_clock in ("oldest_ready_age_ms", "enqueued_per_second", "claimed_per_second"):
+            ages = ("oldest_ready_age_ms", "oldest_claim_age_ms")
+            for by_the_clock in (*ages, "enqueued_per_second", "claimed_per_second"):
                 outcome.counts.ClearField(by_the_clock)
         tasks = [
             await wire.call("GetTask", pb.GetTaskRequest(task_id=task_id))
@@ -221,6 +222,30 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
     ("purge of no queue", "PurgeQueue", b"", "MISSING_FIELD", "queue"),
     ("bad token of a purge", "PurgeQueue", queues_pb.PurgeQueueRequest(queue="a", page_token="all-1-"), "INVALID_FIELD",
      "page_token"),
+    ("bad token of tasks", "ListTasks", queues_pb.ListTasksRequest(page_token="0"), "INVALID_FIELD", "page_token"),
+    ("no place of tasks", "ListTasks", queues_pb.ListTasksRequest(page_token="02aa"), "INVALID_FIELD", "page_token"),
+    ("bad queue of tasks", "ListTasks", queues_pb.ListTasksRequest(queue="a b"), "INVALID_FIELD", "queue"),
+    ("unknown state", "ListTasks",
+     queues_pb.ListTasksRequest(filter=queues_pb.TaskFilter(states=[pb.TASK_STATE_UNSPECIFIED])), "INVALID_FIELD",
+     "filter.states"),
+    ("long worker", "ListTasks", queues_pb.ListTasksRequest(filter=queues_pb.TaskFilter(worker="w" * 257)), "TOO_LARGE",
+     "filter.worker"),
+    ("heartbeat of nobody", "Heartbeat", queues_pb.HeartbeatRequest(state=queues_pb.WORKER_STATE_RUNNING),
+     "MISSING_FIELD", "worker"),
+    ("heartbeat without a state", "Heartbeat", queues_pb.HeartbeatRequest(worker="w"), "INVALID_FIELD", "state"),
+    ("heartbeat with a bad queue", "Heartbeat",
+     queues_pb.HeartbeatRequest(worker="w", state=queues_pb.WORKER_STATE_RUNNING, queues=["a", "b c"]), "INVALID_FIELD",
+     "queues[1]"),
+    ("heartbeat with many queues", "Heartbeat",
+     queues_pb.HeartbeatRequest(worker="w", state=queues_pb.WORKER_STATE_RUNNING, queues=["a"] * 65),
+     "BATCH_TOO_LARGE", "queues"),
+    ("negative slots", "Heartbeat",
+     queues_pb.HeartbeatRequest(worker="w", state=queues_pb.WORKER_STATE_RUNNING, slots=-1), "OUT_OF_RANGE", "slots"),
+    ("control characters in a version", "Heartbeat",
+     queues_pb.HeartbeatRequest(worker="w", state=queues_pb.WORKER_STATE_RUNNING, version="1\n"), "INVALID_FIELD",
+     "version"),
+    ("a worker is to be gone", "SignalWorker",
+     queues_pb.SignalWorkerRequest(worker="w", desired=queues_pb.WORKER_STATE_GONE), "INVALID_FIELD", "desired"),
     ("bad token of workers", "ListWorkers", queues_pb.ListWorkersRequest(page_token="w"), "INVALID_FIELD",
      "page_token"),
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from holdfast.client import (
     NewTask,
     QueuePolicy,
     RetryPolicy,
+    TaskFilter,
     TenantPolicy,
 )
 
@@ -125,6 +126,11 @@ CASES = {
     "list_workers": Case(page("list_workers"), "page_size", ("zero",)),
     "list_dead_letters": Case(page("list_dead_letters", "q"), "page_size", ("zero",)),
     "list_discards": Case(page("list_discards", "q"), "page_size", ("zero",)),
+    "list_tasks": Case(page("list_tasks", "q"), "page_size", ("zero",)),
+    "tasks min_age_ms": Case(
+        lambda client, queue, value: client.list_tasks(queue, where=TaskFilter(min_age_ms=value)),
+        "filter.min_age_ms", ("zero",),
+    ),
     "list_schedules": Case(page("list_schedules"), "page_size", ("zero",)),
     "list_queue_settings": Case(page("list_queue_settings"), "page_size", ("zero",)),
     "letters died_from_ms": Case(dead(True, "died_from_ms"), "filter.died_from_ms", ("zero",)),

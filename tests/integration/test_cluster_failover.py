@@ -90,8 +90,8 @@ def counts(stats: dict[str, QueueStats]) -> dict[str, QueueStats]:
     """Without what changes by itself, and what each leader counts anew."""
     return {
         name: replace(
-            one, oldest_ready_age_ms=0, latencies=(), enqueued_per_second=0, claimed_per_second=0,
-            succeeded_per_second=0, failed_per_second=0,
+            one, oldest_ready_age_ms=0, oldest_claim_age_ms=0, latencies=(), enqueued_per_second=0,
+            claimed_per_second=0, succeeded_per_second=0, failed_per_second=0,
         )
         for name, one in stats.items()
     }  # fmt: skip

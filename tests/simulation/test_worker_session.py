@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.client import AsyncClient, ClaimedTask, Extended, InvalidArgument, Rejected, TaskState
+from holdfast.client import AsyncClient, ClaimedTask, Extended, InvalidArgument, Rejected, TaskState, WorkerState
 from holdfast.client.worker import claiming, deadlines, heartbeats, session, settling
 from holdfast.client.worker.jobs import Job, Outcome, Succeeded
 from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
@@ -153,6 +153,55 @@ def expired_with_lost_answers(seeds: range) -> int:
 def test_lost_answers_cost_no_lease() -> None:
     """What a lost answer had claimed comes with the next one, and heartbeats are repeated in time."""
     assert expired_with_lost_answers(range(40)) == 0
+
+
+async def quiet_for_a_while(seed: int) -> World:
+    """Asked to be quiet amid its work, and later to go on, through answers that are lost."""
+    world = World(seed, Network(answer_lost=0.1, latency_s_max=0.02), takes_s_max=0.5)
+
+    async def story() -> None:
+        await asyncio.sleep(world.draw.uniform(0, 3))
+        world.broker.desired = WorkerState.QUIET
+        while world.session.state is not WorkerState.QUIET:
+            await asyncio.sleep(0.05)
+        assert world.session.readiness() == (False, "it is quiet: it was asked to claim no tasks")
+        await asyncio.sleep(5)  # what runs ends, and what a lost answer had claimed is given back
+        assert world.broker.claimed() == []
+        world.broker.add(20, list(QUEUES), list(KINDS))
+        await asyncio.sleep(40)  # more than a poll lasts
+        assert world.broker.claimed() == [], "nothing is claimed"
+        assert world.broker.worker_states[-1] is WorkerState.QUIET
+        world.broker.desired = WorkerState.RUNNING
+        await world.until_done()
+        assert world.session.readiness()[0]
+
+    _, _ = await work(world, story)
+    return world
+
+
+def test_a_worker_that_is_asked_to_be_quiet_claims_nothing_until_it_may_again() -> None:
+    for seed in range(30):
+        world = virtual_time.run(lambda seed=seed: quiet_for_a_while(seed), seed)  # type: ignore[misc]
+        assert {task.state for task in world.broker.tasks.values()} == {TaskState.SUCCEEDED}, f"seed {seed}"
+        assert world.broker.expired == 0, f"seed {seed}: nothing waits for the end of its lease"
+        assert world.broker.worker_states[-2:] == [WorkerState.STOPPING, WorkerState.GONE], f"seed {seed}"
+
+
+async def stopped_from_afar(seed: int) -> World:
+    world = World(seed, Network(latency_s_max=0.02), takes_s_max=0.5)
+    world.broker.add(60, list(QUEUES), list(KINDS))
+    running = asyncio.create_task(world.session.run())
+    await asyncio.sleep(world.draw.uniform(0, 3))
+    world.broker.desired = WorkerState.STOPPING
+    await asyncio.wait_for(running, 30)
+    return world
+
+
+def test_a_worker_that_is_asked_to_stop_ends_warmly() -> None:
+    for seed in range(10):
+        world = virtual_time.run(lambda seed=seed: stopped_from_afar(seed), seed)  # type: ignore[misc]
+        assert world.broker.claimed() == [], f"seed {seed}"
+        assert world.broker.worker_states[-1] is WorkerState.GONE, f"seed {seed}"
 
 
 async def stopped(seed: int, grace_s: float = 10.0) -> tuple[WorkerReport, World]:

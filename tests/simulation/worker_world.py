@@ -22,11 +22,13 @@ from holdfast.client import (
     Extension,
     Failed,
     Failure,
+    HeartbeatAnswer,
     Overloaded,
     Rejected,
     Released,
     StaleToken,
     TaskState,
+    WorkerState,
 )
 from holdfast.client.models import TaskError
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded
@@ -75,6 +77,8 @@ class SimBroker:
         self.timed_out = 0  # noticed here, before the worker had reported it
         self.reported: set[tuple[str, int]] = set()  # task and token of every report that was sent
         self.error_types: list[str] = []  # of the failures that were recorded
+        self.worker_states: list[WorkerState] = []  # as the worker has told them
+        self.desired: WorkerState | None = None  # what operators want of it
         self.succeeded_s: dict[tuple[str, int], float] = {}
         self._draw = draw
         self._tokens = 0
@@ -254,6 +258,14 @@ class SimBroker:
 
         await self._be_silent(items, timeout_s)
         return await self._over_the_network(extend)
+
+    async def heartbeat(self, worker: str, *, state: WorkerState, timeout_s: float, **_: object) -> HeartbeatAnswer:
+        """Without latency, so that it changes nothing of what else is drawn."""
+        if self.network.down:
+            await asyncio.sleep(0.01)
+            raise ConnectionFailed("sim")
+        self.worker_states.append(state)
+        return HeartbeatAnswer(self.desired if self.desired is not state else None, 1.0)
 
     async def ack_many(self, items: Sequence[Ack], *, timeout_s: float) -> list[Acked | Rejected]:
         def finish(task: SimTask, _: Ack) -> Acked:

@@ -37,6 +37,7 @@ from holdfast.client import (
     RetryShape,
     Schedule,
     ScheduleInfo,
+    TaskFilter,
     TaskInfo,
     TaskState,
     TaskUpdate,
@@ -131,6 +132,10 @@ def ask_for_more(client: Client) -> None:
 def look_after_queues(client: Client) -> None:
     stats = client.queue_stats("mail")
     assert_type(stats.latencies[0].claim_to_ack.quantile_ms(0.99), float | None)
+    found = client.list_tasks("mail", where=TaskFilter(states=[TaskState.READY], min_age_ms=17))
+    assert_type(found.tasks, tuple[TaskInfo, ...])
+    for task in client.iter_tasks():
+        assert_type(task, TaskInfo)
     assert_type(client.list_workers().workers, tuple[WorkerInfo, ...])
     assert_type(client.purge_queue("mail", dry_run=True, progress=lambda purged: print(purged + 1)), int)
     policy = QueuePolicy(rate_per_second=5, non_retryable=("A",), tenants=[TenantPolicy("acme", weight=3)])

@@ -161,8 +161,9 @@ def test_an_overloaded_server_says_when_to_try_again(cli: Cli) -> None:
 NUMBERS = {
     "ready": 1_234_567, "claimed": 2, "delayed": 3, "retrying": 4, "dead": 5, "enqueued_total": 6, "claimed_total": 7,
     "succeeded_total": 8, "failed_total": 9, "expired_total": 10, "cancelled_total": 11, "dead_total": 12,
-    "oldest_ready_age_ms": 90_000, "waiting_reserves": 13, "paused": True, "enqueued_per_second": 1_234.5,
-    "claimed_per_second": 7.25, "succeeded_per_second": 0.0, "failed_per_second": 0.5, "dead_alert": True,
+    "oldest_ready_age_ms": 90_000, "oldest_claim_age_ms": 14, "waiting_reserves": 13, "paused": True,
+    "enqueued_per_second": 1_234.5, "claimed_per_second": 7.25, "succeeded_per_second": 0.0,
+    "failed_per_second": 0.5, "dead_alert": True,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from holdfast.cli import calls
 from holdfast.proto.v1 import cluster_pb2, queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli_runner import Cli
@@ -225,7 +226,10 @@ def test_workers_shows_who_is_there(cli: Cli) -> None:
         queues_pb2.WorkerInfo(worker="w\x1b1", claims=1_234, last_seen_ms=now_ms - 5_410_000, queues=["mail", "math"]),
         queues_pb2.WorkerInfo(worker="w2", last_seen_ms=now_ms + 5_000, is_waiting=True),
     ]
-    second = [queues_pb2.WorkerInfo(worker="w3", claims=1)]
+    quiet, stopping = queues_pb2.WORKER_STATE_QUIET, queues_pb2.WORKER_STATE_STOPPING
+    second = [
+        queues_pb2.WorkerInfo(worker="w3", claims=1, state=quiet, slots=8, version="1.2", desired=stopping)
+    ]  # fmt: skip
     cli.server.on(
         "ListWorkers",
         lambda request: (
@@ -236,16 +240,50 @@ def test_workers_shows_who_is_there(cli: Cli) -> None:
     )
     assert cli.run("workers") == 0
     header, _, *rows = cli.out.splitlines()
-    assert header.split() == ["worker", "claims", "seen", "state", "queues"]
-    assert rows[0].split() == ["w\\x1b1", "1,234", "1h", "30m", "ago", "works", "mail,", "math"]
-    assert rows[1].split() == ["w2", "0", "now", "waits", "-"], "the clock of the server may be ahead"
-    assert rows[2].split() == ["w3", "1", "not", "yet", "works", "-"]
+    assert header.split() == ["worker", "state", "claims", "slots", "seen", "version", "queues"]
+    assert rows[0].split() == ["w\\x1b1", "works", "1,234", "-", "1h", "30m", "ago", "-", "mail,", "math"]
+    assert rows[1].split() == ["w2", "waits", "0", "-", "now", "-", "-"], "the clock of the server may be ahead"
+    assert rows[2].split() == ["w3", "quiet", "(asked:", "stopping)", "1", "8", "not", "yet", "1.2", "-"]
     assert cli.run("workers", "-n", "2", "--json") == 0
     printed = cli.json_out()
     assert printed["more"] is True
     assert printed["workers"][1] == {
-        "worker": "w2", "claims": 0, "last_seen_ms": now_ms + 5_000, "queues": [], "is_waiting": True
+        "worker": "w2", "claims": 0, "last_seen_ms": now_ms + 5_000, "queues": [], "is_waiting": True,
+        "state": "UNKNOWN", "slots": 0, "version": "", "desired": None,
     }  # fmt: skip
+    assert cli.run("workers", "ls", "-n", "2", "--json") == 0
+    assert cli.json_out() == printed
+
+
+def test_a_worker_is_asked_until_it_has_heard_of_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_SIGNAL_AGAIN_S", 0.01)
+    running, quiet = queues_pb2.WORKER_STATE_RUNNING, queues_pb2.WORKER_STATE_QUIET
+    answers = [queues_pb2.SignalWorkerResponse(state=state) for state in (running, running, quiet)]
+    cli.server.on("SignalWorker", *answers)
+    assert cli.run("workers", "quiet", "w1") == 0
+    assert cli.out == "Worker w1 is quiet: it claims no more tasks.\n"
+    wanted = queues_pb2.SignalWorkerRequest(worker="w1", desired=quiet)
+    assert cli.server.requests["SignalWorker"] == [wanted] * 3
+    cli.server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=running))
+    assert cli.run("workers", "resume", "w1", "w2", "w1", "--json") == 0
+    assert cli.json_out() == {"workers": ["w1", "w2"], "state": "RUNNING"}
+    assert cli.run("workers", "stop", "w1", "--wait", "50ms", "--json") == 7
+    assert cli.json_err()["error"]["reason"] == "UNFINISHED"
+
+
+def test_a_worker_that_is_to_stop_may_be_gone_soon(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_SIGNAL_AGAIN_S", 0.01)
+    gone = Refusal(grpc.StatusCode.NOT_FOUND, "WORKER_NOT_FOUND")
+    cli.server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=queues_pb2.WORKER_STATE_RUNNING), gone)
+    assert cli.run("workers", "stop", "w1") == 0
+    assert cli.run("workers", "stop", "nobody") == 5
+    assert "`holdfast workers` shows who works here" in cli.err
+
+
+def test_options_of_the_list_are_not_lost_on_its_commands(cli: Cli) -> None:
+    """They would look as if they counted."""
+    assert cli.run("workers", "--json", "quiet", "w1") == 2
+    assert "SignalWorker" not in cli.server.requests
 
 
 def test_workers_where_nobody_is(cli: Cli) -> None:

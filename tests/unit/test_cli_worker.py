@@ -1,11 +1,12 @@
 """`holdfast worker`: loading an app, its settings, its log lines; and `holdfast bench` where the server misbehaves."""
 
+import contextvars
 import json
 import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +14,8 @@ from holdfast.cli import bench
 from holdfast.cli.main import main
 from holdfast.cli.worker_logs import logging_to_stderr
 from holdfast.cli.workers import load_app
-from holdfast.client import Holdfast, Worker, WorkerReport
+from holdfast.client import ClaimedTask, Holdfast, RunningTask, Worker, WorkerReport
+from holdfast.client.context import Signals, set_current_task
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli_runner import Cli
 from tests.unit.scripted_server import ScriptedServer
@@ -187,6 +189,44 @@ def test_what_the_application_logs_is_shown_and_the_set_up_is_undone(capsys: pyt
     assert "noise" not in err
     assert "ValueError: why" in err
     assert (logging.getLogger().handlers, logging.getLogger().level) == (handlers, level)
+
+
+def test_the_logs_can_be_json_while_the_report_is_for_people(
+    here: Path, worker: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["worker", "shop_tasks:app", "--log-format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [json.loads(line)["level"] for line in err.splitlines()] == ["info", "warning"]
+    assert main(["worker", "shop_tasks:app", "--log-format", "xml"]) == 2
+    assert "Expected one of console, json, but got 'xml'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_logged_in_a_handler_says_which_task_it_is_about(
+    as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = ClaimedTask(
+        task_id="t-1", token=1, queue="mail", type="send", payload=b"", lease_ms=1, attempt=2, claims=1,
+        enqueued_at_ms=0, lease_ends_s=0.0,
+    )  # fmt: skip
+
+    def handle() -> None:
+        set_current_task(RunningTask(claim, cast(Signals, None)))
+        logging.getLogger("shop.mail").info("sent", extra={"attempt": "of mine"})
+
+    with logging_to_stderr("info", as_json=as_json):
+        contextvars.copy_context().run(handle)
+        logging.getLogger("shop.mail").info("elsewhere")
+    inside, outside = capsys.readouterr().err.splitlines()
+    if as_json:
+        told = json.loads(inside)
+        assert (told["task_id"], told["task_type"], told["queue"]) == ("t-1", "send", "mail")
+        assert told["attempt"] == "of mine", "fields that are there stay as they are"
+        assert "task_id" not in json.loads(outside)
+    else:
+        assert inside.endswith("shop.mail: sent [send t-1]")
+        assert outside.endswith("shop.mail: elsewhere")
 
 
 def bench_server(server: ScriptedServer, deliveries: int) -> None:

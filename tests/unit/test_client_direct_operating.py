@@ -13,7 +13,7 @@ from holdfast.client._rpc import Connection, Method
 from holdfast.client.errors import HoldfastError, InvalidArgument, OutcomeUnknown, Unavailable
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.homes import shard_of_key
+from holdfast.routing.homes import home_shard, shard_of_key
 from holdfast.routing.sets import made_up_id
 from tests.unit.scripted_server import Refusal
 from tests.unit.scripted_shards import Cluster, accept, queue_at, spread, task_id, two_shards
@@ -244,6 +244,26 @@ async def test_discards_of_a_queue_and_of_all(
     assert [[each.task_id for each in page] for page in pages] == expected
 
 
+@pytest.mark.parametrize(("queue", "expected"), [("", [["0a", "0b"], ["1a"]]), (AT_1, [["1a"]])])
+async def test_tasks_of_a_queue_and_of_all(
+    cluster: Cluster, direct: Direct, queue: str, expected: list[list[str]]
+) -> None:
+    found = {0: [pb.TaskInfo(task_id=name) for name in ("0a", "0b")], 1: [pb.TaskInfo(task_id="1a")]}
+    cluster.both("ListTasks", paged("ListTasks", "tasks", found))
+    request = queues_pb2.ListTasksRequest(queue=queue, page_size=2)
+    pages = await all_pages(direct, "ListTasks", "tasks", request)
+    assert [[each.task_id for each in page] for page in pages] == expected
+
+
+async def test_what_is_about_a_worker_goes_to_the_home_of_its_name(cluster: Cluster, direct: Direct) -> None:
+    cluster.both("Heartbeat", lambda _shard: lambda _request: queues_pb2.HeartbeatResponse(next_ms=1))
+    names = [f"host-{number}" for number in range(12)]
+    for worker in names:
+        await ask(direct, "Heartbeat", queues_pb2.HeartbeatRequest(worker=worker))
+    told = {each.worker: shard for shard in (0, 1) for each in cluster.leaders[shard].requests["Heartbeat"]}
+    assert told == {worker: home_shard(worker, 2) for worker in names}
+
+
 async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct) -> None:
     cluster.routes[AT_1] = spread(AT_1)
     first = queues_pb2.PurgeQueueResponse(purged=5, next_page_token="x.y")
@@ -262,7 +282,7 @@ async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct
     assert await ask(direct, "PurgeQueue", request) == queues_pb2.PurgeQueueResponse()
 
 
-@pytest.mark.parametrize("name", ["PurgeQueue", "ListDiscards", "ListSchedules"])
+@pytest.mark.parametrize("name", ["PurgeQueue", "ListDiscards", "ListSchedules", "ListTasks"])
 async def test_a_token_that_no_page_ended_with_is_refused_by_a_server(
     cluster: Cluster, direct: Direct, name: str
 ) -> None:

@@ -53,6 +53,7 @@ ERRORS = [
     "NotFound",
     "NotJson",
     "NotWaiting",
+    "OpsPortFailed",
     "OutcomeUnknown",
     "Overloaded",
     "Rejected",
@@ -96,6 +97,7 @@ MODELS = [
     "Failed",
     "Failure",
     "HandoverProgress",
+    "HeartbeatAnswer",
     "Histogram",
     "Membership",
     "MoveWish",
@@ -128,7 +130,9 @@ MODELS = [
     "ShardLeader",
     "StepState",
     "TaskError",
+    "TaskFilter",
     "TaskInfo",
+    "TaskPage",
     "TaskState",
     "TaskUpdate",
     "TenantPolicy",
@@ -139,6 +143,7 @@ MODELS = [
     "Updated",
     "WorkerInfo",
     "WorkerPage",
+    "WorkerState",
 ]
 ENUMS = (
     "CatchUp",
@@ -149,6 +154,7 @@ ENUMS = (
     "StepState",
     "TaskState",
     "UniqueScope",
+    "WorkerState",
 )  # and a protocol
 APP = [
     "AsyncHandle",
@@ -160,6 +166,7 @@ APP = [
     "RunningTask",
     "StopReason",
     "Task",
+    "TaskLogFilter",
     "Worker",
     "WorkerReport",
     "current_task",
@@ -190,13 +197,16 @@ CALLS = [
     "get_task",
     "hand_over_node",
     "hash_shard",
+    "heartbeat",
     "init_cluster",
     "iter_dead_letters",
+    "iter_tasks",
     "list_dead_letters",
     "list_discards",
     "list_queue_settings",
     "list_queues",
     "list_schedules",
+    "list_tasks",
     "list_workers",
     "make_plan",
     "pause_queue",
@@ -219,6 +229,7 @@ CALLS = [
     "schedule_times",
     "set_queue",
     "set_rebalancing",
+    "signal_worker",
     "start_plan",
     "topology",
     "transfer",
@@ -378,6 +389,8 @@ def _answer_operators(server: ScriptedServer) -> None:
     )
     dead = pb.TaskInfo(task_id="the-id", state=pb.TASK_STATE_DEAD, queue="mail", dead_reason="ATTEMPTS_SPENT")
     server.on("ListDeadLetters", pb.ListDeadLettersResponse(tasks=[dead]))
+    held = pb.TaskInfo(task_id="the-id", state=pb.TASK_STATE_CLAIMED, queue="mail", worker="host-1")
+    server.on("ListTasks", queues_pb2.ListTasksResponse(tasks=[held]))
     done = pb.DeadLetterOutcome(done=pb.DeadLetterDone())
     server.on("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=[done]))
     schedule = schedules_pb2.ScheduleInfo(queue="reports", name="nightly", next_at_ms=1893466800000)

@@ -17,14 +17,19 @@ from holdfast.client import (
     DeadLetterProgress,
     Discard,
     DiscardPage,
+    HeartbeatAnswer,
     Histogram,
     InvalidArgument,
     NotDead,
     NotFound,
     QueueStats,
+    TaskFilter,
+    TaskPage,
+    TaskState,
     UnexpectedAnswer,
     WorkerInfo,
     WorkerPage,
+    WorkerState,
 )
 from holdfast.client.queue_models import HISTOGRAM_BOUNDS_MS
 from holdfast.proto.v1 import queues_pb2
@@ -91,6 +96,58 @@ def test_no_number_is_forgotten_between_values_and_messages() -> None:
 
 
 # --------------------------------------------------------------------------------------------- workers and purging
+
+
+async def test_list_tasks(server: ScriptedServer, client: AsyncClient) -> None:
+    pages = {
+        "": queues_pb2.ListTasksResponse(next_page_token="p1"),  # looked at many, and none of them fits
+        "p1": queues_pb2.ListTasksResponse(tasks=[pb.TaskInfo(task_id="t", state=pb.TASK_STATE_CLAIMED, worker="w")]),
+    }
+    server.on("ListTasks", lambda request: pages[request.page_token])
+    where = TaskFilter(states=[TaskState.CLAIMED, TaskState.DEAD], type="send", tenant="acme", worker="w", min_age_ms=7)
+    assert (await client.list_tasks("mail", where=where, page_size=5)) == TaskPage((), "p1")
+    states = [pb.TASK_STATE_CLAIMED, pb.TASK_STATE_DEAD]
+    wanted = queues_pb2.TaskFilter(states=states, type="send", tenant="acme", worker="w", min_age_ms=7)
+    assert server.requests["ListTasks"] == [queues_pb2.ListTasksRequest(queue="mail", filter=wanted, page_size=5)]
+    (found,) = [task async for task in client.iter_tasks()]
+    assert (found.task_id, found.state, found.worker) == ("t", TaskState.CLAIMED, "w")
+    with pytest.raises(InvalidArgument, match="filter.states"):
+        await client.list_tasks(where=TaskFilter(states=[TaskState.UNKNOWN]))
+
+
+async def test_workers_that_are_gone_are_listed_only_while_they_hold_something(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    gone = queues_pb2.WORKER_STATE_GONE
+    found = [
+        queues_pb2.WorkerInfo(worker="w1", state=gone),
+        queues_pb2.WorkerInfo(worker="w2", state=gone, claims=1),
+        queues_pb2.WorkerInfo(worker="w3", state=queues_pb2.WORKER_STATE_QUIET, desired=gone, slots=4, version="1.2"),
+    ]
+    found[2].desired = queues_pb2.WORKER_STATE_RUNNING
+    server.on("ListWorkers", queues_pb2.ListWorkersResponse(workers=found, next_page_token="w3"))
+    page = await client.list_workers()
+    assert page.workers == (
+        WorkerInfo(worker="w2", claims=1, state=WorkerState.GONE),
+        WorkerInfo(worker="w3", state=WorkerState.QUIET, desired=WorkerState.RUNNING, slots=4, version="1.2"),
+    )
+    assert page.next_page_token == "w3"
+
+
+async def test_heartbeats_and_signals(server: ScriptedServer, client: AsyncClient) -> None:
+    quiet, running = queues_pb2.WORKER_STATE_QUIET, queues_pb2.WORKER_STATE_RUNNING
+    server.on("Heartbeat", queues_pb2.HeartbeatResponse(desired=quiet, next_ms=2_500), queues_pb2.HeartbeatResponse())
+    answer = await client.heartbeat("w", slots=4, version="1.2", queues=["mail"])
+    assert answer == HeartbeatAnswer(WorkerState.QUIET, 2.5)
+    assert await client.heartbeat("w", state=WorkerState.STOPPING) == HeartbeatAnswer(None, 0.0)
+    first, second = server.requests["Heartbeat"]
+    assert first == queues_pb2.HeartbeatRequest(worker="w", state=running, slots=4, version="1.2", queues=["mail"])
+    assert second.state == queues_pb2.WORKER_STATE_STOPPING
+    server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=running))
+    assert await client.signal_worker("w", WorkerState.QUIET) is WorkerState.RUNNING
+    assert server.requests["SignalWorker"] == [queues_pb2.SignalWorkerRequest(worker="w", desired=quiet)]
+    with pytest.raises(InvalidArgument, match="desired"):
+        await client.signal_worker("w", WorkerState.UNKNOWN)
 
 
 async def test_list_workers(server: ScriptedServer, client: AsyncClient) -> None:

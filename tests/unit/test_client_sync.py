@@ -24,6 +24,7 @@ from holdfast.client import (
     InvalidAddress,
     NewTask,
     NotFound,
+    TaskFilter,
     TaskInfo,
     UnexpectedAnswer,
     _loop_thread,
@@ -35,7 +36,8 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import Hang, Refusal, ScriptedServer
 
 DEADLINE_S = 10.0
-ITERATORS = ("iter_dead_letters",)  # these are loops of their own: see test_dead_letters_one_by_one
+# These are loops of their own: see test_dead_letters_one_by_one, test_tasks_one_by_one.
+ITERATORS = ("iter_dead_letters", "iter_tasks")
 STATS = pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=pb.QueueCounts(queue="mail", ready=3))])
 
 
@@ -149,6 +151,24 @@ def test_dead_letters_one_by_one(server: ScriptedServer, client: Client) -> None
         for token in ("", "1", "2")
     ]
     assert all(left_s is not None and left_s < DEADLINE_S / 2 for left_s in server.deadlines_s["ListDeadLetters"])
+
+
+def test_tasks_one_by_one(server: ScriptedServer, client: Client) -> None:
+    server.on(
+        "ListTasks",
+        queues_pb2.ListTasksResponse(tasks=[pb.TaskInfo(task_id="a")], next_page_token="1"),
+        queues_pb2.ListTasksResponse(next_page_token="2"),
+        queues_pb2.ListTasksResponse(tasks=[pb.TaskInfo(task_id="b")]),
+    )
+    tasks = client.iter_tasks("mail", where=TaskFilter(type="t"), page_size=7, timeout_s=3)
+    assert server.requests["ListTasks"] == []
+    assert [task.task_id for task in tasks] == ["a", "b"]
+    assert server.requests["ListTasks"] == [
+        queues_pb2.ListTasksRequest(
+            queue="mail", page_size=7, page_token=token, filter=queues_pb2.TaskFilter(type="t")
+        )
+        for token in ("", "1", "2")
+    ]  # fmt: skip
 
 
 def test_pages_that_lead_nowhere_end(server: ScriptedServer, client: Client) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from holdfast.broker.histograms import LatencyHistogram
 from holdfast.broker.metrics import LATENCIES_MAX, QUEUES_MAX, Latencies, Metrics, QueueFigures
+from holdfast.client.worker.meters import GAUGES, Meter
 from holdfast.rebalancer.metrics import Metrics as RebalancerMetrics
 from holdfast.router.metrics import Metrics as RouterMetrics
 
@@ -60,14 +61,16 @@ def test_queue_depths_are_read_when_scraped() -> None:
 
 def test_a_queue_tells_its_age_its_pause_and_its_alert() -> None:
     metrics = Metrics()
-    mail = QueueFigures("mail", {"ready": 1}, {}, 2.5, is_paused=True, has_dead_alert=True)
+    mail = QueueFigures("mail", {"ready": 1}, {}, 2.5, is_paused=True, has_dead_alert=True, oldest_claim_seconds=8)
     calm = QueueFigures("calm", {"ready": 0}, {}, 0.0, has_dead_alert=False)
-    plain = QueueFigures("plain", {"ready": 9}, {}, None)
+    plain = QueueFigures("plain", {"ready": 9}, {}, None, oldest_claim_seconds=None)
     metrics.watch_queues(lambda: [mail, calm, plain])
     shown = lines(metrics)
     assert {
         'holdfast_queue_oldest_ready_seconds{queue="mail"} 2.5',
         'holdfast_queue_oldest_ready_seconds{queue="calm"} 0.0',
+        'holdfast_queue_oldest_claim_seconds{queue="mail"} 8.0',
+        'holdfast_queue_oldest_claim_seconds{queue="calm"} 0.0',
         'holdfast_queue_paused{queue="mail"} 1.0',
         'holdfast_queue_paused{queue="plain"} 0.0',
         'holdfast_queue_dead_alert{queue="mail"} 1.0',
@@ -78,8 +81,12 @@ def test_a_queue_tells_its_age_its_pause_and_its_alert() -> None:
 
 def test_a_queue_on_several_shards_is_shown_once() -> None:
     metrics = Metrics()
-    one = QueueFigures("mail", {"ready": 1, "dead": 2}, {"failed": 3}, 2.5, has_dead_alert=False)
-    other = QueueFigures("mail", {"ready": 10, "dead": 20}, {"failed": 4, "dead": 5}, 7.5, has_dead_alert=True)
+    one = QueueFigures(
+        "mail", {"ready": 1, "dead": 2}, {"failed": 3}, 2.5, has_dead_alert=False, oldest_claim_seconds=None
+    )
+    other = QueueFigures(
+        "mail", {"ready": 10, "dead": 20}, {"failed": 4, "dead": 5}, 7.5, has_dead_alert=True, oldest_claim_seconds=4
+    )
     third = QueueFigures("mail", {"ready": 100, "dead": 0}, {}, None)
     metrics.watch_queues(lambda: [one, QueueFigures("bills", {"ready": 5}), other, third])
     shown = [line for line in metrics.render().decode().splitlines() if "mail" in line]
@@ -87,6 +94,7 @@ def test_a_queue_on_several_shards_is_shown_once() -> None:
         'holdfast_queue_dead_alert{queue="mail"} 1.0',
         'holdfast_queue_events_total{event="dead",queue="mail"} 5.0',
         'holdfast_queue_events_total{event="failed",queue="mail"} 7.0',
+        'holdfast_queue_oldest_claim_seconds{queue="mail"} 4.0',
         'holdfast_queue_oldest_ready_seconds{queue="mail"} 7.5',
         'holdfast_queue_paused{queue="mail"} 0.0',
         'holdfast_queue_tasks{queue="mail",state="dead"} 22.0',
@@ -104,7 +112,8 @@ def test_every_metric_that_is_written_about_exists() -> None:
     metrics = Metrics()
     metrics.watch_queues(lambda: [QueueFigures("mail", {"ready": 1}, {"failed": 1}, has_dead_alert=True)])
     metrics.watch_latencies(lambda: [latencies("mail", "welcome", 1)])
-    shown = metrics.render() + RouterMetrics().format() + RebalancerMetrics().format()
+    worker = Meter([]).text(dict.fromkeys(GAUGES, 0), {})
+    shown = metrics.render() + RouterMetrics().format() + RebalancerMetrics().format() + worker.encode()
     known = {line.split()[2] for line in shown.decode().splitlines() if line.startswith("# TYPE ")}
     docs = Path(__file__).parents[2] / "docs"
     for page in sorted(docs.glob("*.md")):

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute
 from tests.unit.router_stage import METHODS, Call, Handler, Refusal, Stage, random_bytes
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
@@ -74,6 +75,33 @@ async def test_discards_of_a_queue_and_of_all(stage: Stage, queue: str, expected
     assert " ".join(each.task_id for page in pages for each in page) == expected
     assert all(len(page) <= 2 for page in pages)
     assert {call.request.queue for broker in stage.brokers for call in broker.calls} == {queue}
+
+
+@pytest.mark.parametrize(("queue", "expected"), [("", "0a 0b 1a 1b 2a"), ("spread", "2a 1a 1b"), ("plain", "2a")])
+async def test_tasks_of_a_queue_and_of_all(stage: Stage, queue: str, expected: str) -> None:
+    stage.table.pin("spread", 2, 1)
+    stage.table.at_home("plain", 2)
+    for broker, names in zip(stage.brokers, ("0a 0b", "1a 1b", "2a"), strict=True):
+        broker.on["ListTasks"] = paged("ListTasks", "tasks", [pb.TaskInfo(task_id=name) for name in names.split()])
+    wanted = queues_pb2.TaskFilter(type="send", min_age_ms=7)
+    request = queues_pb2.ListTasksRequest(queue=queue, page_size=2, filter=wanted)
+    pages = await all_pages(stage, "ListTasks", "tasks", request)
+    assert " ".join(each.task_id for page in pages for each in page) == expected
+    assert all(len(page) <= 2 for page in pages)
+    assert all(call.request.filter == wanted for broker in stage.brokers for call in broker.calls)
+
+
+@pytest.mark.parametrize("name", ["Heartbeat", "SignalWorker"])
+async def test_what_is_about_a_worker_goes_to_the_home_of_its_name(stage: Stage, name: str) -> None:
+    request = METHODS[name].request
+    for broker in stage.brokers:
+        broker.on[name] = METHODS[name].response()
+    names = [f"host-{number}" for number in range(12)]
+    for worker in names:
+        await stage.call(name, request(worker=worker))
+    asked = {call.request.worker: call.shard for broker in stage.brokers for call in broker.calls}
+    assert asked == {worker: home_shard(worker, 3) for worker in names}
+    assert len(set(asked.values())) > 1
 
 
 async def test_many_shards_without_anything_take_several_pages() -> None:

@@ -7,7 +7,7 @@ from holdfast.routing.sums import add_counts, add_worker
 NUMBERS = [
     field.name
     for field in pb.QueueCounts.DESCRIPTOR.fields
-    if field.name not in ("queue", "oldest_ready_age_ms", "paused", "dead_alert", "latencies")
+    if field.name not in ("queue", "oldest_ready_age_ms", "oldest_claim_age_ms", "paused", "dead_alert", "latencies")
 ]
 
 
@@ -24,8 +24,9 @@ def latency(kind: str, *counted: int) -> pb.TypeLatency:
 
 
 def test_every_number_and_rate_of_a_queue_is_added_up() -> None:
-    total = counts(10, oldest_ready_age_ms=5)
-    add_counts(total, counts(200, oldest_ready_age_ms=9))
+    total = counts(10, oldest_ready_age_ms=5, oldest_claim_age_ms=7)
+    add_counts(total, counts(200, oldest_ready_age_ms=9, oldest_claim_age_ms=3))
+    assert total.oldest_claim_age_ms == 7
     assert {name: getattr(total, name) for name in NUMBERS} == {name: 210 + 2 * at for at, name in enumerate(NUMBERS)}
     assert (total.queue, total.oldest_ready_age_ms) == ("q", 9)
     add_counts(total, pb.QueueCounts(queue="q", oldest_ready_age_ms=1, claimed_per_second=0.25))
@@ -57,5 +58,9 @@ def test_a_worker_is_known_by_all_its_shards() -> None:
     assert worker == queues_pb2.WorkerInfo(
         worker="w", claims=5, last_seen_ms=50, queues=["a", "b", "c"], is_waiting=True
     )
+    home = queues_pb2.WorkerInfo(worker="w", state=queues_pb2.WORKER_STATE_QUIET, slots=8, version="1.2")
+    add_worker(worker, home)
+    assert (worker.state, worker.slots, worker.version) == (queues_pb2.WORKER_STATE_QUIET, 8, "1.2")
     add_worker(worker, queues_pb2.WorkerInfo(worker="w", last_seen_ms=60))
+    assert worker.slots == 8, "other shards know nothing of it"
     assert (worker.last_seen_ms, worker.is_waiting) == (60, True)

@@ -8,7 +8,16 @@ import pytest
 from holdfast.broker import stats as stats_module
 from holdfast.broker.histograms import BOUNDS_MS
 from holdfast.broker.service import Service
-from holdfast.broker.stats import OTHER_TYPES, SAMPLES_MAX, TYPES_MAX, WORKER_KEEP_MS, Stats
+from holdfast.broker.stats import (
+    NO_STATE,
+    OTHER_TYPES,
+    SAMPLES_MAX,
+    TYPES_MAX,
+    WORKER_KEEP_MS,
+    WORKER_SILENT_MS,
+    Heartbeat,
+    Stats,
+)
 from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, Timing
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -414,3 +423,65 @@ async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None
     seen = {each.worker: each.last_seen_ms for each in small.shard.stats.workers_page(b"", 9).workers}
     now_ms = small.time.now_ms
     assert seen == {"ann": now_ms, "bob": now_ms, "eve": now_ms, "old": now_ms - 1000}, "a wrong token is nobody's"
+
+
+# --- heartbeats -----------------------------------------------------------------------------------------------
+
+RUNNING, QUIET = queues_pb.WORKER_STATE_RUNNING, queues_pb.WORKER_STATE_QUIET
+STOPPING, GONE = queues_pb.WORKER_STATE_STOPPING, queues_pb.WORKER_STATE_GONE
+
+
+def beat(counted: Counted, state: queues_pb.WorkerState, name: bytes = b"ann") -> queues_pb.WorkerState:
+    return counted.stats.heartbeat(Heartbeat(name, state, 8, b"1.2", (b"mail",)), counted.shard.now_ms)
+
+
+def test_a_worker_with_heartbeats_is_listed_with_what_it_says() -> None:
+    counted = Counted()
+    assert beat(counted, RUNNING) == NO_STATE
+    (worker,) = counted.workers().workers
+    assert (worker.state, worker.slots, worker.version, list(worker.queues)) == (RUNNING, 8, "1.2", ["mail"])
+    assert worker.desired == NO_STATE
+
+
+def test_a_worker_hears_what_is_wanted_until_it_is_so() -> None:
+    counted = Counted()
+    beat(counted, RUNNING)
+    assert counted.stats.signal(b"ann", QUIET) == RUNNING
+    assert counted.workers().workers[0].desired == QUIET
+    assert [beat(counted, RUNNING), beat(counted, RUNNING)] == [QUIET, QUIET], "the first answer may have been lost"
+    assert [beat(counted, QUIET), beat(counted, RUNNING)] == [NO_STATE, NO_STATE], "it was so once"
+    counted.stats.signal(b"ann", STOPPING)
+    counted.stats.signal(b"ann", RUNNING)
+    assert beat(counted, RUNNING) == NO_STATE, "the newest wish counts"
+    counted.stats.signal(b"ann", QUIET)
+    assert beat(counted, STOPPING) == NO_STATE, "nobody comes back from there"
+    assert counted.stats.signal(b"ann", RUNNING) == STOPPING
+    assert counted.workers().workers[0].desired == NO_STATE
+
+
+def test_only_workers_with_heartbeats_can_be_asked_for_something() -> None:
+    counted = Counted()
+    assert counted.stats.signal(b"nobody", QUIET) is None
+    counted.stats.worker_seen(b"bob", counted.shard.now_ms)
+    assert counted.stats.signal(b"bob", QUIET) is None
+    beat(counted, RUNNING)
+    beat(counted, GONE)
+    assert counted.stats.signal(b"ann", QUIET) is None
+
+
+def test_a_worker_is_gone_when_it_says_so_or_nothing_is_heard_for_a_minute() -> None:
+    counted = Counted()
+    beat(counted, RUNNING)
+    beat(counted, GONE, b"bob")
+    counted.stats.worker_seen(b"eve", counted.shard.now_ms)
+    counted.shard.now_ms += WORKER_SILENT_MS
+    states = {each.worker: each.state for each in counted.workers().workers}
+    assert states == {"ann": RUNNING, "bob": GONE, "eve": NO_STATE}
+    counted.shard.now_ms += 1
+    states = {each.worker: each.state for each in counted.workers().workers}
+    assert states == {"ann": GONE, "bob": GONE, "eve": NO_STATE}, "one without heartbeats may be quiet for longer"
+    assert counted.stats.signal(b"ann", QUIET) is None
+    with counted.stats.worker_asks(b"ann", [b"mail"], counted.shard.now_ms - 1_000_000):
+        assert counted.workers().workers[0].state == RUNNING, "it waits here"
+    beat(counted, RUNNING)
+    assert counted.workers().workers[0].state == RUNNING, "back again"

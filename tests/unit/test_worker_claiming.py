@@ -7,6 +7,7 @@ from typing import Any, cast
 from holdfast.client import AsyncClient, ClaimedTask, Claims, HoldfastError, InvalidArgument, Unavailable
 from holdfast.client.worker.claiming import Claimer
 from holdfast.client.worker.leases import Leases
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.slots import Slots
 from holdfast.client.worker.standstill import Standstill
 from tests.simulation import virtual_time
@@ -40,7 +41,7 @@ def ask_while_busy(server: Server, busy_s: float) -> tuple[list[tuple[float, boo
             slots.take(claim.queue, is_alone=claim.alone)
 
         claimer = Claimer(
-            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), claimed, give_back=claimed
+            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), claimed, claimed, Meter([])
         )  # fmt: skip
         claiming = asyncio.create_task(claimer.run())
         await asyncio.sleep(busy_s)
@@ -125,7 +126,7 @@ def settle(server: SilentShard, seconds: float = 5.0, slots: int = 2) -> tuple[l
 
         claimer = Claimer(
             cast(AsyncClient, server), room, "w", Leases(30_000, {}), Standstill(list, 1000), claimed,
-            give_back=lambda claim: given_back.append(claim.task_id),
+            lambda claim: given_back.append(claim.task_id), Meter([]),
         )  # fmt: skip
         claiming = asyncio.create_task(claimer.run())
         await asyncio.sleep(seconds)
@@ -172,7 +173,7 @@ def test_a_worker_that_stops_asks_once_more_for_what_is_unsettled() -> None:
         room = Slots(2, {"mail": None})
         claimer = Claimer(
             cast(AsyncClient, server), room, "w", Leases(30_000, {}), Standstill(list, 1000), lambda claim: None,
-            give_back=lambda claim: None,
+            lambda claim: None, Meter([]),
         )  # fmt: skip
         claiming = asyncio.create_task(claimer.run())
         await asyncio.sleep(1)
@@ -211,7 +212,7 @@ def test_it_waits_as_long_as_a_crowded_server_suggests_and_as_usual_where_that_i
     async def act() -> None:
         claimer = Claimer(
             cast(AsyncClient, server), Slots(2, {"mail": None}), "w", Leases(1000, {}), Standstill(list, 1000),
-            lambda claim: None, give_back=lambda claim: None,
+            lambda claim: None, lambda claim: None, Meter([]),
         )  # fmt: skip
         claiming = asyncio.create_task(claimer.run())
         await asyncio.sleep(1)

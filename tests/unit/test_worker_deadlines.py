@@ -7,6 +7,7 @@ from holdfast.client import AsyncClient, ClaimedTask, Extended, Extension
 from holdfast.client.worker.deadlines import Deadlines, time_out
 from holdfast.client.worker.heartbeats import Heartbeats, end_if_over, lose
 from holdfast.client.worker.jobs import Job, Phase, new_job
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.standstill import Standstill
 
 
@@ -75,7 +76,7 @@ async def test_leases_of_attempts_that_took_too_long_are_not_extended() -> None:
     time_out(late)
     deadlines = Deadlines(now_s=lambda: 105.0)
     beats = Heartbeats(
-        cast(AsyncClient, Calls()), [late, runs], 100, deadlines, Standstill(list, 100), now_s=lambda: 105.0
+        cast(AsyncClient, Calls()), [late, runs], 100, deadlines, Standstill(list, 100), Meter([]), lambda: 105.0
     )
     running = asyncio.create_task(beats.run())
     try:

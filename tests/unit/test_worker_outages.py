@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from holdfast.client import ConnectionFailed, Unavailable
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import Outage
 from holdfast.client.worker.standstill import Standstill
 from tests.simulation import virtual_time
@@ -25,7 +26,7 @@ async def fail_for(outage: Outage, seconds: float) -> int:
 
 def test_a_leader_that_moves_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
     async def act() -> None:
-        outage = Outage("claim tasks", Standstill(list, 1000))
+        outage = Outage("claim tasks", Standstill(list, 1000), Meter([]))
         for _ in range(5):  # each counts from its own beginning
             assert await fail_for(outage, 1.5) > 1
             outage.over()
@@ -37,7 +38,7 @@ def test_a_leader_that_moves_is_not_worth_a_line(caplog: pytest.LogCaptureFixtur
 
 def test_a_leader_that_does_not_come_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def act() -> int:
-        outage = Outage("claim tasks", Standstill(list, 1000))
+        outage = Outage("claim tasks", Standstill(list, 1000), Meter([]))
         tries = await fail_for(outage, 20)
         outage.over()
         outage.over()
@@ -53,7 +54,7 @@ def test_a_leader_that_does_not_come_is_told_once(caplog: pytest.LogCaptureFixtu
 
 def test_anything_else_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async def act() -> None:
-        outage = Outage("claim tasks", Standstill(list, 1000))
+        outage = Outage("claim tasks", Standstill(list, 1000), Meter([]))
         await outage.pause(NOT_LEADER)
         await outage.pause(ConnectionFailed("h:1", "connection refused"))
 

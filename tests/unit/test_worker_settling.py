@@ -27,6 +27,7 @@ from holdfast.client import (
 )
 from holdfast.client.worker import settling as settling_module
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Snoozed, Succeeded, new_job
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.settling import Settler
 from holdfast.client.worker.standstill import Standstill
 from holdfast.machine.ids import format_task_id, make_task_id
@@ -98,7 +99,7 @@ class Answers:
 @asynccontextmanager
 async def settling() -> AsyncIterator[tuple[Settler, ScriptedCalls, Answers]]:
     calls, answers = ScriptedCalls(), Answers()
-    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000))
+    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000), Meter([]))
     lanes = [asyncio.create_task(run) for run in settler.runs()]
     try:
         yield settler, calls, answers
@@ -287,7 +288,7 @@ async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.
     calls, answers = SilentShard(), Answers()
     late: list[int] = []
     calls.gate.clear()
-    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000), late.append)
+    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000), Meter([]), late.append)
     runs = [asyncio.create_task(run) for run in settler.runs()]
     silent = [job_of_shard(7, number) for number in range(3)]
     others = [job_of_shard(shard, number) for number in range(10, 20) for shard in (1, 2)]
@@ -314,7 +315,7 @@ async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.
 
 async def test_an_error_that_time_does_not_heal_ends_the_reports() -> None:
     calls, answers = ScriptedCalls(), Answers()
-    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000))
+    settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000), Meter([]))
     acks, *others = settler.runs()
     for other in others:
         other.close()

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.client import ClaimedTask, ConnectionFailed
 from holdfast.client.worker.jobs import Job, new_job
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import Outage
 from holdfast.client.worker.standstill import Standstill
 from tests.simulation import virtual_time
@@ -92,7 +93,7 @@ def test_an_older_standstill_does_not_explain_what_was_lost_after_it(clocks: Clo
 
 def test_what_fails_by_a_standstill_is_no_outage(clocks: Clocks, caplog: pytest.LogCaptureFixture) -> None:
     async def fail_twice() -> None:
-        outage = Outage("extend leases", clocks.standstill)
+        outage = Outage("extend leases", clocks.standstill, Meter([]))
         clocks.pass_time(6.0)
         await outage.pause(ConnectionFailed("gone"))
         caplog.clear()

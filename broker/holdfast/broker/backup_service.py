@@ -1,7 +1,6 @@
 """The service Backups of a broker: translates, and holds no rules of its own."""
 
 import asyncio
-import importlib.metadata
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -17,6 +16,7 @@ from holdfast.broker.transfers import Transfers
 from holdfast.machine.ids import SHARD_MAX
 from holdfast.proto.v1 import backups_pb2 as pb
 from holdfast.serving.refusals import (
+from holdfast_queue import version
     INVALID_FIELD,
     OUT_OF_RANGE,
     OVERLOADED,
@@ -53,7 +53,7 @@ class BackupService:
         self._surroundings = surroundings
         self._map = cluster_map
         self._replication = replication
-        self._version = importlib.metadata.version("holdfast")  # reads a file
+        self._version = version()  # reads a file
 
     async def read_map(self, request: pb.ReadMapRequest) -> pb.ReadMapResponse:
         if self._map is not None:

@@ -167,6 +167,12 @@ class BrokerConfig(ClusterSettings):
     )
     proposals_bytes_max: int = Field(32 * _MIB, ge=_KIB, le=16 * _GIB, description="most bytes of such writes")
     waiters_max: int = Field(10_000, ge=1, le=1_000_000, description="most Reserve, and most WaitTasks calls waiting")
+    worker_heartbeat_ms: int = Field(
+        10_000,
+        ge=100,
+        le=20_000,
+        description="how often a worker says that it is there, and hears what is wanted of it",
+    )
     watched_tasks_max: int = Field(100_000, ge=1, le=10_000_000, description="most tasks that WaitTasks calls wait for")
     oldest_share_percent: int = Field(10, ge=0, le=100, description="share of claims that take the oldest task first")
 

@@ -60,6 +60,11 @@ class Housekeeping(Background):
         self._sweeps = (self._expiries, self._dues, self._purges, self._forgets, self._lapses)
         super().__init__(*(sweep.run for sweep in self._sweeps))
 
+    def starts(self) -> dict[int, bytes]:
+        """By family: where its rows begin, as far as is known."""
+        sweeps = {keys.CLAIM_EXPIRY: self._expiries, keys.DUE: self._dues, keys.RETENTION: self._purges}
+        return {family: sweep.position for family, sweep in sweeps.items()}
+
     def time_was_moved(self) -> None:
         for sweep in self._sweeps:
             sweep.look_again()

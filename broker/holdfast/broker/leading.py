@@ -7,6 +7,7 @@ fills its windows as tasks are asked for, so a fail-over does not get slower wit
 from collections.abc import Awaitable, Callable, Iterator
 
 from holdfast.broker.alerting import Alerts
+from holdfast.broker.claim_ages import ClaimAges
 from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.courier import Courier, Deliver
@@ -26,6 +27,7 @@ from holdfast.broker.stats import Stats
 from holdfast.broker.views import read_executions
 from holdfast.broker.webhooks import Post
 from holdfast.limits.splitting import Part
+from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry
 from holdfast.machine.kv import OrderedKV
@@ -113,6 +115,9 @@ class Leadership:
         )
         self.alerts = Alerts(kv, machine, self.policies, now_ms=clock.now_ms, post=post)
         self.stats = Stats(kv, machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
+        self.claim_ages = ClaimAges(
+            kv, machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
+        )
         self.courier = _courier(kv, machine, deliver, clock, submit_housekeeping)
 
     def _settings_guard(
@@ -206,7 +211,7 @@ class Leadership:
 
     def _parts(self) -> Iterator[Background | Courier]:
         """What goes on by itself."""
-        yield from (self.housekeeping, self.marks, self.schedules, self.stats)
+        yield from (self.housekeeping, self.marks, self.schedules, self.stats, self.claim_ages)
         if self.courier is not None:
             yield self.courier
         if self.settings is not None:

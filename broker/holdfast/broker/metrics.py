@@ -38,6 +38,7 @@ class QueueFigures(NamedTuple):
     oldest_ready_seconds: float | None = 0.0  # None: not looked for
     is_paused: bool = False
     has_dead_alert: bool | None = None  # None: it has no threshold
+    oldest_claim_seconds: float | None = 0.0  # None: not looked for
 
 
 class Latencies(NamedTuple):
@@ -193,6 +194,7 @@ class _QueueCollector(Collector):
             "What happened to the tasks of a queue since it was first used",
             labels=("queue", "event"),
         )
+        claims = gauge("queue_oldest_claim_seconds", "For how long the oldest claim has been held", "queue")
         oldest = gauge("queue_oldest_ready_seconds", "How long the oldest ready task has been in the line", "queue")
         paused = gauge("queue_paused", "1 while the queue is paused", "queue")
         alerts = gauge(
@@ -207,10 +209,12 @@ class _QueueCollector(Collector):
                 events.add_metric((queue, event), number)
             if figures.oldest_ready_seconds is not None:
                 oldest.add_metric((queue,), figures.oldest_ready_seconds)
+            if figures.oldest_claim_seconds is not None:
+                claims.add_metric((queue,), figures.oldest_claim_seconds)
             paused.add_metric((queue,), figures.is_paused)
             if figures.has_dead_alert is not None:
                 alerts.add_metric((queue,), figures.has_dead_alert)
-        yield from (tasks, events, oldest, paused, alerts)
+        yield from (tasks, events, oldest, claims, paused, alerts)
         yield GaugeMetricFamily(
             "holdfast_claims_held",
             "Claims that workers hold, of the queues that are shown",
@@ -226,6 +230,7 @@ class _QueueCollector(Collector):
 def _together(one: QueueFigures, other: QueueFigures) -> QueueFigures:
     """A queue that is on several shards of this node."""
     ages = [each.oldest_ready_seconds for each in (one, other) if each.oldest_ready_seconds is not None]
+    held = [each.oldest_claim_seconds for each in (one, other) if each.oldest_claim_seconds is not None]
     alerts = [each.has_dead_alert for each in (one, other) if each.has_dead_alert is not None]
     return QueueFigures(
         one.queue,
@@ -234,6 +239,7 @@ def _together(one: QueueFigures, other: QueueFigures) -> QueueFigures:
         max(ages, default=None),
         one.is_paused or other.is_paused,
         any(alerts) if alerts else None,
+        max(held, default=None),
     )
 
 

@@ -53,7 +53,7 @@ SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thr
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
 CALLS_SPARE = 1000
-OLDEST_QUEUES_MAX = 100  # for which a scrape looks for the oldest ready task: that takes reads of the state
+OLDEST_QUEUES_MAX = 100  # for which a scrape looks for the oldest ready task and claim: that takes reads of the state
 STOP_SECONDS_MAX = 30.0  # beyond the grace period
 EXIT_FORCED = 1  # of a stop that was asked for twice, or could not be finished; 3 is the missing extra
 
@@ -503,8 +503,8 @@ class Node:
                     "dead": queue.dead_total,
                 }
                 oldest_s: float | None = 0.0
+                looks -= bool(queue.ready or queue.claimed)
                 if queue.ready:
-                    looks -= 1
                     oldest_s = shard.oldest_ready_age_ms(name, queue) / 1000 if looks >= 0 else None
                 alert_at = 0 if policy is None else policy.dead_alert_at
                 yield QueueFigures(
@@ -514,6 +514,7 @@ class Node:
                     oldest_s,
                     is_paused=policy is not None and policy.paused,
                     has_dead_alert=queue.dead >= alert_at if alert_at else None,
+                    oldest_claim_seconds=shard.oldest_claim_age_ms(name) / 1000 if looks >= 0 else None,
                 )
 
     def _latencies(self) -> Iterator[Latencies]:

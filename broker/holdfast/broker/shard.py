@@ -512,6 +512,10 @@ class Shard:
         """What is counted while this node leads; refuses if it does not."""
         return self._leads().stats
 
+    def index_starts(self) -> dict[int, bytes]:
+        """By family of those that are ordered by time: where its rows begin."""
+        return self._leads().housekeeping.starts()
+
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         """For reading only, and at once."""
         return self.machine.executions(task_ids)
@@ -549,6 +553,10 @@ class Shard:
             task_id = read_oldest_ready(self.kv, self.machine.ready_in_age_page, name, queue)
         (task,) = self.executions([task_id]) if task_id is not None else (None,)
         return max(0, self.now_ms() - task.ready_since_ms) if task is not None else 0
+
+    def oldest_claim_age_ms(self, name: bytes) -> int:
+        """For how long the oldest claim of a queue has been held, as it was seen some seconds ago."""
+        return 0 if self._leading is None else self._leading.claim_ages.age_ms(name)
 
     @property
     def waiters(self) -> int:

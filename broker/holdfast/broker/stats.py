@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 from holdfast.broker.histograms import LatencyHistogram
 from holdfast.machine import keys
@@ -29,6 +30,10 @@ WORKERS_MAX = 10_000
 WORKER_QUEUES_MAX = 64
 TIMED_KEEP_MS = 10 * 60 * 1000  # how long a queue has its place among those that are timed, once all are taken
 WORKER_KEEP_MS = 60 * 60 * 1000  # after which a worker that nothing is heard of and that holds nothing is forgotten
+WORKER_SILENT_MS = 60 * 1000  # after which a worker that has heartbeats is gone
+NO_STATE = queues_pb.WORKER_STATE_UNSPECIFIED
+STOPPING = queues_pb.WORKER_STATE_STOPPING
+GONE = queues_pb.WORKER_STATE_GONE
 _IDLE_LOOKED_AT = 32  # workers that are looked at for one that holds nothing, if one must be forgotten
 
 _Pair = tuple[LatencyHistogram, LatencyHistogram]  # from ready to claim, from claim to ack
@@ -37,13 +42,32 @@ _NOTHING: _Totals = (0, 0, 0, 0)
 _STILL = (0.0, 0.0, 0.0, 0.0)
 
 
+class Heartbeat(NamedTuple):
+    """What a worker says of itself."""
+
+    worker: bytes
+    state: queues_pb.WorkerState
+    slots: int
+    version: bytes
+    queues: tuple[bytes, ...]
+
+
 class _Worker:
-    __slots__ = ("last_seen_ms", "queues", "waiting")
+    __slots__ = ("desired", "last_seen_ms", "queues", "slots", "state", "version", "waiting")
 
     def __init__(self) -> None:
         self.last_seen_ms = 0
         self.queues: tuple[bytes, ...] = ()
         self.waiting = 0  # calls of it that wait at this moment
+        self.state = NO_STATE  # as its last heartbeat said; this and the following are known at its home shard only
+        self.slots = 0
+        self.version = b""
+        self.desired = NO_STATE  # what operators want of it, until it has heard of that
+
+    def state_at(self, now_ms: int) -> queues_pb.WorkerState:
+        """It is gone if it has said so, or if nothing was heard of it for long."""
+        is_silent = self.last_seen_ms < now_ms - WORKER_SILENT_MS and not self.waiting
+        return GONE if self.state != NO_STATE and is_silent else self.state
 
 
 class Rates:
@@ -213,6 +237,25 @@ class Stats(Background):
         worker.last_seen_ms = now_ms
         return worker
 
+    def heartbeat(self, beat: Heartbeat, now_ms: int) -> queues_pb.WorkerState:
+        """Takes note of it; returns the state that is wanted of the worker, if it is another one."""
+        worker = self.worker_seen(beat.worker, now_ms)
+        assert worker is not None, "one with heartbeats has a name"
+        worker.state, worker.slots, worker.version = beat.state, beat.slots, beat.version
+        worker.queues = beat.queues or worker.queues
+        if worker.desired == beat.state or beat.state in (STOPPING, GONE):
+            worker.desired = NO_STATE  # it has heard of it, or will not come back from where it is
+        return worker.desired
+
+    def signal(self, name: bytes, desired: queues_pb.WorkerState) -> queues_pb.WorkerState | None:
+        """The worker is to hear of it with its next heartbeat. Returns what its last one said; None if there is no such
+        worker."""
+        worker = self._workers.get(name)
+        if worker is None or worker.state_at(self._now_ms()) in (NO_STATE, GONE):
+            return None
+        worker.desired = NO_STATE if worker.state in (desired, STOPPING) else desired
+        return worker.state
+
     def _forget_one(self) -> None:
         """Of those that nothing was heard of for longest, one that holds nothing, if there is one."""
         oldest = list(islice(self._workers.items(), _IDLE_LOOKED_AT))
@@ -282,6 +325,10 @@ class Stats(Background):
                 last_seen_ms=worker.last_seen_ms,
                 queues=[queue.decode() for queue in worker.queues],
                 is_waiting=worker.waiting > 0,
+                state=worker.state_at(self._now_ms()),
+                slots=worker.slots,
+                version=worker.version.decode(),
+                desired=worker.desired,
             )
         if len(page) > limit:
             response.next_page_token = page[limit - 1].hex()

@@ -37,6 +37,12 @@ class Sweep:
         self._next_ms: int | None = 0  # when to look again; None: when armed
         self._armed = asyncio.Event()
 
+    @property
+    def position(self) -> bytes:
+        """The key before which there are no rows but such as this sweep has handled or left for good: who reads the
+        index from here on walks over no tombstones."""
+        return self._cursor
+
     def arm(self, when_ms: int) -> None:
         """A row due at `when_ms` was written."""
         # A write that was long on its way can be due before what this sweep has read already.

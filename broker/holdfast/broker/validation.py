@@ -8,6 +8,7 @@ from hashlib import blake2b
 from holdfast.broker.awaiting import AwaitWanted
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.dealer import LIMITS
+from holdfast.broker.page_tokens import QUEUE_NAME, PageTokens
 from holdfast.broker.policies import (
     ATTEMPTS_MAX,
     CLAIMS_MAX,
@@ -21,13 +22,15 @@ from holdfast.broker.policies import (
 )
 from holdfast.broker.reserving import ReserveWanted
 from holdfast.broker.settings_guard import SETTINGS
+from holdfast.broker.stats import Heartbeat
 from holdfast.machine.ids import INCARNATION_MAX, SECRET_BITS, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, UpdateItem
 from holdfast.machine.rejections import request_id_conflict
-from holdfast.machine.rows import DEAD_REASONS, HAS_RETRY, UNIQUE_UNTIL_DONE, UNIQUE_WHILE_WAITING
+from holdfast.machine.rows import DEAD_REASONS, HAS_RETRY, STATE_NAMES, UNIQUE_UNTIL_DONE, UNIQUE_WHILE_WAITING
 from holdfast.proto.v1 import couriers_pb2 as couriers_pb
+from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import is_made_up
 from holdfast.serving.refusals import (
@@ -57,6 +60,13 @@ ERROR_TEXT_BYTES_MAX = 16 * 1024
 NON_RETRYABLE_MAX = 64
 PRIORITY_DEFAULT = 5
 TEXTS_KNOWN_MAX = 10_000
+SLOTS_MAX = 1_000_000  # of a worker
+WORKER_STATES = (
+    queues_pb.WORKER_STATE_RUNNING,
+    queues_pb.WORKER_STATE_QUIET,
+    queues_pb.WORKER_STATE_STOPPING,
+    queues_pb.WORKER_STATE_GONE,
+)
 
 _UNIQUE_FLAGS = {
     pb.UNIQUE_SCOPE_UNSPECIFIED: UNIQUE_UNTIL_DONE,
@@ -64,12 +74,7 @@ _UNIQUE_FLAGS = {
     pb.UNIQUE_SCOPE_WHILE_WAITING: UNIQUE_WHILE_WAITING,
 }
 
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _QUEUE_NAME_ALLOWED = "1-128 of [A-Za-z0-9._-]"
-_PAGE_TOKEN = re.compile(r"[0-9a-f]{48}")
-_DEAD_LETTER_TOKEN = re.compile(r"([0-9a-f]{48})-([0-9]{1,15})")
-_HEX = re.compile(r"([0-9a-f]{2}){0,256}")
-_PURGE_TOKEN = re.compile(r"(due|ready|lanes)-([0-9]{1,15})-((?:[0-9a-f]{2}){0,1024})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -163,11 +168,20 @@ def _at_the_right_door(
         raise RefusedError(INVALID_FIELD, sentence, "destination_shard")
 
 
-def _bad_page_token() -> RefusedError:
-    return RefusedError(INVALID_FIELD, "Expected {field} as a page returned it, but it is not.", "page_token")
+def _worker_name(name: str) -> bytes:
+    if not name:
+        raise RefusedError(MISSING_FIELD, "Expected {field} to name a worker, but it is empty.", "worker")
+    return _text(name, "worker")
 
 
-class Validator:
+def _one_of(state: queues_pb.WorkerState, field: str, states: Sequence[queues_pb.WorkerState]) -> queues_pb.WorkerState:
+    if state not in states:
+        names = ", ".join(queues_pb.WorkerState.Name(each) for each in states)
+        raise RefusedError(INVALID_FIELD, f"Expected {{field}} to be one of {names}, but got {state}.", field)
+    return state
+
+
+class Validator(PageTokens):
     """Checks requests against the limits of this node."""
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -190,7 +204,7 @@ class Validator:
             return known
         if not name:
             raise RefusedError(MISSING_FIELD, "Expected {field} to name a queue, but it is empty.", field)
-        if not _QUEUE_NAME.fullmatch(name):
+        if not QUEUE_NAME.fullmatch(name):
             raise RefusedError(
                 INVALID_FIELD, f"Expected {{field}} of {_QUEUE_NAME_ALLOWED}, but got another name.", field,
                 _QUEUE_NAME_ALLOWED,
@@ -209,42 +223,6 @@ class Validator:
 
     def page_size(self, value: int, default: int, largest: int) -> int:
         return _number(value, "page_size", 0, largest) or default
-
-    def page_token(self, text: str) -> bytes:
-        """A place in a listing: 8 bytes of time and a task id, in hex; empty for the first page."""
-        if text and not _PAGE_TOKEN.fullmatch(text):
-            raise _bad_page_token()
-        return bytes.fromhex(text)
-
-    def dead_letter_page_token(self, text: str) -> tuple[int, bytes] | None:
-        """Before when a letter must have died to count, and the last place; None for the first page."""
-        if not text:
-            return None
-        found = _DEAD_LETTER_TOKEN.fullmatch(text)
-        if found is None:
-            raise _bad_page_token()
-        return int(found[2]), bytes.fromhex(found[1])
-
-    def queue_page_token(self, text: str) -> bytes:
-        """The last queue of the page before; empty for the first page."""
-        if text and not _QUEUE_NAME.fullmatch(text):
-            raise _bad_page_token()
-        return text.encode()
-
-    def worker_page_token(self, text: str) -> bytes:
-        """The last worker of the page before, in hex; empty for the first page."""
-        if not _HEX.fullmatch(text):
-            raise _bad_page_token()
-        return bytes.fromhex(text)
-
-    def purge_page_token(self, text: str) -> tuple[str, int, bytes] | None:
-        """The phase of a purge, up to when tasks count, and the last place; None for the first page."""
-        if not text:
-            return None
-        found = _PURGE_TOKEN.fullmatch(text)
-        if found is None:
-            raise _bad_page_token()
-        return found[1], int(found[2]), bytes.fromhex(found[3])
 
     def wait_ms(self, value: int) -> int:
         return _number(value, "wait_ms", 0, self._config.wait_ms_max)
@@ -380,6 +358,28 @@ class Validator:
                 INVALID_FIELD, f"Expected {{field}} to be one of {known}, but it is not.", "filter.reason"
             )
         return wanted
+
+    def task_filter(self, wanted: queues_pb.TaskFilter) -> tuple[frozenset[int], bytes, bytes, bytes, int]:
+        """States (all if none are named), type, tenant, worker and least age."""
+        if not set(wanted.states) <= STATE_NAMES.keys():
+            known = ", ".join(STATE_NAMES.values())
+            raise RefusedError(INVALID_FIELD, f"Expected {{field}} to be of {known}, but got another.", "filter.states")
+        texts = [getattr(wanted, field).encode() for field in ("type", "tenant", "worker")]
+        for field, text in zip(("type", "tenant", "worker"), texts, strict=True):
+            _size(len(text), f"filter.{field}", ID_BYTES_MAX)
+        age_ms = _number(wanted.min_age_ms, "filter.min_age_ms", 0, TIME_MS_MAX)
+        return frozenset(wanted.states or STATE_NAMES), *texts, age_ms
+
+    def heartbeat(self, request: queues_pb.HeartbeatRequest) -> Heartbeat:
+        _batch(len(request.queues) or 1, "queues", QUEUES_PER_RESERVE_MAX)
+        state = _one_of(request.state, "state", WORKER_STATES)
+        slots = _number(request.slots, "slots", 0, SLOTS_MAX)
+        queues = tuple(self.queue(name, f"queues[{at}]") for at, name in enumerate(request.queues))
+        return Heartbeat(_worker_name(request.worker), state, slots, _text(request.version, "version"), queues)
+
+    def worker_signal(self, request: queues_pb.SignalWorkerRequest) -> tuple[bytes, queues_pb.WorkerState]:
+        """Who, and the state that is wanted."""
+        return _worker_name(request.worker), _one_of(request.desired, "desired", WORKER_STATES[:-1])
 
     def own_request_id(self, text: str) -> None:
         """Where no client makes one up: what such an id stands for is not compared."""

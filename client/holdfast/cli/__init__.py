@@ -20,6 +20,8 @@ local_clusters.py  a cluster on this machine, whose processes are started by cod
 backups.py         what the commands about backups do
 cluster_output.py, cluster_records.py  what the commands about clusters print
 
+top.py, top_output.py  all that goes on, at one look
+
 problems.py     what can go wrong: a line, what to do, and an exit code
 queue_output.py, schedule_output.py  what the commands about queues and schedules print
 policies.py     what can be set for a queue: names, how it is written and shown

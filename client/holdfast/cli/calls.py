@@ -22,15 +22,18 @@ from holdfast.client import (
     HoldfastError,
     NewTask,
     NodeReport,
+    NotFound,
     QueueStats,
     Rejected,
     ResultTimeout,
     ShardHash,
+    TaskFilter,
     TaskInfo,
     TaskUpdate,
     Transferred,
     Updated,
     WorkerInfo,
+    WorkerState,
 )
 
 T = TypeVar("T")
@@ -40,6 +43,7 @@ BATCH_ITEMS_MAX = 500  # of one call; the server takes 1,000
 _PAGE = 1_000  # what the server gives at most
 _STATS_MAX = 100  # queues of one call
 _COMPLETION_TIMEOUT_S = 0.5
+_SIGNAL_AGAIN_S = 0.5
 
 
 def json_arguments(text: str) -> bytes:
@@ -129,6 +133,28 @@ def list_workers(address: str, timeout_s: float, limit: int) -> tuple[list[Worke
     return ask(address, timeout_s, question)
 
 
+def signal_worker(address: str, timeout_s: float, worker: str, desired: WorkerState, wait_s: float) -> bool:
+    """Asks again and again until the worker has heard of it, or the wait is over; whether it has. `NotFound` if there
+    is no such worker at first; one that was asked to stop may be gone soon."""
+
+    async def question(client: AsyncClient) -> bool:
+        ends_s = time.monotonic() + wait_s
+        state = await client.signal_worker(worker, desired)
+        while state is not desired:
+            if time.monotonic() >= ends_s:
+                return False
+            await asyncio.sleep(_SIGNAL_AGAIN_S)
+            try:
+                state = await client.signal_worker(worker, desired)
+            except NotFound:
+                if desired is WorkerState.STOPPING:
+                    return True
+                raise
+        return True
+
+    return ask(address, timeout_s, question, retry=True)
+
+
 def list_queues(address: str, timeout_s: float) -> tuple[list[QueueStats], list[int]]:
     """All queues, by name, and the shards that did not answer: what they have is not in the numbers."""
     return ask(address, timeout_s, lambda client: all_queues(client, partial=True))
@@ -210,6 +236,28 @@ def list_dead_letters(
         if not letters:
             await client.queue_stats(queue)  # the list of an unknown queue is merely empty
         return letters, bool(token)
+
+    return ask(address, timeout_s, question)
+
+
+def list_tasks(
+    address: str, timeout_s: float, queue: str, where: TaskFilter, limit: int
+) -> tuple[list[TaskInfo], bool]:
+    """The first tasks that fit, and whether there may be more. `NotFound` if there is no such queue."""
+
+    async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool]:
+        tasks: list[TaskInfo] = []
+        token = ""
+        while len(tasks) < limit:
+            size = min(_PAGE, limit - len(tasks))
+            page = await client.list_tasks(queue, where=where, page_size=size, page_token=token)
+            tasks += page.tasks
+            token = page.next_page_token
+            if not token:
+                break
+        if not tasks and queue:
+            await client.queue_stats(queue)  # the list of an unknown queue is merely empty
+        return tasks, bool(token)
 
     return ask(address, timeout_s, question)
 

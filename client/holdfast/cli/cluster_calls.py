@@ -155,7 +155,7 @@ def replicas(address: str, timeout_s: float) -> tuple[ClusterInfo | None, list[N
     """The map, if there is one, and what every node says; raises if not one of them answers."""
 
     async def question(client: AsyncClient) -> tuple[ClusterInfo | None, list[NodeReport]]:
-        info, reports = await asyncio.gather(_map_if_any(client, timeout_s), client.describe_nodes())
+        info, reports = await asyncio.gather(map_if_any(client, timeout_s), client.describe_nodes())
         if info is not None:
             return info, await _reports_of(info, timeout_s)
         return None, reports
@@ -166,7 +166,7 @@ def replicas(address: str, timeout_s: float) -> tuple[ClusterInfo | None, list[N
     return info, reports
 
 
-async def _map_if_any(client: AsyncClient, timeout_s: float) -> ClusterInfo | None:
+async def map_if_any(client: AsyncClient, timeout_s: float) -> ClusterInfo | None:
     """None for nodes that have no etcd, or are of a version that knew none. Who does not answer is told otherwise."""
     try:
         return await client.describe_cluster(timeout_s=timeout_s)

@@ -10,6 +10,7 @@ from holdfast.client import (
     HoldfastError,
     InvalidAddress,
     NotFound,
+    OpsPortFailed,
     Rejected,
     ResultTimeout,
     TaskInfo,
@@ -91,6 +92,7 @@ _HINTS = {
     "TASK_NOT_FOUND": "Check the id: `holdfast enqueue` prints it. A finished task is forgotten after a while; "
     "`holdfast dlq discarded` shows dead letters that were thrown away.",
     "QUEUE_NOT_FOUND": "Check the name with `holdfast queue ls`: a queue exists from its first task on.",
+    "WORKER_NOT_FOUND": "`holdfast workers` shows who works here. It may have ended, or be cut off for a minute now.",
     "SHARD_NOT_FOUND": "`holdfast shard ls` shows which shards there are, and where their replicas are.",
     "NOT_LEADER": _NO_LEADER_HINT,
     "NOT_DEAD": "Only dead letters can be shown, retried or discarded here; `holdfast task get` shows any task.",
@@ -152,6 +154,9 @@ def _refusal(error: Rejected) -> Problem:
 def _failure(error: HoldfastError) -> Problem:
     if isinstance(error, InvalidAddress):
         return Problem(ExitCode.USAGE, "INVALID_ADDRESS", str(error), "Set it with --address or HOLDFAST_ADDRESS.")
+    if isinstance(error, OpsPortFailed):
+        message = f"Cannot listen for HTTP on {error.host} port {error.port}: {error.cause}."
+        return Problem(ExitCode.USAGE, "PORT_TAKEN", message, "Choose another --ops-port; 0 takes a free one.")
     if isinstance(error, ResultTimeout):
         message = f"Task {error.task_id} did not finish within {error.timeout_s:g} s."
         hint = f"It goes on: wait again, or look at it with `holdfast task get {error.task_id}`."

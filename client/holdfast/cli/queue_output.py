@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from holdfast.cli import output
 from holdfast.cli.output import Shown
 from holdfast.cli.times import shown_duration, shown_instant, shown_latency
-from holdfast.client import Discard, Histogram, QueueStats, TypeLatency, WorkerInfo
+from holdfast.client import Discard, Histogram, QueueStats, TaskInfo, TypeLatency, WorkerInfo, WorkerState
 
 _STATES = ("ready", "claimed", "delayed", "retrying", "dead")
 _TYPES_SHOWN_MAX = 20
@@ -13,7 +13,7 @@ _QUANTILES = (0.5, 0.95, 0.99)
 
 
 def print_queues(stats: Sequence[QueueStats]) -> None:
-    rows = [(_marked_name(each), *_state_cells(each)) for each in stats]
+    rows = [(marked_name(each), *_state_cells(each)) for each in stats]
     output.show([output.table(("queue", *_STATES, "oldest"), rows)])
 
 
@@ -22,8 +22,8 @@ def stats_parts(stats: Sequence[QueueStats]) -> list[Shown]:
     now = [(each.queue, *_state_cells(each), f"{each.waiting_reserves:,}") for each in stats]
     parts = [output.table(("queue", *_STATES, "oldest", "waiting"), now), output.text("")]
     rates = [
-        (each.queue, *map(_rate, (each.enqueued_per_second, each.claimed_per_second)),
-         *map(_rate, (each.succeeded_per_second, each.failed_per_second)))
+        (each.queue, *map(shown_rate, (each.enqueued_per_second, each.claimed_per_second)),
+         *map(shown_rate, (each.succeeded_per_second, each.failed_per_second)))
         for each in stats
     ]  # fmt: skip
     parts += [output.table(("per second", "enqueued", "claimed", "succeeded", "failed"), rates), output.text("")]
@@ -69,7 +69,7 @@ def _mark_parts(stats: Sequence[QueueStats]) -> list[Shown]:
     return parts
 
 
-def _marked_name(each: QueueStats) -> str:
+def marked_name(each: QueueStats) -> str:
     marks = ", ".join(mark for mark, is_on in (("paused", each.paused), ("ALERT", each.dead_alert)) if is_on)
     return f"{each.queue} ({marks})" if marks else each.queue
 
@@ -85,21 +85,35 @@ def _total_cells(each: QueueStats) -> tuple[str, ...]:
     return (each.queue, *(f"{n:,}" for n in (*sums, *more)))
 
 
-def _rate(per_second: float) -> str:
+def shown_rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.1f}" if per_second >= 0.05 else "-"
 
 
 def print_workers(workers: Sequence[WorkerInfo], now_ms: int) -> None:
-    output.show([output.table(("worker", "claims", "seen", "state", "queues"), [
+    output.show([worker_table(workers, now_ms)])
+
+
+def worker_table(workers: Sequence[WorkerInfo], now_ms: int) -> Shown:
+    return output.table(("worker", "state", "claims", "slots", "seen", "version", "queues"), [
         (
             worker.worker or "(no name)",
+            _worker_state(worker),
             f"{worker.claims:,}",
+            f"{worker.slots:,}" if worker.slots else "-",
             _ago(worker.last_seen_ms, now_ms),
-            "waits" if worker.is_waiting else "works" if worker.claims else "-",
+            worker.version or "-",
             ", ".join(worker.queues) or "-",
         )
         for worker in workers
-    ], numbers=False)])  # fmt: skip
+    ], numbers=False)  # fmt: skip
+
+
+def _worker_state(worker: WorkerInfo) -> str:
+    """Of its heartbeats; of one that has none, what it is seen to do."""
+    if worker.state is WorkerState.UNKNOWN:
+        return "waits" if worker.is_waiting else "works" if worker.claims else "-"
+    asked = f" (asked: {worker.desired.lower()})" if worker.desired is not None else ""
+    return f"{worker.state.lower()}{asked}"
 
 
 def _ago(instant_ms: int | None, now_ms: int) -> str:
@@ -107,6 +121,42 @@ def _ago(instant_ms: int | None, now_ms: int) -> str:
     if instant_ms is None:
         return "not yet"
     return f"{shown_duration(now_ms - instant_ms)} ago" if now_ms - instant_ms >= 1_000 else "now"
+
+
+def print_tasks(tasks: Sequence[TaskInfo], now_ms: int) -> None:
+    rows = [
+        (
+            task.task_id,
+            task.queue,
+            task.type or "-",
+            str(task.state),
+            shown_duration(now_ms - task.enqueued_at_ms),
+            shown_duration(now_ms - task.changed_at_ms),
+            f"{task.failures}/{task.max_attempts}",
+            task.worker or "-",
+            task.tenant or "-",
+        )
+        for task in tasks
+    ]
+    names = ("task", "queue", "type", "state", "age", "in state", "failed", "worker", "tenant")
+    output.show([output.table(names, rows, numbers=False)])
+
+
+def print_claims(claims: Sequence[TaskInfo], now_ms: int) -> None:
+    rows = [
+        (
+            shown_duration(now_ms - claim.changed_at_ms),
+            claim.worker or "(no name)",
+            claim.queue,
+            claim.type or "-",
+            claim.task_id,
+            shown_duration((claim.lease_expires_at_ms or 0) - now_ms),
+            "cancelled" if claim.cancel_requested else "alone" if claim.suspect else "-",
+        )
+        for claim in claims
+    ]
+    names = ("held for", "worker", "queue", "type", "task", "lease ends in", "note")
+    output.show([output.table(names, rows, numbers=False)])
 
 
 def print_discards(discards: Sequence[Discard]) -> None:

@@ -176,6 +176,28 @@ def updated_json(updated: Mapping[str, Updated]) -> dict[str, object]:
     return {"tasks": [{"task_id": task_id, "state": str(each.state)} for task_id, each in updated.items()]}
 
 
+def tasks_json(queue: str | None, tasks: Sequence[TaskInfo], *, more: bool) -> dict[str, object]:
+    """What a list knows of each: `task get` has the rest."""
+    return {"queue": queue, "tasks": [_listed_json(info) for info in tasks], "more": more}
+
+
+def claims_json(claims: Sequence[TaskInfo], total: int, now_ms: int, *, more: bool) -> dict[str, object]:
+    listed = [_listed_json(info) | {"held_for_ms": max(0, now_ms - info.changed_at_ms)} for info in claims]
+    return {"claims": listed, "total": total, "more": more}
+
+
+_LISTED = (
+    "task_id", "state", "queue", "type", "tenant", "priority", "failures", "max_attempts", "claims", "max_claims",
+    "enqueued_at_ms", "changed_at_ms", "due_at_ms", "lease_expires_at_ms", "purge_at_ms", "worker", "cancel_requested",
+    "suspect", "dead_reason", "limit_key", "unique_key", "timeout_ms", "start_by_ms",
+)  # fmt: skip
+
+
+def _listed_json(info: TaskInfo) -> dict[str, object]:
+    values = task_json(info)
+    return {name: values[name] for name in _LISTED}
+
+
 def dead_letters_json(queue: str, letters: Sequence[TaskInfo], *, more: bool) -> dict[str, object]:
     """Without payloads, whatever the server sends: `dlq show` has them."""
     listed = [

@@ -37,7 +37,9 @@ def load_app(name: str) -> Holdfast:
     """The application called MODULE:APP. Modules are also looked for in the current directory."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
-        hint = "`holdfast workers` lists those that run." if name in ("ls", "list") else f"For example: {_EXAMPLE}."
+        hint = f"For example: {_EXAMPLE}."
+        if name in ("ls", "list", "quiet", "resume", "stop"):
+            hint = "`holdfast workers` lists those that run; `holdfast workers stop NAME` stops one."
         raise usage(f"Expected MODULE:APP, but got {name!r}.", hint)
     if "/" in module_name or module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
@@ -101,14 +103,18 @@ def _apps_hint(module_name: str) -> str:
 
 def run(
     app_name: str, queues: Mapping[str, int | None], *,
-    concurrency: int, grace_s: float, name: str, address: str | None, log_level: str, as_json: bool,
+    concurrency: int, grace_s: float, name: str, address: str | None, ops_host: str, ops_port: int | None,
+    log_tracebacks: bool, log_level: str, log_json: bool,
 ) -> WorkerReport:  # fmt: skip
     """Works until it is stopped by a signal."""
     calls.quiet_grpc()
-    with logging_to_stderr(log_level, as_json=as_json):
+    with logging_to_stderr(log_level, as_json=log_json):
         app = load_app(app_name)
         try:
-            worker = Worker(app, queues, concurrency=concurrency, name=name, grace=grace_s, address=address)
+            worker = Worker(
+                app, queues, concurrency=concurrency, name=name, grace=grace_s, address=address, ops_host=ops_host,
+                ops_port=ops_port, log_tracebacks=log_tracebacks,
+            )  # fmt: skip
         except HoldfastError:
             raise  # e.g. an address that is none, which is a ValueError too
         except ValueError as error:  # e.g. an app without tasks
@@ -116,7 +122,7 @@ def run(
         unused = sorted(set(worker.queues) - {task.queue for task in app.tasks.values()})
         if unused:
             log.warning("No task of this app is enqueued into %s by default: is that a typo?", ", ".join(unused))
-        if not as_json:
+        if not log_json:
             _print_banner(app_name, app, worker, grace_s)
         return worker.run()
 

@@ -37,7 +37,7 @@ from holdfast.client.cluster_models import (
     Topology,
     Transferred,
 )
-from holdfast.client.context import RetryAt, RunningTask, Snooze, StopReason, current_task
+from holdfast.client.context import RetryAt, RunningTask, Snooze, StopReason, TaskLogFilter, current_task
 from holdfast.client.errors import (
     ClientClosed,
     ClientForked,
@@ -53,6 +53,7 @@ from holdfast.client.errors import (
     NotFound,
     NotJson,
     NotWaiting,
+    OpsPortFailed,
     OutcomeUnknown,
     Overloaded,
     Rejected,
@@ -101,12 +102,16 @@ from holdfast.client.queue_models import (
     DeadLetterProgress,
     Discard,
     DiscardPage,
+    HeartbeatAnswer,
     Histogram,
     QueuePage,
     QueueStats,
+    TaskFilter,
+    TaskPage,
     TypeLatency,
     WorkerInfo,
     WorkerPage,
+    WorkerState,
 )
 from holdfast.client.schedules import (
     CatchUp,
@@ -159,6 +164,7 @@ __all__ = [
     "Handle",
     "HandlerSignal",
     "HandoverProgress",
+    "HeartbeatAnswer",
     "Histogram",
     "Holdfast",
     "HoldfastError",
@@ -174,6 +180,7 @@ __all__ = [
     "NotFound",
     "NotJson",
     "NotWaiting",
+    "OpsPortFailed",
     "OutcomeUnknown",
     "Overlap",
     "Overloaded",
@@ -216,8 +223,11 @@ __all__ = [
     "TaskCancelled",
     "TaskError",
     "TaskFailed",
+    "TaskFilter",
     "TaskFinished",
     "TaskInfo",
+    "TaskLogFilter",
+    "TaskPage",
     "TaskState",
     "TaskUpdate",
     "TenantPolicy",
@@ -233,5 +243,6 @@ __all__ = [
     "WorkerInfo",
     "WorkerPage",
     "WorkerReport",
+    "WorkerState",
     "current_task",
 ]

@@ -23,8 +23,9 @@ from holdfast.client._giving_up import ENDLESS, Patience
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
 from holdfast.client.errors import STALE_MAP, ConnectionFailed, HoldfastError, Rejected, UnexpectedAnswer, rejected
-from holdfast.proto.v1 import schedules_pb2
+from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.homes import home_shard
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
 from holdfast.routing.splitting import join, split
@@ -57,9 +58,12 @@ _BY_ID: dict[str, tuple[str, Callable[[Any], int]]] = {
 }
 # The calls on a schedule: it lives on the home of its queue.
 _BY_SCHEDULE = frozenset({"PutSchedule", "GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule"})
+# The calls on a worker: what is known of it is at the home of its name.
+_BY_WORKER = frozenset({"Heartbeat", "SignalWorker"})
 # Those that are about all queues, or about none, if they name none.
 _OF_ALL_WITHOUT_A_QUEUE = (
-    pb.ListDiscardsRequest, schedules_pb2.ListSchedulesRequest, schedules_pb2.PreviewScheduleRequest,
+    pb.ListDiscardsRequest, queues_pb2.ListTasksRequest, schedules_pb2.ListSchedulesRequest,
+    schedules_pb2.PreviewScheduleRequest,
 )  # fmt: skip
 
 
@@ -138,6 +142,8 @@ class Direct:
             return await send(request, _of_id(request.task_id))
         if isinstance(request, pb.QueueStatsRequest):
             return cast(Reply[ResponseT], await queue_stats(request, routes, cast(Any, send), _outcomes))
+        if method.name in _BY_WORKER:
+            return await send(request, home_shard(anything.worker, self._topology.shards))
         if method.name in _BY_SCHEDULE:
             return await send(request, routes[anything.queue].home)
         if isinstance(request, schedules_pb2.PreviewScheduleRequest):

@@ -29,7 +29,9 @@ _BY_NAME: dict[str, tuple[str, str, Callable[[Any, Any], None], Callable[[str], 
     "ListWorkers": ("workers", "worker", add_worker, worker_token),
 }
 # Lists of one shard after the other: the field with the items.
-_IN_ORDER = {"ListDeadLetters": "tasks", "ListDiscards": "discards", "ListSchedules": "schedules"}
+_IN_ORDER = {"ListDeadLetters": "tasks", "ListDiscards": "discards", "ListSchedules": "schedules", "ListTasks": "tasks"}
+# Of those, the ones that tell also of shards which a queue has left.
+_WITH_DRAINED = ("ListDiscards", "ListTasks")
 LISTS = frozenset({*_BY_NAME, *_IN_ORDER, "PurgeQueue"})
 
 
@@ -39,7 +41,7 @@ async def list_over_shards(
     """One page of any of LISTS. `route`: of the queue that it is about; None if it is about all of them."""
     if method.name in _BY_NAME:
         return await _by_name(method, request, shards, send)
-    order = range(shards) if route is None else order_of(route, with_drained=method.name == "ListDiscards")
+    order = range(shards) if route is None else order_of(route, with_drained=method.name in _WITH_DRAINED)
     asked = cast(Any, method.request())
     asked.CopyFrom(request)
     if route is not None and _is_of_the_home_alone(method.name, asked.page_token, order):

@@ -235,5 +235,10 @@ def state_of(number: int) -> TaskState:
     return _STATES.get(number, TaskState.UNKNOWN)
 
 
+def wire_state(state: TaskState) -> int:
+    """ValueError for what no server knows."""
+    return pb.TaskState.Value(f"TASK_STATE_{TaskState(state).name}")
+
+
 def _rejection(message: pb.Rejection) -> Rejected:
     return rejected(message.reason, message.message, field=message.field, retry_after_ms=max(0, message.retry_after_ms))

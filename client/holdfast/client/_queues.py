@@ -1,19 +1,33 @@
 """The calls about queues and those who work on their tasks. `AsyncClient` inherits them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from holdfast.client import _queues_wire
 from holdfast.client._calls import Calls, next_page
 from holdfast.client._fitting import only
 from holdfast.client._rpc import method
 from holdfast.client.errors import Rejected
-from holdfast.client.queue_models import QueuePage, QueueStats, WorkerPage
+from holdfast.client.models import TaskInfo
+from holdfast.client.queue_models import (
+    HeartbeatAnswer,
+    QueuePage,
+    QueueStats,
+    TaskFilter,
+    TaskPage,
+    WorkerPage,
+    WorkerState,
+)
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 _LIST_QUEUES = method(pb, "Tasks", "ListQueues", pb.ListQueuesRequest, pb.ListQueuesResponse)
 _QUEUE_STATS = method(pb, "Tasks", "QueueStats", pb.QueueStatsRequest, pb.QueueStatsResponse)
 _PURGE = method(queues_pb2, "Queues", "PurgeQueue", queues_pb2.PurgeQueueRequest, queues_pb2.PurgeQueueResponse)
+_LIST_TASKS = method(queues_pb2, "Queues", "ListTasks", queues_pb2.ListTasksRequest, queues_pb2.ListTasksResponse)
+_HEARTBEAT = method(queues_pb2, "Queues", "Heartbeat", queues_pb2.HeartbeatRequest, queues_pb2.HeartbeatResponse)
+_SIGNAL_WORKER = method(
+    queues_pb2, "Queues", "SignalWorker", queues_pb2.SignalWorkerRequest, queues_pb2.SignalWorkerResponse
+)
 _LIST_WORKERS = method(
     queues_pb2, "Queues", "ListWorkers", queues_pb2.ListWorkersRequest, queues_pb2.ListWorkersResponse
 )
@@ -55,6 +69,52 @@ class QueueCalls(Calls):
         request = _queues_wire.list_queues_request(page_size, page_token, partial=partial)
         return _queues_wire.queue_page(await self._call(_LIST_QUEUES, request, timeout_s, repeatable=True))
 
+    async def list_tasks(
+        self,
+        queue: str = "",
+        *,
+        where: TaskFilter | None = None,
+        page_size: int = 100,
+        page_token: str = "",
+        timeout_s: float | None = None,
+    ) -> TaskPage:
+        """One page of the tasks of a queue, or of all, that fit; pass on `next_page_token` for the next page.
+
+        Ready tasks come first, in the order of their lines; then claimed ones by the end of their lease, delayed and
+        retrying ones by when they are due, dead ones, and finished ones. In a cluster, shard by shard. A page may be
+        empty and not the last: a call looks at a bounded number of tasks, whether they fit or not. A task that changes
+        its state meanwhile may come twice, or not at all.
+        """
+        request = _queues_wire.list_tasks_request(queue, where, page_size, page_token)
+        return _queues_wire.task_page(await self._call(_LIST_TASKS, request, timeout_s, repeatable=True))
+
+    async def iter_tasks(
+        self,
+        queue: str = "",
+        *,
+        where: TaskFilter | None = None,
+        page_size: int = 100,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[TaskInfo]:
+        """All tasks of a queue, or of all, that fit, page by page; `timeout_s` is the time for one page.
+
+        >>> import asyncio
+        >>> async def main() -> None:
+        ...     async with AsyncClient() as client:
+        ...         async for task in client.iter_tasks("mail", where=TaskFilter(states=[TaskState.CLAIMED])):
+        ...             print(task.task_id, task.worker)
+        >>> asyncio.run(main())
+        the-id host-1
+        """
+        token = ""
+        while True:
+            page = await self.list_tasks(queue, where=where, page_size=page_size, page_token=token, timeout_s=timeout_s)
+            for task in page.tasks:
+                yield task
+            token = next_page(token, page.next_page_token, len(page.tasks))
+            if not token:
+                return
+
     async def list_workers(
         self, *, page_size: int = 100, page_token: str = "", partial: bool = False, timeout_s: float | None = None
     ) -> WorkerPage:
@@ -62,6 +122,31 @@ class QueueCalls(Calls):
         `list_queues`."""
         request = _queues_wire.list_workers_request(page_size, page_token, partial=partial)
         return _queues_wire.worker_page(await self._call(_LIST_WORKERS, request, timeout_s, repeatable=True))
+
+    async def heartbeat(
+        self,
+        worker: str,
+        *,
+        state: WorkerState = WorkerState.RUNNING,
+        slots: int = 0,
+        version: str = "",
+        queues: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> HeartbeatAnswer:
+        """Says that a worker is there and what it does; returns what operators want of it, and when to do so again.
+
+        `Worker` does it by itself. A worker of your own making that has heartbeats is listed with its state, leaves the
+        list a minute after the last one, or with the state `GONE` at once, and can be asked to be quiet or to stop."""
+        request = _queues_wire.heartbeat_request(worker, state, slots, version, queues)
+        return _queues_wire.heartbeat_answer(await self._call(_HEARTBEAT, request, timeout_s, repeatable=True))
+
+    async def signal_worker(self, worker: str, desired: WorkerState, *, timeout_s: float | None = None) -> WorkerState:
+        """Asks a worker to claim no more tasks (`QUIET`), to claim some again (`RUNNING`) or to stop (`STOPPING`).
+
+        It hears of it with its next heartbeat, 10 s from now at most unless the server says otherwise. Returns what its
+        last one said: call this again until it is so. `NotFound` if it has no heartbeats, or has ended."""
+        request = _queues_wire.signal_worker_request(worker, desired)
+        return _queues_wire.signalled(await self._call(_SIGNAL_WORKER, request, timeout_s, repeatable=True))
 
     async def purge_queue(
         self,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from holdfast.client._fitting import build, fit, read_each, several
+from holdfast.client._fitting import build, fit, read_each, several, wire_state
 from holdfast.client._wire import task_info_of
 from holdfast.client.errors import Rejected
 from holdfast.client.queue_models import (
@@ -13,12 +13,16 @@ from holdfast.client.queue_models import (
     DeadLetterPage,
     Discard,
     DiscardPage,
+    HeartbeatAnswer,
     Histogram,
     QueuePage,
     QueueStats,
+    TaskFilter,
+    TaskPage,
     TypeLatency,
     WorkerInfo,
     WorkerPage,
+    WorkerState,
 )
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -40,6 +44,17 @@ def purge_request(queue: str, *, dry_run: bool) -> queues_pb2.PurgeQueueRequest:
 
 def list_workers_request(page_size: int, page_token: str, *, partial: bool) -> queues_pb2.ListWorkersRequest:
     return fit(queues_pb2.ListWorkersRequest, page_size=page_size, page_token=page_token, partial=partial)
+
+
+def list_tasks_request(
+    queue: str, where: TaskFilter | None, page_size: int, page_token: str
+) -> queues_pb2.ListTasksRequest:
+    request = fit(queues_pb2.ListTasksRequest, queue=queue, page_size=page_size, page_token=page_token)
+    if where is not None:
+        values = {field.name: getattr(where, field.name) for field in fields(TaskFilter)}
+        values["states"] = build(lambda: [wire_state(state) for state in where.states], "filter.states")
+        request.filter.CopyFrom(fit(queues_pb2.TaskFilter, "filter", **values))
+    return request
 
 
 def list_dead_letters_request(
@@ -84,8 +99,52 @@ def queue_stats_outcomes(response: pb.QueueStatsResponse, asked: int) -> list[Qu
     return read_each(response.outcomes, asked, "counts", lambda outcome: _queue_stats(outcome.counts))
 
 
+def heartbeat_request(
+    worker: str, state: WorkerState, slots: int, version: str, queues: Sequence[str]
+) -> queues_pb2.HeartbeatRequest:
+    return fit(
+        queues_pb2.HeartbeatRequest,
+        worker=worker,
+        state=build(lambda: _wire_worker_state(state), "state"),
+        slots=slots,
+        version=version,
+        queues=build(lambda: several(queues), "queues"),
+    )
+
+
+def signal_worker_request(worker: str, desired: WorkerState) -> queues_pb2.SignalWorkerRequest:
+    return fit(
+        queues_pb2.SignalWorkerRequest, worker=worker, desired=build(lambda: _wire_worker_state(desired), "desired")
+    )
+
+
+def _wire_worker_state(state: WorkerState) -> int:
+    """ValueError for what no server knows."""
+    return queues_pb2.WorkerState.Value(f"WORKER_STATE_{WorkerState(state).name}")
+
+
+def heartbeat_answer(response: queues_pb2.HeartbeatResponse) -> HeartbeatAnswer:
+    return HeartbeatAnswer(_worker_state(response.desired), max(0, response.next_ms) / 1000)
+
+
+def signalled(response: queues_pb2.SignalWorkerResponse) -> WorkerState:
+    return _worker_state(response.state) or WorkerState.UNKNOWN
+
+
+def _worker_state(number: int) -> WorkerState | None:
+    """None if there is none."""
+    if not number:
+        return None
+    names = {each.number: each.name for each in queues_pb2.WorkerState.DESCRIPTOR.values}
+    name = names.get(number, "").removeprefix("WORKER_STATE_")
+    return WorkerState(name) if name in WorkerState.__members__ else WorkerState.UNKNOWN
+
+
 def worker_page(response: queues_pb2.ListWorkersResponse) -> WorkerPage:
-    workers = tuple(map(_worker, response.workers))
+    """Without those that are gone, unless they hold something. Shards other than their home may not know that they are,
+    so they are told together with those that are not."""
+    found = map(_worker, response.workers)
+    workers = tuple(each for each in found if each.state is not WorkerState.GONE or each.claims)
     return WorkerPage(workers, response.next_page_token, tuple(response.missing_shards))
 
 
@@ -93,6 +152,10 @@ def dead_letter_outcomes(
     response: pb.RetryDeadLettersResponse | pb.DiscardDeadLettersResponse, asked: int
 ) -> list[DeadLetterDone | Rejected]:
     return read_each(response.outcomes, asked, "done", lambda _: DeadLetterDone())
+
+
+def task_page(response: queues_pb2.ListTasksResponse) -> TaskPage:
+    return TaskPage(tuple(map(task_info_of, response.tasks)), response.next_page_token)
 
 
 def dead_letter_page(response: pb.ListDeadLettersResponse) -> DeadLetterPage:
@@ -110,6 +173,10 @@ def _worker(message: queues_pb2.WorkerInfo) -> WorkerInfo:
         last_seen_ms=message.last_seen_ms or None,
         queues=tuple(message.queues),
         is_waiting=message.is_waiting,
+        state=_worker_state(message.state) or WorkerState.UNKNOWN,
+        slots=message.slots,
+        version=message.version,
+        desired=_worker_state(message.desired),
     )
 
 
@@ -159,4 +226,5 @@ def _queue_stats(counts: pb.QueueCounts) -> QueueStats:
         failed_per_second=counts.failed_per_second,
         latencies=tuple(map(_latency, counts.latencies)),
         dead_alert=counts.dead_alert,
+        oldest_claim_age_ms=counts.oldest_claim_age_ms,
     )

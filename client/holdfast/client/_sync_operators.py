@@ -31,9 +31,13 @@ from holdfast.client.queue_models import (
     DeadLetterPage,
     DeadLetterProgress,
     DiscardPage,
+    HeartbeatAnswer,
     QueuePage,
     QueueStats,
+    TaskFilter,
+    TaskPage,
     WorkerPage,
+    WorkerState,
 )
 from holdfast.client.schedules import Schedule, ScheduleInfo, SchedulePage
 
@@ -66,6 +70,40 @@ class BlockingCalls:
             )
         )
 
+    def list_tasks(
+        self,
+        queue: str = "",
+        *,
+        where: TaskFilter | None = None,
+        page_size: int = 100,
+        page_token: str = "",
+        timeout_s: float | None = None,
+    ) -> TaskPage:
+        """One page of the tasks of a queue, or of all, that fit, which may be empty and not the last; see
+        `AsyncClient.list_tasks`."""
+        return self._thread.run(
+            lambda calls: calls.list_tasks(
+                queue, where=where, page_size=page_size, page_token=page_token, timeout_s=timeout_s
+            )
+        )
+
+    def iter_tasks(
+        self,
+        queue: str = "",
+        *,
+        where: TaskFilter | None = None,
+        page_size: int = 100,
+        timeout_s: float | None = None,
+    ) -> Iterator[TaskInfo]:
+        """All tasks of a queue, or of all, that fit, page by page; `timeout_s` is the time for one page."""
+        token = ""
+        while True:
+            page = self.list_tasks(queue, where=where, page_size=page_size, page_token=token, timeout_s=timeout_s)
+            yield from page.tasks
+            token = next_page(token, page.next_page_token, len(page.tasks))
+            if not token:
+                return
+
     def list_workers(
         self, *, page_size: int = 100, page_token: str = "", partial: bool = False, timeout_s: float | None = None
     ) -> WorkerPage:
@@ -76,6 +114,27 @@ class BlockingCalls:
                 page_size=page_size, page_token=page_token, partial=partial, timeout_s=timeout_s
             )
         )
+
+    def heartbeat(
+        self,
+        worker: str,
+        *,
+        state: WorkerState = WorkerState.RUNNING,
+        slots: int = 0,
+        version: str = "",
+        queues: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> HeartbeatAnswer:
+        """Says that a worker is there and what it does; see `AsyncClient.heartbeat`."""
+        return self._thread.run(
+            lambda calls: calls.heartbeat(
+                worker, state=state, slots=slots, version=version, queues=queues, timeout_s=timeout_s
+            )
+        )
+
+    def signal_worker(self, worker: str, desired: WorkerState, *, timeout_s: float | None = None) -> WorkerState:
+        """Asks a worker to be quiet, to run or to stop; see `AsyncClient.signal_worker`."""
+        return self._thread.run(lambda calls: calls.signal_worker(worker, desired, timeout_s=timeout_s))
 
     def purge_queue(
         self,

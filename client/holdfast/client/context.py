@@ -1,5 +1,6 @@
 """What a handler can ask about the task it is working on, and how it has the task come again later."""
 
+import logging
 import time
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -171,6 +172,26 @@ def current_task() -> RunningTask:
         raise LookupError(
             "There is no current task here: current_task() works in handlers that a worker runs."
         ) from None
+
+
+TASK_FIELDS = ("task_id", "task_type", "queue", "attempt")
+
+
+class TaskLogFilter(logging.Filter):
+    """Gives records that are logged in a handler the fields `task_id`, `task_type`, `queue` and `attempt`.
+
+    Add it to a `logging.Handler`; `holdfast worker` does so for its own. It lets every record pass, and changes no
+    field that a record has already. In threads that a handler starts itself there is no current task, unless they run
+    in a copy of its context, as those of `asyncio.to_thread` do.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        task = _current.get(None)
+        if task is not None:
+            for field, value in zip(TASK_FIELDS, (task.id, task.type, task.queue, task.attempt), strict=True):
+                if not hasattr(record, field):
+                    setattr(record, field, value)
+        return True
 
 
 def set_current_task(task: RunningTask) -> None:

@@ -8,6 +8,7 @@ HoldfastError
 ├── DeadlineExceeded     the server did not answer in time
 ├── UnexpectedAnswer     whatever answered does not speak this API
 ├── NotJson              arguments or a result that JSON cannot hold
+├── OpsPortFailed        a worker's port for probes and metrics cannot be opened
 ├── ResultTimeout        the task did not finish in the time given
 ├── ResultExpired        the result of a task that has succeeded was not kept for so long
 ├── TaskFailed           the result of a task that is dead
@@ -15,7 +16,7 @@ HoldfastError
 └── Rejected             the server said no: reason, message, field, retry_after_ms, metadata
     ├── InvalidArgument  MALFORMED_REQUEST MISSING_FIELD INVALID_FIELD OUT_OF_RANGE TOO_LARGE BATCH_TOO_LARGE
     ├── NotFound         TASK_NOT_FOUND QUEUE_NOT_FOUND SHARD_NOT_FOUND PROBE_NOT_FOUND NODE_NOT_FOUND PLAN_NOT_FOUND
-    │                    SCHEDULE_NOT_FOUND BACKUP_NOT_FOUND
+    │                    SCHEDULE_NOT_FOUND BACKUP_NOT_FOUND WORKER_NOT_FOUND
     ├── Conflict         CHANGE_REFUSED NO_CLUSTER CLUSTER_EXISTS NOT_ENOUGH_NODES PLAN_REFUSED PLAN_UNDER_WAY CONFLICT
     │   │                SCHEDULE_EXISTS VERSION_TOO_OLD BAD_RECORD RESTORE_REFUSED
     │   ├── StaleToken       STALE_TOKEN
@@ -157,6 +158,22 @@ class NotJson(HoldfastError, TypeError):
 
     def __str__(self) -> str:
         return f"Expected {self.what} to be JSON, but {self.problem}: pass text, numbers, lists and dictionaries."
+
+
+class OpsPortFailed(HoldfastError, OSError):
+    """The HTTP port on which a worker shows its health and its metrics cannot be opened."""
+
+    def __init__(self, host: str, port: int, cause: str) -> None:
+        super().__init__(host, port, cause)
+        self.host = host
+        self.port = port
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"Cannot listen for HTTP on {self.host} port {self.port} ({self.cause}): "
+            "choose another port, or 0 for a free one."
+        )
 
 
 class ResultTimeout(HoldfastError, TimeoutError):
@@ -347,6 +364,7 @@ _BY_REASON: dict[str, type[Rejected]] = {
     "NODE_NOT_FOUND": NotFound,
     "PLAN_NOT_FOUND": NotFound,
     "SCHEDULE_NOT_FOUND": NotFound,
+    "WORKER_NOT_FOUND": NotFound,
     "CHANGE_REFUSED": Conflict,
     "RESTORE_REFUSED": Conflict,
     "NO_CLUSTER": Conflict,

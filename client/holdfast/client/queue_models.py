@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import accumulate
 
 from holdfast.client.errors import InvalidArgument, Rejected
-from holdfast.client.models import TaskInfo
+from holdfast.client.models import TaskInfo, TaskState
 
 # The upper bounds of a histogram's buckets: 1, 2, 5, 10, ... 1e8. One bucket more has what was longer.
 HISTOGRAM_BOUNDS_MS: tuple[int, ...] = (*(step * 10**power for power in range(8) for step in (1, 2, 5)), 10**8)
@@ -92,6 +93,7 @@ class QueueStats:
     failed_per_second: float = 0.0
     latencies: tuple[TypeLatency, ...] = ()  # by type; only in queue_stats, as far as the present leaders were there
     dead_alert: bool = False  # as many are dead as the queue's dead_alert_at
+    oldest_claim_age_ms: int = 0  # for how long the oldest claim has been held, as seen some seconds ago; 0 if none is
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,47 @@ class QueuePage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks. What is not given does not matter; what is given must all be true.
+
+    >>> TaskFilter(states=[TaskState.CLAIMED], worker="host-1")
+    TaskFilter(states=[<TaskState.CLAIMED: 'CLAIMED'>], type='', tenant='', worker='host-1', min_age_ms=0)
+    """
+
+    states: Sequence[TaskState] = ()  # one of these; none: any
+    type: str = ""
+    tenant: str = ""
+    worker: str = ""  # the last one that claimed it
+    min_age_ms: int = 0  # accepted at least so long ago
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Some tasks, without what their producers handed over, results and errors: `get_task` has these."""
+
+    tasks: tuple[TaskInfo, ...]  # may be none, and there are more
+    next_page_token: str = ""  # empty on the last page
+
+
+class WorkerState(StrEnum):
+    """What a worker does, as its heartbeats say."""
+
+    RUNNING = "RUNNING"  # claims tasks
+    QUIET = "QUIET"  # claims none, and goes on with those that it has
+    STOPPING = "STOPPING"  # the same, and ends then
+    GONE = "GONE"  # it has ended, or nothing was heard of it for a minute
+    UNKNOWN = "UNKNOWN"  # it has no heartbeats, or its state is one that only a newer client knows
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """What a worker hears when it has said that it is there."""
+
+    desired: WorkerState | None  # what operators want of it; None: that it goes on
+    next_s: float  # when the next heartbeat is due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """One who claims tasks."""
 
@@ -112,6 +155,10 @@ class WorkerInfo:
     last_seen_ms: int | None = None  # None if the present leader has not heard of it yet
     queues: tuple[str, ...] = ()  # from which it last asked for tasks
     is_waiting: bool = False  # a reserve of it waits at this moment
+    state: WorkerState = WorkerState.UNKNOWN  # this and the following are of its heartbeats
+    slots: int = 0  # how many tasks it runs at once
+    version: str = ""
+    desired: WorkerState | None = None  # what it was asked for and has not heard yet
 
 
 @dataclass(frozen=True, slots=True)

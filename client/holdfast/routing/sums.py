@@ -7,13 +7,13 @@ from typing import Any
 
 def add_counts(into: Any, more: Any) -> None:
     """Of a queue (QueueCounts): numbers and rates are added up, what holds for one shard holds for the queue, and the
-    oldest task of all is the oldest."""
+    oldest task or claim of all is the oldest."""
     for field in into.DESCRIPTOR.fields:
         here, there = getattr(into, field.name), getattr(more, field.name)
         if field.name == "latencies":
             _add_latencies(here, there)
-        elif field.name == "oldest_ready_age_ms":
-            into.oldest_ready_age_ms = max(here, there)
+        elif field.name in ("oldest_ready_age_ms", "oldest_claim_age_ms"):
+            setattr(into, field.name, max(here, there))
         elif isinstance(there, bool):
             setattr(into, field.name, here or there)
         elif field.name != "queue":
@@ -25,6 +25,8 @@ def add_worker(into: Any, more: Any) -> None:
     into.claims += more.claims
     into.last_seen_ms = max(into.last_seen_ms, more.last_seen_ms)
     into.is_waiting = into.is_waiting or more.is_waiting
+    if more.state:  # known at one shard, the home of its name
+        into.state, into.slots, into.version, into.desired = more.state, more.slots, more.version, more.desired
     queues = sorted({*into.queues, *more.queues})
     del into.queues[:]
     into.queues.extend(queues)

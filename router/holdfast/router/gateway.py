@@ -33,6 +33,7 @@ from holdfast.router.parts import Parts
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
 from holdfast.router.rounds import Places
+from holdfast.routing.homes import home_shard
 from holdfast.routing.pages import order_of
 from holdfast.routing.sets import QueueRoute, counted, visible
 from holdfast.serving.refusals import no_such_shard, shutting_down
@@ -99,9 +100,12 @@ class Gateway:
             "QueueStats": self._queue_stats,
             "ListQueues": partial(self._list_by_name, listing.list_queues),
             "ListDeadLetters": self._list_dead_letters,
-            "ListDiscards": self._list_discards,
+            "ListDiscards": self._list_of_queue_or_all,
+            "ListTasks": self._list_of_queue_or_all,
             "PurgeQueue": self._purge_queue,
             "ListWorkers": self._list_workers,
+            "Heartbeat": self._by_worker,
+            "SignalWorker": self._by_worker,
             "PutSchedule": self._at_home,
             "GetSchedule": self._at_home,
             "DeleteSchedule": self._at_home,
@@ -208,6 +212,11 @@ class Gateway:
         shard = shard_of_id(method.parse(data).task_id, self._table.shard_count)
         return await self._forwarder.send(method, shard or 0, data, deadline_s)
 
+    async def _by_worker(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        """What is known of a worker beside its claims is at the home of its name."""
+        shard = home_shard(method.parse(data).worker, self._table.shard_count)
+        return await self._forwarder.send(method, shard, data, deadline_s)
+
     async def _by_shard(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         return await self._forwarder.send(method, self._checked(method.parse(data).shard), data, deadline_s)
 
@@ -307,7 +316,8 @@ class Gateway:
             return await self._forwarder.send(method, route.home, data, deadline_s)
         return await self._list_in_order(method, request, order_of(route), deadline_s)
 
-    async def _list_discards(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+    async def _list_of_queue_or_all(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+        """Also of shards that a queue has left: what is discarded, and what has finished, stays where it was."""
         request = method.parse(data)
         whole = range(self._table.shard_count)
         order = order_of(self._table.route(request.queue), with_drained=True) if request.queue else whole

@@ -124,9 +124,14 @@ def answers_by_s(request: Any, deadline_s: float) -> float:
 
 
 # By method: the field of its response that has the items.
-_ITEMS = {"ListDeadLetters": "tasks", "ListDiscards": "discards", "ListSchedules": "schedules"}
+_ITEMS = {"ListDeadLetters": "tasks", "ListDiscards": "discards", "ListSchedules": "schedules", "ListTasks": "tasks"}
 
-ListRequest = pb.ListDeadLettersRequest | pb.ListDiscardsRequest | schedules_pb2.ListSchedulesRequest
+ListRequest = (
+    pb.ListDeadLettersRequest
+    | pb.ListDiscardsRequest
+    | schedules_pb2.ListSchedulesRequest
+    | queues_pb2.ListTasksRequest
+)
 
 
 async def list_in_order(method: Method, request: ListRequest, order: Sequence[int], send: Send) -> Any:

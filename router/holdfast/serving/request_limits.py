@@ -45,6 +45,7 @@ _SMALL: dict[str, tuple[int, Shape]] = {
     "ListQueueSettings": (512 * _KIB, _MANY),
     "QueueStats": (256 * _KIB, _MANY),
     "Reserve": (_SMALL_BYTES_MAX, Shape(8 * _FIELDS_SPARE)),
+    "Heartbeat": (_SMALL_BYTES_MAX, Shape(8 * _FIELDS_SPARE)),
     "AwaitTasks": (_SMALL_BYTES_MAX, Shape(8 * _FIELDS_SPARE)),
     "DealShares": (1024 * _KIB, _MANY),
     "SetQueue": (512 * _KIB, Shape(8 * _FIELDS_SPARE)),

@@ -16,6 +16,7 @@ _CODES = {
     refusals.TOO_LARGE: "INVALID_ARGUMENT",
     refusals.BATCH_TOO_LARGE: "INVALID_ARGUMENT",
     refusals.QUEUE_NOT_FOUND: "NOT_FOUND",
+    refusals.WORKER_NOT_FOUND: "NOT_FOUND",
     refusals.SHARD_NOT_FOUND: "NOT_FOUND",
     refusals.PROBE_NOT_FOUND: "NOT_FOUND",
     refusals.BACKUP_NOT_FOUND: "NOT_FOUND",

@@ -7,6 +7,7 @@ leases last (CHORES_LEASE_S).
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import signal
 import threading
@@ -113,6 +114,16 @@ def who(failures: int = 0) -> dict[str, object]:
 
 async def who_async(failures: int = 0) -> dict[str, object]:
     return who(failures)
+
+
+def log_line(text: str) -> str:
+    logging.getLogger("chores.log").info(text)
+    return current_task().id
+
+
+async def log_line_async(text: str) -> str:
+    await asyncio.to_thread(log_line, text)
+    return log_line(text)
 
 
 # --- endings ----------------------------------------------------------------------------------------------------------
@@ -285,7 +296,7 @@ async def parent_blocking(children: int) -> list[str]:
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     echo, echo_async, show, show_positional, text_of, no_json, no_number, who, who_async, fail, fail_async, give_up,
-    retry_after, retry_oddly, retry_oddly_async, odd_result, odd_result_async,
+    retry_after, retry_oddly, retry_oddly_async, odd_result, odd_result_async, log_line, log_line_async,
     leave, leave_async, work, work_async, hog, hold_interpreter, freeze, kill_worker, wait_at, wait_at_async,
     fail_at, ignore_cancel, parent, parent_async, parent_blocking,
 )  # fmt: skip

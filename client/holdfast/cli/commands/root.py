@@ -21,7 +21,9 @@ from holdfast.cli.commands import (
     schedules,
     servers,
     shards,
+    task_lists,
     tasks,
+    top,
     worker,
     workers,
 )
@@ -41,7 +43,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _group in (servers, tasks, worker, workers, queues, schedules, dlq, cluster, nodes, shards, rebalance, backups, bench):
+for _group in (
+    servers, tasks, task_lists, worker, workers, top, queues, schedules, dlq, cluster, nodes, shards, rebalance, backups,
+    bench,
+):  # fmt: skip
     _group.add_to(app)
 
 

@@ -56,7 +56,37 @@ _AppAddress = Annotated[
         show_default="the app's",
     ),
 ]
+_OpsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--ops-port",
+        min=0,
+        max=65_535,
+        envvar="HOLDFAST_WORKER_OPS_PORT",
+        metavar="PORT",
+        help="Show /livez, /readyz and /metrics over HTTP here; 0 takes a free port.",
+        show_default="not at all",
+    ),
+]
+_OpsHost = Annotated[
+    str,
+    typer.Option(
+        "--ops-host",
+        envvar="HOLDFAST_WORKER_OPS_HOST",
+        metavar="HOST",
+        help="The address of that port; 0.0.0.0 for probes from elsewhere.",
+    ),
+]
+_Tracebacks = Annotated[
+    bool,
+    typer.Option(
+        "--tracebacks/--no-tracebacks",
+        envvar="HOLDFAST_WORKER_TRACEBACKS",
+        help="Log failed attempts with traceback and text of the exception, or with its type only.",
+    ),
+]
 _LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+_LogFormat = Annotated[str, typer.Option("--log-format", help="console or json.")]
 _LogJson = Annotated[bool, typer.Option("--json", help="Log lines as JSON, and at the end a report as JSON.")]
 
 
@@ -67,7 +97,11 @@ def worker(
     grace_s: _Grace = 25.0,
     name: _Name = "",
     address: _AppAddress = None,
+    ops_port: _OpsPort = None,
+    ops_host: _OpsHost = "127.0.0.1",
+    tracebacks: _Tracebacks = True,
     log_level: _LogLevel = "info",
+    log_format: _LogFormat = "console",
     as_json: _LogJson = False,
 ) -> int:
     """Run the tasks of an app until it is stopped.
@@ -79,6 +113,8 @@ def worker(
     level = log_level.lower()
     if level not in worker_logs.LEVELS:
         raise usage(f"--log-level: Expected one of {', '.join(worker_logs.LEVELS)}, but got {log_level!r}.")
+    if log_format not in worker_logs.FORMATS:
+        raise usage(f"--log-format: Expected one of {', '.join(worker_logs.FORMATS)}, but got {log_format!r}.")
     report = workers.run(
         app_name,
         workers.queue_limits(queue or ()),
@@ -86,8 +122,11 @@ def worker(
         grace_s=grace_s,
         name=name,
         address=address,
+        ops_host=ops_host,
+        ops_port=ops_port,
+        log_tracebacks=tracebacks,
         log_level=level,
-        as_json=as_json,
+        log_json=as_json or log_format == "json",
     )
     if as_json:
         records.print_json(records.worker_json(report))
@@ -104,5 +143,6 @@ def add_to(app: typer.Typer) -> None:
         "holdfast worker tasks:app",
         "holdfast worker shop.tasks:app -q mail:5 -q reports -c 20",
         "holdfast worker tasks:app --address queue.internal:7400 --grace 1m --json",
+        "holdfast worker tasks:app --ops-host 0.0.0.0 --ops-port 7490 --log-format json",
     )
     app.command(epilog=epilog(*examples))(worker)

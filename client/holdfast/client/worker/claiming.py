@@ -16,6 +16,7 @@ from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument
 from holdfast.client.models import ClaimedTask, Claims
 from holdfast.client.worker.leases import Leases
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import PASSING, Outage
 from holdfast.client.worker.slots import Ask, Slots
 from holdfast.client.worker.standstill import Standstill
@@ -41,6 +42,7 @@ class Claimer:
         standstill: Standstill,
         claimed: Callable[[ClaimedTask], None],
         give_back: Callable[[ClaimedTask], None],
+        meter: Meter,
     ) -> None:
         """`claimed` begins with a task, `give_back` does not."""
         self._client = client
@@ -49,7 +51,8 @@ class Claimer:
         self._leases = leases
         self._claimed = claimed
         self._give_back = give_back
-        self._outage = Outage("claim tasks", standstill)
+        self._meter = meter
+        self._outage = Outage("claim tasks", standstill, meter)
         self._room = asyncio.Event()  # set when there may be room for more tasks
         self._reopened = asyncio.Event()  # set when a queue that was at its limit may be asked for again
         self._loop = asyncio.get_running_loop()
@@ -62,6 +65,11 @@ class Claimer:
         self._unsettled: dict[str, tuple[Ask, Sequence[int]]] = {}
         self._unsettled_in_a_row = 0
         self._settling: set[asyncio.Task[None]] = set()
+
+    @property
+    def trouble(self) -> str:
+        """Why tasks cannot be claimed at the moment; empty if they can."""
+        return self._outage.cause
 
     def slots_changed(self, *, reopened: bool) -> None:
         self._room.set()
@@ -82,11 +90,14 @@ class Claimer:
             self._reopened.clear()
             ask = self._next_ask()
             if ask is None:
+                if self._slots.is_quiet and self._asked is not None:
+                    await self._give_back_the_last()
                 await self._wait_for_room()
                 continue
             try:
                 claims = await self._poll(ask)
             except HoldfastError as error:
+                self._meter.poll_failed()
                 is_of_wait = isinstance(error, InvalidArgument) and error.field == "wait_ms"
                 if not is_of_wait or self._poll_ms == _POLL_MS:
                     await self._outage.pause(error)
@@ -94,6 +105,7 @@ class Claimer:
                 continue
             self._outage.over()
             self._poll_ms = max(_POLL_MS, claims.suggested_wait_ms)
+            self._meter.polled(len(claims))
             self._dry_until_s = self._loop.time() + claims.run_dry_s if claims.run_dry_s else None
             self._receive(claims)
             await self._pause_if_unsettled(claims)
@@ -114,7 +126,7 @@ class Claimer:
 
     def _next_ask(self) -> Ask | None:
         """None if there is no room, or while this worker runs dry: a suspect waits for one that holds nothing."""
-        if self._dry_until_s is not None:
+        if self._dry_until_s is not None and not self._slots.is_quiet:
             if self._slots.is_empty_handed:
                 self._dry_until_s = None
                 return self._slots.ask_for_suspect()
@@ -122,6 +134,13 @@ class Claimer:
                 return None
             self._dry_until_s = None  # asks whether that is still wanted
         return self._slots.ask()
+
+    async def _give_back_the_last(self) -> None:
+        """The poll was cut short: what it may have claimed must not wait for the end of its lease."""
+        for claim in await self.collect():
+            self._give_back(claim)
+        self._asked = None
+        self._request_id = uuid.uuid4().hex
 
     async def _wait_for_room(self) -> None:
         with contextlib.suppress(TimeoutError):

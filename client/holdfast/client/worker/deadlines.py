@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from holdfast.client.worker.handlers import interrupt
 from holdfast.client.worker.jobs import Job, Phase
+from holdfast.client.worker.task_logs import fields_of
 
 log = logging.getLogger("holdfast.worker")
 
@@ -42,5 +43,6 @@ def time_out(job: Job) -> None:
     """Whatever the handler returns from now on is not the task's result."""
     if job.phase is Phase.RUNNING and not job.lease_lost and not job.timed_out:
         job.timed_out = True
-        log.info("Task %s (%s) has taken too long: its handler is told to stop.", job.claim.task_id, job.claim.type)
+        text = "Task %s (%s) has taken too long: its handler is told to stop."
+        log.info(text, job.claim.task_id, job.claim.type, extra=fields_of(job))
         interrupt(job)

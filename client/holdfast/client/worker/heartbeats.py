@@ -18,8 +18,10 @@ from holdfast.client.worker.background import BackgroundCalls
 from holdfast.client.worker.deadlines import Deadlines, time_out
 from holdfast.client.worker.handlers import interrupt
 from holdfast.client.worker.jobs import Job, Phase, note_extended
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import Outage
 from holdfast.client.worker.standstill import Standstill
+from holdfast.client.worker.task_logs import fields_of
 from holdfast.routing.task_ids import shard_of_task
 
 log = logging.getLogger("holdfast.worker")
@@ -40,9 +42,11 @@ class Heartbeats:
         lease_ms_min: int,
         deadlines: Deadlines,
         standstill: Standstill,
+        meter: Meter,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now_s = now_s
+        self._meter = meter
         self._client = client
         self._jobs = jobs
         self._deadlines = deadlines
@@ -115,8 +119,7 @@ class Heartbeats:
                 self._look_sooner.set()
 
     def _outage_of(self, shard: int | None) -> Outage:
-        what = "extend leases" if shard is None else f"extend leases of shard {shard}"
-        return self._outages.setdefault(shard, Outage(what, self._standstill))
+        return self._outages.setdefault(shard, Outage("extend leases", self._standstill, self._meter, shard))
 
     def _note(self, job: Job, answer: Extended | Rejected) -> None:
         if isinstance(answer, Extended):
@@ -124,7 +127,7 @@ class Heartbeats:
             self._deadlines.watch(job)
             if answer.cancel_requested and not job.cancel_requested:
                 job.cancel_requested = True
-                log.info("Task %s is to be cancelled.", job.claim.task_id)
+                log.info("Task %s is to be cancelled.", job.claim.task_id, extra=fields_of(job))
                 interrupt(job)
         elif isinstance(answer, Conflict | NotFound):
             lose(job, self._standstill.why_lost(job, "the server says that its claim has ended"))
@@ -155,5 +158,6 @@ def lose(job: Job, why: str) -> None:
     """Takes away the right to report. Once a report is on its way only the server's answer to that counts."""
     if job.phase is Phase.RUNNING and not job.lease_lost and not job.timed_out:
         job.lease_lost = True
-        log.warning("Lost task %s (%s), attempt %d: %s.", job.claim.task_id, job.claim.type, job.claim.attempt, why)
+        text = "Lost task %s (%s), attempt %d: %s."
+        log.warning(text, job.claim.task_id, job.claim.type, job.claim.attempt, why, extra=fields_of(job))
         interrupt(job)

@@ -38,6 +38,8 @@ class Job:
     lease_ends_s: float  # on time.monotonic()
     extend_at_s: float  # when the next heartbeat is due
     deadline_s: float | None = None  # when this attempt has taken too long; None if there is no limit, or none is known
+    began_s: float | None = None  # when its handler was started
+    ran_s: float = 0.0  # for how long it ran, once it has ended
     phase: Phase = Phase.RUNNING
     cancel_requested: bool = False
     lease_lost: bool = False

@@ -15,6 +15,7 @@ from holdfast.client.errors import (
     Unavailable,
     WorkerAtLimit,
 )
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.standstill import Standstill
 
 log = logging.getLogger("holdfast.worker")
@@ -31,9 +32,13 @@ _LEADER_CHANGE_S = 3.0
 class Outage:
     """One kind of call and whether the server answers it at the moment."""
 
-    def __init__(self, what: str, standstill: Standstill) -> None:
-        self._what = what  # e.g. "claim tasks"
+    def __init__(self, what: str, standstill: Standstill, meter: Meter, shard: int | None = None) -> None:
+        """`shard`: the one that it is about, if it is about one."""
+        self._what = what if shard is None else f"{what} of shard {shard}"
+        self._call = what  # e.g. "claim tasks"
         self._standstill = standstill
+        self._meter = meter
+        self.cause = ""  # while it is worth telling: why there is no answer
         self._failures = 0
         self._since_s = 0.0
         self._was_told = False
@@ -51,6 +56,8 @@ class Outage:
         if not self._was_told and not is_likely_over:
             self._was_told = True
             cause = error.reason if isinstance(error, Rejected) else str(error)
+            self.cause = cause
+            self._meter.outage_began(self._call)
             log.warning("Cannot %s at the moment, and goes on trying: %s", self._what, cause)
         pause_s = wished_pause_s(self._failures, error)
         self._failures += 1
@@ -60,5 +67,6 @@ class Outage:
         """The server has answered."""
         if self._was_told:
             log.info("Can %s again, after %d failed tries.", self._what, self._failures)
+        self.cause = ""
         self._failures = 0
         self._was_told = False

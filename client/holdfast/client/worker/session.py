@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import Conflict, NotFound, Rejected
 from holdfast.client.models import Acked, ClaimedTask, Failed, Released, TaskState
+from holdfast.client.queue_models import WorkerState
 from holdfast.client.worker.claiming import Claimer
 from holdfast.client.worker.deadlines import Deadlines
 from holdfast.client.worker.handlers import Handler, Handlers, interrupt
@@ -26,10 +27,14 @@ from holdfast.client.worker.jobs import (
 )
 from holdfast.client.worker.leases import leases_of
 from holdfast.client.worker.mailboxes import Mailbox
+from holdfast.client.worker.meters import Meter, TaskOutcome
+from holdfast.client.worker.presence import Presence
 from holdfast.client.worker.settling import Settler
 from holdfast.client.worker.slots import Slots
 from holdfast.client.worker.standstill import Standstill
 from holdfast.client.worker.stopping import StopRequest, first_of
+from holdfast.client.worker.task_logs import log_dead, log_failed, log_late, log_started, log_succeeded
+from holdfast_queue import version
 
 log = logging.getLogger("holdfast.worker")
 
@@ -66,6 +71,7 @@ class Settings:
     concurrency: int
     grace_s: float
     tasks: Mapping[str, WorkerTask]
+    log_tracebacks: bool = True  # of failed attempts
 
 
 class RunsHandlers(Protocol):
@@ -99,6 +105,9 @@ class Session:
         self._empty = asyncio.Event()  # set while no task is held
         self._idle.set()
         self._empty.set()
+        self._is_stopping = False
+        self._stop_was_asked_for = False  # by an operator from afar
+        self._meter = meter = Meter(settings.tasks)
         self._leases = leases_of(settings.tasks)
         lease_ms_min = min(task.lease_ms for task in settings.tasks.values())
         self._slots = Slots(settings.concurrency, settings.queues)
@@ -107,19 +116,24 @@ class Session:
             settings.tasks, settings.concurrency, lambda job, outcome: outcomes.put((job, outcome))
         )
         self._standstill = standstill = Standstill(self._running, lease_ms_min, now_s)
-        self._settler = Settler(client, self._answered, standstill, self._late_changed)
+        self._settler = Settler(client, self._answered, standstill, meter, self._late_changed)
         self._claimer = Claimer(
-            client, self._slots, settings.name, self._leases, standstill, self._claimed, self._give_back_claim
+            client, self._slots, settings.name, self._leases, standstill, self._claimed, self._give_back_claim, meter
         )
+        self._presence = Presence(
+            client, settings.name, settings.concurrency, list(settings.queues), lambda: self.state, self._asked_for,
+        )  # fmt: skip
         self._deadlines = Deadlines(now_s)
-        self._heartbeats = Heartbeats(client, self._jobs.keys(), lease_ms_min, self._deadlines, standstill, now_s)
+        self._heartbeats = Heartbeats(
+            client, self._jobs.keys(), lease_ms_min, self._deadlines, standstill, meter, now_s
+        )
 
     async def run(self) -> WorkerReport:
         settings = self._settings
         queues = ", ".join(name if limit is None else f"{name}:{limit}" for name, limit in settings.queues.items())
         log.info("Worker %s serves %s with %d slots.", settings.name, queues, settings.concurrency)
         claiming = asyncio.create_task(self._claimer.run())
-        runs = self._heartbeats.run(), self._standstill.run(), *self._settler.runs()
+        runs = self._heartbeats.run(), self._standstill.run(), self._presence.run(), *self._settler.runs()
         upkeep = [asyncio.create_task(each) for each in runs]
         try:
             await first_of(self._stop.warm(), claiming, *upkeep)
@@ -129,9 +143,56 @@ class Session:
                 task.cancel()
             await asyncio.gather(claiming, *upkeep, return_exceptions=True)
             self._handlers.close()
+        await self._presence.leave()
         _raise_what_broke(claiming, *upkeep)
         log.info("Worker %s has stopped: %s.", self._settings.name, self._summary())
         return self._report
+
+    # --- what is shown ----------------------------------------------------------------------------------------
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether it claims tasks, and if not, why."""
+        if self._is_stopping:
+            return False, "it stops"
+        if self._slots.is_quiet:
+            return False, "it is quiet: it was asked to claim no tasks"
+        if trouble := self._claimer.trouble or self._presence.trouble:
+            return False, f"it cannot claim tasks: {trouble}"
+        if not self._presence.was_heard:
+            return False, "it has not reached a server yet"
+        return True, "it claims tasks"
+
+    @property
+    def state(self) -> WorkerState:
+        if self._is_stopping:
+            return WorkerState.STOPPING
+        return WorkerState.QUIET if self._slots.is_quiet else WorkerState.RUNNING
+
+    # --- what operators want ----------------------------------------------------------------------------------
+
+    def _asked_for(self, desired: WorkerState) -> None:
+        """By somebody far away, perhaps again and again until they have heard that it is so."""
+        if self._is_stopping or desired is self.state:
+            return
+        if desired is WorkerState.STOPPING and not self._stop_was_asked_for:
+            self._stop_was_asked_for = True
+            log.info("Worker %s was asked to stop.", self._settings.name)
+            self._stop.request()
+        elif desired in (WorkerState.QUIET, WorkerState.RUNNING):
+            self._slots.is_quiet = desired is WorkerState.QUIET
+            words = "claim no more tasks" if self._slots.is_quiet else "claim tasks again"
+            log.info("Worker %s was asked to %s.", self._settings.name, words)
+            self._claimer.slots_changed(reopened=True)  # a poll that is open ends
+            self._presence.state_changed()
+
+    def metrics_text(self) -> str:
+        gauges = {
+            "slots": self._settings.concurrency,
+            "running": self._slots.running,
+            "held": self._slots.held,
+            "ready": int(self.readiness()[0]),
+        }
+        return self._meter.text(gauges, {"worker": self._settings.name, "version": version()})
 
     # --- the way of a task ------------------------------------------------------------------------------------
 
@@ -144,6 +205,8 @@ class Session:
         else:
             self._deadlines.watch(job)
             self._heartbeats.added(job)
+            job.began_s = self._now_s()
+            log_started(job)
             self._handlers.start(job)
 
     def _take(self, claim: ClaimedTask, *, is_alone: bool = False) -> Job:
@@ -169,10 +232,13 @@ class Session:
             self._idle.set()
         if job.timed_out and not (isinstance(outcome, AttemptFailed) and outcome.error.type == TIMEOUT_TYPE):
             outcome = timeout_of(job)  # what has come too late does not count
+        if job.began_s is not None:
+            job.ran_s = self._now_s() - job.began_s
+            self._meter.ran(job.claim.type, job.ran_s)
         if isinstance(outcome, AttemptFailed):
-            _log_failure(job, outcome)
+            log_failed(job, outcome, with_traceback=self._settings.log_tracebacks)
         if job.lease_lost:
-            self._report.lost += 1
+            self._count(job, "lost")
             self._done(job)
         else:
             self._settler.put(job, outcome)
@@ -180,22 +246,25 @@ class Session:
 
     def _answered(self, job: Job, answer: Acked | Failed | Released | Rejected) -> None:
         if isinstance(answer, Acked):
-            self._report.succeeded += 1
-            log.debug("Task %s (%s) has succeeded.", job.claim.task_id, job.claim.type)
+            self._count(job, "succeeded")
+            log_succeeded(job)
         elif isinstance(answer, Failed):
-            self._report.failed += 1
+            self._count(job, "failed")
             if answer.state is TaskState.DEAD:
-                log.warning("Task %s (%s) is now a dead letter.", job.claim.task_id, job.claim.type)
+                log_dead(job)
         elif isinstance(answer, Released):
-            self._report.released += 1
+            self._count(job, "released")
         elif job.timed_out and isinstance(answer, Conflict | NotFound):
-            self._report.failed += 1  # the server noticed it first, and has recorded the same
+            self._count(job, "failed")  # the server noticed it first, and has recorded the same
         else:
-            self._report.lost += 1
-            why = self._standstill.why_lost(job, str(answer))
-            log.warning("The outcome of task %s (%s) came too late: %s", job.claim.task_id, job.claim.type, why)
+            self._count(job, "lost")
+            log_late(job, self._standstill.why_lost(job, str(answer)))
         self._done(job)
         self._claimer.slots_changed(reopened=False)
+
+    def _count(self, job: Job, outcome: TaskOutcome) -> None:
+        setattr(self._report, outcome, getattr(self._report, outcome) + 1)
+        self._meter.settled(job.claim.type, outcome)
 
     def _late_changed(self, late: int) -> None:
         self._slots.late = late
@@ -212,6 +281,8 @@ class Session:
 
     async def _shut_down(self, claiming: asyncio.Task[None], upkeep: Sequence[asyncio.Task[None]]) -> None:
         """Each step ends early if there is nothing left to wait for, if a second request comes, or if upkeep breaks."""
+        self._is_stopping = True
+        self._presence.state_changed()
         ends_s = self._now_s() + self._settings.grace_s
         log.info("Worker %s stops: %d handlers are running.", self._settings.name, self._slots.running)
         claiming.cancel()
@@ -250,14 +321,6 @@ class Session:
         done = self._report
         lost = f", {done.lost} leases lost (their tasks run again)" if done.lost else ""
         return f"{done.succeeded} succeeded, {done.failed} failed, {done.released} given back{lost}"
-
-
-def _log_failure(job: Job, outcome: AttemptFailed) -> None:
-    claim, kind = job.claim, outcome.error.type
-    text = "Task %s (%s), attempt %d: failed with %s. `holdfast task get %s` shows more."
-    log.warning(text, claim.task_id, claim.type, claim.attempt, kind, claim.task_id)
-    # The text of an exception may hold what the task was about: only for those who ask for it.
-    log.debug("%s", outcome.error.traceback or outcome.error.message)
 
 
 def _raise_what_broke(*tasks: asyncio.Task[None]) -> None:

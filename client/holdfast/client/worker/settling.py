@@ -19,6 +19,7 @@ from holdfast.client.errors import HoldfastError, InvalidArgument, Rejected
 from holdfast.client.models import Ack, Acked, Failed, Failure, Released, TaskError
 from holdfast.client.worker.background import BackgroundCalls
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded, with_note
+from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import PASSING_REFUSALS, Outage
 from holdfast.client.worker.standstill import Standstill
 from holdfast.routing.task_ids import shard_of_task
@@ -46,6 +47,7 @@ class Settler:
         client: AsyncClient,
         answered: Answered,
         standstill: Standstill,
+        meter: Meter,
         late_changed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._answered = answered
@@ -83,10 +85,13 @@ class Settler:
                 answers |= zip(same, told, strict=True)
             return [answers[job] for job in jobs]
 
-        self._acks = _Reports("report successes", ack, self._ack_answered, standstill, self._count_late)
-        self._failures = _Reports("report failures", fail, self._failure_answered, standstill, self._count_late)
-        self._releases = _Reports("give tasks back", release, self._release_answered, standstill, self._count_late)
-        self._snoozes = _Reports("snooze tasks", snooze, self._snooze_answered, standstill, self._count_late)
+        def outages(what: str, shard: int | None) -> Outage:
+            return Outage(what, standstill, meter, shard)
+
+        self._acks = _Reports("report successes", ack, self._ack_answered, outages, self._count_late)
+        self._failures = _Reports("report failures", fail, self._failure_answered, outages, self._count_late)
+        self._releases = _Reports("give tasks back", release, self._release_answered, outages, self._count_late)
+        self._snoozes = _Reports("snooze tasks", snooze, self._snooze_answered, outages, self._count_late)
 
     def put(self, job: Job, outcome: Outcome) -> None:
         if isinstance(outcome, Succeeded):
@@ -145,11 +150,11 @@ class Settler:
 class _Line(Generic[ReportT]):
     """The reports of one kind for one shard. It is there while it has any."""
 
-    def __init__(self, what: str, standstill: Standstill) -> None:
+    def __init__(self, outage: Outage) -> None:
         self.waiting: deque[tuple[Job, ReportT, int]] = deque()
         self.unanswered = 0  # those that wait, and those that are on their way
         self.alone = 0  # how many of the next go one by one, because together the server refused them
-        self.outage = Outage(what, standstill)
+        self.outage = outage
         self.is_late = False
 
 
@@ -164,13 +169,13 @@ class _Reports(Generic[ReportT, AnswerT]):
         what: str,
         send: Callable[[Sequence[Job], Sequence[ReportT]], Awaitable[list[AnswerT | Rejected]]],
         answered: Callable[[Job, ReportT, AnswerT | Rejected], None],
-        standstill: Standstill,
+        make_outage: Callable[[str, int | None], Outage],
         late_changed: Callable[[], None],
     ) -> None:
         self._what = what
         self._send = send
         self._answered = answered
-        self._standstill = standstill
+        self._make_outage = make_outage
         self._late_changed = late_changed
         self._lines: dict[int | None, _Line[ReportT]] = {}  # by shard; None: of ids that no shard could have made
         self._calls = BackgroundCalls()
@@ -184,8 +189,7 @@ class _Reports(Generic[ReportT, AnswerT]):
         shard = shard_of_task(job.claim.task_id)
         line = self._lines.get(shard)
         if line is None:
-            what = self._what if shard is None else f"{self._what} of shard {shard}"
-            line = self._lines[shard] = _Line(what, self._standstill)
+            line = self._lines[shard] = _Line(self._make_outage(self._what, shard))
             self._calls.start(self._report(shard, line))
         line.waiting.append((job, report, size_bytes + _ITEM_BYTES))
         line.unanswered += 1

@@ -36,6 +36,7 @@ class Slots:
         self.late = 0  # of those, how many wait for a shard that does not answer
         self._turn = 0
         self._is_alone = False  # what is held must stay the only one
+        self.is_quiet = False  # nothing is to be claimed
 
     @property
     def running(self) -> int:
@@ -57,7 +58,7 @@ class Slots:
 
     def ask(self) -> Ask | None:
         """What there is room for; None if there is none. Queues take turns at being first, so that none starves."""
-        if self._is_alone and not self.is_empty_handed:
+        if self.is_quiet or (self._is_alone and not self.is_empty_handed):
             return None
         self._is_alone = False
         slots = self._concurrency
@@ -83,9 +84,10 @@ class Slots:
     def has_room_for(self, queue: str, *, is_alone: bool = False) -> bool:
         """For a task that was claimed: another may have come in its place."""
         if is_alone:
-            return self.is_empty_handed
-        has_company = self._is_alone and not self.is_empty_handed
-        return not has_company and self.running < self._concurrency and self._room_of(queue) > 0
+            return self.is_empty_handed and not self.is_quiet
+        if self.is_quiet or (self._is_alone and not self.is_empty_handed):
+            return False
+        return self.running < self._concurrency and self._room_of(queue) > 0
 
     def ended(self, queue: str) -> bool:
         """The handler has ended and its outcome is to be reported; tells whether its queue was at its limit."""

@@ -1,22 +1,28 @@
 """The worker as its users see it: its settings, its start, and how it is told to stop."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from holdfast.client._fitting import whole
 from holdfast.client._leaders import check_address
 from holdfast.client._options import limit_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import Holdfast
+from holdfast.client.worker.ops import OpsServer
 from holdfast.client.worker.session import Session, Settings, WorkerReport
 from holdfast.client.worker.stopping import StopRequest
 
+log = logging.getLogger("holdfast.worker")
+
 CONCURRENCY_MAX = 1_000
+PORT_MAX = 65_535
 
 
 class Worker:
@@ -33,6 +39,10 @@ class Worker:
     the `grace` period have passed is interrupted and given back without spending an attempt.
 
     `address` and `direct` are those of the app unless given.
+
+    With `ops_port` it shows /livez, /readyz and /metrics over HTTP on `ops_host`; 0 takes a free port. Failed attempts
+    are logged with their tracebacks, whose last line is the text of the exception; without `log_tracebacks` only with
+    the type of the exception.
     """
 
     def __init__(
@@ -45,9 +55,14 @@ class Worker:
         grace: float = 25.0,
         address: str | None = None,
         direct: bool | None = None,
+        ops_port: int | None = None,
+        ops_host: str = "127.0.0.1",
+        log_tracebacks: bool = True,
     ) -> None:
         whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
         grace_s = limit_s("grace", grace)
+        if ops_port is not None:
+            whole("ops_port", ops_port, 0, PORT_MAX)
         if not app.tasks:
             raise ValueError("Expected an app with tasks, but it has none: decorate a function with @app.task.")
         if isinstance(queues, str):
@@ -65,7 +80,9 @@ class Worker:
             concurrency=concurrency,
             grace_s=grace_s,
             tasks=app.tasks,
+            log_tracebacks=log_tracebacks,
         )
+        self._ops_host, self._ops_port = ops_host, ops_port
         self._direct = app.direct if direct is None else direct
         self._stop = StopRequest()
 
@@ -95,7 +112,22 @@ class Worker:
         """The same as a coroutine, without looking at signals. Cancelling it ends it at once: leases then run out."""
         self._stop.attach(asyncio.get_running_loop())
         async with AsyncClient(self._settings.address, retry=False, direct=self._direct) as client:
-            return await Session(self._settings, client, self._stop).run()
+            session = Session(self._settings, client, self._stop)
+            async with self._shown(session):
+                return await session.run()
+
+    @asynccontextmanager
+    async def _shown(self, session: Session) -> AsyncIterator[None]:
+        if self._ops_port is None:
+            yield
+            return
+        ops = OpsServer(self._ops_host, self._ops_port, session)
+        await ops.start()
+        log.info("Worker %s shows its health and metrics on http://%s:%d.", self.name, ops.host, ops.port)
+        try:
+            yield
+        finally:
+            await ops.stop()
 
     def stop(self) -> None:
         """Asks for the warm shutdown, from any thread; the second call asks for a quick one."""

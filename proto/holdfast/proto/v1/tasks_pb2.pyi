@@ -622,7 +622,7 @@ class QueueStatsRequest(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueueCounts(_message.Message):
-    __slots__ = ("queue", "ready", "claimed", "delayed", "retrying", "dead", "enqueued_total", "claimed_total", "succeeded_total", "failed_total", "expired_total", "cancelled_total", "dead_total", "oldest_ready_age_ms", "waiting_reserves", "paused", "enqueued_per_second", "claimed_per_second", "succeeded_per_second", "failed_per_second", "latencies", "dead_alert")
+    __slots__ = ("queue", "ready", "claimed", "delayed", "retrying", "dead", "enqueued_total", "claimed_total", "succeeded_total", "failed_total", "expired_total", "cancelled_total", "dead_total", "oldest_ready_age_ms", "waiting_reserves", "paused", "enqueued_per_second", "claimed_per_second", "succeeded_per_second", "failed_per_second", "latencies", "dead_alert", "oldest_claim_age_ms")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
@@ -645,6 +645,7 @@ class QueueCounts(_message.Message):
     FAILED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     LATENCIES_FIELD_NUMBER: _ClassVar[int]
     DEAD_ALERT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_CLAIM_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     ready: int
     claimed: int
@@ -667,7 +668,8 @@ class QueueCounts(_message.Message):
     failed_per_second: float
     latencies: _containers.RepeatedCompositeFieldContainer[TypeLatency]
     dead_alert: bool
-    def __init__(self, queue: _Optional[str] = ..., ready: _Optional[int] = ..., claimed: _Optional[int] = ..., delayed: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., claimed_total: _Optional[int] = ..., succeeded_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., expired_total: _Optional[int] = ..., cancelled_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_reserves: _Optional[int] = ..., paused: bool = ..., enqueued_per_second: _Optional[float] = ..., claimed_per_second: _Optional[float] = ..., succeeded_per_second: _Optional[float] = ..., failed_per_second: _Optional[float] = ..., latencies: _Optional[_Iterable[_Union[TypeLatency, _Mapping]]] = ..., dead_alert: bool = ...) -> None: ...
+    oldest_claim_age_ms: int
+    def __init__(self, queue: _Optional[str] = ..., ready: _Optional[int] = ..., claimed: _Optional[int] = ..., delayed: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., claimed_total: _Optional[int] = ..., succeeded_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., expired_total: _Optional[int] = ..., cancelled_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_reserves: _Optional[int] = ..., paused: bool = ..., enqueued_per_second: _Optional[float] = ..., claimed_per_second: _Optional[float] = ..., succeeded_per_second: _Optional[float] = ..., failed_per_second: _Optional[float] = ..., latencies: _Optional[_Iterable[_Union[TypeLatency, _Mapping]]] = ..., dead_alert: bool = ..., oldest_claim_age_ms: _Optional[int] = ...) -> None: ...
 
 class TypeLatency(_message.Message):
     __slots__ = ("type", "ready_to_claim", "claim_to_ack", "ready_to_claim_ms_total", "claim_to_ack_ms_total")

@@ -1,0 +1,83 @@
+"""`holdfast top`."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import output, records, top_output
+from holdfast.cli import top as looks
+from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, print_problem, time_limit_s
+from holdfast.cli.problems import CommandFailed, ExitCode, problem_of, shards_missing, usage
+from holdfast.client import HoldfastError
+from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
+
+_Once = Annotated[bool, typer.Option("--once", help="Look once, and end.")]
+_Interval = Annotated[
+    float,
+    typer.Option("--interval", "-i", parser=time_limit_s, metavar="TIME", help="How often to look.", show_default="2s"),
+]
+_Sort = Annotated[str, typer.Option("--sort", "-s", help=f"Queues by: {', '.join(looks.SORTS)}.")]
+_Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many queues at most.")]
+
+
+def top(
+    once: _Once = False,
+    interval_s: _Interval = 2.0,
+    sort: _Sort = "busy",
+    limit: _Limit = 15,
+    address: Address = DEFAULT_ADDRESS,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> int:
+    """Watch all that goes on, until Ctrl-C: queues, rates, ages, dead letters, workers, nodes and shards.
+
+    oldest: how long the oldest ready task has been in the line. held for: how long the oldest claim has been held.
+    in/s, out/s, fail/s: enqueued, succeeded and failed over the last minute.
+    With --json it is a line at each look; with --once there is one look only.
+    """
+    if sort not in looks.SORTS:
+        raise usage(f"--sort: Expected one of {', '.join(looks.SORTS)}, but got {sort!r}.")
+    if once:
+        seen = looks.look(address, timeout_s)
+        _print(seen, sort, limit, as_json=as_json)
+        if seen.missing_shards:
+            raise CommandFailed(shards_missing(seen.missing_shards))
+        return ExitCode.OK
+    return _watch(address, timeout_s, interval_s, sort, limit, as_json=as_json)
+
+
+def _print(seen: looks.Look, sort: str, limit: int, *, as_json: bool) -> None:
+    if as_json:
+        records.print_json(looks.look_json(seen, sort, limit), at_once=True)
+    else:
+        output.show(top_output.screen(seen, sort, limit))
+
+
+def _watch(address: str, timeout_s: float, interval_s: float, sort: str, limit: int, *, as_json: bool) -> int:
+    """Until Ctrl-C, which is its usual end. A server that is away for a moment is said, and asked again."""
+    try:
+        with output.redrawn() as redraw:
+            while True:
+                try:
+                    seen = looks.look(address, timeout_s)
+                except HoldfastError as error:
+                    problem = problem_of(error)
+                    if problem.exit_code is not ExitCode.UNREACHABLE:
+                        raise
+                    if as_json or not output.is_watched():
+                        print_problem(problem, as_json=as_json)
+                    redraw([output.text(problem.message, "bold red")])
+                else:
+                    if output.is_watched() and not as_json:
+                        redraw(top_output.screen(seen, sort, limit))
+                    else:
+                        _print(seen, sort, limit, as_json=as_json)
+                time.sleep(interval_s)
+    except KeyboardInterrupt:
+        return ExitCode.OK
+
+
+def add_to(app: typer.Typer) -> None:
+    examples = ("holdfast top", "holdfast top --sort oldest --limit 40", "holdfast top --once --json | jq .totals")
+    app.command(epilog=epilog(*examples))(top)

@@ -1,0 +1,98 @@
+"""What `holdfast top` shows to people."""
+
+from collections.abc import Sequence
+
+from holdfast.cli import output
+from holdfast.cli.output import Shown
+from holdfast.cli.queue_output import marked_name, shown_rate, worker_table
+from holdfast.cli.times import shown_duration, shown_instant
+from holdfast.cli.top import Look
+from holdfast.client import QueueStats, WorkerInfo, WorkerState
+
+_WORKERS_SHOWN_MAX = 8
+_PROBLEMS_SHOWN_MAX = 5
+
+
+def screen(seen: Look, by: str, limit: int) -> list[Shown]:
+    """One screen, from the whole to its parts."""
+    parts: list[Shown] = [*_head(seen), output.text("")]
+    queues = seen.sorted_queues(by)
+    if queues:
+        parts.append(_queue_table(queues[:limit]))
+        if len(queues) > limit:
+            parts.append(output.text(f"… and {len(queues) - limit:,} queues more; --limit shows more.", "dim"))
+    else:
+        parts.append(output.text("No queue has had a task yet."))
+    parts.append(output.text(""))
+    return parts + _worker_parts(seen.workers, seen.at_ms)
+
+
+def _head(seen: Look) -> list[Shown]:
+    totals = seen.totals
+    at = shown_instant(seen.at_ms).rpartition(".")[0]
+    counts = ", ".join(f"{totals[name]:,.0f} {name}" for name in ("ready", "claimed", "delayed", "retrying", "dead"))
+    lines: list[Shown] = [output.text(f"Holdfast, {at} UTC: {len(seen.queues):,} queues: {counts}", "bold")]
+    rates = (
+        f"per second: {shown_rate(totals['enqueued_per_second'])} enqueued, "
+        f"{shown_rate(totals['succeeded_per_second'])} succeeded, {shown_rate(totals['failed_per_second'])} failed"
+    )
+    ages = f"oldest ready {shown_duration(seen.oldest_ready_age_ms)}, oldest claim "
+    lines.append(output.text(f"{rates}; {ages}{shown_duration(seen.oldest_claim_age_ms)}"))
+    return lines + _cluster_lines(seen)
+
+
+def _cluster_lines(seen: Look) -> list[Shown]:
+    lines: list[Shown] = []
+    if seen.cluster is not None:
+        alive = sum(node.is_alive for node in seen.cluster.nodes)
+        problems = seen.shard_problems
+        words = f"{alive} of {len(seen.cluster.nodes)} nodes alive, {len(seen.cluster.shards)} shards"
+        style = "" if alive == len(seen.cluster.nodes) and not problems else "bold red"
+        lines.append(output.text(words, style))
+        lines += [output.text(f"shard {shard}: {words}", "red") for shard, words in problems[:_PROBLEMS_SHOWN_MAX]]
+        if len(problems) > _PROBLEMS_SHOWN_MAX:
+            lines.append(output.text("… `holdfast cluster status` shows the others.", "dim"))
+    if seen.missing_shards:
+        names = ", ".join(map(str, seen.missing_shards))
+        lines.append(output.text(f"Shards that did not answer, and are not in the numbers: {names}", "bold red"))
+    return lines
+
+
+def _queue_table(queues: Sequence[QueueStats]) -> Shown:
+    names = (
+        "queue",
+        "ready",
+        "claimed",
+        "delayed",
+        "retrying",
+        "dead",
+        "oldest",
+        "held for",
+        "in/s",
+        "out/s",
+        "fail/s",
+    )
+    return output.table(names, [
+        (
+            marked_name(each),
+            *(f"{number:,}" for number in (each.ready, each.claimed, each.delayed, each.retrying, each.dead)),
+            shown_duration(each.oldest_ready_age_ms),
+            shown_duration(each.oldest_claim_age_ms),
+            *map(shown_rate, (each.enqueued_per_second, each.succeeded_per_second, each.failed_per_second)),
+        )
+        for each in queues
+    ])  # fmt: skip
+
+
+def _worker_parts(workers: Sequence[WorkerInfo], now_ms: int) -> list[Shown]:
+    if not workers:
+        return [output.text("No worker has asked for tasks lately.", "yellow")]
+    slots, claims = sum(each.slots for each in workers), sum(each.claims for each in workers)
+    # Those that want to be looked at first, then the busiest.
+    order = {WorkerState.GONE: 0, WorkerState.STOPPING: 1, WorkerState.QUIET: 2}
+    first = sorted(workers, key=lambda each: (order.get(each.state, 3), -each.claims, each.worker))
+    words = f"{len(workers):,} workers with {slots:,} slots hold {claims:,} tasks"
+    parts: list[Shown] = [output.text(words), worker_table(first[:_WORKERS_SHOWN_MAX], now_ms)]
+    if len(workers) > _WORKERS_SHOWN_MAX:
+        parts.append(output.text(f"… and {len(workers) - _WORKERS_SHOWN_MAX:,} more: `holdfast workers`.", "dim"))
+    return parts
