@@ -14,7 +14,7 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 START ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-long check fmt proto bench demo demo-cluster clean sim chaos moves
+.PHONY: help venv run test test-long check fmt proto render bench demo demo-cluster clean sim chaos moves
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ fmt: $(STAMP)  ## Format and fix what can be fixed
 
 proto: $(STAMP)  ## Regenerate the protobuf code
 	@$(BIN)/python tools/protogen.py
+
+render: $(STAMP)  ## Render deploy/k8s with kubectl and check the outcome
+	@$(BIN)/python -m tools.manifests render
 
 sim: $(STAMP)  ## Simulate replicas under faults: make sim SEEDS=1000 START=0
 	@$(BIN)/python tools/simulate.py --seeds $(SEEDS) --start $(START)
