@@ -240,3 +240,42 @@ async def test_files_that_cannot_be_used_stop_the_start(
         with pytest.raises(PeerTlsError, match="cannot be used"):
             await node.peers.start(HOST, node.port)
         await node.peers.stop()
+
+
+def replace_files(old: PeerTls, new: PeerTls) -> None:
+    """As Kubernetes does it: each file is another one from then on."""
+    for at, came in ((old.certificate, new.certificate), (old.key, new.key)):
+        fresh = at.with_suffix(".fresh")
+        shutil.copy(came, fresh)
+        fresh.replace(at)
+
+
+def own_files(tls: PeerTls, directory: Path, *authorities: Authority) -> PeerTls:
+    directory.mkdir()
+    trusted = directory / "authority.pem"
+    trusted.write_text("".join(each.certificate.read_text() for each in authorities))
+    return PeerTls(Path(shutil.copy(tls.certificate, directory)), Path(shutil.copy(tls.key, directory)), trusted)
+
+
+async def test_certificates_are_renewed_without_a_restart(
+    ports: Mapping[str, int], authority: Authority, tmp_path: Path
+) -> None:
+    """n1 comes with a certificate of the old authority and gets one of the new. n2 trusts the new one only: the two
+    meet, in both directions, only when n1 shows what it was given since it was started."""
+    later = Authority(tmp_path, "later")
+    first = own_files(authority.issue("old-n1", subject="n1"), tmp_path / "n1", authority, later)
+    second = own_files(later.issue("n2", subject="n2"), tmp_path / "n2", later)
+    limits = PeerLimits(certificates_seconds=0.05)
+    async with (
+        PeerNode("n1", pair(ports), tls=first, limits=limits) as one,
+        PeerNode("n2", pair(ports), tls=second, limits=limits) as two,
+    ):
+        await until(lambda: bool(two.peers.counters.refused[Reason.TLS_FAILED]), "n2 to refuse the old authority")
+        assert not one.peers.connected()
+        replace_files(first, later.issue("new-n1", subject="n1"))
+        await meet(one, two)
+        # What does not fit together is not taken, and those who have met stay together.
+        first.key.write_text("rubbish")
+        await asyncio.sleep(4 * limits.certificates_seconds)
+        assert one.peers.send(two.identity, body("still here"))
+        await two.expect(body("still here"))

@@ -31,7 +31,7 @@ class Acceptor:
         warnings: Warnings,
         *,
         connection: Callable[[], Incoming],
-        context: ssl.SSLContext | None,
+        context: Callable[[], ssl.SSLContext | None],
     ) -> None:
         self._limits = limits
         self._counters = counters
@@ -103,12 +103,13 @@ class Acceptor:
         self._untouched.discard(sock)
         loop = asyncio.get_running_loop()
         connection: Incoming | None = None
-        shutdown = _TLS_CLOSE_S if self._context else None
+        context = self._context()  # that of now: certificates are renewed
+        shutdown = _TLS_CLOSE_S if context else None
         try:
             async with asyncio.timeout(self._limits.hello_seconds_max):
                 tune(sock, self._limits.dead_seconds)
                 _, connection = await loop.connect_accepted_socket(
-                    self._connection, sock, ssl=self._context, ssl_shutdown_timeout=shutdown
+                    self._connection, sock, ssl=context, ssl_shutdown_timeout=shutdown
                 )
                 await connection.settled.wait()
                 if connection.hello is None:
@@ -116,7 +117,7 @@ class Acceptor:
         except TimeoutError:
             self._refused(Reason.HELLO_LATE)
         except OSError as error:  # TLS that failed is one of these; otherwise the other side is gone already
-            if self._context is not None:
+            if context is not None:
                 self._refused(Reason.TLS_FAILED, found=str(error))
         finally:
             if connection is None:
