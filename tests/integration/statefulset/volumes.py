@@ -17,7 +17,8 @@ class Volumes:
     def __init__(self, root: Path, manifests: Manifests, secrets: Mapping[str, Mapping[str, bytes]]) -> None:
         self._root = root
         self._manifests = manifests
-        self._secrets = secrets  # those that are made elsewhere
+        self._secrets = dict(secrets)  # those that are made elsewhere
+        self._mounted: dict[str, set[Path]] = {}  # where a Secret is, by its name
 
     def claim(self, name: str) -> Path:
         path = self._root / "claims" / name
@@ -47,7 +48,9 @@ class Volumes:
         path.mkdir(parents=True)
         files: Mapping[str, bytes] = {}
         if "secret" in volume:
-            files = self.secret(volume["secret"]["secretName"])
+            name = volume["secret"]["secretName"]
+            files = self._secret(name)
+            self._mounted.setdefault(name, set()).add(path)
         elif "configMap" in volume:
             name = volume["configMap"]["name"]
             found = self._manifests.find("ConfigMap", name)
@@ -59,7 +62,16 @@ class Volumes:
         for key, data in files.items():
             (path / key).write_bytes(data)
 
-    def secret(self, name: str) -> Mapping[str, bytes]:
+    def change_secret(self, name: str, files: Mapping[str, bytes]) -> None:
+        """One that is made elsewhere, and is renewed: pods see it while they run."""
+        self._secrets[name] = files
+        for path in self._mounted.get(name, ()):
+            for key, data in files.items():
+                new = path / f"..{key}"
+                new.write_bytes(data)
+                new.replace(path / key)
+
+    def _secret(self, name: str) -> Mapping[str, bytes]:
         found = self._manifests.find("Secret", name)
         if found is not None:
             return {key: base64.b64decode(text) for key, text in found.body["data"].items()}
