@@ -1,7 +1,6 @@
 """Our client against real etcd servers, and the rules that etcd and its twin in memory must both keep."""
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -536,33 +535,6 @@ async def test_wrong_certificates_are_named(certified: Certified, server: EtcdPr
         await client.close()
 
     await asyncio.gather(*(check(*case) for case in cases))  # most of it is waiting
-
-
-async def test_certificates_are_renewed_without_a_new_client(
-    certified: Certified, prefix: bytes, tmp_path: Path
-) -> None:
-    """What comes with a certificate that etcd does not accept is heard as soon as the file has another one; and a watch
-    goes on through the renewal of a good one."""
-    certificate, key = tmp_path / "mine.pem", tmp_path / "mine.key"
-
-    def give(authority: Authority, name: str) -> None:
-        for came, at in zip(authority.issue(name, "DNS:mine"), (certificate, key), strict=True):
-            fresh = at.with_suffix(".fresh")
-            shutil.copy(came, fresh)
-            fresh.replace(at)
-
-    give(certified.stranger, "unknown")
-    client = EtcdClient([certified.mutual.endpoint], tls=EtcdTls(certified.authority.certificate, certificate, key))
-    assert "etcd_certificate" in await fails_within(15, client.get(prefix), EtcdRefusedError)
-    give(certified.authority, "known")
-    revision = await put(client, prefix, b"first")
-    async with watching(client, prefix, revision - 1) as watcher:
-        give(certified.authority, "renewed")
-        await put(client, prefix, b"second")
-        await watcher.until(lambda it: len(it.events) == 2)
-    key.write_text("rubbish")
-    await put(client, prefix, b"third")
-    await client.close()
 
 
 def test_unusable_files_are_named(certified: Certified, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Acceptor:
         warnings: Warnings,
         *,
         connection: Callable[[], Incoming],
-        context: Callable[[], ssl.SSLContext | None],
+        context: ssl.SSLContext | None,
     ) -> None:
         self._limits = limits
         self._counters = counters
@@ -103,13 +103,12 @@ class Acceptor:
         self._untouched.discard(sock)
         loop = asyncio.get_running_loop()
         connection: Incoming | None = None
-        context = self._context()  # that of now: certificates are renewed
-        shutdown = _TLS_CLOSE_S if context else None
+        shutdown = _TLS_CLOSE_S if self._context else None
         try:
             async with asyncio.timeout(self._limits.hello_seconds_max):
                 tune(sock, self._limits.dead_seconds)
                 _, connection = await loop.connect_accepted_socket(
-                    self._connection, sock, ssl=context, ssl_shutdown_timeout=shutdown
+                    self._connection, sock, ssl=self._context, ssl_shutdown_timeout=shutdown
                 )
                 await connection.settled.wait()
                 if connection.hello is None:
@@ -117,7 +116,7 @@ class Acceptor:
         except TimeoutError:
             self._refused(Reason.HELLO_LATE)
         except OSError as error:  # TLS that failed is one of these; otherwise the other side is gone already
-            if context is not None:
+            if self._context is not None:
                 self._refused(Reason.TLS_FAILED, found=str(error))
         finally:
             if connection is None:

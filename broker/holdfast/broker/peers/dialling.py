@@ -52,7 +52,7 @@ class Dialler:
         *,
         connection: Callable[[], Outgoing],
         hello: Callable[[], Hello],
-        context: Callable[[], ssl.SSLContext | None],
+        context: ssl.SSLContext | None,
     ) -> None:
         self._name = name
         self._address = address
@@ -134,13 +134,12 @@ class Dialler:
     async def _connect(self, sock: socket.socket) -> Outgoing:
         loop = asyncio.get_running_loop()
         made: Awaitable[tuple[asyncio.Transport, Outgoing]]
-        context = self._context()  # that of now: certificates are renewed
-        if context is None:
+        if self._context is None:
             made = loop.create_connection(self._connection, sock=sock)
         else:
             # Without a host name: what the certificate must name is the node.
             made = loop.create_connection(
-                self._connection, sock=sock, ssl=context, server_hostname="", ssl_shutdown_timeout=_TLS_CLOSE_S
+                self._connection, sock=sock, ssl=self._context, server_hostname="", ssl_shutdown_timeout=_TLS_CLOSE_S
             )
         try:
             return (await made)[1]

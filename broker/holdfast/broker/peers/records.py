@@ -25,7 +25,6 @@ class PeerLimits:
     redial_seconds_min: float = 0.05
     redial_seconds_max: float = 1.0
     lasting_seconds: float = 2.0  # a connection that lived so long was a good one: redialling begins quickly again
-    certificates_seconds: float = 10.0  # between two looks whether certificates were renewed
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -9,18 +9,11 @@ import ssl
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from holdfast.serving.reloading import Reloading
+from typing import Any
 
 
 class PeerTlsError(Exception):
     """The certificate, its key or the authority cannot be used."""
-
-
-class Contexts(NamedTuple):
-    accepting: ssl.SSLContext  # for connections that come in
-    dialling: ssl.SSLContext  # for those that go out
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +22,9 @@ class PeerTls:
     key: Path
     authority: Path  # whose certificates are trusted, PEM
 
-    def contexts(self) -> "Reloading[Contexts]":
-        """Reads the files: not for the event loop. Connections that stand keep what they were made with."""
-        files = (self.certificate, self.key, self.authority)
-        return Reloading(files, self._contexts, refusals=PeerTlsError)
-
-    def _contexts(self) -> "Contexts":
-        return Contexts(self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT))
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """For connections that come in, and for those that go out. Reads the files: not for the event loop."""
+        return self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def _context(self, side: int) -> ssl.SSLContext:
         context = ssl.SSLContext(side)

@@ -14,6 +14,7 @@ refused by those who have not heard of it yet; it dials again.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -25,11 +26,9 @@ from holdfast.broker.peers.handshake import ClusterSecret, new_nonce
 from holdfast.broker.peers.identities import identity_of, is_name
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
-from holdfast.broker.peers.tls import Contexts, PeerTls
+from holdfast.broker.peers.tls import PeerTls
 from holdfast.broker.peers.words import WORD, BlankAsked, Expectation, Hello, objection
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
-from holdfast.serving.reloading import Reloading
 
 _LAST_WORDS_S: Final = 1.0  # for what was sent just before `stop`
 _NUMBERS: Final = 2**32
@@ -81,8 +80,7 @@ class Peers:
         self._warnings = Warnings(_log)
         self._acceptor: Acceptor | None = None
         self._is_running = False
-        self._contexts: Reloading[Contexts] | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._dialling_context: ssl.SSLContext | None = None
         self._diallers: dict[str, Dialler] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._retired: set[asyncio.Task[None]] = set()  # of diallers that are on their way out
@@ -98,16 +96,13 @@ class Peers:
 
     async def start(self, host: str, port: int) -> int:
         """Listens and begins to dial; returns the port. Raises OSError or `PeerTlsError`; then nothing is running."""
-        self._contexts = await asyncio.to_thread(self._tls.contexts) if self._tls else None
+        accepting, self._dialling_context = await asyncio.to_thread(self._tls.contexts) if self._tls else (None, None)
         acceptor = Acceptor(
-            self._limits, self.counters, self._warnings, connection=self._new_incoming,
-            context=lambda: self._contexts.value.accepting if self._contexts else None,
-        )  # fmt: skip
+            self._limits, self.counters, self._warnings, connection=self._new_incoming, context=accepting
+        )
         port = await acceptor.start(host, port)
         self._acceptor = acceptor
         self._is_running = True
-        if self._contexts is not None:
-            self._renewing = asyncio.create_task(self._renew(self._contexts), name="peers certificates")
         for name in self._addresses:
             self._begin_to_dial(name)
         return port
@@ -115,8 +110,6 @@ class Peers:
     async def stop(self) -> None:
         """Ends all connections. What was sent just before still leaves if the peers read it quickly."""
         self._is_running = False
-        if self._renewing is not None:
-            await end_tasks([self._renewing])
         for name in list(self._diallers):
             self._cease_to_dial(name)
         await asyncio.gather(*self._retired, return_exceptions=True)
@@ -137,12 +130,6 @@ class Peers:
             for connection in ending:
                 connection.abort()
                 await connection.lost.wait()
-
-    async def _renew(self, contexts: Reloading[Contexts]) -> None:
-        """New connections are made with the certificates that are there by then."""
-        while True:
-            await asyncio.sleep(self._limits.certificates_seconds)
-            await contexts.refresh()
 
     # --- addresses --------------------------------------------------------------------------------------------
 
@@ -198,7 +185,7 @@ class Peers:
             self._warnings,
             connection=lambda: self._new_outgoing(name, address),
             hello=lambda: self._hello_for(name),
-            context=lambda: self._contexts.value.dialling if self._contexts else None,
+            context=self._dialling_context,
         )
         self._diallers[name] = dialler
         self._tasks[name] = asyncio.create_task(dialler.run(), name=f"peers dial {name}")

@@ -40,7 +40,6 @@ from holdfast.cluster.etcd.messages import WatchReader, commit_request, page_req
 from holdfast.cluster.etcd.problems import NO_ANSWER, Kind, Problem, judge
 from holdfast.proto.etcd import etcd_pb2 as pb
 from holdfast.serving.logs import get_logger
-from holdfast.serving.reloading import Reloading
 
 _log = get_logger(__name__)
 
@@ -88,12 +87,8 @@ class EtcdTls:
     certificate: Path | None = None
     key: Path | None = None
 
-    def credentials(self) -> Reloading[grpc.ChannelCredentials]:
+    def credentials(self) -> grpc.ChannelCredentials:
         """Reads the files: not for the event loop."""
-        files = [path for path in (self.authority, self.certificate, self.key) if path is not None]
-        return Reloading(files, self._credentials, refusals=EtcdRefusedError)
-
-    def _credentials(self) -> grpc.ChannelCredentials:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             # gRPC finds out at the first handshake, and does not say what is wrong: so they are tried here.
@@ -154,26 +149,12 @@ class _ProblemError(Exception):
 class _Endpoint:
     """A channel to one member, opened by the first call."""
 
-    def __init__(self, address: str, credentials: Reloading[grpc.ChannelCredentials] | None) -> None:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
         self.problem: Problem | None = None  # of its last attempt
         self._credentials = credentials
-        self._used: grpc.ChannelCredentials | None = None  # by the channel
         self._channel: grpc.aio.Channel | None = None
-        self._former: grpc.aio.Channel | None = None  # with certificates from before: what lasts may go on over it
         self._calls: dict[str, Any] = {}
-
-    async def follow_certificates(self) -> None:
-        """Calls from now on go over a connection that was made with the newest ones."""
-        if self._credentials is None:
-            return
-        await self._credentials.refresh()
-        if self._channel is None or self._used is self._credentials.value:
-            return
-        oldest, self._former, self._channel = self._former, self._channel, None
-        self._calls.clear()
-        if oldest is not None:
-            await oldest.close()
 
     async def ask(
         self, method: _Method[RequestT, ResponseT], request: RequestT, metadata: _Metadata, seconds: float
@@ -200,10 +181,9 @@ class _Endpoint:
         return call(metadata=metadata)
 
     async def close(self) -> None:
-        channels = [channel for channel in (self._channel, self._former) if channel is not None]
-        self._channel = self._former = None
+        channel, self._channel = self._channel, None
         self._calls.clear()
-        for channel in channels:
+        if channel is not None:
             await channel.close()
 
     def _open(self) -> grpc.aio.Channel:
@@ -213,14 +193,12 @@ class _Endpoint:
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
             else:
-                self._used = self._credentials.value
-                self._channel = grpc.aio.secure_channel(target, self._used, options=_CHANNEL_OPTIONS)
+                self._channel = grpc.aio.secure_channel(target, self._credentials, options=_CHANNEL_OPTIONS)
         return self._channel
 
 
 class EtcdClient:
-    """`Etcd` over the network. Reads the certificates when it is made, and when they were renewed; connects when it is
-    first asked."""
+    """`Etcd` over the network. Reads the certificates when it is made; connects when it is first asked."""
 
     def __init__(
         self,
@@ -347,7 +325,6 @@ class EtcdClient:
     ) -> AsyncGenerator[Changes, None]:
         """Over one connection, until it fails with _ProblemError."""
         metadata = await self._metadata(time.monotonic() + self._timeout_s)
-        await endpoint.follow_certificates()
         self._check_open()
         call = endpoint.stream(_WATCH, metadata)
         try:
@@ -414,12 +391,11 @@ class EtcdClient:
         is_token_new = False
         while True:
             metadata = await self._metadata(deadline_s) if not is_login else _metadata("")
-            endpoint, token = self._endpoints[self._current], self._token
-            await endpoint.follow_certificates()
             self._check_open()
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise self._no_answer(timeout_s)
+            endpoint, token = self._endpoints[self._current], self._token
             try:
                 with self._closing():
                     answer = await attempt(endpoint, metadata, left_s if is_once else min(left_s, self._attempt_s))
