@@ -20,7 +20,7 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 START ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-long check fmt proto lock bench demo demo-cluster clean sim chaos moves
+.PHONY: help venv run test test-long check fmt proto lock render bench demo demo-cluster clean sim chaos moves
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ proto: $(DEV)  ## Regenerate the protobuf code
 lock: | $(BIN)/python  ## Write requirements/ anew after a change of pyproject.toml; newest of everything: ARGS=--upgrade
 	@$(INSTALL) --requirement requirements/lock.txt
 	@$(BIN)/python tools/lock.py $(ARGS)
+
+render: $(DEV)  ## Render deploy/k8s with kubectl and check the outcome
+	@$(BIN)/python -m tools.manifests render
 
 sim: $(DEV)  ## Simulate replicas under faults: make sim SEEDS=1000 START=0
 	@$(BIN)/python tools/simulate.py --seeds $(SEEDS) --start $(START)

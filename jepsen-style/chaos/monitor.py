@@ -10,6 +10,7 @@ from chaos.system.system import System
 LEADERS_EVERY_S = 0.3
 READY_EVERY_S = 1.0
 _ANSWER_S_MAX = 0.8
+_ANSWER_BYTES_MAX = 4096
 _RESTART_EVERY_S = 0.5
 
 
@@ -27,7 +28,7 @@ async def watch_leaders(system: System, history: History) -> None:
 
 
 async def watch_readiness(system: System, history: History) -> None:
-    """The same of /readyz of each broker and router; 0 for no answer."""
+    """The same of /readyz of each broker and router: 200 if all is well, 0 for no answer."""
     known: dict[str, int] = {}
     while True:
         names = list(system.ops)
@@ -40,14 +41,17 @@ async def watch_readiness(system: System, history: History) -> None:
 
 
 async def _status(host: str, port: int) -> int:
-    """Of /readyz."""
+    """Of /readyz; 503 also for a broker that is ready and says what it lacks."""
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(_ANSWER_S_MAX):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(b"GET /readyz HTTP/1.1\r\nHost: chaos\r\nConnection: close\r\n\r\n")
-            line = await reader.readline()
-        return int(line.split()[1])
+            answer = await reader.read(_ANSWER_BYTES_MAX)
+            status = int(answer.split(None, 2)[1])
+            while b"}" not in answer and (more := await reader.read(_ANSWER_BYTES_MAX)):
+                answer += more
+        return 503 if b"serving, but " in answer else status
     except (OSError, TimeoutError, IndexError, ValueError):
         return 0
     finally:

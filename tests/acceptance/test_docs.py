@@ -33,6 +33,7 @@ LONG_PAGES = (  # README starts a cluster, too
     "docs/operating-queues.md", "docs/retries.md", "docs/scheduling.md", "docs/static-clusters.md",
     "docs/unique-and-results.md",
 )  # fmt: skip
+NOT_RUN = ("docs/kubernetes.md",)  # needs a cluster of Kubernetes; test_kubernetes_page.py reads its commands
 COMMANDS = (
     "dev", "broker", "router", "worker", "workers ls", "workers quiet", "workers resume", "workers stop", "top",
     "enqueue", "task ls", "claims", "task get", "task wait", "task update", "task cancel", "queue ls",
@@ -51,7 +52,9 @@ def page_text(name: str) -> str:
 
 
 @pytest.mark.timeout(360)  # a page is many processes, one after the other
-@pytest.mark.parametrize("page", [page for page in PAGES if IS_LONG or page not in LONG_PAGES])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in NOT_RUN and (IS_LONG or page not in LONG_PAGES)]
+)
 def test_every_block_does_what_the_page_says(page: str, tmp_path: Path) -> None:
     assert run_page(page, page_text(page), tmp_path) > 0
 

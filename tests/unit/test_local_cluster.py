@@ -20,8 +20,8 @@ from holdfast.cluster.local import LocalError, Report, Wish
 from holdfast.cluster.local_processes import Identity
 from holdfast.cluster.local_state import Member, State, StateError
 
-# A server that answers every request with 200; told so, it ends at once or when it is asked whether it is ready, or is
-# never ready.
+# A server that answers every request with 200; told so, it ends at once or when it is asked whether it is ready, is
+# never ready, or ready and for ever without the others.
 FAKE = """
 import http.server, os, sys, threading
 ports, how = [int(port) for port in sys.argv[1].split(",")], sys.argv[2]
@@ -33,10 +33,10 @@ class Answer(http.server.BaseHTTPRequestHandler):
         if how == "removed" and self.path == "/readyz":
             print("Expected it to be a node of the cluster, but it was removed", flush=True)
             os._exit(1)
-        ready = how != "unready" or self.path != "/readyz"
-        self.send_response(200 if ready else 503)
+        lacks = how in ("unready", "lonely") and self.path == "/readyz"
+        self.send_response(503 if lacks and how == "unready" else 200)
         self.end_headers()
-        self.wfile.write(b"ok" if ready else b"waits for godot")
+        self.wfile.write(b"serving, but it waits for godot" if lacks else b"ok")
     def log_message(self, *given): pass
 servers = [http.server.HTTPServer(("127.0.0.1", port), Answer) for port in ports]
 for server in servers[1:]:
@@ -397,9 +397,12 @@ def test_purge_deletes_what_was_set_aside_of_its_nodes(stage: Stage) -> None:
     assert [path.name for path in stage.directory.iterdir()] == ["n22.damaged-20300102"], "it has no node n22"
 
 
-def test_what_ran_before_stays_when_a_later_start_fails(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["unready", "lonely"])
+def test_what_ran_before_stays_when_a_later_start_fails(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     before = stage.up()
-    stage.how["n4"] = "unready"
+    stage.how["n4"] = how
     ask = local_servers.why_not_ready
 
     def why_not_ready(member: Member) -> str:
@@ -407,7 +410,7 @@ def test_what_ran_before_stays_when_a_later_start_fails(stage: Stage, monkeypatc
         return stage.out_of_time(problem) if "godot" in problem else problem
 
     monkeypatch.setattr(local_servers, "why_not_ready", why_not_ready)
-    with pytest.raises(LocalError, match="n4 to be ready: waits for godot") as failed:
+    with pytest.raises(LocalError, match="n4 to be ready: serving, but it waits for godot") as failed:
         stage.up(nodes=4)
     assert failed.value.reason == "NOT_HEALTHY"
     report = local.look(stage.directory)

@@ -16,7 +16,6 @@ from holdfast.broker.transfers import Transfers
 from holdfast.machine.ids import SHARD_MAX
 from holdfast.proto.v1 import backups_pb2 as pb
 from holdfast.serving.refusals import (
-from holdfast_queue import version
     INVALID_FIELD,
     OUT_OF_RANGE,
     OVERLOADED,
@@ -25,6 +24,7 @@ from holdfast_queue import version
     no_cluster,
     restore_refused,
 )
+from holdfast_queue import version
 
 LIST_WAIT_MS_MAX: Final = 30_000
 TAKE_SECONDS_MAX: Final = 10.0  # for a replica to say what it wants next

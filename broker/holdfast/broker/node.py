@@ -459,17 +459,22 @@ class Node:
         metrics.clock_offset_seconds.set(max((clock.wall_offset_ms for clock in clocks), key=abs, default=0.0) / 1000)
 
     def _readiness(self) -> tuple[bool, str]:
+        """Only this node's own state makes it unready. What it lacks of others is told beside it: nodes that waited for
+        each other to be ready would never be started or replaced one after the other."""
         if not self._ready:
             return False, "starting or stopping"
-        if self._cluster is not None and not self._host.replicas and (why := self._cluster.waits_for()):
-            return False, why
-        if not self._host.all_served():
-            return False, "there is a shard of which no leader is known"
         if self._guard.refusing:
             return False, f"new tasks are refused: {self._guard.free_bytes} bytes of disk are free"
-        if why := next(filter(None, map(self._host.clock_problem, self._host.replicas)), ""):
-            return True, f"serving, but {why}"
-        return True, "serving"
+        why = self._lacks()
+        return True, f"serving, but {why}" if why else "serving"
+
+    def _lacks(self) -> str:
+        """What keeps this node from all that it is for, although it takes calls; empty if nothing does."""
+        if self._cluster is not None and not self._host.replicas and (why := self._cluster.waits_for()):
+            return why
+        if not self._host.all_served():
+            return "there is a shard of which no leader is known"
+        return next(filter(None, map(self._host.clock_problem, self._host.replicas)), "")
 
     def _queue_counts(self) -> Iterator[QueueFigures]:
         """Of the shards that this node leads: a follower's would count everything twice. Other work may be done between

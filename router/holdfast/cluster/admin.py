@@ -173,7 +173,7 @@ class ClusterAdmin:
     async def hand_over_node(self, request: pb.HandOverNodeRequest) -> pb.HandOverNodeResponse:
         name = _node_name(request.node)
         self._initialised()
-        async with _etcd_errors():
+        async with etcd_errors():
             await self._check_known(name)
             return await self._hand_over(request)
 
@@ -203,7 +203,7 @@ class ClusterAdmin:
             )
         self._initialised()
         why = request.why if request.pause else ""
-        async with _etcd_errors():
+        async with etcd_errors():
             changed = await self._store.change_rebalancing(
                 lambda record: replace(record, is_paused=request.pause, why=why)
             )

@@ -132,9 +132,10 @@ def is_alive(member: Member) -> bool:
 
 
 def why_not_ready(member: Member) -> str:
-    """Why a broker or the router takes no work yet; empty if it does."""
+    """Why a broker or the router takes no work yet; empty if it does. A broker is ready also while it waits for others,
+    and says so."""
     status, text = _get(member.ports["ops_port"], "/readyz")
-    if status == http.client.OK:
+    if status == http.client.OK and "serving, but " not in text:
         return ""
     return " ".join(text.split()) or "it does not answer"
 

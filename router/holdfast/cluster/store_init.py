@@ -56,12 +56,13 @@ class ClusterMaker:
         """`backup_id`: its shards are founded of that backup, in these lives."""
         check_size(shards, replication)
         self._shape = shards, replication
+        self._backup_id = backup_id
         try:
-            return await self._init(shards, replication)
+            return await self._init(shards, replication, incarnations)
         except _MadeBeforeError as made:
             return made.cluster
 
-    async def _init(self, shards: int, replication: int) -> ClusterRecord:
+    async def _init(self, shards: int, replication: int, incarnations: Sequence[int]) -> ClusterRecord:
         await self._check_not_there()
         nodes = await self._nodes()
         if len(nodes) < replication:
@@ -70,7 +71,7 @@ class ClusterMaker:
         try:
             held = await self._hold(lease)
             records = first_records(shards, replication, nodes, incarnations)
-            cluster = ClusterRecord(secrets.token_hex(16), shards, replication, backup_id)
+            cluster = ClusterRecord(secrets.token_hex(16), shards, replication, self._backup_id)
             return await self._write(cluster, records, held)
         except LeaseLostError:
             raise conflict("the cluster") from None
@@ -140,7 +141,8 @@ class ClusterMaker:
         if row is None:
             return
         found = ClusterRecord.decode(row.key.decode(), row.value)
-        if (found.shards, found.replication) == self._shape:
+        # What is restored from a backup is not the cluster that was made before, unless of the same one.
+        if (found.shards, found.replication) == self._shape and self._backup_id in ("", found.backup_id):
             raise _MadeBeforeError(found)
         raise cluster_exists(found.cluster_id, found.shards, found.replication)
 

@@ -85,7 +85,7 @@ class OpsServer:
             "Holdfast\n"
             "  /metrics  what the node counts, for Prometheus\n"
             "  /livez    200 while the process runs its loop\n"
-            "  /readyz   200 while the node takes work, otherwise 503 with the reason\n"
+            "  /readyz   200 while the node takes calls, otherwise 503; with the reason, or what it waits for\n"
         )
 
     async def _show_metrics(self, _request: Request) -> Response:

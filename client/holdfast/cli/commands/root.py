@@ -44,8 +44,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _group in (
-    servers, tasks, task_lists, worker, workers, top, queues, schedules, dlq, cluster, nodes, shards, rebalance, backups,
-    bench,
+    servers, tasks, task_lists, worker, workers, top, queues, schedules, dlq, cluster, nodes, shards, rebalance,
+    backups, bench,
 ):  # fmt: skip
     _group.add_to(app)
 

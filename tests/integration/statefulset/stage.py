@@ -1,0 +1,72 @@
+"""What the tests of this folder share: a cluster of overlays/dev, and what operators ask it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.commands.nodes import node_app
+from tests.integration.statefulset.controllers import SimulatedCluster
+from tests.long import long_only
+from tools.manifests.objects import Manifests, load
+from tools.manifests.rendering import RENDERED
+
+BROKER, ROUTER, ETCD, INIT = "holdfast-broker", "holdfast-router", "holdfast-etcd", "holdfast-cluster-init"
+SHARDS = 8  # of overlays/dev
+GAP_S_MAX = 2.0  # without a write, in a rolling update
+BUSY_S_MAX = 10.0  # where more happens than a machine with few cores does in time: what counts is that nothing fails
+ROOM = {BROKER: {"HOLDFAST_FREE_BYTES_MIN": "0"}}  # where tests run, disks may be full
+
+# Each test is a cluster of etcd, brokers, routers and workers.
+whole_clusters = [long_only, pytest.mark.timeout(600)]
+needs_handover = pytest.mark.skipif(
+    all(command.name != "handover" for command in node_app.registered_commands),
+    reason="this build has no `holdfast node handover`",
+)
+
+
+def dev() -> Manifests:
+    return load((RENDERED / "dev.yaml").read_text())
+
+
+@contextmanager
+def started(manifests: Manifests, directory: Path, **more: Any) -> Iterator[SimulatedCluster]:
+    """Everything is created at the same moment, as `kubectl apply` does; but nobody rebalances: tests do that."""
+    with SimulatedCluster(manifests, directory, overrides=ROOM, **more) as running:
+        running.apply(ETCD, BROKER, ROUTER, INIT)
+        running.wait_done(INIT)
+        running.wait_ready(ETCD, BROKER, ROUTER)
+        until_healthy(running)
+        yield running
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SimulatedCluster]:
+    with started(dev(), tmp_path) as running:
+        yield running
+
+
+def address(cluster: SimulatedCluster) -> str:
+    """Where programs find the routers."""
+    return f"{cluster.network.address_of(ROUTER)}:7400"
+
+
+def holdfast(cluster: SimulatedCluster, *words: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
+    """As `kubectl exec deploy/holdfast-router -- holdfast …`."""
+    command = [str(Path(sys.executable).parent / "holdfast"), *words, "--json", "--address", address(cluster)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode in codes, done.stdout + done.stderr
+    return dict(json.loads(done.stdout)) if done.stdout.strip() else {}
+
+
+def until_healthy(cluster: SimulatedCluster) -> None:
+    cluster.wait(lambda: holdfast(cluster, "cluster", "status", codes=range(20)).get("healthy"), "a healthy cluster")
+
+
+def nodes(cluster: SimulatedCluster) -> list[dict[str, Any]]:
+    return list(holdfast(cluster, "node", "ls")["nodes"])

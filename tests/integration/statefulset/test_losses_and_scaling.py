@@ -1,0 +1,70 @@
+"""Machines are lost, all brokers at once or one with its volume; brokers come and go for good."""
+
+from pathlib import Path
+
+from tests.integration.statefulset.controllers import SimulatedCluster
+from tests.integration.statefulset.load import under_load
+from tests.integration.statefulset.stage import (
+    BROKER,
+    BUSY_S_MAX,
+    SHARDS,
+    address,
+    cluster,
+    holdfast,
+    needs_handover,
+    nodes,
+    until_healthy,
+    whole_clusters,
+)
+
+__all__ = ["cluster"]
+
+pytestmark = whole_clusters
+
+
+def test_all_pods_start_at_once_and_restarting_all_of_them_is_no_loss(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    with under_load(address(cluster), SHARDS, tmp_path) as running:
+        cluster.wait(lambda: len(running.accepted) > 50, "some tasks")
+    running.check(30)
+    for pod in cluster.pods_of(BROKER):
+        pod.lose()
+    for pod in list(cluster.pods_of(BROKER)):
+        cluster.restore(pod.name)
+    cluster.wait_ready(BROKER)
+    until_healthy(cluster)
+    running.check(30)
+    assert cluster.all_events() == []
+
+
+def test_a_lost_machine_is_replaced_with_and_without_its_volume(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    with under_load(address(cluster), SHARDS, tmp_path) as running:
+        cluster.lose_machine(f"{BROKER}-1")
+        cluster.wait_ready(BROKER)
+        until_healthy(cluster)
+        cluster.lose_machine(f"{BROKER}-0", with_volume=True)
+        cluster.wait_ready(BROKER)
+        until_healthy(cluster)
+    running.check(BUSY_S_MAX)
+    assert cluster.all_events() == []
+
+
+@needs_handover
+def test_three_brokers_become_five_and_three_again(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    with under_load(address(cluster), SHARDS, tmp_path) as running:
+        cluster.scale(BROKER, 5)
+        cluster.wait_ready(BROKER)
+        cluster.wait(lambda: len(nodes(cluster)) == 5, "five nodes")
+        holdfast(cluster, "shard", "apply", "--yes")
+        assert all(node["replicas"] for node in nodes(cluster)), "the new ones have something"
+        for name in (f"{BROKER}-4", f"{BROKER}-3"):
+            holdfast(cluster, "node", "drain", name, "--yes")
+        cluster.scale(BROKER, 3)
+        for name in (f"{BROKER}-4", f"{BROKER}-3"):
+            holdfast(cluster, "node", "remove", name)
+            cluster.volumes.delete_claim(f"data-{name}")
+        until_healthy(cluster)
+        assert {node["name"] for node in nodes(cluster)} == {f"{BROKER}-{at}" for at in range(3)}
+    running.check(BUSY_S_MAX)
+    assert cluster.all_events() == []

@@ -1,0 +1,66 @@
+"""What people get wrong is named, where they look for it: in events of the pod or in its log."""
+
+import shutil
+from copy import deepcopy
+from pathlib import Path
+
+from tests.integration.statefulset.controllers import SimulatedCluster
+from tests.integration.statefulset.stage import (
+    BROKER,
+    ETCD,
+    INIT,
+    ROOM,
+    cluster,
+    dev,
+    whole_clusters,
+)
+from tools.manifests.objects import Manifests
+
+__all__ = ["cluster"]
+
+pytestmark = whole_clusters
+
+
+def test_a_missing_secret_is_named(tmp_path: Path) -> None:
+    without = Manifests([dict(each.body) for each in dev().all if each.kind != "Secret"])
+    with SimulatedCluster(without, tmp_path) as cluster:
+        cluster.apply(BROKER)
+        cluster.wait(lambda: len(cluster.all_events()) == 3, "three events")
+        assert all(
+            'secret "holdfast-cluster-secret-' in event and "not found" in event for event in cluster.all_events()
+        )
+        assert not any(pod.is_ready for pod in cluster.pods.values())
+
+
+def test_a_broken_probe_is_named(tmp_path: Path) -> None:
+    bodies = deepcopy([dict(each.body) for each in dev().all])
+    for body in bodies:
+        if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
+            probe = body["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
+            probe["httpGet"]["path"] = "/healthz"
+            probe["periodSeconds"] = 1  # sooner than the manifest has it
+    with SimulatedCluster(Manifests(bodies), tmp_path, overrides=ROOM) as cluster:
+        cluster.apply(ETCD, BROKER)
+        cluster.wait(lambda: cluster.pods[f"{BROKER}-0"].restarts, "a restart")
+        unhealthy = [event for event in cluster.all_events() if event.startswith("Unhealthy")]
+        assert f"Unhealthy: liveness probe of {BROKER}-0 failed: HTTP probe failed with statuscode: 404" in unhealthy
+
+
+def test_a_volume_of_another_cluster_is_named(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    """Somebody bound the claim of a broker to a volume that is left from an earlier cluster."""
+    (other_home := tmp_path / "other").mkdir()
+    with SimulatedCluster(dev(), other_home, overrides=ROOM) as other:
+        other.apply(ETCD, BROKER, INIT)
+        other.wait_done(INIT)
+        for name in list(cluster.pods):
+            if name == f"{BROKER}-2":
+                cluster.pods[name].lose()
+        other.pods[f"{BROKER}-2"].delete()
+        other.pods[f"{BROKER}-2"].wait_gone()
+        cluster.volumes.delete_claim(f"data-{BROKER}-2")
+        shutil.copytree(
+            other.volumes.claim(f"data-{BROKER}-2"), cluster.volumes.claim(f"data-{BROKER}-2"), dirs_exist_ok=True
+        )
+    pod = cluster.restore(f"{BROKER}-2")
+    cluster.wait(lambda: pod.restarts, "it to refuse")
+    assert f"to which the data of {BROKER}-2 belongs, but the one in etcd is" in pod.log

@@ -1,0 +1,112 @@
+"""Pods are replaced in order: rolling updates, evictions, several deleted at once. Callers hardly notice."""
+
+import time
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from tests.integration.statefulset.controllers import SimulatedCluster
+from tests.integration.statefulset.load import under_load
+from tests.integration.statefulset.stage import (
+    BROKER,
+    BUSY_S_MAX,
+    GAP_S_MAX,
+    ROUTER,
+    SHARDS,
+    address,
+    cluster,
+    dev,
+    needs_handover,
+    started,
+    until_healthy,
+    whole_clusters,
+)
+from tools.manifests.objects import Manifests
+
+__all__ = ["cluster"]
+
+pytestmark = whole_clusters
+
+
+@needs_handover
+def test_a_rolling_update_is_hardly_noticed(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    """Each pod goes only when its shards have a majority without it, and the next one when it is ready."""
+    with under_load(address(cluster), SHARDS, tmp_path) as running:
+        cluster.rolling_update(BROKER, {"HOLDFAST_LOG_LEVEL": "debug"})
+        until_healthy(cluster)
+    running.check(GAP_S_MAX)
+    assert cluster.all_events() == []
+    assert all('"debug"' in pod.log for pod in cluster.pods_of(BROKER))
+
+
+@needs_handover
+def test_a_partition_keeps_the_others_as_they_are(cluster: SimulatedCluster) -> None:
+    before = dict(cluster.pods)
+    cluster.rolling_update(BROKER, {"HOLDFAST_LOG_LEVEL": "debug"}, partition=2)
+    changed = [name for name, pod in cluster.pods.items() if before[name] is not pod]
+    assert changed == [f"{BROKER}-2"]
+    assert cluster.all_events() == []
+
+
+@needs_handover
+def test_pods_that_are_deleted_together_go_one_after_the_other(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    """Nobody asks the budget when pods are deleted: preStop alone keeps a majority of each shard."""
+    with under_load(address(cluster), SHARDS, tmp_path) as running:
+        first, second, _ = cluster.pods_of(BROKER)
+        first.delete()
+        second.delete()
+        cluster.wait(lambda: first.is_gone or second.is_gone, "one of them to go")
+        gone, waiting = (first, second) if first.is_gone else (second, first)
+        assert not waiting.is_gone
+        cluster.restore(gone.name)
+        waiting.wait_gone()
+        cluster.restore(waiting.name)
+        cluster.wait_ready(BROKER)
+        until_healthy(cluster)
+    running.check(BUSY_S_MAX)
+    assert cluster.all_events() == []
+
+
+def test_routers_are_replaced_without_a_failed_call(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    with under_load(address(cluster), SHARDS, tmp_path) as running:
+        cluster.rollout(ROUTER, {"HOLDFAST_LOG_LEVEL": "debug"})
+    running.check(BUSY_S_MAX)
+    assert cluster.all_events() == []
+
+
+@needs_handover
+def test_the_budget_lets_one_broker_go_at_a_time(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    with under_load(address(cluster), SHARDS, tmp_path) as running:
+        for pod in cluster.pods_of(BROKER):
+            other = next(each for each in cluster.pods_of(BROKER) if each.name != pod.name)
+            assert cluster.evict(pod.name)
+            assert not cluster.evict(other.name), "it is another one's turn"
+            cluster.restore(pod.name)
+            assert not cluster.evict(other.name), "it is not ready yet"
+            cluster.wait_ready(BROKER)
+        until_healthy(cluster)
+    running.check(BUSY_S_MAX)
+    assert cluster.all_events() == []
+
+
+def test_without_the_hook_they_would_take_a_majority_with_them(tmp_path: Path) -> None:
+    """What the tests above would find if `preStop` did nothing."""
+    bodies = deepcopy([dict(each.body) for each in dev().all])
+    for body in bodies:
+        if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
+            del body["spec"]["template"]["spec"]["containers"][0]["lifecycle"]
+    with started(Manifests(bodies), tmp_path) as cluster:
+        with under_load(address(cluster), SHARDS, tmp_path) as running:
+            leaving = cluster.pods_of(BROKER)[:2]
+            for pod in leaving:
+                pod.delete()
+            for pod in leaving:
+                pod.wait_gone()
+            time.sleep(BUSY_S_MAX)
+            for pod in leaving:
+                cluster.restore(pod.name)
+            cluster.wait_ready(BROKER)
+        with pytest.raises(AssertionError, match="a write took"):
+            running.check(BUSY_S_MAX)
+        running.check(60)

@@ -1,0 +1,158 @@
+"""Rules, dashboard and scaling of deploy/k8s ask for metrics that servers really have, and for labels of these."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import promql_parser
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.client import Client, HoldfastError, NewTask, QueuePolicy
+from tests.integration.map_cluster import MapCluster, until
+from tools.manifests.objects import load
+from tools.manifests.rendering import DEPLOY, RENDERED
+
+DASHBOARD = DEPLOY / "k8s" / "components" / "monitoring" / "holdfast.json"
+OF_THE_TARGET = {"namespace", "pod"}  # Prometheus adds them to every series that it scrapes from a pod
+
+
+@dataclass
+class Asked:
+    """What a query wants: names of metrics, and of each the labels that it selects by."""
+
+    labels: dict[str, set[str]] = field(default_factory=dict)
+    grouped: set[str] = field(default_factory=set)  # labels that are kept by aggregations
+
+
+def asked_by(query: str) -> Asked:
+    asked = Asked()
+    _walk(promql_parser.parse(query), asked)
+    return asked
+
+
+def _walk(node: Any, asked: Asked) -> None:
+    if isinstance(node, list):
+        for each in node:
+            _walk(each, asked)
+    elif isinstance(node, promql_parser.VectorSelector):
+        assert node.name is not None, "a selector by labels alone"
+        asked.labels.setdefault(node.name, set()).update(matcher.name for matcher in node.matchers.matchers)
+    else:
+        modifier = getattr(node, "modifier", None)
+        asked.grouped.update(getattr(modifier, "labels", None) or ())
+        for part in ("lhs", "rhs", "expr", "args", "vector_selector"):
+            if (inside := getattr(node, part, None)) is not None:
+                _walk(inside, asked)
+
+
+def rules() -> dict[str, str]:
+    manifests = load((RENDERED / "production.yaml").read_text())
+    groups = [group for each in manifests.of("PrometheusRule") for group in each.spec["groups"]]
+    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
+def panels() -> dict[str, list[str]]:
+    every = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+    found = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in every}
+    assert len(found) == len(every), "each panel has a title of its own"
+    return found
+
+
+def triggers() -> dict[str, str]:
+    manifests = load((RENDERED / "example.yaml").read_text())
+    return {each.name: each.spec["triggers"][0]["metadata"]["query"] for each in manifests.of("ScaledObject")}
+
+
+def queries() -> dict[str, str]:
+    """Every query, by where it stands, with the variables of Grafana replaced as Grafana does."""
+    found = {f"rule {name}": expr for name, expr in rules().items()}
+    found |= {f"scaling {name}": expr for name, expr in triggers().items()}
+    found |= {f"panel {title} {at}": expr for title, exprs in panels().items() for at, expr in enumerate(exprs)}
+    return {where: expr.replace("$__rate_interval", "1m") for where, expr in found.items()}
+
+
+QUERIES = queries()
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
+    """Names of series with their labels, of a broker and a router at work."""
+    with MapCluster(tmp_path_factory.mktemp("watched"), size=3, shards=2) as cluster:
+        cluster.start()
+        with Client(cluster.address) as client:
+            client.set_queue("orders", policy=QueuePolicy(dead_alert_at=1))
+            client.enqueue(NewTask("orders", "ship"))
+            [claim] = client.reserve(["orders"], wait_ms=5_000)
+            client.ack(claim)
+            with pytest.raises(HoldfastError):
+                client.extend(claim, 5_000)
+            with pytest.raises(HoldfastError):
+                client.get_task("no id of a task")
+            client.enqueue(NewTask("orders", "ship"))
+        servers = [*cluster.nodes.values(), *cluster.routers]
+        until(lambda: any("holdfast_queue_dead_alert{" in each.get("/metrics")[1] for each in servers), "the setting")
+        found: dict[str, set[str]] = {}
+        for server in servers:
+            for family in text_string_to_metric_families(server.get("/metrics")[1]):
+                found.setdefault(family.name, set())
+                for sample in family.samples:
+                    found.setdefault(sample.name, set()).update(sample.labels)
+        yield found
+
+
+@pytest.mark.parametrize("where", QUERIES)
+def test_every_query_names_a_metric_that_exists(exposed: dict[str, set[str]], where: str) -> None:
+    asked = asked_by(QUERIES[where])
+    assert asked.labels, "it asks for nothing"
+    for metric, labels in asked.labels.items():
+        assert metric in exposed, f"no server has {metric}"
+        assert labels <= exposed[metric] | OF_THE_TARGET, f"{metric} has {sorted(exposed[metric])}"
+    kept = set().union(*(exposed[metric] for metric in asked.labels)) | OF_THE_TARGET
+    assert asked.grouped <= kept, f"grouped by what is not there: {sorted(asked.grouped - kept)}"
+
+
+def test_the_variables_of_the_dashboard_name_metrics_that_exist(exposed: dict[str, set[str]]) -> None:
+    variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
+    asked = {each["name"]: each["query"]["query"] for each in variables if each["type"] == "query"}
+    for name, query in asked.items():
+        selector, _, label = query.removeprefix("label_values(").removesuffix(")").rpartition(", ")
+        [metric] = asked_by(selector).labels
+        assert label in exposed[metric] | OF_THE_TARGET, name
+    used = DASHBOARD.read_text()
+    assert all(f"${name}" in used for name in asked)
+
+
+def test_a_query_of_nothing_is_noticed(exposed: dict[str, set[str]]) -> None:
+    for query in ("rate(holdfast_tasks_acked[5m])", "sum(holdfast_router_refusals{reason='x'})", "holdfast_nothing"):
+        [metric] = asked_by(query).labels
+        assert not exposed.get(metric)
+    assert asked_by('a{b="c"} / on (d) sum by (e) (rate(f{g=~"h"}[5m]))').labels == {"a": {"b"}, "f": {"g"}}
+
+
+def test_there_is_a_rule_for_each_thing_that_operators_must_hear_of() -> None:
+    """In the words of the metrics: no leader, lag, disk, age, dead letters, leases, clock, rounds."""
+    watched = {name for expr in rules().values() for name in asked_by(expr).labels}
+    assert watched >= {
+        "holdfast_shards_led", "holdfast_replication_lag_entries", "holdfast_writes_refused", "holdfast_free_bytes",
+        "holdfast_queue_oldest_ready_seconds", "holdfast_tasks_dead_total", "holdfast_tasks_expired_total",
+        "holdfast_clock_offset_seconds", "holdfast_round_seconds_bucket",
+    }  # fmt: skip
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_the_dashboard_reaches_grafana() -> None:
+    maps = load((RENDERED / "production.yaml").read_text()).of("ConfigMap")
+    [board] = [each for each in maps if "holdfast.json" in each.body["data"]]
+    assert json.loads(board.body["data"]["holdfast.json"]) == json.loads(DASHBOARD.read_text())
+    assert board.body["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -1,0 +1,289 @@
+"""deploy/k8s: the rendered manifests are those of the sources, valid for Kubernetes, and hold what no schema knows."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tools.manifests.objects import Manifests, load
+from tools.manifests.rendering import DEPLOY, OVERLAYS, RENDERED, has_kubectl, render
+from tools.manifests.rules import RULES, findings
+
+KUBERNETES_VERSIONS = ("1.33", "1.35", "1.37")
+# Kinds of other projects, whose schemas kubernetes-validate does not have.
+OTHERS = {
+    "Certificate": "cert-manager.io/v1",
+    "Issuer": "cert-manager.io/v1",
+    "PodMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
+    "ScaledObject": "keda.sh/v1alpha1",
+    "ServiceMonitor": "monitoring.coreos.com/v1",
+}
+
+Bodies = list[dict[str, Any]]
+
+
+def rendered(overlay: str) -> str:
+    return (RENDERED / f"{overlay}.yaml").read_text(encoding="utf-8")
+
+
+def bodies(overlay: str) -> Bodies:
+    return [dict(each.body) for each in load(rendered(overlay)).all]
+
+
+def find(given: Bodies, kind: str, name: str) -> dict[str, Any]:
+    return next(body for body in given if (body["kind"], body["metadata"]["name"]) == (kind, name))
+
+
+def container(given: Bodies, kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = find(given, kind, name)["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_every_overlay_is_rendered() -> None:
+    assert sorted(path.name for path in (DEPLOY / "k8s" / "overlays").iterdir()) == sorted(OVERLAYS)
+    assert sorted(path.stem for path in RENDERED.iterdir()) == sorted(OVERLAYS)
+
+
+@pytest.mark.skipif(not has_kubectl(), reason="kubectl is not on PATH; what is committed is checked all the same")
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_is_committed_is_what_kustomize_makes(overlay: str) -> None:
+    assert rendered(overlay) == render(overlay), "out of date: run `make render`"
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_kubernetes_takes_it(overlay: str, version: str) -> None:
+    for body in bodies(overlay):
+        if OTHERS.get(body["kind"]) != body["apiVersion"]:
+            kubernetes_validate.validate(body, version, strict=True)
+
+
+def test_the_schema_is_strict() -> None:
+    body = find(bodies("dev"), "StatefulSet", "holdfast-broker")
+    body["spec"]["template"]["spec"]["terminationGracePeriodSecond"] = 5
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(body, KUBERNETES_VERSIONS[-1], strict=True)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_nothing_is_found_in_what_is_committed(overlay: str) -> None:
+    assert findings(load(rendered(overlay))) == []
+
+
+# --- mistakes, each of which one rule must name -----------------------------------------------------------------------
+
+
+def broken_probe(given: Bodies) -> None:
+    container(given, "StatefulSet", "holdfast-broker")["livenessProbe"]["httpGet"]["path"] = "/healthz"
+
+
+def liveness_by_readiness(given: Bodies) -> None:
+    container(given, "Deployment", "holdfast-router")["livenessProbe"]["httpGet"]["path"] = "/readyz"
+
+
+def broken_probe_port(given: Bodies) -> None:
+    container(given, "StatefulSet", "holdfast-broker")["readinessProbe"]["httpGet"]["port"] = 9999
+
+
+def missing_secret(given: Bodies) -> None:
+    del find(given, "StatefulSet", "holdfast-broker")["metadata"]["annotations"]["secret-made-elsewhere/holdfast-etcd"]
+
+
+def missing_key(given: Bodies) -> None:
+    annotations = find(given, "StatefulSet", "holdfast-broker")["metadata"]["annotations"]
+    annotations["secret-made-elsewhere/holdfast-etcd"] = "username"
+
+
+def missing_certificate(given: Bodies) -> None:
+    given.remove(find(given, "Certificate", "holdfast-peer-tls"))
+
+
+def missing_settings(given: Bodies) -> None:
+    name = container(given, "Deployment", "holdfast-router")["envFrom"][0]["configMapRef"]["name"]
+    given.remove(find(given, "ConfigMap", name))
+
+
+def data_outside_the_claim(given: Bodies) -> None:
+    mounts = container(given, "StatefulSet", "holdfast-broker")["volumeMounts"]
+    next(mount for mount in mounts if mount["name"] == "data")["mountPath"] = "/elsewhere"
+
+
+def unmounted_key(given: Bodies) -> None:
+    mounts = container(given, "StatefulSet", "holdfast-broker")["volumeMounts"]
+    mounts.remove(next(mount for mount in mounts if mount["name"] == "peer-tls"))
+
+
+def unknown_volume(given: Bodies) -> None:
+    container(given, "Deployment", "holdfast-router")["volumeMounts"][0]["name"] = "nowhere"
+
+
+def misspelt_setting(given: Bodies) -> None:
+    container(given, "Deployment", "holdfast-router")["env"].append({"name": "HOLDFAST_WAITS", "value": "5"})
+
+
+def refused_setting(given: Bodies) -> None:
+    variables = container(given, "StatefulSet", "holdfast-broker")["env"]
+    variables.append({"name": "HOLDFAST_HEARTBEAT_MS", "value": "400"})
+
+
+def service_links(given: Bodies) -> None:
+    del find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["enableServiceLinks"]
+
+
+def short_grace(given: Bodies) -> None:
+    find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
+
+
+def no_hook(given: Bodies) -> None:
+    del container(given, "Deployment", "holdfast-router")["lifecycle"]
+
+
+def root(given: Bodies) -> None:
+    del find(given, "Deployment", "holdfast-rebalancer")["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"]
+
+
+def writable_root(given: Bodies) -> None:
+    container(given, "Job", "holdfast-cluster-init")["securityContext"]["readOnlyRootFilesystem"] = False
+
+
+def any_version(given: Bodies) -> None:
+    container(given, "Deployment", "holdfast-router")["image"] = "registry.example.com:5000/holdfast"
+
+
+def service_of_nobody(given: Bodies) -> None:
+    find(given, "Service", "holdfast-router")["spec"]["selector"]["app.kubernetes.io/component"] = "routers"
+
+
+def budget_of_nobody(given: Bodies) -> None:
+    selector = find(given, "PodDisruptionBudget", "holdfast-broker")["spec"]["selector"]
+    selector["matchLabels"]["app.kubernetes.io/component"] = "brokers"
+
+
+def policy_of_no_port(given: Bodies) -> None:
+    policy = find(given, "NetworkPolicy", "holdfast-brokers-to-brokers")
+    policy["spec"]["ingress"][0]["ports"][0]["port"] = "peer"
+
+
+def other_address(given: Bodies) -> None:
+    find(given, "StatefulSet", "holdfast-broker")["spec"]["serviceName"] = "holdfast-router"
+
+
+def hidden_until_ready(given: Bodies) -> None:
+    del find(given, "Service", "holdfast-broker")["spec"]["publishNotReadyAddresses"]
+
+
+def more_brokers_than_names(given: Bodies) -> None:
+    find(given, "StatefulSet", "holdfast-broker")["spec"]["replicas"] = 10
+
+
+MISTAKES: dict[Callable[[Bodies], None], str] = {
+    broken_probe: "container broker: Expected livenessProbe to ask for /livez, but it asks for /healthz.",
+    liveness_by_readiness: "container router: Expected livenessProbe to ask for /livez, but it asks for /readyz.",
+    broken_probe_port: "Expected readinessProbe to use one of the ports grpc, peers, ops, but got 9999.",
+    missing_secret: "StatefulSet holdfast-broker: Expected Secret holdfast-etcd among the manifests",
+    missing_key: "Expected Secret holdfast-etcd to have password, but it has username.",
+    missing_certificate: "StatefulSet holdfast-broker: Expected Secret holdfast-peer-tls among the manifests",
+    missing_settings: "Deployment holdfast-router: Expected ConfigMap holdfast-cluster-",
+    data_outside_the_claim: "Expected HOLDFAST_DATA_DIR in a volume claim of the pod, but it is '/var/lib/holdfast/",
+    unmounted_key: "Expected /etc/holdfast/peer-tls/tls.key of HOLDFAST_PEER_KEY in a mounted volume",
+    unknown_volume: "Expected the volume nowhere of a mount, but there is none.",
+    misspelt_setting: "Expected the name of a setting of `holdfast router`, but got HOLDFAST_WAITS.",
+    refused_setting: "must be at least three times heartbeat_ms = 400",
+    service_links: "Expected enableServiceLinks: false",
+    short_grace: "Expected terminationGracePeriodSeconds of at least 960",
+    no_hook: "container router: Expected a preStop hook, but there is none.",
+    root: "Deployment holdfast-rebalancer: Expected securityContext.runAsNonRoot to be True, but it is None.",
+    writable_root: "Expected securityContext.readOnlyRootFilesystem to be True, but it is False.",
+    any_version: "Expected an image with a version, but got registry.example.com:5000/holdfast.",
+    service_of_nobody: "Service holdfast-router: Expected a port grpc of the pods that it selects, but there is none.",
+    budget_of_nobody: "PodDisruptionBudget holdfast-broker: Expected to protect the pods of one workload",
+    policy_of_no_port: "Expected a port peer of the pods that it protects, but there is none.",
+    other_address: "StatefulSet holdfast-broker: Expected a headless Service holdfast-router, but there is none.",
+    hidden_until_ready: "Service holdfast-broker: Expected publishNotReadyAddresses",
+    more_brokers_than_names: "Expected a name for each broker in dnsNames, but holdfast-broker-9 are missing.",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_is_named(mistake: Callable[[Bodies], None]) -> None:
+    given = deepcopy(bodies("production"))
+    mistake(given)
+    found = findings(Manifests(given))
+    assert any(MISTAKES[mistake] in finding for finding in found), found
+
+
+def test_every_rule_has_found_something() -> None:
+    """So that none of them is one that cannot fail."""
+    silent = set(RULES)
+    for mistake in MISTAKES:
+        given = deepcopy(bodies("production"))
+        mistake(given)
+        silent -= {rule for rule in RULES if list(rule(Manifests(given)))}
+    assert silent == set()
+
+
+def test_an_overlay_of_ones_own_can_be_checked(tmp_path: Path) -> None:
+    given = bodies("dev")
+    broken_probe(given)
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump_all(given))
+    command = [sys.executable, "-m", "tools.manifests", "lint", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=DEPLOY.parent)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [f"{file}: StatefulSet holdfast-broker, {MISTAKES[broken_probe]}"]
+    good = subprocess.run([*command[:-1], str(RENDERED / "dev.yaml")], check=False, cwd=DEPLOY.parent)
+    assert good.returncode == 0
+
+
+# --- what the manifests promise in words -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlay", ["dev", "production", "production-secrets"])
+def test_brokers_start_at_once_and_are_replaced_one_by_one(overlay: str) -> None:
+    given = bodies(overlay)
+    brokers = find(given, "StatefulSet", "holdfast-broker")["spec"]
+    assert (brokers["podManagementPolicy"], brokers["updateStrategy"]["type"]) == ("Parallel", "RollingUpdate")
+    assert brokers["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert find(given, "PodDisruptionBudget", "holdfast-broker")["spec"]["maxUnavailable"] == 1
+    hook = container(given, "StatefulSet", "holdfast-broker")["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook[2].startswith('exec holdfast node handover "$HOLDFAST_NODE_NAME" --wait ')
+
+
+def test_a_shell_understands_the_hook() -> None:
+    """Kubernetes puts no variables into hooks, so a shell has to; and what it runs must be in its place."""
+    shell = shutil.which("sh")
+    assert shell is not None
+    hook = container(bodies("production"), "StatefulSet", "holdfast-broker")["lifecycle"]["preStop"]["exec"]["command"]
+    shown = hook[2].replace("exec holdfast", "exec echo")
+    done = subprocess.run([shell, "-c", shown], env={"HOLDFAST_NODE_NAME": "n 1", "PATH": "/bin:/usr/bin"},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout == "node handover n 1 --wait 900\n"
+
+
+def test_nobody_but_brokers_reaches_the_port_of_brokers() -> None:
+    manifests = load(rendered("production"))
+    broker = manifests.find("StatefulSet", "holdfast-broker")
+    allowed: dict[str, set[str]] = {}
+    for policy in manifests.of("NetworkPolicy"):
+        if broker in manifests.selected(policy.spec["podSelector"]):
+            for rule in policy.spec.get("ingress", ()):
+                who = {
+                    each.name
+                    for peer in rule["from"]
+                    if "namespaceSelector" not in peer
+                    for each in manifests.selected(peer["podSelector"])
+                }
+                for port in rule["ports"]:
+                    allowed.setdefault(port["port"], set()).update(who)
+    assert allowed["peers"] == {"holdfast-broker"}
+    everyone = {"holdfast-broker", "holdfast-router", "holdfast-rebalancer", "holdfast-cluster-init"}
+    assert allowed["grpc"] == everyone
+    assert allowed["ops"] == set(), "only the namespace of Prometheus"

@@ -1,0 +1,270 @@
+"""What must hold in rendered manifests, and no schema can say. Each rule yields sentences that name the object, what is
+wrong, and what was expected."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.config import load_config as load_broker
+from holdfast.broker.node import STOP_SECONDS_MAX as BROKER_STOP_SECONDS_MAX
+from holdfast.router.config import RouterConfig
+from holdfast.router.config import load_config as load_router
+from holdfast.router.server import STOP_SECONDS_MAX as ROUTER_STOP_SECONDS_MAX
+from holdfast.serving.settings import ENV_PREFIX, ConfigError
+from tools.manifests.objects import (
+    MADE_ELSEWHERE,
+    Container,
+    Manifest,
+    Manifests,
+    command_of,
+    hook_command,
+    mounted_at,
+    references,
+)
+
+Rule = Callable[[Manifests], Iterator[str]]
+
+# What every server answers, and what may ask it: a restart helps a process, not its surroundings.
+_PROBED = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+_EVERYWHERE = ("kube-root-ca.crt",)  # a ConfigMap that Kubernetes puts into each namespace
+_NOT_SETTINGS = ("HOLDFAST_ADDRESS",)
+_SETTINGS = {"broker": frozenset(BrokerConfig.model_fields), "router": frozenset(RouterConfig.model_fields)}
+_SAMPLE_SECRET = "a-secret-of-at-least-thirty-two-characters"
+
+
+def findings(manifests: Manifests) -> list[str]:
+    return [finding for rule in RULES for finding in rule(manifests)]
+
+
+def _holdfast(manifests: Manifests) -> Iterator[tuple[Container, list[str], dict[str, str]]]:
+    """Containers that run `holdfast`, with its arguments and their environment; of a StatefulSet's first pod."""
+    for workload in manifests.workloads:
+        fields = {
+            "metadata.name": f"{workload.name}-0",
+            "metadata.namespace": workload.namespace,
+            "spec.nodeName": "machine-1",
+        }
+        for container in workload.containers:
+            environment = manifests.environment(container, fields, _SAMPLE_SECRET)
+            words = command_of(container, environment)
+            if words[0] == "holdfast":
+                yield container, words[1:], environment
+
+
+def probes_ask_what_is_answered(manifests: Manifests) -> Iterator[str]:
+    for container, _, _ in _holdfast(manifests):
+        for kind, probe in container.probes.items():
+            asked = probe.get("httpGet") or {}
+            if asked.get("path") != _PROBED[kind]:
+                yield f"{container}: Expected {kind} to ask for {_PROBED[kind]}, but it asks for {asked.get('path')}."
+            yield from _port_is_there(container, kind, asked.get("port"))
+
+
+def _port_is_there(container: Container, what: str, port: Any) -> Iterator[str]:
+    if port not in container.ports and port not in container.ports.values():
+        yield f"{container}: Expected {what} to use one of the ports {', '.join(container.ports)}, but got {port}."
+
+
+def references_lead_somewhere(manifests: Manifests) -> Iterator[str]:
+    for workload in manifests.workloads:
+        for needed in references(workload):
+            keys = _keys_of(manifests, workload, needed.kind, needed.name)
+            if keys is None:
+                yield (
+                    f"{workload}: Expected {needed.kind} {needed.name} among the manifests, from a Certificate, or in "
+                    f"an annotation {MADE_ELSEWHERE}{needed.name}, but it is nowhere."
+                )
+                continue
+            shown = " ".join(sorted(keys))
+            for key in needed.keys:
+                if key not in keys:
+                    yield f"{workload}: Expected {needed.kind} {needed.name} to have {key}, but it has {shown}."
+
+
+def _keys_of(manifests: Manifests, workload: Manifest, kind: str, name: str) -> set[str] | None:
+    """None if there is no such thing."""
+    found = manifests.find(kind, name)
+    if found is not None:
+        return {*found.body.get("data", {}), *found.body.get("stringData", {})}
+    if kind == "ConfigMap":
+        return {"ca.crt"} if name in _EVERYWHERE else None
+    if any(each.spec["secretName"] == name for each in manifests.of("Certificate")):
+        return {"ca.crt", "tls.crt", "tls.key"}
+    stated = (workload.body["metadata"].get("annotations") or {}).get(MADE_ELSEWHERE + name)
+    return None if stated is None else set(stated.split())
+
+
+def volumes_are_there(manifests: Manifests) -> Iterator[str]:
+    for workload in manifests.workloads:
+        claims = [claim["metadata"]["name"] for claim in workload.spec.get("volumeClaimTemplates", ())]
+        names = {*claims, *(volume["name"] for volume in workload.pod.get("volumes", ()))}
+        for container in workload.containers:
+            for mount in container.body.get("volumeMounts", ()):
+                if mount["name"] not in names:
+                    yield f"{container}: Expected the volume {mount['name']} of a mount, but there is none."
+    for container, words, environment in _holdfast(manifests):
+        if words[:1] == ["broker"]:
+            data_dir = environment.get("HOLDFAST_DATA_DIR", "")
+            claims = [claim["metadata"]["name"] for claim in container.workload.spec.get("volumeClaimTemplates", ())]
+            if mounted_at(container, data_dir) not in claims:
+                yield f"{container}: Expected HOLDFAST_DATA_DIR in a volume claim of the pod, but it is {data_dir!r}."
+
+
+def files_are_mounted(manifests: Manifests) -> Iterator[str]:
+    for container, words, environment in _holdfast(manifests):
+        for field in _SETTINGS.get(words[0], ()):
+            name = f"{ENV_PREFIX}{field.upper()}"
+            path = environment.get(name, "")
+            if path.startswith("/") and mounted_at(container, path) is None:
+                yield f"{container}: Expected {path} of {name} in a mounted volume, but it is in none."
+
+
+def settings_are_accepted(manifests: Manifests) -> Iterator[str]:
+    """The product reads them, so that it refuses here what it would refuse in the cluster."""
+    for container, words, environment in _holdfast(manifests):
+        if words[0] not in _SETTINGS:
+            continue
+        for name in environment:
+            field = name.removeprefix(ENV_PREFIX).lower()
+            if name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS and field not in _SETTINGS[words[0]]:
+                yield f"{container}: Expected the name of a setting of `holdfast {words[0]}`, but got {name}."
+        try:
+            if words[0] == "broker":
+                load_broker(None, {}, environment)
+            else:
+                load_router(None, {}, environment)
+        except ConfigError as error:
+            yield from (f"{container}: {problem}" for problem in error.problems)
+
+
+def service_links_are_off(manifests: Manifests) -> Iterator[str]:
+    for container, _, _ in _holdfast(manifests):
+        if container.workload.pod.get("enableServiceLinks") is not False:
+            yield (
+                f"{container}: Expected enableServiceLinks: false, because a Service named holdfast would become the "
+                "setting HOLDFAST_PORT."
+            )
+
+
+def stops_have_time(manifests: Manifests) -> Iterator[str]:
+    """SIGKILL must not come while a server does what it was asked to."""
+    for container, words, environment in _holdfast(manifests):
+        if words[0] not in _SETTINGS:
+            continue
+        hook = hook_command(container, environment)
+        if not hook:
+            yield f"{container}: Expected a preStop hook, but there is none."
+            continue
+        patience_s = int(hook[1]) if hook[0] == "sleep" else int(hook[hook.index("--wait") + 1])
+        needed_s = patience_s + stop_seconds(words[0])
+        grace_s = container.workload.pod.get("terminationGracePeriodSeconds", 30)
+        if grace_s < needed_s:
+            yield (
+                f"{container}: Expected terminationGracePeriodSeconds of at least {needed_s}, the {patience_s} s of "
+                f"preStop and what a stop may take, but it is {grace_s}."
+            )
+
+
+def stop_seconds(server: str) -> int:
+    """After which a server that cannot stop in order ends itself: see `ask_to_stop` of both."""
+    if server == "broker":
+        return int(3 * BrokerConfig().shutdown_grace_seconds + BROKER_STOP_SECONDS_MAX)
+    return int(2 * RouterConfig().shutdown_grace_seconds + ROUTER_STOP_SECONDS_MAX)
+
+
+def pods_have_few_rights(manifests: Manifests) -> Iterator[str]:
+    for workload in manifests.workloads:
+        pod = workload.pod.get("securityContext") or {}
+        wanted: Mapping[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        yield from _differences(workload, "securityContext", wanted, pod)
+        if workload.pod.get("automountServiceAccountToken") is not False:
+            yield f"{workload}: Expected automountServiceAccountToken: false, but pods get a token."
+        for container in workload.containers:
+            given = container.body.get("securityContext") or {}
+            wanted = {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            yield from _differences(container, "securityContext", wanted, given)
+            if not (container.body.get("resources") or {}).get("limits", {}).get("memory"):
+                yield f"{container}: Expected a limit of memory, but there is none."
+
+
+def _differences(where: object, what: str, wanted: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in wanted.items():
+        if given.get(name) != value:
+            yield f"{where}: Expected {what}.{name} to be {value}, but it is {given.get(name)}."
+
+
+def images_are_pinned(manifests: Manifests) -> Iterator[str]:
+    for workload in manifests.workloads:
+        for container in workload.containers:
+            _, _, tag = str(container.body["image"]).rpartition("/")[2].partition(":")
+            if not tag or tag == "latest":
+                yield f"{container}: Expected an image with a version, but got {container.body['image']}."
+
+
+def selectors_find_pods(manifests: Manifests) -> Iterator[str]:
+    for workload in manifests.of("StatefulSet", "Deployment"):
+        if workload not in manifests.selected(workload.spec["selector"]):
+            yield f"{workload}: Expected its selector to take its own pods, but it does not."
+    for service in manifests.of("Service"):
+        taken = manifests.selected(service.spec["selector"])
+        ports = {name for each in taken for container in each.containers for name in container.ports}
+        for port in service.spec["ports"]:
+            if port["targetPort"] not in ports:
+                yield f"{service}: Expected a port {port['targetPort']} of the pods that it selects, but there is none."
+    for budget in manifests.of("PodDisruptionBudget"):
+        if len(manifests.selected(budget.spec["selector"])) != 1:
+            yield f"{budget}: Expected to protect the pods of one workload, but it does not."
+    for policy in manifests.of("NetworkPolicy"):
+        taken = manifests.selected(policy.spec["podSelector"])
+        ports = {name for each in taken for container in each.containers for name in container.ports}
+        for rule in policy.spec.get("ingress", ()):
+            for port in rule.get("ports", ()):
+                if port["port"] not in ports:
+                    yield f"{policy}: Expected a port {port['port']} of the pods that it protects, but there is none."
+
+
+def nodes_are_found_by_name(manifests: Manifests) -> Iterator[str]:
+    """A broker's address is that of its pod behind the headless Service, also while it is not ready."""
+    for container, words, environment in _holdfast(manifests):
+        if words[0] != "broker":
+            continue
+        workload = container.workload
+        service = manifests.find("Service", workload.spec["serviceName"])
+        if service is None or service.spec.get("clusterIP") != "None":
+            yield f"{workload}: Expected a headless Service {workload.spec['serviceName']}, but there is none."
+        elif not service.spec.get("publishNotReadyAddresses"):
+            yield f"{service}: Expected publishNotReadyAddresses, because brokers meet before they serve."
+        host = f"{workload.name}-0.{workload.spec['serviceName']}.{workload.namespace}.svc"
+        for setting, port in (("HOLDFAST_ADVERTISE_ADDRESS", "grpc"), ("HOLDFAST_ADVERTISE_PEER_ADDRESS", "peers")):
+            wanted = f"{host}:{container.ports.get(port)}"
+            if environment.get(setting) != wanted:
+                yield f"{container}: Expected {setting} to be {wanted}, but it is {environment.get(setting)}."
+        yield from _replicas_fit(manifests, workload)
+
+
+def _replicas_fit(manifests: Manifests, workload: Manifest) -> Iterator[str]:
+    pods = [f"{workload.name}-{ordinal}" for ordinal in range(workload.spec["replicas"])]
+    used = {reference.name for reference in references(workload)}
+    for certificate in manifests.of("Certificate"):
+        missing = [name for name in pods if name not in certificate.spec.get("dnsNames", pods)]
+        if certificate.spec["secretName"] in used and missing:
+            yield f"{certificate}: Expected a name for each broker in dnsNames, but {', '.join(missing)} are missing."
+
+
+RULES: tuple[Rule, ...] = (
+    probes_ask_what_is_answered,
+    references_lead_somewhere,
+    volumes_are_there,
+    files_are_mounted,
+    settings_are_accepted,
+    service_links_are_off,
+    stops_have_time,
+    pods_have_few_rights,
+    images_are_pinned,
+    selectors_find_pods,
+    nodes_are_found_by_name,
+)
