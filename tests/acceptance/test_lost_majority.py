@@ -47,8 +47,11 @@ def test_a_shard_that_lost_its_majority_is_made_of_what_is_left(
 
         assert recover(0, kept.data_dir, capsys, accept=False)[0] == 2
         assert recover(9, kept.data_dir, capsys)[0] == 1
+        assert main(["shard", "recover", "0", "--data-dir", str(kept.data_dir), "--dry-run", "--json"]) == 0
+        would = json.loads(capsys.readouterr().out)
         reports = [recover(shard, kept.data_dir, capsys) for shard in range(SHARDS)]
         assert [report["incarnation"] for report in reports] == [2, 2]
+        assert reports[0] == would | {"dry_run": False}
         assert all(len(report["former_voters"]) == 3 for report in reports)
 
         kept.start()
