@@ -12,7 +12,9 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.client import Client, NewTask, Schedule, StaleToken
 from holdfast.client._backups import BackupClient, Founder, Point
+from tests.acceptance.apps import chores
 from tests.acceptance.backup_load import LEASE_MS, BackupLoad
+from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.cluster import Cluster
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import claim_all, queues_of_all_shards
@@ -282,3 +284,34 @@ def test_a_static_list_is_restored_on_its_first_node(run: Run, tmp_path: Path) -
             assert len(claim_all(client, ["work"], 50)) == 50
         again = done(run, "backup", "create", target, "--address", cluster.address)
         assert again["shards"][0]["incarnation"] == 2
+
+
+@pytest.mark.skipif(not IS_LONG, reason="takes longer")
+def test_workers_of_the_former_life_go_on_with_what_was_restored(run: Run, tmp_path: Path) -> None:
+    """A real worker in the middle of a task, when its cluster is lost and another one has its address."""
+    target, gate = tmp_path / "backups", tmp_path / "gate"
+    with MapCluster(tmp_path / "first", shards=2, size=3).start() as cluster:
+        address, port = cluster.address, cluster.routers[0].port
+        worker = WorkerProcess(tmp_path / "worker", address, ["jobs"], command=True).start()
+        try:
+            with chores.make_app(address) as app:
+                slow = app.tasks["wait_at"].options(queue="jobs").enqueue(str(gate))
+                worker.wait_for("begin", 1, slow.id)
+                later = [app.tasks["echo"].options(queue="jobs", delay=60).enqueue(n) for n in range(5)]
+            done(run, "backup", "create", target, "--address", address)
+            cluster.close()
+            second = RestoredCluster(tmp_path / "second", lambda at: _restore(run, target, at), shards=2, size=3)
+            second.routers[0].port = port
+            with second.start():
+                gate.touch()  # the handler of the former life ends: its report counts for nothing
+                worker.wait_for("begin", 2, slow.id)
+                with chores.make_app(address) as app:
+                    assert app.handle(slow.id).result(timeout=DEADLINE_S) == worker.pid
+                    assert [app.handle(each.id).info().state.name for each in later] == ["DELAYED"] * 5
+                assert worker.stop().succeeded == 1, "once, as it was accepted once"
+        finally:
+            worker.close()
+
+
+def _restore(run: Run, target: Path, address: str) -> None:
+    done(run, "backup", "restore", target, "--address", address)

@@ -9,9 +9,11 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.client import Client, HoldfastError, NewTask, StaleToken
+from tests.integration.cluster import Cluster
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import claim_all, queues_of_all_shards
 from tests.integration.server import DEADLINE_S, wait_until
+from tests.long import IS_LONG
 
 SHARDS = 2
 LEASE_MS = 60_000
@@ -45,8 +47,11 @@ def test_a_shard_that_lost_its_majority_is_made_of_what_is_left(
 
         assert recover(0, kept.data_dir, capsys, accept=False)[0] == 2
         assert recover(9, kept.data_dir, capsys)[0] == 1
+        assert main(["shard", "recover", "0", "--data-dir", str(kept.data_dir), "--dry-run", "--json"]) == 0
+        would = json.loads(capsys.readouterr().out)
         reports = [recover(shard, kept.data_dir, capsys) for shard in range(SHARDS)]
         assert [report["incarnation"] for report in reports] == [2, 2]
+        assert reports[0] == would | {"dry_run": False}
         assert all(len(report["former_voters"]) == 3 for report in reports)
 
         kept.start()
@@ -73,3 +78,27 @@ def _is_refused(client: Client, claim: Any) -> bool:
     except HoldfastError:
         return False  # the router has not heard of the leader yet
     raise AssertionError("Expected a token of the former life to be refused, but it was taken.")
+
+
+@pytest.mark.skipif(not IS_LONG, reason="takes longer")
+def test_without_etcd_the_list_of_nodes_brings_the_others_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_whole()
+        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+            client.enqueue_many([NewTask("work", "t", bytes([n])) for n in range(20)])
+            [held] = client.reserve(["work"], worker="w", lease_ms=LEASE_MS)
+        cluster.wait_whole()
+        cluster.kill("n1", "n2", "n3")
+        shutil.rmtree(cluster.nodes["n1"].data_dir)
+        shutil.rmtree(cluster.nodes["n3"].data_dir)
+        assert recover(0, cluster.nodes["n2"].data_dir, capsys)["node"] == "n2"
+        cluster.start()
+        cluster.wait_whole()
+        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+            with pytest.raises(StaleToken):
+                client.ack(held)
+            assert len(claim_all(client, ["work"], 20)) == 20
+        assert len({state_hash for _, state_hash in cluster.hashes().values()}) == 1

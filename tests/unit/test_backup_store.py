@@ -62,6 +62,13 @@ def test_the_same_content_is_there_once(store: Store) -> None:
     assert len(store.places()) == 1
 
 
+def test_only_the_owner_can_read_a_backup(store: Store) -> None:
+    manifest = backup(store, 1, b"a")
+    files = [path_of(store, file) for file in manifest.files]
+    for path in (*files, Path(store.target.name) / "backups" / f"{manifest.id}.json"):
+        assert path.stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.parametrize("how", ["a byte", "cut", "cut at a chunk", "longer", "exchanged", "gone"])
 def test_every_change_of_a_file_is_noticed(store: Store, how: str) -> None:
     file = put(store, "000001.sst", bytes(3 * CHUNK_BYTES))

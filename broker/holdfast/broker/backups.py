@@ -26,7 +26,7 @@ from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import backup_not_found, overloaded
 
 BACKUPS_MAX = 4  # of one shard at the same time
-HOLD_SECONDS_MAX = 30.0  # for which follow-ups wait in the outbox, whatever becomes of the backup
+HOLD_SECONDS_MAX = 120.0  # for which follow-ups wait in the outbox, if whoever makes the backup dies
 IDLE_SECONDS_MAX = 600.0  # for which a copy is kept although nobody asks for it
 DIGESTS_MAX = 200_000
 

@@ -38,7 +38,7 @@ COMMIT_ENTRIES = 200
 
 _COPY_ID = 0  # of an incoming directory that no transfer has
 
-_log = get_logger(__name__)
+_logger = get_logger(__name__)
 
 
 def prepare() -> None:
@@ -150,12 +150,43 @@ def restore_data_dir(data_dir: Path, node_name: str, states: Mapping[int, Path],
     if data_dir.exists():
         data_dir.rmdir()
     os.rename(building, data_dir)
-    _log.info("data_dir_restored", path=str(data_dir), shards=len(states))
+    _logger.info("data_dir_restored", path=str(data_dir), shards=len(states))
+
+
+def look_at_replica(data_dir: Path, shard: int) -> RecoveredShard:
+    """What `recover_from_replica` would make; changes nothing."""
+    with _replica_of(data_dir, shard) as (directory, _, journal):
+        state = StateDirectories(directory.state_dir, shard).state(journal.state_name)
+        return _report(journal, directory.node_id, shard, meta_of(state).applied_index)
 
 
 def recover_from_replica(data_dir: Path, shard: int) -> RecoveredShard:
     """Makes a shard that has lost its majority for good of the replica in the data directory of a stopped node: a group
     of this one replica, in another life. Everything that its log has is kept, committed or not."""
+    with _replica_of(data_dir, shard) as (directory, log, journal):
+        directories = StateDirectories(directory.state_dir, shard)
+        copy = directories.incoming(_COPY_ID)
+        directories.remove(copy)
+        applied_index = _copy_state(directories.state(journal.state_name), copy, journal, log, shard)
+        report = _report(journal, directory.node_id, shard, applied_index)
+        with _opened(copy) as state:
+            _apply_rest(state, log, shard)
+            meta = _begin_new_life(state, report.incarnation, {})
+        name = _adopt(directories, copy, meta)
+        term = max(journal.getCurrentTerm(), meta.applied_term)
+        version = journal.configurations[-1][1].version + 1
+        alone = Configuration.of(version, [identity_of(report.node, directory.node_id)])
+        journal.begin_again(_new_group(report.incarnation), name, meta.applied_index, meta.applied_term, term, alone)
+        _sync(log)
+    _logger.warning(
+        "shard_recovered", shard=shard, node=report.node, applied_index=applied_index, last_index=report.last_index,
+        incarnation=report.incarnation, voters=list(report.voters),
+    )  # fmt: skip
+    return report
+
+
+@contextmanager
+def _replica_of(data_dir: Path, shard: int) -> Iterator[tuple[DataDir, NodeLog, NodeJournal]]:
     if not (data_dir / "FORMAT").exists():
         raise ReviveError("NO_DATA", f"Expected the data directory of a node in {data_dir}, but it is none.")
     with DataDir.open(data_dir) as directory, _log_of(directory) as log:
@@ -163,32 +194,20 @@ def recover_from_replica(data_dir: Path, shard: int) -> RecoveredShard:
         journal = NodeJournal.load(log, shard)
         if journal is None:
             raise ReviveError("NO_REPLICA", f"Expected a replica of shard {shard} in {data_dir}, but there is none.")
-        me, configuration = _me_in(journal, directory.node_id, shard)
-        incarnation = incarnation_of(journal.group) + 1
-        if incarnation > INCARNATION_MAX:
-            raise ReviveError("LIVES_SPENT", f"Shard {shard} has been made anew {INCARNATION_MAX} times already.")
-        directories = StateDirectories(directory.state_dir, shard)
-        copy = directories.incoming(_COPY_ID)
-        directories.remove(copy)
-        last_index, last_term = journal.last_index, journal.term_at(journal.last_index) or 0
-        applied_index = _copy_state(directories.state(journal.state_name), copy, journal, log, shard)
-        with _opened(copy) as state:
-            _apply_rest(state, log, shard)
-            meta = _begin_new_life(state, incarnation, {})
-        name = _adopt(directories, copy, meta)
-        term = max(journal.getCurrentTerm(), meta.applied_term)
-        alone = Configuration.of(configuration.version + 1, [me])
-        journal.begin_again(_new_group(incarnation), name, meta.applied_index, meta.applied_term, term, alone)
-        _sync(log)
-    report = RecoveredShard(
-        shard, name_of(me), configuration.voters, applied_index, last_index, last_term, last_index - applied_index,
-        incarnation,
+        yield directory, log, journal
+
+
+def _report(journal: NodeJournal, node_id: str, shard: int, applied_index: int) -> RecoveredShard:
+    """As long as the journal is as it was."""
+    me, configuration = _me_in(journal, node_id, shard)
+    incarnation = incarnation_of(journal.group) + 1
+    if incarnation > INCARNATION_MAX:
+        raise ReviveError("LIVES_SPENT", f"Shard {shard} has been made anew {INCARNATION_MAX} times already.")
+    last_index = journal.last_index
+    return RecoveredShard(
+        shard, name_of(me), configuration.voters, applied_index, last_index, journal.term_at(last_index) or 0,
+        last_index - applied_index, incarnation,
     )  # fmt: skip
-    _log.warning(
-        "shard_recovered", shard=shard, node=report.node, applied_index=applied_index, last_index=last_index,
-        incarnation=incarnation, voters=list(configuration.voters),
-    )  # fmt: skip
-    return report
 
 
 # --- parts ----------------------------------------------------------------------------------------------------

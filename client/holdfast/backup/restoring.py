@@ -193,10 +193,10 @@ def _piece(path: Path, offset: int) -> bytes:
         return file.read(CHUNK_BYTES)
 
 
-def check_alone(manifest: Manifest, shards: Sequence[ShardCopy]) -> None:
+def check_alone(manifest: Manifest) -> None:
     """A node without a map has one shard: what is set where several shards are is nothing to it."""
-    if manifest.cluster_id and len(shards) > 1:
+    if manifest.cluster_id and len(manifest.shards) > 1:
         raise BackupError(
-            "USAGE", f"The backup {manifest.id} has {len(shards)} shards, but a node without etcd has one.",
+            "USAGE", f"The backup {manifest.id} has {len(manifest.shards)} shards, but a node without etcd has one.",
             "Restore it into a cluster: start brokers with etcd, and give --address instead of --data-dir.",
         )  # fmt: skip

@@ -84,6 +84,7 @@ class DirectoryTarget:
         place = self._path / name
         with self._failures():
             place.parent.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o600)  # tasks are in it
             _sync(path, os.O_RDONLY)
             os.replace(path, place)
             _sync(place.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -84,7 +84,7 @@ def restore_data_dir(
     reviving = _load("holdfast backup restore")
     with told(reviving):
         reviving.check_format(manifest.state_format)
-        restoring.check_alone(manifest, manifest.shards)
+        restoring.check_alone(manifest)
         return restoring.restore_data_dir(store, manifest, reviving, data_dir, node_name, lives, progress)
 
 
@@ -109,11 +109,11 @@ def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
         return pruning.prune(store, keep, dry_run=dry_run)
 
 
-def recover_shard(data_dir: Path, shard: int) -> Any:
-    """What the shard was made of (broker/reviving.py)."""
+def recover_shard(data_dir: Path, shard: int, *, dry_run: bool) -> Any:
+    """What the shard was made of, or would be (broker/reviving.py)."""
     reviving = _load("holdfast shard recover")
     with told(reviving):
-        return reviving.recover_from_replica(data_dir, shard)
+        return (reviving.look_at_replica if dry_run else reviving.recover_from_replica)(data_dir, shard)
 
 
 @contextmanager

@@ -67,6 +67,7 @@ OPERATIONS: dict[str, Fault] = {
     "drain": Fault(operations.drain, Kind(("any",), (0.5, 2.0)), brokers_min=4, replication_min=3),
     "add": Fault(operations.add, Kind(("all",), (0.0, 0.0)), brokers_min=3),
     "rolling-restart": Fault(operations.rolling_restart, Kind(("all",), (0.0, 0.5))),
+    "backup": Fault(operations.backup, Kind(("all",), (0.0, 0.0))),
     "spread": Fault(operations.spread, Kind(("all",), (0.0, 1.0), (0.0, 2.0, 4.0))),
 }
 ALL = {**FAULTS, **OPERATIONS}

@@ -3,13 +3,20 @@ finding."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 
-from chaos.faults.arena import Arena
+from chaos.faults.arena import Arena, in_thread
 from chaos.faults.processes import stop
 from chaos.plan import Step
+from holdfast.backup.checking import verify
+from holdfast.backup.creating import create
+from holdfast.backup.errors import BackupError
+from holdfast.backup.store import Store
+from holdfast.backup.targets import open_target
+from holdfast.broker.reviving import check_state
 from holdfast.client import AsyncClient, HoldfastError, MoveWish, NotFound, Plan
+from holdfast.client._backups import BackupClient
 
 OPERATION_S_MAX = 120.0
 _CALL_S = 5.0
@@ -84,6 +91,27 @@ async def spread(arena: Arena, step: Step, _names: list[str]) -> None:
             await client.set_queue(queue, spread=min(int(step.amount), arena.system.spec.shards))
         else:
             await client.set_queue(queue, home=True)
+
+
+async def backup(arena: Arena, step: Step, _names: list[str]) -> None:
+    """All shards are copied, and the copy is looked at: whatever strikes meanwhile, it is whole or there is none."""
+    store = Store(open_target(str(arena.system.directory / "backups"), make=True))
+    async with (
+        arena.striking(step, []) as number,
+        BackupClient(arena.system.router_address, timeout_s=_CALL_S) as client,
+    ):
+        arena.has_struck(step, [], number)
+        try:
+            made = await create(client, store, progress=_unseen)
+        except (BackupError, HoldfastError) as error:
+            arena.skipped.append(f"backup: {error}")
+            return
+    verdict = await in_thread(verify, store, made.manifest, lambda _bytes: None, check_state)
+    arena.broken.extend(f"backup {made.manifest.id}: {problem}" for problem in verdict.problems)
+
+
+def _unseen(_what: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda _bytes: None)
 
 
 @asynccontextmanager

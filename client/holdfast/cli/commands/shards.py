@@ -66,7 +66,10 @@ def shard_ls(
 
 @shard_app.command(
     "recover",
-    epilog=epilog("holdfast shard recover 3 --data-dir /var/lib/holdfast --i-accept-data-loss"),
+    epilog=epilog(
+        "holdfast shard recover 3 --data-dir /var/lib/holdfast --dry-run",
+        "holdfast shard recover 3 --data-dir /var/lib/holdfast --i-accept-data-loss",
+    ),
 )
 def shard_recover(
     shard: Shard,
@@ -76,38 +79,41 @@ def shard_recover(
     accepted: Annotated[
         bool, typer.Option("--i-accept-data-loss", help="Needed: what only the lost replicas had is gone.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is left; nothing is changed.")] = False,
     as_json: Json = False,
 ) -> int:
     """Make a shard that has lost its majority for good of what one node has left of it.
 
     Only if the other voters will never come back: what they acknowledged without this one is lost, and if they do come
-    back, what they have is deleted. Stop the node first. Of several that are left take the one with the largest
-    term, then the largest index (`last` of `holdfast shard ls --json`).
+    back, what they have is deleted. Stop the node first. Of several that are left take the one whose last entry has the
+    largest term, then the largest index: --dry-run says it of each.
     Everything in this replica's log is kept, also entries of which nobody knows whether they were acknowledged.
     The shard begins another life, in which this node is its only voter: all claims are given back, and no token of the
     former life counts. Start the node afterwards; others are added as the map, or the list of nodes, says.
     """
-    if not accepted:
+    if not accepted and not dry_run:
         raise usage(
             f"Expected --i-accept-data-loss to make shard {shard} of what one replica has left.",
             "Whatever a majority acknowledged without this replica is lost: see `holdfast shard recover --help`.",
         )
-    found = backups.recover_shard(data_dir, shard)
+    found = backups.recover_shard(data_dir, shard, dry_run=dry_run)
     lost = [voter.partition("/")[0] for voter in found.voters if voter.partition("/")[0] != found.node]
     if as_json:
         records.print_json({
             "shard": found.shard, "node": found.node, "former_voters": list(found.voters), "incarnation":
             found.incarnation, "applied_index": found.applied_index, "last_index": found.last_index, "last_term":
-            found.last_term, "entries_unsure": found.entries_kept,
+            found.last_term, "entries_unsure": found.entries_kept, "dry_run": dry_run,
         })  # fmt: skip
         return ExitCode.OK
-    output.print_line(f"Shard {shard} is made of what {found.node} had, in its life number {found.incarnation}.")
+    verb = "would be" if dry_run else "is"
+    output.print_line(f"Shard {shard} {verb} made of what {found.node} had, in its life number {found.incarnation}.")
     output.print_rows([
         ("kept", f"all entries up to {found.last_index:,} (term {found.last_term})"),
         ("unsure", f"{found.entries_kept:,} of them: in the log, but nobody knows whether they were acknowledged"),
         ("missing", f"whatever {', '.join(lost) or 'nobody'} had after that entry"),
     ])  # fmt: skip
-    output.print_note("Start the node. Tasks that were claimed are handed out again.")
+    if not dry_run:
+        output.print_note("Start the node. Tasks that were claimed are handed out again.")
     return ExitCode.OK
 
 
