@@ -17,12 +17,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.client import ClaimedTask, Client, Holdfast, NewTask, TaskFilter, TaskState, WorkerInfo, WorkerState
+from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
+from tests.long import IS_LONG
 
 SHARDS = 4
 LEASE_S = 20.0
@@ -276,7 +278,8 @@ def test_workers_are_listed_with_state_slots_and_version(
     cluster: MapCluster, make_worker: MakeWorker, direct: bool
 ) -> None:
     queues = queues_of_all_shards(f"state{direct}", SHARDS)
-    names = [f"{direct}-{number}" for number in range(6)]  # at home on several shards
+    homes = {home_shard(f"{direct}-{number}", SHARDS): f"{direct}-{number}" for number in range(50)}
+    names = [homes[shard] for shard in (0, 1, SHARDS - 1)]  # at home on several shards, of both nodes
     workers = [make_worker(queues, "--name", name, concurrency=3) for name in names]
     wait_until(lambda: workers_of(cluster, direct=direct).keys() >= set(names), "the workers in the list")
     for name in names:
@@ -321,14 +324,18 @@ def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
 def test_a_dead_worker_holds_its_tasks_until_their_leases_end(
     app: Holdfast, cluster: MapCluster, make_worker: MakeWorker
 ) -> None:
-    """It leaves the list a minute later: see tests/unit/test_stats.py."""
+    """And leaves the list a minute later."""
     queue = queues_of_all_shards("killed", SHARDS)[2]
     worker = make_worker([queue], "--name", "killed")
+    idle = make_worker([queue], "--name", "idle")
     held = app.tasks["wait_at"].options(queue=queue).enqueue("/nowhere")
     wait_until(lambda: held.status() == "CLAIMED", "a task to run")
     worker.signal(signal.SIGKILL)
     worker.wait_for_exit()
     assert workers_of(cluster)["killed"].claims == 1
+    if IS_LONG:
+        idle.signal(signal.SIGKILL)
+        wait_until(lambda: not {"killed", "idle"} & workers_of(cluster).keys(), "both to leave", deadline_s=70)
 
 
 # --- everything at one look -------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ class Session:
         if desired is WorkerState.STOPPING and not self._stop_was_asked_for:
             self._stop_was_asked_for = True
             log.info("Worker %s was asked to stop.", self._settings.name)
-            self._stop.request()
+            self._stop.request_from_afar()
         elif desired in (WorkerState.QUIET, WorkerState.RUNNING):
             self._slots.is_quiet = desired is WorkerState.QUIET
             words = "claim no more tasks" if self._slots.is_quiet else "claim tasks again"
