@@ -156,9 +156,9 @@ class Session:
             return False, "it stops"
         if self._slots.is_quiet:
             return False, "it is quiet: it was asked to claim no tasks"
-        if trouble := self._claimer.trouble or self._presence.trouble:
-            return False, f"it cannot claim tasks: {trouble}"
-        if not self._presence.was_heard:
+        if self._claimer.trouble:
+            return False, f"it cannot claim tasks: {self._claimer.trouble}"
+        if not self._presence.was_heard and not self._meter.has_polled:  # a poll may wait for long
             return False, "it has not reached a server yet"
         return True, "it claims tasks"
 
