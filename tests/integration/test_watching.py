@@ -17,12 +17,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.client import ClaimedTask, Client, Holdfast, NewTask, TaskFilter, TaskState, WorkerInfo, WorkerState
+from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
+from tests.long import IS_LONG
 
 SHARDS = 4
 LEASE_S = 20.0
@@ -108,10 +110,21 @@ def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_work
 
     gate = tmp_path / "gate"
     held = [app.tasks["wait_at"].options(queue=queue).enqueue(str(gate)) for queue in queues]
-    dead = app.tasks["give_up"].options(queue=queues[0]).enqueue()
+    for queue in queues:
+        app.tasks["work"].options(queue=queue).enqueue(0.06).result(timeout=20)
+    app.tasks["fail"].options(queue=queues[1]).enqueue(1).result(timeout=20)
     wait_until(lambda: metric(url, "holdfast_worker_running") == SHARDS, "all to run")
     assert metric(url, "holdfast_worker_slots") == 8
-    wait_until(lambda: dead.status() == "DEAD", "a dead letter")
+    wait_until(
+        lambda: metric(url, "holdfast_worker_tasks_total", type="fail", outcome="succeeded") == 1, "the last one"
+    )
+    assert metric(url, "holdfast_worker_tasks_total", type="work", outcome="succeeded") == SHARDS
+    assert metric(url, "holdfast_worker_tasks_total", type="fail", outcome="failed") == 1
+    assert metric(url, "holdfast_worker_tasks_claimed_total") == 2 * SHARDS + 2
+    assert metric(url, "holdfast_worker_polls_total", result="tasks") > 0
+    assert metric(url, "holdfast_worker_task_duration_seconds_count", type="work") == SHARDS
+    assert metric(url, "holdfast_worker_task_duration_seconds_bucket", type="work", le="0.05") == 0
+    assert metric(url, "holdfast_worker_leases_lost_total") == 0
 
     worker.signal(signal.SIGTERM)
     wait_until(lambda: get(f"{url}/readyz") == (503, '{"ready": false, "reason": "it stops"}'), "not to be ready")
@@ -120,27 +133,7 @@ def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_work
     for handle in held:
         handle.result(timeout=20)
     assert worker.wait_for_exit() == 0
-    assert (worker.report.succeeded, worker.report.failed) == (SHARDS, 1)
-
-
-def test_counts_of_a_worker(app: Holdfast, make_worker: MakeWorker) -> None:
-    queues = queues_of_all_shards("counts", SHARDS)
-    worker = make_worker(queues, "--ops-port", "0")
-    url = ops_url(worker)
-    for queue in queues:
-        app.tasks["work"].options(queue=queue).enqueue(0.06).result(timeout=20)
-    app.tasks["fail"].options(queue=queues[1]).enqueue(1).result(timeout=20)
-    wait_until(
-        lambda: metric(url, "holdfast_worker_tasks_total", type="fail", outcome="succeeded") == 1, "the last one"
-    )
-    assert metric(url, "holdfast_worker_tasks_total", type="work", outcome="succeeded") == SHARDS
-    assert metric(url, "holdfast_worker_tasks_total", type="fail", outcome="failed") == 1
-    assert metric(url, "holdfast_worker_tasks_claimed_total") == SHARDS + 2
-    assert metric(url, "holdfast_worker_polls_total", result="tasks") > 0
-    assert metric(url, "holdfast_worker_task_duration_seconds_count", type="work") == SHARDS
-    assert metric(url, "holdfast_worker_task_duration_seconds_bucket", type="work", le="0.05") == 0
-    assert metric(url, "holdfast_worker_leases_lost_total") == 0
-    worker.stop()
+    assert (worker.report.succeeded, worker.report.failed) == (2 * SHARDS + 1, 1)
 
 
 def test_a_worker_without_a_server_lives_and_is_not_ready(tmp_path: Path, cluster: MapCluster) -> None:
@@ -271,23 +264,24 @@ def workers_of(cluster: MapCluster, *, direct: bool = False) -> dict[str, Worker
         return {each.worker: each for each in client.list_workers(page_size=1000).workers}
 
 
-@pytest.mark.parametrize("direct", [False, True], ids=["router", "direct"])
-def test_workers_are_listed_with_state_slots_and_version(
-    cluster: MapCluster, make_worker: MakeWorker, direct: bool
-) -> None:
-    queues = queues_of_all_shards(f"state{direct}", SHARDS)
-    names = [f"{direct}-{number}" for number in range(6)]  # at home on several shards
+def test_workers_are_listed_with_state_slots_and_version(cluster: MapCluster, make_worker: MakeWorker) -> None:
+    queues = queues_of_all_shards("state", SHARDS)
+    homes = {home_shard(f"state-{number}", SHARDS): f"state-{number}" for number in range(50)}
+    names = [homes[shard] for shard in (0, 1, SHARDS - 1)]  # at home on several shards, of both nodes
     workers = [make_worker(queues, "--name", name, concurrency=3) for name in names]
-    wait_until(lambda: workers_of(cluster, direct=direct).keys() >= set(names), "the workers in the list")
-    for name in names:
-        found = workers_of(cluster, direct=direct)[name]
-        assert (found.state, found.slots, found.desired) == (WorkerState.RUNNING, 3, None)
-        assert found.version
-        assert set(found.queues) == set(queues)
+    for direct in (False, True):
+        wait_until(lambda: workers_of(cluster).keys() >= set(names), "the workers in the list")
+        listed = workers_of(cluster, direct=direct)
+        for name in names:
+            found = listed[name]
+            assert (found.state, found.slots, found.desired) == (WorkerState.RUNNING, 3, None)
+            assert found.version
+            assert set(found.queues) == set(queues)
     workers[0].stop()
-    listed = workers_of(cluster, direct=direct)
-    assert names[0] not in listed, "it leaves the list at once"
-    assert names[1] in listed
+    for direct in (False, True):
+        listed = workers_of(cluster, direct=direct)
+        assert names[0] not in listed, "it leaves the list at once"
+        assert names[1] in listed
 
 
 def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
@@ -321,7 +315,7 @@ def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
 def test_a_dead_worker_holds_its_tasks_until_their_leases_end(
     app: Holdfast, cluster: MapCluster, make_worker: MakeWorker
 ) -> None:
-    """It leaves the list a minute later: see tests/unit/test_stats.py."""
+    """And leaves the list a minute later."""
     queue = queues_of_all_shards("killed", SHARDS)[2]
     worker = make_worker([queue], "--name", "killed")
     held = app.tasks["wait_at"].options(queue=queue).enqueue("/nowhere")
@@ -329,6 +323,10 @@ def test_a_dead_worker_holds_its_tasks_until_their_leases_end(
     worker.signal(signal.SIGKILL)
     worker.wait_for_exit()
     assert workers_of(cluster)["killed"].claims == 1
+    if IS_LONG:
+        idle = make_worker([queue], "--name", "idle")
+        idle.signal(signal.SIGKILL)
+        wait_until(lambda: not {"killed", "idle"} & workers_of(cluster).keys(), "both to leave", deadline_s=70)
 
 
 # --- everything at one look -------------------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ def test_one_screen(cli: Cli) -> None:
     assert lines[1] == "per second: 0.2 enqueued, 252 succeeded, - failed; oldest ready 1m 1s, oldest claim 2h"
     rows = [line.split() for line in lines]
     assert ["mail", "(paused)", "70", "3", "0", "0", "0", "-", "2h", "-", "250", "-"] in rows
-    assert "… and 1 queues more; --limit shows more." in lines
-    assert "11 workers with 40 slots hold 46 tasks" in lines
+    assert "… and 1 queue more; --limit shows more." in lines
+    assert "11 workers with 40 slots, 46 claims" in lines
     first, second = (line for line in lines if line.startswith(("dead", "w09")))
     assert first.startswith("dead\\x1b"), "who wants to be looked at comes first"
     assert second.split()[:4] == ["w09", "running", "9", "4"]

@@ -62,7 +62,7 @@ def test_a_file_that_a_build_tool_adds_is_no_other_program(tmp_path: Path) -> No
     package = tmp_path / "holdfast"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    for name in ("client", "routing", "cli"):
+    for name in ("backup", "client", "routing", "cli"):
         (package / name).symlink_to(REPO / "client" / "holdfast" / name)
     (package / "proto").symlink_to(REPO / "proto" / "holdfast" / "proto")
     done = run(COMMAND, "version", path=[str(tmp_path), str(REPO / "client")])

@@ -222,3 +222,56 @@ def test_it_waits_as_long_as_a_crowded_server_suggests_and_as_usual_where_that_i
 
     virtual_time.run(act, 1)
     assert server.waits_ms == [30_000, 200_000, 250_000, 30_000]
+
+
+def quiet_at(server: Server, quiet_s: float, *, resumes: bool) -> tuple[list[float], list[ClaimedTask]]:
+    """When it asked, and what it gave back. It is quiet for 20 s, or for ever; one handler runs all the time."""
+    given_back: list[ClaimedTask] = []
+
+    async def act() -> float:
+        slots = Slots(4, {"mail": None})
+        slots.take("mail")
+        claimer = Claimer(
+            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), lambda _: None,
+            given_back.append, Meter([]),
+        )  # fmt: skip
+        began_s = asyncio.get_running_loop().time()
+        claiming = asyncio.create_task(claimer.run())
+        for seconds, is_quiet in ((quiet_s, True), (20.0, not resumes)):
+            await asyncio.sleep(seconds)
+            slots.is_quiet = is_quiet
+            claimer.slots_changed(reopened=True)
+        await asyncio.sleep(20)
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        return began_s
+
+    began_s = virtual_time.run(act, 1)
+    return [round(asked[0] - began_s, 3) for asked in server.asked], given_back
+
+
+def test_a_quiet_worker_ends_its_poll_and_gives_back_what_that_had_claimed() -> None:
+    class Late(Server):
+        """The first poll is never answered, but has claimed something: the next with its id is told of it."""
+
+        async def reserve(self, queues: list[str], **asked: Any) -> Claims:
+            if asked["wait_ms"]:
+                return await super().reserve(queues, **asked)
+            self.asked.append((asyncio.get_running_loop().time(), True, False, 0))
+            return Claims([SUSPECT])
+
+    asked, given_back = quiet_at(Late(), 3.0, resumes=False)
+    assert asked == [0, 3.0], "the last look for what it may have claimed, and nothing more"
+    assert given_back == [SUSPECT]
+
+
+def test_a_quiet_worker_asks_again_when_it_may() -> None:
+    asked, given_back = quiet_at(Server(Claims(), Claims()), 3.0, resumes=True)
+    assert asked[-1] == 23.0
+    assert given_back == []
+
+
+def test_a_worker_that_runs_dry_can_be_quiet() -> None:
+    """And does not ask whether that is still wanted."""
+    asked, _ = quiet_at(Server(Claims(run_dry_s=5.0)), 3.0, resumes=False)
+    assert asked == [0]

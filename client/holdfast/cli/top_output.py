@@ -20,7 +20,7 @@ def screen(seen: Look, by: str, limit: int) -> list[Shown]:
     if queues:
         parts.append(_queue_table(queues[:limit]))
         if len(queues) > limit:
-            parts.append(output.text(f"… and {len(queues) - limit:,} queues more; --limit shows more.", "dim"))
+            parts.append(output.text(f"… and {_count(len(queues) - limit, 'queue')} more; --limit shows more.", "dim"))
     else:
         parts.append(output.text("No queue has had a task yet."))
     parts.append(output.text(""))
@@ -31,7 +31,7 @@ def _head(seen: Look) -> list[Shown]:
     totals = seen.totals
     at = shown_instant(seen.at_ms).rpartition(".")[0]
     counts = ", ".join(f"{totals[name]:,.0f} {name}" for name in ("ready", "claimed", "delayed", "retrying", "dead"))
-    lines: list[Shown] = [output.text(f"Holdfast, {at} UTC: {len(seen.queues):,} queues: {counts}", "bold")]
+    lines: list[Shown] = [output.text(f"Holdfast, {at} UTC: {_count(len(seen.queues), 'queue')}: {counts}", "bold")]
     rates = (
         f"per second: {shown_rate(totals['enqueued_per_second'])} enqueued, "
         f"{shown_rate(totals['succeeded_per_second'])} succeeded, {shown_rate(totals['failed_per_second'])} failed"
@@ -39,6 +39,10 @@ def _head(seen: Look) -> list[Shown]:
     ages = f"oldest ready {shown_duration(seen.oldest_ready_age_ms)}, oldest claim "
     lines.append(output.text(f"{rates}; {ages}{shown_duration(seen.oldest_claim_age_ms)}"))
     return lines + _cluster_lines(seen)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _cluster_lines(seen: Look) -> list[Shown]:
@@ -91,7 +95,7 @@ def _worker_parts(workers: Sequence[WorkerInfo], now_ms: int) -> list[Shown]:
     # Those that want to be looked at first, then the busiest.
     order = {WorkerState.GONE: 0, WorkerState.STOPPING: 1, WorkerState.QUIET: 2}
     first = sorted(workers, key=lambda each: (order.get(each.state, 3), -each.claims, each.worker))
-    words = f"{len(workers):,} workers with {slots:,} slots hold {claims:,} tasks"
+    words = f"{_count(len(workers), 'worker')} with {_count(slots, 'slot')}, {_count(claims, 'claim')}"
     parts: list[Shown] = [output.text(words), worker_table(first[:_WORKERS_SHOWN_MAX], now_ms)]
     if len(workers) > _WORKERS_SHOWN_MAX:
         parts.append(output.text(f"… and {len(workers) - _WORKERS_SHOWN_MAX:,} more: `holdfast workers`.", "dim"))

@@ -449,12 +449,8 @@ def wait_outcomes(response: pb.WaitTasksResponse, asked: int) -> list[tuple[Task
 def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> Claims:
     answered_s = sent_s + (response.waited_ms + response.routed_ms) / 1000
     claims = [_claimed(claim, answered_s) for claim in response.claims]
-    return Claims(
-        claims,
-        response.run_dry_ms / 1000,
-        unsettled_shards=tuple(response.unsettled_shards),
-        suggested_wait_ms=response.suggested_wait_ms,
-    )
+    unsettled = tuple(response.unsettled_shards)
+    return Claims(claims, response.run_dry_ms / 1000, unsettled, response.suggested_wait_ms)
 
 
 def task_info(response: pb.GetTaskResponse | pb.GetDeadLetterResponse) -> TaskInfo:

@@ -191,7 +191,6 @@ class Claims(list[ClaimedTask]):
         self,
         claims: Iterable[ClaimedTask] = (),
         run_dry_s: float = 0.0,
-        *,
         unsettled_shards: Sequence[int] = (),
         suggested_wait_ms: int = 0,
     ) -> None:

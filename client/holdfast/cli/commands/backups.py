@@ -215,9 +215,7 @@ def backup_restore(
     with output.byte_progress("Checking", manifest.size_bytes) as advance:
         verdict = backups.verify(store, manifest, advance, files_only=True)
     if verdict.problems:
-        hint = "Restore another one: see `holdfast backup ls` and `holdfast backup verify`."
-        message = f"The backup {manifest.id} is damaged: {verdict.problems[0]}"
-        raise CommandFailed(Problem(ExitCode.REFUSED, "BACKUP_DAMAGED", message, hint))
+        raise CommandFailed(_damaged(manifest, verdict.problems[0]))
     if data_dir is not None:
         restored = backups.restore_data_dir(store, manifest, data_dir, node_name, lives, output.byte_progress)
     else:
@@ -234,6 +232,11 @@ def backup_restore(
     else:
         output.print_line(f"Backup {manifest.id} is restored: {len(manifest.shards):,} shards are founded.")
         output.print_note("They elect their leaders and copy themselves to their other nodes: holdfast cluster status")
+
+
+def _damaged(manifest: Manifest, problem: str) -> Problem:
+    hint = "Restore another one: see `holdfast backup ls` and `holdfast backup verify`."
+    return Problem(ExitCode.REFUSED, "BACKUP_DAMAGED", f"The backup {manifest.id} is damaged: {problem}", hint)
 
 
 @backup_app.command(

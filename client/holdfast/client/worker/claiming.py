@@ -125,8 +125,11 @@ class Claimer:
                 self._give_back(claim)
 
     def _next_ask(self) -> Ask | None:
-        """None if there is no room, or while this worker runs dry: a suspect waits for one that holds nothing."""
-        if self._dry_until_s is not None and not self._slots.is_quiet:
+        """None if there is no room, if it is quiet, or while it runs dry for a suspect."""
+        if self._slots.is_quiet:
+            self._dry_until_s = None  # it runs dry anyway, and for as long as it is so
+            return None
+        if self._dry_until_s is not None:
             if self._slots.is_empty_handed:
                 self._dry_until_s = None
                 return self._slots.ask_for_suspect()

@@ -57,6 +57,11 @@ class Meter:
         self._polls["tasks" if tasks else "empty"] += 1
         self._claimed += tasks
 
+    @property
+    def has_polled(self) -> bool:
+        """Whether such an answer ever came."""
+        return bool(self._polls["tasks"] or self._polls["empty"])
+
     def poll_failed(self) -> None:
         self._polls["failed"] += 1
 

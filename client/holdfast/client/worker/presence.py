@@ -17,7 +17,6 @@ from holdfast.client.worker.outages import PASSING
 from holdfast_queue import version
 
 _CALL_S_MAX = 5.0
-_TROUBLE_S = 15.0  # an election and a lost answer are none
 _NEXT_S_DEFAULT = 10.0
 _NEXT_S_MIN = 0.05  # whatever a server says
 _FAREWELL_S_MAX = 1.0
@@ -43,33 +42,24 @@ class Presence:
         self._queues = tuple(islice(queues, _QUEUES_MAX))
         self._state = state
         self._desired = desired
-        self._loop = asyncio.get_running_loop()
-        self._heard_s = self._loop.time()
-        self._failures = 0  # since the last answer
-        self._cause = ""
         self._changed = asyncio.Event()
         self.was_heard = False  # a server has answered, whatever
-
-    @property
-    def trouble(self) -> str:
-        """Why no server has answered for a while; empty if one has. The log has no line of it: those who claim and
-        report will say it."""
-        is_long = self._loop.time() - self._heard_s > _TROUBLE_S
-        return self._cause if self._failures and is_long else ""
 
     def state_changed(self) -> None:
         self._changed.set()
 
     async def run(self) -> None:
+        """The log has no line of outages: those who claim and report will say it."""
+        failures = 0  # since the last answer
         while True:
             self._changed.clear()
             next_s = _NEXT_S_DEFAULT
             try:
                 answer = await self._say(self._state(), _CALL_S_MAX)
             except PASSING as error:
-                self._cause = str(error)
-                self._failures += 1
-                await asyncio.sleep(wished_pause_s(self._failures - 1, error))
+                self.was_heard = self.was_heard or isinstance(error, Rejected)
+                await asyncio.sleep(wished_pause_s(failures, error))
+                failures += 1
                 continue
             except (Rejected, UnexpectedAnswer):
                 pass  # by one that does not know this call, or will have none of it: an answer, too
@@ -77,7 +67,7 @@ class Presence:
                 next_s = max(_NEXT_S_MIN, answer.next_s)
                 if answer.desired is not None:
                     self._desired(answer.desired)
-            self.was_heard, self._heard_s, self._failures = True, self._loop.time(), 0
+            self.was_heard, failures = True, 0
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(next_s):
                     await self._changed.wait()

@@ -156,9 +156,9 @@ class Session:
             return False, "it stops"
         if self._slots.is_quiet:
             return False, "it is quiet: it was asked to claim no tasks"
-        if trouble := self._claimer.trouble or self._presence.trouble:
-            return False, f"it cannot claim tasks: {trouble}"
-        if not self._presence.was_heard:
+        if self._claimer.trouble:
+            return False, f"it cannot claim tasks: {self._claimer.trouble}"
+        if not self._presence.was_heard and not self._meter.has_polled:  # a poll may wait for long
             return False, "it has not reached a server yet"
         return True, "it claims tasks"
 
@@ -177,7 +177,7 @@ class Session:
         if desired is WorkerState.STOPPING and not self._stop_was_asked_for:
             self._stop_was_asked_for = True
             log.info("Worker %s was asked to stop.", self._settings.name)
-            self._stop.request()
+            self._stop.request_from_afar()
         elif desired in (WorkerState.QUIET, WorkerState.RUNNING):
             self._slots.is_quiet = desired is WorkerState.QUIET
             words = "claim no more tasks" if self._slots.is_quiet else "claim tasks again"

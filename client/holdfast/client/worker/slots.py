@@ -58,7 +58,7 @@ class Slots:
 
     def ask(self) -> Ask | None:
         """What there is room for; None if there is none. Queues take turns at being first, so that none starves."""
-        if self.is_quiet or (self._is_alone and not self.is_empty_handed):
+        if self._is_alone and not self.is_empty_handed:
             return None
         self._is_alone = False
         slots = self._concurrency

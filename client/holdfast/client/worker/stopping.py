@@ -12,6 +12,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
+        self._from_afar = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warm: asyncio.Event | None = None
         self._quick: asyncio.Event | None = None
@@ -27,10 +28,18 @@ class StopRequest:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._tell)
 
+    def request_from_afar(self) -> None:
+        """An operator wants it to stop warmly. A signal that follows, as one does where the process is then taken down,
+        is the first of its kind: it must not cut the grace period short."""
+        with self._lock:
+            self._from_afar = True
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._tell)
+
     def _tell(self) -> None:
         assert self._warm is not None
         assert self._quick is not None
-        if self._count > 0:
+        if self._count > 0 or self._from_afar:
             self._warm.set()
         if self._count > 1:
             self._quick.set()
