@@ -43,6 +43,8 @@ def test_one_that_was_only_asked_still_counts() -> None:
 
 def test_what_is_led_still_or_by_nobody_holds_the_node_back() -> None:
     assert why(replace(HEALTHY, leader=A)) == "a leads it still"
+    led = [replace(HEALTHY, leader=A), replace(HEALTHY, shard=1, leader=A, caught_up=(A,))]
+    assert view_handover(A, led, NODES, ANSWERS).led == [0], "the other one could not do without it"
     assert why(ShardSight(0)) == "nobody leads it"
 
 

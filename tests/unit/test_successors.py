@@ -56,11 +56,31 @@ def test_who_is_not_wanted_does_not_take_over() -> None:
     assert best_successor(leader, stage.now_s, among=[]) == "b", "nobody is preferred"
 
 
-def test_who_is_about_to_be_stopped_does_not_take_over() -> None:
+@pytest.mark.parametrize(
+    ("leaving", "is_stopping", "takes_over"),
+    [("a", False, "b"), ("b", False, "a"), ("ab", False, None), ("ab", True, "b")],
+)
+def test_who_is_about_to_be_stopped_takes_over_only_at_need(
+    monkeypatch: pytest.MonkeyPatch, leaving: str, is_stopping: bool, takes_over: str | None
+) -> None:
     stage, leader = stage_without()
-    assert best_successor(leader, stage.now_s, without=["a"]) == "b"
-    assert best_successor(leader, stage.now_s, without=["b"]) == "a"
-    assert best_successor(leader, stage.now_s, without=["a", "b"]) is None, "it goes on itself"
+    stage.settle("c", among="bc")
+    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: stage.now_s))
+    around = SimpleNamespace(takes_leadership=lambda name, at_need=False: at_need or name not in leaving)
+    host = cast(Any, SimpleNamespace(me="c", is_stopping=is_stopping, _surroundings=around))
+    host._willing = lambda raft: Host._willing(host, raft)
+    assert Host._hand_over(host, cast(Any, SimpleNamespace(raft=leader))) == (takes_over is not None)
+    if takes_over is not None:
+        stage.deliver("abc")
+        assert stage[takes_over].role == LEADER
+
+
+def test_a_replica_that_leaves_elections_to_others_leads_if_it_is_asked_to() -> None:
+    stage, leader = stage_without()
+    stage["a"].is_reluctant = True
+    assert leader.hand_over("a")
+    stage.deliver("abc")
+    assert stage["a"].role == LEADER
 
 
 def test_a_leader_knows_who_could_go_on_without_delay() -> None:
@@ -72,17 +92,17 @@ def test_a_leader_knows_who_could_go_on_without_delay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("silent_elections", "hands_over", "leads", "is_reluctant"),
-    [(0, True, False, True), (0, False, False, False), (4, True, False, False), (0, True, True, False)],
+    ("silent_elections", "hands_over", "is_reluctant"),
+    [(0, True, True), (0, False, False), (4, True, False)],
 )
 def test_a_node_that_is_about_to_be_stopped_leaves_elections_to_others_but_not_for_ever(
-    monkeypatch: pytest.MonkeyPatch, silent_elections: int, hands_over: bool, leads: bool, is_reluctant: bool
+    monkeypatch: pytest.MonkeyPatch, silent_elections: int, hands_over: bool, is_reluctant: bool
 ) -> None:
-    stage, leader = stage_without()
+    stage, _ = stage_without()
     now_s = stage.now_s + silent_elections * TIMING.election_s_max
     monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now_s))
     host = cast(Any, SimpleNamespace(is_handing_over=hands_over))
-    assert Host._is_reluctant(host, leader if leads else stage["a"]) == is_reluctant
+    assert Host._is_reluctant(host, stage["a"]) == is_reluctant
 
 
 def test_who_has_not_answered_this_leader_yet_does_not_take_over() -> None:
@@ -101,8 +121,8 @@ def test_a_host_hands_over_to_who_is_there_or_goes_on(
         stage.now_s += TIMING.election_s_max
     monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: stage.now_s))
     replica = SimpleNamespace(raft=leader)
-    host = SimpleNamespace(me="c", _surroundings=SimpleNamespace(takes_leadership=lambda name: True))
-    begun = Host._hand_over(cast(Any, host), cast(Any, replica))
+    host = cast(Any, SimpleNamespace(me="c", _willing=lambda raft: ["a", "b"]))
+    begun = Host._hand_over(host, cast(Any, replica))
     assert begun == (successor is not None)
     assert leader.accepts == (successor is None), "nothing is stopped for nobody"
     if successor is not None:

@@ -105,6 +105,8 @@ class Admin:
             names = ", ".join(voters)
             raise change_refused("NOT_A_VOTER", f"Expected a voter of shard {shard}, but {to} is none of {names}.")
         if voters[to] != self._host.me:
+            if not self._surroundings.takes_leadership(to):
+                raise change_refused("LEAVING", f"Expected a node that stays, but {to} is about to be stopped.")
             await self._hand_over(replica, voters[to])
         return self.find_leader(shard)
 

@@ -121,13 +121,31 @@ class NodeHandover:
         if self._own.record is None or not await self._store.note_handover(self._own.record):
             raise etcd_unavailable("this node is not registered at the moment")
         await asyncio.gather(*map(self._host.hand_over, self._led()))
-        turn = await self._store.read_turn()  # before anything that is counted on
-        nodes = await self._store.read_nodes()
-        answers = await self._answers(name for name in self._fellows() if name in nodes)
-        view = view_handover(self._host.me, list(self._sights(answers)), nodes, _sights_of(answers))
+        view, turn, nodes = await self._view()
+        if view.led and len(view.led) == len(view.held_back) and await self._hand_over_at_need(view, nodes):
+            view, turn, nodes = await self._view()
         if not view.may_stop or self._own.record.handover is Handover.GRANTED:
             return view
         return await self._take_turn(view, turn)
+
+    async def _view(self) -> tuple[HandoverView, Unchanged, Mapping[str, NodeRecord]]:
+        turn = await self._store.read_turn()  # before anything that is counted on
+        nodes = await self._store.read_nodes()
+        answers = await self._answers(name for name in self._fellows() if name in nodes)
+        return view_handover(self._host.me, list(self._sights(answers)), nodes, _sights_of(answers)), turn, nodes
+
+    async def _hand_over_at_need(self, view: HandoverView, nodes: Mapping[str, NodeRecord]) -> bool:
+        """Nothing but what it leads keeps this node here, and nobody who stays can take it. So others who are to be
+        stopped do, but only those whose names come later: otherwise they would hand it back, and nobody could go."""
+        waiting = {
+            node.identity
+            for node in nodes.values()
+            if node.handover is Handover.ASKED and node.name > name_of(self._host.me)
+        }
+        replicas = [self._host.replicas[shard] for shard in view.led if shard in self._host.replicas]
+        able = [each for each in replicas if waiting & set(each.raft.configuration.voters)]
+        done = await asyncio.gather(*(self._host.hand_over(each, waiting) for each in able))
+        return len(done) == len(view.led) and all(done)
 
     async def _take_turn(self, view: HandoverView, turn: Unchanged) -> HandoverView:
         self._set(Handover.GRANTED)  # first: it is on the safe side to be thought of as gone

@@ -311,13 +311,14 @@ class Host:
         if not may_lead and raft.may_campaign:
             _log.warning("clock_is_off", shard=replica.number, leads=raft.role == LEADER)
             self._hand_over(replica)  # if nobody is there, it leads no more from its next tick on
-        is_staying = replica.is_alone or not (self.is_stopping or self._is_reluctant(raft))
+        is_staying = replica.is_alone or not self.is_stopping
         raft.may_campaign = may_lead and is_staying and not self.problem_of(replica.number)
+        raft.is_reluctant = self._is_reluctant(raft)
 
     def _is_reluctant(self, raft: ShardRaft) -> bool:
-        """Before a node is stopped it leaves elections to others. What it leads still it goes on with until somebody
-        takes over, and what nobody leads for long it would rather lead than leave without a leader."""
-        if not self.is_handing_over or raft.role == LEADER:
+        """Before a node is stopped it leaves elections to others. But what nobody leads for long it would rather lead
+        than leave without a leader."""
+        if not self.is_handing_over:
             return False
         return raft.leader_silent_s(time.monotonic()) < RELUCTANT_ELECTIONS * raft.timing.election_s_max
 
@@ -362,8 +363,8 @@ class Host:
                 _log.warning("not_handed_over", shard=replica.number)
 
     async def hand_over(self, replica: Replica, among: Collection[str] | None = None) -> bool:
-        """Makes whoever has the most, of these or of all voters, lead a shard instead of this node. False if this node
-        still leads it: nobody answers, or whoever did has not taken over in time."""
+        """Makes whoever has the most, of these or of all voters that are not about to be stopped, lead a shard instead
+        of this node. False if this node still leads it: nobody answers, or whoever did has not taken over in time."""
         try:
             async with asyncio.timeout(2 * self.timing.election_s_max):
                 if await self.in_round(replica, partial(self._hand_over, replica, among)):
@@ -375,10 +376,18 @@ class Host:
 
     def _hand_over(self, replica: Replica, among: Collection[str] | None = None) -> bool:
         """Begins to; False if there is nobody to hand over to."""
-        voters = replica.raft.configuration.voters
-        unwilling = [voter for voter in voters if not self._surroundings.takes_leadership(name_of(voter))]
-        successor = best_successor(replica.raft, time.monotonic(), among, unwilling)
+        if among is None and not (among := self._willing(replica.raft)):
+            return False
+        successor = best_successor(replica.raft, time.monotonic(), among)
         return successor is not None and replica.raft.hand_over(successor)
+
+    def _willing(self, raft: ShardRaft) -> list[str]:
+        """Voters that are not about to be stopped. A node that stops at this moment takes what it can get."""
+        others = [voter for voter in raft.configuration.voters if voter != raft.replica]
+        takes = self._surroundings.takes_leadership
+        staying = [voter for voter in others if takes(name_of(voter))]
+        at_need = [voter for voter in others if takes(name_of(voter), at_need=True)] if self.is_stopping else []
+        return staying or at_need
 
     def note_other_group(self, sender: str, number: int) -> None:
         """Two nodes of one list have a shard of the same number from different foundings: one is in the wrong place."""

@@ -58,9 +58,10 @@ class MapSurroundings:
         record = self.map.last_nodes.get(name)
         return None if record is None else record.address
 
-    def takes_leadership(self, name: str) -> bool:
+    def takes_leadership(self, name: str, *, at_need: bool = False) -> bool:
         record = self.map.nodes.get(name)
-        return record is None or record.handover is Handover.NONE
+        handover = Handover.NONE if record is None else record.handover
+        return handover is Handover.NONE or (at_need and handover is Handover.ASKED)
 
     def admits(self, sender: str, number: int, group: int) -> bool:
         """Only of the present life of a shard, and only if this node should have it: what is left of a replica that

@@ -18,13 +18,9 @@ def caught_up(raft: ShardRaft, now_s: float) -> list[str]:
     return [*ready, raft.replica] if raft.replica in raft.configuration.voters else ready
 
 
-def best_successor(
-    raft: ShardRaft, now_s: float, among: Collection[str] | None = None, without: Collection[str] = ()
-) -> str | None:
-    """Of all other voters that answer, or of these, the one that has the most; None if there is none. `without`: those
-    that would not take over."""
-    voters = [voter for voter in raft.configuration.voters if voter != raft.replica and voter not in without]
-    others = [voter for voter in voters if not among or voter in among]
+def best_successor(raft: ShardRaft, now_s: float, among: Collection[str] | None = None) -> str | None:
+    """Of all other voters that answer, or of these, the one that has the most; None if there is none."""
+    others = [voter for voter in raft.configuration.voters if voter != raft.replica and (not among or voter in among)]
     there = [voter for voter in others if answers(raft, voter, now_s)]
     # While nothing is written one that has just died has as much as the others: then the newest word counts.
     return max(there, key=lambda voter: (raft.match_index(voter), raft.peer_heard_s(voter) or 0.0), default=None)

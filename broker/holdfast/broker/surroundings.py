@@ -50,8 +50,8 @@ class Surroundings(Protocol):
         """Where clients find a node."""
         ...
 
-    def takes_leadership(self, name: str) -> bool:
-        """Whether a node would lead if it were asked to: not if it is about to be stopped."""
+    def takes_leadership(self, name: str, *, at_need: bool = False) -> bool:
+        """Whether a node should lead if it is asked to: not if it is about to be stopped; at need, not if it may be."""
         ...
 
     def admits(self, sender: str, number: int, group: int) -> bool:
@@ -123,7 +123,7 @@ class StaticSurroundings:
     def address_of(self, name: str) -> str | None:
         return self._addresses.get(name)
 
-    def takes_leadership(self, name: str) -> bool:
+    def takes_leadership(self, name: str, *, at_need: bool = False) -> bool:
         return True
 
     def admits(self, sender: str, number: int, group: int) -> bool:

@@ -41,6 +41,7 @@ class HandoverView:
     held_back: Mapping[int, str] = field(default_factory=dict)  # shards that would lose their majority, and why
     single: Sequence[int] = ()  # shards of which it has the only replica: nothing can keep them, so nothing waits
     may_stop: bool = False
+    led: Sequence[int] = ()  # of those that hold it back the ones that could do without it, but that it leads still
 
 
 def view_handover(
@@ -48,14 +49,17 @@ def view_handover(
 ) -> HandoverView:
     """`me`: the replicas' identity on the node; `nodes` and `answers` by name."""
     missing = _Missing(nodes, answers)
-    held_back, single = {}, []
+    held_back, single, led = {}, [], []
     for sight in sights:
         if tuple(sight.voters) == (me,):
             single.append(sight.shard)
         elif why := _why_held_back(me, sight, missing):
             held_back[sight.shard] = why
+        elif sight.leader == me:
+            held_back[sight.shard] = f"{name_of(me)} leads it still"
+            led.append(sight.shard)
     leads = sum(sight.leader == me for sight in sights)
-    return HandoverView(leads, held_back, single, may_stop=not held_back)
+    return HandoverView(leads, held_back, single, may_stop=not held_back, led=led)
 
 
 def _why_held_back(me: str, sight: ShardSight, missing: "_Missing") -> str:
@@ -71,7 +75,7 @@ def _why_held_back(me: str, sight: ShardSight, missing: "_Missing") -> str:
         return (
             f"{len(others) - len(absent)} of {len(sight.voters)} voters would be left, {needed} are needed: {reasons}"
         )
-    return f"{name_of(me)} leads it still" if sight.leader == me else ""
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

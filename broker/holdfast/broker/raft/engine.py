@@ -66,6 +66,7 @@ class ShardRaft(AliveRaft):
         """`applied_index` is what the state has; without one it is as old as the start of the log."""
         super().__init__(replica, journal, timing, draw, now_s)
         self.held: list[tuple[str, Message]] = []
+        self.is_reluctant = False  # True: leads if it is asked to, but leaves elections to others
         self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
         self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not
         self._append_bytes_max = append_bytes_max
@@ -132,7 +133,7 @@ class ShardRaft(AliveRaft):
         if self.role == LEADER:
             self._tick_as_leader()
         elif now_s >= self.election_deadline_s:
-            if self._may_stand():
+            if self._may_stand() and not self.is_reluctant:
                 self._ask_for_pre_votes()
             else:
                 self._put_off_election()
