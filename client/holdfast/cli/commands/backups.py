@@ -219,10 +219,9 @@ def backup_restore(
     if data_dir is not None:
         restored = backups.restore_data_dir(store, manifest, data_dir, node_name, lives, output.byte_progress)
     else:
-        assert address is not None
         wanted = replication or manifest.replication
         restored = backups.restore_cluster(
-            address, timeout_s, store, manifest, wanted, lives, output.byte_progress, wait_s or 0.0
+            address or "", timeout_s, store, manifest, wanted, lives, output.byte_progress, wait_s or 0.0
         )
     if as_json:
         records.print_json({**_summary(manifest), "incarnations": list(restored.incarnations)})
