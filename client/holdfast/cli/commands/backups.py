@@ -9,6 +9,7 @@ import typer
 from holdfast.backup.errors import BackupError
 from holdfast.backup.manifest import Manifest
 from holdfast.backup.restoring import next_lives
+from holdfast.backup.store import Store
 from holdfast.cli import backups, options, output, records, times
 from holdfast.cli.commands.shared import Address, DryRun, Json, epilog, group, parsed, print_problems, time_limit_s
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem, usage
@@ -212,10 +213,7 @@ def backup_restore(
     manifest = backups.find(store, id)
     with backups.told():
         lives = next_lives(manifest, incarnation)
-    with output.byte_progress("Checking", manifest.size_bytes) as advance:
-        verdict = backups.verify(store, manifest, advance, files_only=True)
-    if verdict.problems:
-        raise CommandFailed(_damaged(manifest, verdict.problems[0]))
+    _refuse_damaged(store, manifest)
     if data_dir is not None:
         restored = backups.restore_data_dir(store, manifest, data_dir, node_name, lives, output.byte_progress)
     else:
@@ -225,17 +223,27 @@ def backup_restore(
         )
     if as_json:
         records.print_json({**_summary(manifest), "incarnations": list(restored.incarnations)})
-    elif data_dir is not None:
+    else:
+        _print_restored(manifest, data_dir, node_name)
+
+
+def _refuse_damaged(store: Store, manifest: Manifest) -> None:
+    """Everything is read before anything is written."""
+    with output.byte_progress("Checking", manifest.size_bytes) as advance:
+        verdict = backups.verify(store, manifest, advance, files_only=True)
+    if verdict.problems:
+        hint = "Restore another one: see `holdfast backup ls` and `holdfast backup verify`."
+        message = f"The backup {manifest.id} is damaged: {verdict.problems[0]}"
+        raise CommandFailed(Problem(ExitCode.REFUSED, "BACKUP_DAMAGED", message, hint))
+
+
+def _print_restored(manifest: Manifest, data_dir: Path | None, node_name: str) -> None:
+    if data_dir is not None:
         output.print_line(f"Backup {manifest.id} is restored to {data_dir}.")
         output.print_note(f"Start the node:  holdfast broker --node-name {node_name} --data-dir {data_dir}")
     else:
         output.print_line(f"Backup {manifest.id} is restored: {len(manifest.shards):,} shards are founded.")
         output.print_note("They elect their leaders and copy themselves to their other nodes: holdfast cluster status")
-
-
-def _damaged(manifest: Manifest, problem: str) -> Problem:
-    hint = "Restore another one: see `holdfast backup ls` and `holdfast backup verify`."
-    return Problem(ExitCode.REFUSED, "BACKUP_DAMAGED", f"The backup {manifest.id} is damaged: {problem}", hint)
 
 
 @backup_app.command(
