@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.commands.nodes import node_app
 from tests.integration.statefulset.controllers import SimulatedCluster
 from tests.long import long_only
 from tools.manifests.objects import Manifests, load
@@ -24,10 +23,6 @@ ROOM = {BROKER: {"HOLDFAST_FREE_BYTES_MIN": "0"}}  # where tests run, disks may 
 
 # Each test is a cluster of etcd, brokers, routers and workers.
 whole_clusters = [long_only, pytest.mark.timeout(600)]
-needs_handover = pytest.mark.skipif(
-    all(command.name != "handover" for command in node_app.registered_commands),
-    reason="this build has no `holdfast node handover`",
-)
 
 
 def dev() -> Manifests:

@@ -11,7 +11,6 @@ from tests.integration.statefulset.stage import (
     address,
     cluster,
     holdfast,
-    needs_handover,
     nodes,
     until_healthy,
     whole_clusters,
@@ -50,7 +49,6 @@ def test_a_lost_machine_is_replaced_with_and_without_its_volume(cluster: Simulat
     assert cluster.all_events() == []
 
 
-@needs_handover
 def test_three_brokers_become_five_and_three_again(cluster: SimulatedCluster, tmp_path: Path) -> None:
     with under_load(address(cluster), SHARDS, tmp_path) as running:
         cluster.scale(BROKER, 5)
