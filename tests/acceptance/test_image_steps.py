@@ -7,8 +7,8 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -19,15 +19,14 @@ from tests.unit.test_image import LAST_STAGE, REPO, STEPS, only
 
 pytestmark = [long_only, pytest.mark.timeout(600)]
 
-PLACES = ("/src", "/dist", "/opt/holdfast", "/var/lib/holdfast")
+PLACES = ("/src", "/wheels", "/opt/holdfast", "/var/lib/holdfast")
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The build stage, with the places of the image under one directory."""
     root = tmp_path_factory.mktemp("image")
-    (root / "bin").mkdir()
-    (root / "bin" / "python").symlink_to(Path(sys.executable).resolve())  # a base has it by this name
+    venv.create(root / "base", with_pip=True)  # in place of the image that it is built on
     (root / "var/lib/holdfast").mkdir(parents=True)
     stage = STEPS[: len(STEPS) - len(LAST_STAGE)]
     at = root
@@ -58,7 +57,7 @@ def inside(root: Path, text: str) -> str:
 def environment(root: Path) -> dict[str, str]:
     """Nothing of the one who tests, but for where packages come from."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "LANG"))}
-    return {**kept, "PATH": f"{root}/opt/holdfast/bin:{root}/bin:/usr/bin:/bin", "HOME": str(root)}
+    return {**kept, "PATH": f"{root}/opt/holdfast/bin:{root}/base/bin:/usr/bin:/bin", "HOME": str(root)}
 
 
 def run(root: Path, command: str, at: Path) -> None:

@@ -1,8 +1,14 @@
 """Rules, dashboard and scaling of deploy/k8s ask for metrics that servers really have, and for labels of these."""
 
 import json
+import os
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import promql_parser
@@ -10,11 +16,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.client import Client, HoldfastError, NewTask, QueuePolicy
-from tests.integration.map_cluster import MapCluster, until
+from tests.integration.cluster import HOST, free_ports
+from tests.integration.map_cluster import NAME, MapCluster, until
 from tools.manifests.objects import load
 from tools.manifests.rendering import DEPLOY, RENDERED
 
 DASHBOARD = DEPLOY / "k8s" / "components" / "monitoring" / "holdfast.json"
+EXAMPLE = DEPLOY / "k8s" / "components" / "example-app"
 OF_THE_TARGET = {"namespace", "pod"}  # Prometheus adds them to every series that it scrapes from a pod
 
 
@@ -76,30 +84,69 @@ def queries() -> dict[str, str]:
 QUERIES = queries()
 
 
+@contextmanager
+def beside(cluster: MapCluster, *words: str, at: Path) -> Iterator[str]:
+    """Another process of the command line, with an HTTP port; its address."""
+    [port] = free_ports(1)
+    command = [str(Path(sys.executable).parent / "holdfast"), *words, "--ops-port", str(port)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment |= {"HOLDFAST_ADDRESS": cluster.address, "HOLDFAST_CLUSTER_NAME": NAME, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"HOLDFAST_ETCD_ENDPOINTS": cluster.etcd_endpoints}
+    log = cluster.directory / f"{words[0]}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=at, env=environment, stdout=output, stderr=output)
+    try:
+        yield f"{HOST}:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def scraped(address: str) -> str:
+    """Empty while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
-    """Names of series with their labels, of a broker and a router at work."""
+    """Names of series with their labels, of brokers, a router, a rebalancer and a worker of the example, at work."""
     with MapCluster(tmp_path_factory.mktemp("watched"), size=3, shards=2) as cluster:
         cluster.start()
         with Client(cluster.address) as client:
             client.set_queue("orders", policy=QueuePolicy(dead_alert_at=1))
-            client.enqueue(NewTask("orders", "ship"))
+            client.enqueue(NewTask("orders", "ship", b"[1]"))
             [claim] = client.reserve(["orders"], wait_ms=5_000)
             client.ack(claim)
             with pytest.raises(HoldfastError):
                 client.extend(claim, 5_000)
             with pytest.raises(HoldfastError):
                 client.get_task("no id of a task")
-            client.enqueue(NewTask("orders", "ship"))
-        servers = [*cluster.nodes.values(), *cluster.routers]
-        until(lambda: any("holdfast_queue_dead_alert{" in each.get("/metrics")[1] for each in servers), "the setting")
-        found: dict[str, set[str]] = {}
-        for server in servers:
-            for family in text_string_to_metric_families(server.get("/metrics")[1]):
-                found.setdefault(family.name, set())
-                for sample in family.samples:
-                    found.setdefault(sample.name, set()).update(sample.labels)
-        yield found
+            client.enqueue(NewTask("orders", "ship", b"[2]"))
+        with (
+            beside(cluster, "worker", "shop:app", at=EXAMPLE) as worker,
+            beside(cluster, "rebalance", "--watch", at=cluster.directory) as rebalancer,
+        ):
+            servers = [f"{HOST}:{each.ops_port}" for each in (*cluster.nodes.values(), *cluster.routers)]
+            done = 'holdfast_worker_tasks_total{type="ship",outcome="succeeded"} 1'
+            until(lambda: done in scraped(worker), "the worker to have done something")
+            until(lambda: "holdfast_rebalancer_active" in scraped(rebalancer), "the rebalancer to be there")
+            until(lambda: any("holdfast_queue_dead_alert{" in scraped(each) for each in servers), "the setting")
+            yield series([scraped(each) for each in (*servers, worker, rebalancer)])
+
+
+def series(texts: list[str]) -> dict[str, set[str]]:
+    """Labels by names of metrics."""
+    found: dict[str, set[str]] = {}
+    for text in texts:
+        for family in text_string_to_metric_families(text):
+            found.setdefault(family.name, set())
+            for sample in family.samples:
+                found.setdefault(sample.name, set()).update(sample.labels)
+    return found
 
 
 @pytest.mark.parametrize("where", QUERIES)

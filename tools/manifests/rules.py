@@ -7,6 +7,8 @@ from typing import Any
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.config import load_config as load_broker
 from holdfast.broker.node import STOP_SECONDS_MAX as BROKER_STOP_SECONDS_MAX
+from holdfast.rebalancer.config import RebalancerConfig
+from holdfast.rebalancer.config import load_config as load_rebalancer
 from holdfast.router.config import RouterConfig
 from holdfast.router.config import load_config as load_router
 from holdfast.router.server import STOP_SECONDS_MAX as ROUTER_STOP_SECONDS_MAX
@@ -28,7 +30,11 @@ Rule = Callable[[Manifests], Iterator[str]]
 _PROBED = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
 _EVERYWHERE = ("kube-root-ca.crt",)  # a ConfigMap that Kubernetes puts into each namespace
 _NOT_SETTINGS = ("HOLDFAST_ADDRESS",)
-_SETTINGS = {"broker": frozenset(BrokerConfig.model_fields), "router": frozenset(RouterConfig.model_fields)}
+_SETTINGS = {
+    "broker": frozenset(BrokerConfig.model_fields),
+    "rebalance": frozenset(RebalancerConfig.model_fields),
+    "router": frozenset(RouterConfig.model_fields),
+}
 _SAMPLE_SECRET = "a-secret-of-at-least-thirty-two-characters"
 
 
@@ -129,12 +135,18 @@ def settings_are_accepted(manifests: Manifests) -> Iterator[str]:
             if name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS and field not in _SETTINGS[words[0]]:
                 yield f"{container}: Expected the name of a setting of `holdfast {words[0]}`, but got {name}."
         try:
-            if words[0] == "broker":
-                load_broker(None, {}, environment)
-            else:
-                load_router(None, {}, environment)
+            _load(words[0], environment)
         except ConfigError as error:
             yield from (f"{container}: {problem}" for problem in error.problems)
+
+
+def _load(server: str, environment: Mapping[str, str]) -> None:
+    if server == "broker":
+        load_broker(None, {}, environment)
+    elif server == "router":
+        load_router(None, {}, environment)
+    else:
+        load_rebalancer(None, {}, environment)
 
 
 def service_links_are_off(manifests: Manifests) -> Iterator[str]:
@@ -149,7 +161,7 @@ def service_links_are_off(manifests: Manifests) -> Iterator[str]:
 def stops_have_time(manifests: Manifests) -> Iterator[str]:
     """SIGKILL must not come while a server does what it was asked to."""
     for container, words, environment in _holdfast(manifests):
-        if words[0] not in _SETTINGS:
+        if words[0] not in ("broker", "router"):
             continue
         hook = hook_command(container, environment)
         if not hook:

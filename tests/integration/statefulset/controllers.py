@@ -57,7 +57,7 @@ class SimulatedCluster:
 
     def apply(self, *names: str) -> Self:
         """Creates everything, or the workloads that are named: all pods at once."""
-        for service in self.manifests.of("Service"):
+        for service in self.manifests.of("Service") if not self._forwarders else ():
             if service.spec.get("clusterIP") != "None":
                 self._serve(service)
         for workload in self.manifests.workloads:

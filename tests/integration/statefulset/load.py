@@ -18,6 +18,7 @@ from tests.stalls import stalls
 
 PAUSE_S = 0.02
 FINISHED_S_MAX = 120.0
+PASSED = 5  # producer, Service, router and two brokers have a part in a write: each may be stalled as this process is
 
 _APP = """
 from holdfast.client import Holdfast
@@ -58,7 +59,8 @@ class Load:
                 )
                 time.sleep(0.2)
         print(f"longest write {self.longest_s:.2f} s of {len(self.took_s):,}; machine stalled {self.stalled_s:.2f} s")
-        assert self.longest_s <= gap_s_max + self.stalled_s, f"a write took {self.longest_s:.1f} s"
+        allowed_s = gap_s_max + PASSED * self.stalled_s
+        assert self.longest_s <= allowed_s, f"a write took {self.longest_s:.1f} s"
 
 
 @contextmanager

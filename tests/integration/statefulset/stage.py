@@ -10,24 +10,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.commands.nodes import node_app
 from tests.integration.statefulset.controllers import SimulatedCluster
 from tests.long import long_only
 from tools.manifests.objects import Manifests, load
 from tools.manifests.rendering import RENDERED
 
 BROKER, ROUTER, ETCD, INIT = "holdfast-broker", "holdfast-router", "holdfast-etcd", "holdfast-cluster-init"
+REBALANCER = "holdfast-rebalancer"
 SHARDS = 8  # of overlays/dev
 GAP_S_MAX = 2.0  # without a write, in a rolling update
 BUSY_S_MAX = 10.0  # where more happens than a machine with few cores does in time: what counts is that nothing fails
-ROOM = {BROKER: {"HOLDFAST_FREE_BYTES_MIN": "0"}}  # where tests run, disks may be full
+# Where tests run, disks may be full; and nobody waits half a minute for the rebalancer to begin.
+ROOM = {BROKER: {"HOLDFAST_FREE_BYTES_MIN": "0"}, REBALANCER: {"HOLDFAST_SETTLE_SECONDS": "2"}}
 
 # Each test is a cluster of etcd, brokers, routers and workers.
 whole_clusters = [long_only, pytest.mark.timeout(600)]
-needs_handover = pytest.mark.skipif(
-    all(command.name != "handover" for command in node_app.registered_commands),
-    reason="this build has no `holdfast node handover`",
-)
 
 
 def dev() -> Manifests:
@@ -36,7 +33,7 @@ def dev() -> Manifests:
 
 @contextmanager
 def started(manifests: Manifests, directory: Path, **more: Any) -> Iterator[SimulatedCluster]:
-    """Everything is created at the same moment, as `kubectl apply` does; but nobody rebalances: tests do that."""
+    """Everything is created at the same moment, as `kubectl apply` does; the rebalancer where a test wants it."""
     with SimulatedCluster(manifests, directory, overrides=ROOM, **more) as running:
         running.apply(ETCD, BROKER, ROUTER, INIT)
         running.wait_done(INIT)

@@ -12,7 +12,6 @@ from tests.integration.statefulset.stage import (
     BUSY_S_MAX,
     SHARDS,
     address,
-    needs_handover,
     started,
     until_healthy,
     whole_clusters,
@@ -58,7 +57,6 @@ def renew(cluster: SimulatedCluster, given: dict[str, bytes], times: int) -> Non
     cluster.wait(lambda: all(pod.log.count("certificates_reloaded") >= times for pod in pods), "it to be read again")
 
 
-@needs_handover
 def test_the_authority_changes_without_a_restart(tmp_path: Path) -> None:
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     secrets = {SECRET: files(old, "first", old)}

@@ -7,11 +7,11 @@ from tests.integration.statefulset.load import under_load
 from tests.integration.statefulset.stage import (
     BROKER,
     BUSY_S_MAX,
+    REBALANCER,
     SHARDS,
     address,
     cluster,
     holdfast,
-    needs_handover,
     nodes,
     until_healthy,
     whole_clusters,
@@ -50,20 +50,25 @@ def test_a_lost_machine_is_replaced_with_and_without_its_volume(cluster: Simulat
     assert cluster.all_events() == []
 
 
-@needs_handover
 def test_three_brokers_become_five_and_three_again(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    """Up: the rebalancer brings the new ones their share. Down, as docs/kubernetes.md says: drain, shrink, remove."""
+    cluster.apply(REBALANCER)
+    cluster.wait_ready(REBALANCER)
     with under_load(address(cluster), SHARDS, tmp_path) as running:
         cluster.scale(BROKER, 5)
         cluster.wait_ready(BROKER)
         cluster.wait(lambda: len(nodes(cluster)) == 5, "five nodes")
+        cluster.wait(lambda: all(node["replicas"] for node in nodes(cluster)), "the new ones to have something", 240)
+        holdfast(cluster, "rebalance", "--pause")
         holdfast(cluster, "shard", "apply", "--yes")
-        assert all(node["replicas"] for node in nodes(cluster)), "the new ones have something"
         for name in (f"{BROKER}-4", f"{BROKER}-3"):
             holdfast(cluster, "node", "drain", name, "--yes")
+        assert not any(node["replicas"] for node in nodes(cluster)[3:]), "both are empty"
         cluster.scale(BROKER, 3)
         for name in (f"{BROKER}-4", f"{BROKER}-3"):
             holdfast(cluster, "node", "remove", name)
             cluster.volumes.delete_claim(f"data-{name}")
+        holdfast(cluster, "rebalance", "--resume")
         until_healthy(cluster)
         assert {node["name"] for node in nodes(cluster)} == {f"{BROKER}-{at}" for at in range(3)}
     running.check(BUSY_S_MAX)

@@ -17,7 +17,6 @@ from tests.integration.statefulset.stage import (
     address,
     cluster,
     dev,
-    needs_handover,
     started,
     until_healthy,
     whole_clusters,
@@ -29,7 +28,6 @@ __all__ = ["cluster"]
 pytestmark = whole_clusters
 
 
-@needs_handover
 def test_a_rolling_update_is_hardly_noticed(cluster: SimulatedCluster, tmp_path: Path) -> None:
     """Each pod goes only when its shards have a majority without it, and the next one when it is ready."""
     with under_load(address(cluster), SHARDS, tmp_path) as running:
@@ -40,7 +38,6 @@ def test_a_rolling_update_is_hardly_noticed(cluster: SimulatedCluster, tmp_path:
     assert all('"debug"' in pod.log for pod in cluster.pods_of(BROKER))
 
 
-@needs_handover
 def test_a_partition_keeps_the_others_as_they_are(cluster: SimulatedCluster) -> None:
     before = dict(cluster.pods)
     cluster.rolling_update(BROKER, {"HOLDFAST_LOG_LEVEL": "debug"}, partition=2)
@@ -49,7 +46,6 @@ def test_a_partition_keeps_the_others_as_they_are(cluster: SimulatedCluster) -> 
     assert cluster.all_events() == []
 
 
-@needs_handover
 def test_pods_that_are_deleted_together_go_one_after_the_other(cluster: SimulatedCluster, tmp_path: Path) -> None:
     """Nobody asks the budget when pods are deleted: preStop alone keeps a majority of each shard."""
     with under_load(address(cluster), SHARDS, tmp_path) as running:
@@ -75,7 +71,6 @@ def test_routers_are_replaced_without_a_failed_call(cluster: SimulatedCluster, t
     assert cluster.all_events() == []
 
 
-@needs_handover
 def test_the_budget_lets_one_broker_go_at_a_time(cluster: SimulatedCluster, tmp_path: Path) -> None:
     with under_load(address(cluster), SHARDS, tmp_path) as running:
         for pod in cluster.pods_of(BROKER):
