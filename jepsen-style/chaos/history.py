@@ -9,7 +9,7 @@ nothing is left out.
             info     nobody knows: no answer, a lost connection, OUTCOME_UNKNOWN. Both are allowed, for ever.
     f       enqueue, claim, extend, ack, fail, release, cancel, read; `fault` and `heal` for what the harness did to the
             servers; `start` and `end` of a handler, as the handler itself wrote them; `leader` and `ready`: what the
-            harness saw of the servers
+            harness saw of the servers; `lag`: how many milliseconds too late it was given a processor itself
     value   what the payload says: each task to be made has its own, so it names the task before it has an id. Of a task
             that a schedule made, its name and its tick
     req_id  of an enqueue the request id, of a claim the claim request id
@@ -32,11 +32,12 @@ ACK, FAIL_TASK, RELEASE = "ack", "fail", "release"
 CANCEL, READ = "cancel", "read"
 FAULT, HEAL = "fault", "heal"
 START, END = "start", "end"
-LEADER, READY = "leader", "ready"
+LEADER, READY, LAG = "leader", "ready", "lag"
 
 SETTLING = (ACK, FAIL_TASK, RELEASE)  # what ends a claim
 NEEDS_TOKEN = (*SETTLING, EXTEND)
 _POLL_NS_MAX = 40_000_000_000  # so long does a worker of the library wait for an answer
+PROCESSES_ON_THE_WAY = 6  # worker, router, leader, two followers, and back
 NEMESIS = -1  # the process id of whoever breaks the servers
 
 
@@ -170,6 +171,7 @@ class Story:
     runs: list[HandlerRun] = field(default_factory=list)
     leaders: list[Event] = field(default_factory=list)  # each change that was seen: `req_id` is the shard
     ready: list[Event] = field(default_factory=list)  # each change that was seen: `state` is the HTTP status
+    lags: list[Event] = field(default_factory=list)  # of the machine: `state` has the milliseconds
 
     def sends(self) -> list[Call]:
         return [call for call in self.calls if call.f == ENQUEUE]
@@ -203,6 +205,12 @@ class Story:
             for event in self.faults
             if event.f == FAULT
         ]  # fmt: skip
+
+    def held_up_ns(self, from_ns: int, to_ns: int) -> int:
+        """How much the machine may have taken from a call in this time: each process on its way waits for a processor
+        as the harness did."""
+        lags = (int(event.state) for event in self.lags if from_ns <= event.t_ns <= to_ns)
+        return PROCESSES_ON_THE_WAY * 1_000_000 * max(lags, default=0)
 
     def known_tasks(self) -> set[str]:
         """All tasks that a server ever told of."""
@@ -293,8 +301,9 @@ class _Pairing:
     def add(self, event: Event) -> None:
         if event.f in (FAULT, HEAL):
             self._story.faults.append(event)
-        elif event.f in (LEADER, READY):
-            (self._story.leaders if event.f == LEADER else self._story.ready).append(event)
+        elif event.f in (LEADER, READY, LAG):
+            story = self._story
+            {LEADER: story.leaders, READY: story.ready, LAG: story.lags}[event.f].append(event)
         elif event.f in (START, END):
             self._handler(event)
         elif event.type == INVOKE:

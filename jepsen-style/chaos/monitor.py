@@ -1,10 +1,12 @@
-"""What can be seen of the servers from outside during a run: who leads, and who says that it is ready."""
+"""What can be seen of the servers from outside during a run: who leads, and who says that it is ready; and how busy the
+machine is that they all share."""
 
 import asyncio
+import time
 from contextlib import suppress
 
 from chaos.faults.arena import Arena, in_thread
-from chaos.history import LEADER, READY, History
+from chaos.history import LAG, LEADER, READY, History
 from chaos.system.system import System
 
 LEADERS_EVERY_S = 0.3
@@ -12,6 +14,8 @@ READY_EVERY_S = 1.0
 _ANSWER_S_MAX = 0.8
 _ANSWER_BYTES_MAX = 4096
 _RESTART_EVERY_S = 0.5
+_LAG_EVERY_S = 0.05
+_LAG_S_MIN = 0.02  # less is as usual
 
 
 async def watch_leaders(system: System, history: History) -> None:
@@ -25,6 +29,16 @@ async def watch_leaders(system: System, history: History) -> None:
                 known[shard] = node
                 history.saw(LEADER, node, shard=str(shard))
         await asyncio.sleep(LEADERS_EVERY_S)
+
+
+async def watch_machine(history: History) -> None:
+    """How much too late a process gets a processor: nobody can answer sooner than that."""
+    while True:
+        due_s = time.monotonic() + _LAG_EVERY_S
+        await asyncio.sleep(_LAG_EVERY_S)
+        late_s = time.monotonic() - due_s
+        if late_s > _LAG_S_MIN:
+            history.saw(LAG, "", state=str(round(late_s * 1000)))
 
 
 async def watch_readiness(system: System, history: History) -> None:

@@ -13,7 +13,7 @@ from chaos.checkers import check
 from chaos.faults.arena import Arena, in_thread
 from chaos.faults.catalogue import ALL
 from chaos.history import ENQUEUE, OK, History, Story, put_together, read_histories
-from chaos.monitor import keep_running, watch_leaders, watch_readiness
+from chaos.monitor import keep_running, watch_leaders, watch_machine, watch_readiness
 from chaos.outcome import Report, make_report, write_final
 from chaos.plan import Step
 from chaos.system.process import ProcessError
@@ -67,7 +67,7 @@ class Run:
             async with asyncio.TaskGroup() as group:
                 upkeep = [group.create_task(each) for each in (
                     watch_leaders(self.system, self.history), watch_readiness(self.system, self.history),
-                    keep_running(self.arena),
+                    watch_machine(self.history), keep_running(self.arena),
                 )]  # fmt: skip
                 load = [group.create_task(workload.run()) for workload in self.workloads]
                 try:

@@ -24,9 +24,10 @@ def lease(story: Story, _: Final) -> Iterator[Violation]:
         wanted_ms = min(claim.asked_ms, timeouts_ms.get(claim.value, claim.asked_ms))
         left_ms = (claim.ends_ns - claim.ended_ns) / MS
         lost_ns = (wanted_ms - left_ms) * MS
-        if lost_ns < _ON_ITS_WAY_NS:
+        allowed_ns = _ON_ITS_WAY_NS + story.held_up_ns(claim.ended_ns - int(lost_ns), claim.ended_ns)
+        if lost_ns < allowed_ns:
             continue
-        if claim.asked_ns < claim.sent_ns and claim.ended_ns - claim.sent_ns < _ON_ITS_WAY_NS:
+        if claim.asked_ns < claim.sent_ns and claim.ended_ns - claim.sent_ns < allowed_ns:
             continue  # sent again: it was answered at once with what the first call had claimed
         if not excused(claim.worker, claim.ended_ns - int(lost_ns) - S, claim.ended_ns):
             sentence = f"{claim.task} arrived with {left_ms:.0f} ms left of a lease of {wanted_ms} ms"
@@ -49,7 +50,8 @@ def start(story: Story, _: Final) -> Iterator[Violation]:
         told = [ends for at, ends in extended[run.task, claim.token] if at <= run.started_ns]
         ends_ns = max([claim.ends_ns, *told])
         late_ns = run.started_ns - ends_ns
-        if late_ns > _START_SLACK_NS and not excused(run.worker, claim.ended_ns, run.started_ns):
+        slack_ns = _START_SLACK_NS + story.held_up_ns(claim.ended_ns, run.started_ns)
+        if late_ns > slack_ns and not excused(run.worker, claim.ended_ns, run.started_ns):
             sentence = f"{run.task} was started {late_ns / MS:.0f} ms after its lease had ended"
             yield Violation("start", sentence, (run.task,))
 

@@ -96,7 +96,7 @@ def test_damage_in_the_middle_of_the_log_is_refused_and_named(copy: Path, make_s
     said = refusal(server)
     assert segment.name in said
     assert f"damaged at byte {offset}" in said
-    assert "from a backup" in said
+    assert "holdfast backup restore" in said
     assert "--rebuild" not in said, "a node alone has nobody to get anything from"
     assert contents(copy) == before, "what a person may still need was changed"
 
@@ -124,7 +124,7 @@ def test_a_node_whose_log_is_gone_does_not_forget_and_go_on(copy: Path, make_ser
     server.launch()
     said = refusal(server)
     assert "it was lost" in said
-    assert "from a backup" in said
+    assert "holdfast backup restore" in said
 
 
 def test_a_directory_that_is_deleted_under_a_running_server_stops_it(make_server: MakeServer) -> None:

@@ -12,6 +12,7 @@ from chaos.history import (
     FAULT,
     HEAL,
     INFO,
+    LAG,
     LEADER,
     OK,
     READY,
@@ -75,6 +76,17 @@ def test_a_lease_that_a_fault_has_delayed_is_excused() -> None:
     story = Story(claims=[claim(left=-5)], faults=fault("pause", 4, 9.5))
     assert kinds(lease, story) == []
     assert kinds(lease, Story(claims=[claim(30, left=-5)], faults=fault("pause", 4, 9.5))) == ["lease"]
+
+
+def lag(at: float, ms: int) -> Event:
+    return Event(t_ns=int(at * S), proc=-1, type=INFO, f=LAG, state=str(ms))
+
+
+def test_a_machine_that_gives_nobody_a_processor_is_no_lost_lease() -> None:
+    late = claim(waited=2, left=2.0)
+    assert kinds(lease, Story(claims=[late], lags=[lag(9.5, 100)])) == [], "each process on the way waited"
+    assert kinds(lease, Story(claims=[late], lags=[lag(9.5, 50)])) == ["lease"]
+    assert kinds(lease, Story(claims=[late], lags=[lag(5, 1000), lag(12, 1000)])) == ["lease"], "at other times"
 
 
 def test_a_lease_is_not_longer_than_the_timeout() -> None:
