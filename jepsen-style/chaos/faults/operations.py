@@ -18,7 +18,7 @@ from holdfast.broker.reviving import check_state
 from holdfast.client import AsyncClient, HoldfastError, MoveWish, NotFound, Plan
 from holdfast.client._backups import BackupClient
 
-OPERATION_S_MAX = 120.0
+OPERATION_S_MAX = 300.0  # brokers that are killed need seconds to come back, and a plan needs them all, again and again
 _CALL_S = 5.0
 _AGAIN_S = 0.5
 
