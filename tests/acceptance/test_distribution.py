@@ -91,7 +91,7 @@ def test_what_the_wheel_says_of_itself(wheel: Path) -> None:
     head = metadata.partition("\n\n")[0].splitlines()
     assert {"Name: holdfast-queue", "License-Expression: Apache-2.0", "License-File: LICENSE"} <= set(head)
     assert [line for line in head if line.startswith("Provides-Extra")] == [
-        "Provides-Extra: local", "Provides-Extra: server",
+        "Provides-Extra: backup", "Provides-Extra: local", "Provides-Extra: server",
     ]  # fmt: skip
 
 
