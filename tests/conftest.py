@@ -1,9 +1,14 @@
-"""For all tests: a machine that is busy must not make one of them fail, and what they start must start fast."""
+"""For all tests: a machine that is busy must not make one of them fail, what they start must start fast, and none is
+heard in the logs of another."""
 
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import settings
 
 settings.register_profile("no_deadline", deadline=None)
@@ -17,3 +22,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A shell ignores SIGINT for what it runs in the background (`make test &`, `nohup make test`), and Python leaves it
 # ignored, here and in every process that a test starts. Tests that press Ctrl-C would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Commands that are run in the process of a test set up the logs for all of it."""
+    root = logging.getLogger()
+    handlers, level, is_configured = root.handlers[:], root.level, structlog.is_configured()
+    yield
+    if structlog.is_configured() and not is_configured:
+        structlog.reset_defaults()
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.getLogger("holdfast").setLevel(logging.NOTSET)
