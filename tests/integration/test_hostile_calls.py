@@ -116,7 +116,8 @@ async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> No
     strangers: list[socket.socket] = []
     try:
         await asyncio.to_thread(server.start)
-        async with AsyncClient(server.address) as client:  # connected before
+        async with AsyncClient(server.address) as client:
+            await client.enqueue(NewTask("q", "t"))  # it is connected before the others
             for port in (server.port, server.ops_port):
                 strangers += [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
             assert (await asyncio.to_thread(server.get, "/livez"))[0] == 200
