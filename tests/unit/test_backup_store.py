@@ -4,10 +4,12 @@ import hashlib
 import json
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from holdfast.backup.creating import new_id
 from holdfast.backup.encryption import CHUNK_BYTES, Cipher, read_key
 from holdfast.backup.errors import BUSY, DAMAGED, FORMAT, KEY, NO_BACKUP, BackupError
 from holdfast.backup.manifest import Manifest, ShardCopy, StoredFile
@@ -224,3 +226,9 @@ def test_a_target_that_is_not_there_is_said(tmp_path: Path) -> None:
     assert caught.value.reason == NO_BACKUP
     with pytest.raises(BackupError, match="no backup"):
         Store(DirectoryTarget(tmp_path, make=False)).newest()
+
+
+def test_ids_of_backups_sort_by_time_also_within_a_second() -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, 999_000, tzinfo=UTC)
+    ids = [new_id(now - timedelta(milliseconds=ms)) for ms in (1500, 900, 2, 1, 0)]
+    assert ids == sorted(ids)

@@ -45,7 +45,8 @@ class _CopiesLostError(Exception):
 
 
 def new_id(now: datetime) -> str:
-    return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    """They sort by time, also those of the same second."""
+    return f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03}Z-{secrets.token_hex(4)}"
 
 
 async def create(

@@ -17,7 +17,7 @@ from holdfast.backup.errors import DAMAGED, FORMAT, KEY, BackupError
 MANIFEST_FORMAT = 1
 BYTES_MAX = 256 * 1024 * 1024
 
-_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
+_ID = re.compile(r"[0-9]{8}T[0-9]{6}([0-9]{3})?Z-[0-9a-f]{8}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # As the brokers have them: a name from a target becomes a path.
 _FILE_NAME = re.compile(
