@@ -28,7 +28,7 @@ EVERYWHERE = [
     "steward:promote", "steward:promote_done", "steward:told", "steward:remove", "steward:remove_done",
     "retire:dropping", "retire:dropped", "retire:forgotten",
 ]  # fmt: skip
-SOMEWHERE = ["steward:add_done", "host:joined", "steward:remove_done", "retire:dropped"]
+SOMEWHERE = ["steward:add_done", "snapshot:taken", "steward:remove_done", "retire:dropped"]
 OTHERS = ["router", "leader of etcd", "operator", "destination", "source"]
 IS_ALL = os.environ.get("PLACES") == "all"
 PLACES = EVERYWHERE if IS_ALL else SOMEWHERE
@@ -93,6 +93,19 @@ def check_all_there(address: str, load: Load) -> None:
             assert [one.task_id for one in again] == [load.accepted[request_id] for request_id in asked[at : at + 500]]
 
 
+def cut_the_log(cluster: MapCluster) -> None:
+    """Waits for the leader's log to have lost its beginning: before, whoever joins needs no snapshot to catch up."""
+    leader = cluster.wait_for_leader(0)
+    seen: list[int] = []
+
+    def has_shrunk() -> bool:
+        replica = cluster.replicas().get((0, leader))
+        seen.append(replica.log_bytes if replica else 0)
+        return 0 < seen[-1] < max(seen)
+
+    until(has_shrunk, "a log that is cut")
+
+
 def died(operator: Client, plan_id: str, failpoint: Path) -> bool:
     is_done(operator, plan_id)
     return not failpoint.exists()
@@ -116,6 +129,8 @@ def test_a_move_comes_to_its_end_whoever_dies(cluster: MapCluster, place: str, t
     source = leader if place == "retire:dropped" else min(before - {leader})
     with Load(cluster.address, f"q-{place.replace(':', '-')}") as load:
         until(lambda: len(load.accepted) > 100, "some tasks")
+        if place.startswith("snapshot:"):
+            cut_the_log(cluster)
         failpoint.write_text(place)
         with Client(cluster.address, timeout_s=DEADLINE_S) as operator:
             plan = operator.start_plan(operator.make_plan(move=MoveWish(0, source, destination)))
@@ -193,6 +208,8 @@ def test_a_move_comes_to_its_end_whoever_else_dies(cluster: MapCluster, place: s
     move = Move(cluster)
     with Load(cluster.address, f"q-{place}-{victim}".replace(":", "-").replace(" ", "-")) as load:
         until(lambda: len(load.accepted) > 100, "some tasks")
+        if place.startswith("snapshot:"):
+            cut_the_log(cluster)
         if victim == "operator":
             move_from_terminals(move, place)
         else:
