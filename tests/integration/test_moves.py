@@ -28,7 +28,7 @@ EVERYWHERE = [
     "steward:promote", "steward:promote_done", "steward:told", "steward:remove", "steward:remove_done",
     "retire:dropping", "retire:dropped", "retire:forgotten",
 ]  # fmt: skip
-SOMEWHERE = ["steward:add_done", "snapshot:taken", "steward:remove_done", "retire:dropped"]
+SOMEWHERE = ["snapshot:taken", "steward:add_done", "steward:remove_done", "retire:dropped"]
 OTHERS = ["router", "leader of etcd", "operator", "destination", "source"]
 IS_ALL = os.environ.get("PLACES") == "all"
 PLACES = EVERYWHERE if IS_ALL else SOMEWHERE
