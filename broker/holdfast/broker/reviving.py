@@ -150,6 +150,7 @@ def restore_data_dir(data_dir: Path, node_name: str, states: Mapping[int, Path],
     if data_dir.exists():
         data_dir.rmdir()
     os.rename(building, data_dir)
+    RealFiles().sync_directory(data_dir.parent)  # a power cut after this was said to be done must not take it back
     _logger.info("data_dir_restored", path=str(data_dir), shards=len(states))
 
 
