@@ -63,18 +63,24 @@ def claim_all(client: Client, queue: str) -> list[ClaimedTask]:
     return [claim for _ in range(SHARDS) for claim in client.reserve([queue], max_tasks=TASKS)]
 
 
-def test_a_home_that_is_cut_off_does_not_hand_out_a_queue_that_was_spread_and_capped_meanwhile(
-    cluster: Cluster, client: Client
+@pytest.mark.parametrize("spread", [1, SHARDS])
+def test_a_home_that_is_cut_off_does_not_hand_out_a_queue_that_was_capped_meanwhile(
+    cluster: Cluster, client: Client, spread: int
 ) -> None:
-    leaders = leaders_of(client)
-    home = leaders[home_shard("at-home", SHARDS)]
-    client.enqueue_many([NewTask("at-home", "t") for _ in range(TASKS)])
+    """Any other node tells it, whether that has a shard of the queue or not."""
+    queue = f"at-home-{spread}"
+    home = leaders_of(client)[home_shard(queue, SHARDS)]
+    client.enqueue_many([NewTask(queue, "t") for _ in range(TASKS)])
+    said = len(cluster.nodes[home].events("settings_are_behind"))
     cluster.cut_off(home)
-    client.set_queue("at-home", spread=SHARDS, policy=QueuePolicy(concurrency_max=CAP))
-    until(lambda: cluster.nodes[home].events("settings_are_behind"), "the home to hear that it knows too little")
-    assert not claim_all(client, "at-home"), "nothing is better than all of it"
+    client.set_queue(queue, spread=spread, policy=QueuePolicy(concurrency_max=CAP))
+    until(
+        lambda: len(cluster.nodes[home].events("settings_are_behind")) > said,
+        "the home to hear that it knows too little",
+    )
+    assert not claim_all(client, queue), "nothing is better than all of it"
     cluster.mend(home)
-    claims = client.reserve(["at-home"], max_tasks=TASKS, wait_ms=20_000) + claim_all(client, "at-home")
+    claims = client.reserve([queue], max_tasks=TASKS, wait_ms=20_000) + claim_all(client, queue)
     assert 1 <= len(claims) <= CAP
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.broker.internal_service import DEAL_SHARES, RECEIVE_TASKS, InternalService
+from holdfast.broker.internal_service import DEAL_SHARES, RECEIVE_TASKS, SETTINGS_NEWS, InternalService
 from holdfast.broker.service import Service
 from holdfast.broker.state import StateDamagedError
 from holdfast.proto.v1 import couriers_pb2, tasks_pb2
@@ -45,6 +45,10 @@ class Stage(SmallShard):
     def may_speak_for(self, node: str, shard: int, incarnation: int) -> bool:
         return (node, shard) == ("n1", 3) and incarnation <= 1
 
+    def settings_news(self, request: couriers_pb2.SettingsNewsRequest) -> couriers_pb2.SettingsNewsResponse:
+        told = couriers_pb2.QueueVersion(queue="q", version=request.after_version + 1)
+        return couriers_pb2.SettingsNewsResponse(queues=[told])
+
     async def run(self) -> None:
         while True:
             await self.round()
@@ -83,6 +87,13 @@ async def test_letters_of_a_node_that_has_the_shard_are_taken_in(stage: Stage) -
     reports.reports.add(queue="q", what="rate", number=1)
     dealt = await stage.internal.answer("n1", DEAL_SHARES, 0, reports.SerializeToString())
     assert [grant.unlimited for grant in couriers_pb2.DealSharesResponse.FromString(dealt).grants] == [True]
+
+
+async def test_every_node_is_told_of_settings(stage: Stage) -> None:
+    asked = couriers_pb2.SettingsNewsRequest(cluster_id=CLUSTER, after_version=7).SerializeToString()
+    stage.trouble = OutcomeUnknownError()  # no shard is asked
+    answer = couriers_pb2.SettingsNewsResponse.FromString(await stage.internal.answer("n2", SETTINGS_NEWS, 0, asked))
+    assert [(each.queue, each.version) for each in answer.queues] == [("q", 8)]
 
 
 async def test_who_may_not_speak_for_a_shard_is_refused(stage: Stage) -> None:

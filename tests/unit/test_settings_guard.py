@@ -59,8 +59,8 @@ class Place:
             raise ConnectionError("nobody is there")
         answer = pb.DealSharesResponse()
         for report in reports:
-            known, newest = self.home.guard.told(report.queue.encode(), report.version)
-            answer.grants.add(queue=report.queue, amount=known, version=newest)
+            newest = self.home.guard.told(report.queue.encode(), report.version)
+            answer.grants.add(queue=report.queue, version=newest)
         return answer
 
     async def look(self) -> None:
@@ -141,43 +141,35 @@ async def test_a_node_that_has_not_heard_from_etcd_since_its_start_asks_before_i
     assert elsewhere.may()
 
 
-async def test_a_home_that_knows_less_hands_out_nothing_until_it_has_heard_of_it(home: Place, elsewhere: Place) -> None:
-    elsewhere.known.version = 6
-    elsewhere.guard.tell_home(QUEUE, 6)
-    await elsewhere.look()
+async def test_who_knows_less_than_others_hands_out_nothing_until_it_has_heard_of_it(home: Place) -> None:
+    home.guard.told(QUEUE, 6)
     assert home.changed == [QUEUE]
     assert not home.may()
     assert home.guard.is_behind(QUEUE)
     for _ in range(20):  # and it is told again and again
-        await elsewhere.passes(1, is_cut_off=False)
         await home.passes(1)
+        home.guard.told(QUEUE, 6)
         assert not home.may()
     home.known.version = 6
     await home.look()
     assert home.changed == [QUEUE] * 2
     assert home.may()
-    await elsewhere.passes(2 * RENEW_SECONDS, is_cut_off=False)
-    asked = len(elsewhere.asked)
-    await elsewhere.passes(10, is_cut_off=False)
-    assert len(elsewhere.asked) == asked, "it knows by now"
 
 
 async def test_a_version_that_nobody_speaks_of_any_more_is_forgotten(home: Place) -> None:
     """An etcd that was set back has it no more."""
-    assert home.guard.told(QUEUE, 6) == (5, 6)
+    assert home.guard.told(QUEUE, 6) == 6
     for _ in range(int(BEHIND_SECONDS)):
-        assert home.guard.told(QUEUE, 5) == (5, 6), "who asks hears of it too"
+        assert home.guard.told(QUEUE, 5) == 6, "who asks hears of it too"
         await home.passes(1)
     assert home.may()
-    assert home.guard.told(QUEUE, 5) == (5, 5)
+    assert home.guard.told(QUEUE, 5) == 5
 
 
-async def test_what_is_home_here_or_nowhere_is_told_to_nobody(home: Place) -> None:
-    home.guard.tell_home(QUEUE, 6)
+async def test_nobody_is_asked_about_what_is_home_here_or_nowhere(home: Place) -> None:
     place = Place(ELSEWHERE)
-    place.guard.tell_home(b"anywhere", 6)
-    place.guard.tell_home(QUEUE, 0)
     assert place.guard.may_hand_out(b"anywhere")
+    assert home.may()
     for each in (home, place):
         await each.passes(5)
         assert not each.asked
@@ -188,9 +180,8 @@ async def test_everything_is_bounded(home: Place, elsewhere: Place) -> None:
     for n in range(QUEUES_MAX + 10):
         name = b"q%d" % n
         elsewhere.guard.may_hand_out(name)
-        elsewhere.guard.tell_home(name, 9)
         home.guard.told(name, 9)
-    for memory in (elsewhere.guard._shown, elsewhere.guard._to_tell, home.guard._newer):
+    for memory in (elsewhere.guard._shown, home.guard._newer):
         assert len(memory) == QUEUES_MAX
     await elsewhere.look()
     assert [len(each) for each in elsewhere.asked] == [REPORTS_MAX]

@@ -15,7 +15,7 @@ from holdfast.cluster.etcd.api import Change, Changes, Put
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.messages import policy_of
 from holdfast.cluster.policy import NO_POLICY, QueuePolicy
-from holdfast.cluster.queues import Home, Pin, QueueChange, Spread
+from holdfast.cluster.queues import Home, Pin, QueueChange
 from holdfast.cluster.records import Members, ShardRecord
 from holdfast.cluster.store import MapStore
 from holdfast.machine import keys
@@ -231,7 +231,6 @@ class Shard:
         self.set(**ready)
         self.settings: dict[bytes, tuple[int, bytes]] = {}
         self.looks = 0
-        self.told_home: list[tuple[bytes, int]] = []
 
     def set(self, **ready: int) -> None:
         for name, count in ready.items():
@@ -250,9 +249,6 @@ class Shard:
     def settings_version(self, queue: bytes) -> int:
         self.looks += 1
         return self.settings.get(queue, (0, b""))[0]
-
-    def tell_home(self, queue: bytes, version: int) -> None:
-        self.told_home.append((queue, version))
 
     async def set_queue(self, queue: bytes, version: int, policy: bytes) -> bool:
         """As the machine: only forward."""
@@ -349,15 +345,6 @@ async def test_a_policy_goes_into_the_log_of_the_shards_that_the_queue_has() -> 
     await store.set_queue("q", QueueChange(clear=("max_attempts",)))
     await care(etcd, store, host)
     assert shards[home].settings[b"q"][1] == b"", "what was taken back must be told, too"
-
-
-async def test_the_home_of_a_queue_hears_of_its_settings_from_the_other_shards() -> None:
-    """It may be cut off from etcd."""
-    shards = [Shard(), Shard(), Shard()]
-    etcd, store, host = await with_queues(*shards)
-    _, version = await store.set_queue("q", QueueChange(placement=Spread(3)))
-    await care(etcd, store, host)
-    assert [shard.told_home for shard in shards] == [[(b"q", version)]] * 3  # the home itself passes it over
 
 
 # --- an etcd that was set back ----------------------------------------------------------------------------------------

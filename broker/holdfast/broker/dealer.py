@@ -46,8 +46,8 @@ class Settings(Protocol):
 
     def is_behind(self, queue: bytes) -> bool: ...
 
-    def told(self, queue: bytes, version: int) -> tuple[int, int]:
-        """Another shard knows this version. Returns the one that is acted on here, and the newest that was heard of."""
+    def told(self, queue: bytes, version: int) -> int:
+        """Another shard knows this version. Returns the newest that was heard of."""
         ...
 
 
@@ -103,7 +103,7 @@ class Dealer:
         grant = pb.ShareGrant(queue=told.queue, what=what, number=told.number, lease_ms=LEASE_MS)
         if what == SETTINGS:
             if self._settings is not None:
-                grant.amount, grant.version = self._settings.told(queue, told.version)
+                grant.version = self._settings.told(queue, told.version)
             return grant
         total = self._total(queue, what)
         if total is None:

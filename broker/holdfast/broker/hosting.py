@@ -350,6 +350,12 @@ class Host:
         index, term = await self.in_round(replica, begin)
         await committed(replica, index, term)
 
+    def settings_told(self, number: int, queue: bytes, version: int) -> None:
+        """Another node knows this version of the settings of a queue: see settings_news.py."""
+        replica = self.replicas.get(number)
+        if replica is not None and replica.shard.serves:
+            replica.shard.settings_told(queue, version)
+
     async def hand_over_all(self) -> None:
         """Makes others lead what this node leads, if they can, so that nobody has to wait for an election."""
         self.is_stopping = True

@@ -1,10 +1,11 @@
-"""What a broker does for other brokers of its cluster: takes in what their shards bring, and deals shares of limits.
+"""What a broker does for other brokers of its cluster: takes in what their shards bring, deals shares of limits, and
+says which settings of queues it knows.
 
 Who asks is known (peers/), and may speak only for shards that it has, as far as the map goes.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import Message
@@ -18,6 +19,7 @@ from holdfast.serving.request_limits import RequestLimit, parse, request_limit
 
 RECEIVE_TASKS: Final = 1
 DEAL_SHARES: Final = 2
+SETTINGS_NEWS: Final = 3
 LETTERS_BYTES_MAX: Final = 4 * 1024 * 1024  # what is brought at once, beside one task of any size
 
 
@@ -27,12 +29,14 @@ class ClusterView(Protocol):
         any will do; one that nobody has heard of yet is refused."""
         ...
 
+    def settings_news(self, request: pb.SettingsNewsRequest) -> pb.SettingsNewsResponse: ...
+
 
 class _Method(NamedTuple):
     name: str
     request: type[Message]
     limit: RequestLimit
-    call: Callable[[Service, Any], Any]
+    call: Callable[[str, int, Any], Awaitable[Message]]  # of a sender, to a shard
 
 
 class InternalService:
@@ -54,12 +58,15 @@ class InternalService:
         # It was accepted long ago: it must be taken in, whatever clients may send at once.
         bytes_max = batch_bytes_max + LETTERS_BYTES_MAX
 
-        def method(name: str, request: type[Message], call: Callable[[Service, Any], Any]) -> _Method:
+        def method(
+            name: str, request: type[Message], call: Callable[[str, int, Any], Awaitable[Message]]
+        ) -> _Method:  # fmt: skip
             return _Method(name, request, request_limit(name, request, large_bytes_max=bytes_max), call)
 
         self._methods = {
-            RECEIVE_TASKS: method("ReceiveTasks", pb.ReceiveTasksRequest, Service.receive_tasks),
-            DEAL_SHARES: method("DealShares", pb.DealSharesRequest, Service.deal_shares),
+            RECEIVE_TASKS: method("ReceiveTasks", pb.ReceiveTasksRequest, self._of_shard(Service.receive_tasks)),
+            DEAL_SHARES: method("DealShares", pb.DealSharesRequest, self._of_shard(Service.deal_shares)),
+            SETTINGS_NEWS: method("SettingsNews", pb.SettingsNewsRequest, self._settings_news),
         }
 
     async def answer(self, sender: str, method: int, shard: int, message: bytes) -> bytes:
@@ -70,8 +77,7 @@ class InternalService:
         try:
             known.limit.check(message)
             request = parse(known.request, message)
-            self._check_source(sender, request)
-            response: Message = await known.call(self._find_service(shard), request)
+            response = await known.call(sender, shard, request)
             return response.SerializeToString()
         except RefusedError as refused:
             code = refused.reason
@@ -84,6 +90,18 @@ class InternalService:
             raise outcome_unknown() from None
         finally:
             self._metrics.rpc(known.name).observe(code, time.perf_counter() - started)
+
+    def _of_shard(
+        self, call: Callable[[Service, Any], Awaitable[Message]]
+    ) -> Callable[[str, int, Any], Awaitable[Message]]:
+        async def checked(sender: str, shard: int, request: Any) -> Message:
+            self._check_source(sender, request)
+            return await call(self._find_service(shard), request)
+
+        return checked
+
+    async def _settings_news(self, _sender: str, _shard: int, request: pb.SettingsNewsRequest) -> Message:
+        return self._view.settings_news(request)
 
     def _check_source(self, sender: str, request: Any) -> None:
         incarnation = getattr(request, "source_incarnation", 0)

@@ -17,9 +17,13 @@ from holdfast.cluster.records import Handover
 from holdfast.cluster.store_nodes import WrongClusterError
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
+from holdfast.proto.v1 import couriers_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import owner_of_task, visible
 from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import INVALID_FIELD, RefusedError
+
+NEWS_QUEUES = 1000  # told at once
 
 _FILE = "MAP"
 
@@ -112,6 +116,18 @@ class MapSurroundings:
 
     def settings_version(self, queue: bytes) -> int:
         return self.map.queue_version(queue.decode())
+
+    def settings_news(self, request: pb.SettingsNewsRequest) -> pb.SettingsNewsResponse:
+        """Of queues that were changed together all are told, or none."""
+        at = self.map
+        if not self.cluster_id or request.cluster_id != self.cluster_id:
+            raise RefusedError(INVALID_FIELD, "Expected a call from a node of the same cluster.", "cluster_id")
+        newer = sorted(
+            (version, name) for name in at.queues if (version := at.queue_version(name)) > request.after_version
+        )
+        last = newer[:NEWS_QUEUES][-1][0] if newer else 0
+        told = [pb.QueueVersion(queue=name, version=version) for version, name in newer if version <= last]
+        return pb.SettingsNewsResponse(queues=told)
 
     def age_s(self) -> float | None:
         return self.follower_age_s()

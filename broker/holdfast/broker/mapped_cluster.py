@@ -33,6 +33,7 @@ from holdfast.broker.peers.transport import PeerInfo, Peers
 from holdfast.broker.queue_steward import QueueSteward
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.service import Service
+from holdfast.broker.settings_news import SettingsNews
 from holdfast.broker.steward import Steward
 from holdfast.cluster.admin import ClusterAdmin
 from holdfast.cluster.backups import ClusterBackups
@@ -108,6 +109,7 @@ class MappedCluster:
             find_service, surroundings, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
         )
         self._peer_calls = PeerCalls(config.node_name, self._peers, internal)
+        self._news = SettingsNews(surroundings, self._peer_calls, host, self._peers.connected)
         deliveries = Deliveries(self._peer_calls, surroundings)
         host.deliver, host.ask_dealer = deliveries.deliver, deliveries.deal
         self._wire = PeerWire(self._peers, rounds, host.evidence, source, self._peer_calls)
@@ -150,6 +152,7 @@ class MappedCluster:
         works = (
             self.follower.run(), self._register(), self._save(), self._tell_waiting(), self._wire.tell_time(),
             self._take_care(), self._end_if_removed(), self._meet_without_etcd(), self._handover.run(),
+            self._news.run(),
         )  # fmt: skip
         self._works = [asyncio.create_task(work) for work in works]
         try:

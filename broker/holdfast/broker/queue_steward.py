@@ -122,7 +122,6 @@ class QueueSteward:
             is_done &= await self._tell_drained(queue, record, number, shard)
         for number, shard in self._led(visible(at.route(queue))):
             is_done &= await self._log_policy(queue, at.queue_version(queue), record, number, shard)
-            shard.tell_home(queue.encode(), at.queue_version(queue))
         return is_done
 
     def _led(self, numbers: Iterable[int]) -> Iterator[tuple[int, Shard]]:

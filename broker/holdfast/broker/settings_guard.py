@@ -1,13 +1,12 @@
 """Whether a leader may hand out tasks of a queue by the settings that it knows.
 
 Settings of queues come from etcd. A leader that is cut off from it, while others are not, does not hear that a queue
-was spread, or given a limit, and would hand it out as before. So the shards of a queue tell each other which version of
-its settings they know, by way of its home:
+was spread, or given a limit, and would hand it out as before. So who has not heard from etcd for a while asks:
 
-    home <- others   a shard that hears of a new version tells the home, until the home has heard of it too. A home that
-                     knows less hands out nothing of the queue meanwhile, and deals no shares
-    home -> others   a shard that has not heard from etcd for a while asks the home. Where the home knows more, or does
-                     not answer, it hands out nothing of the queue
+    a node asks all others    which queues have newer settings (settings_news.py). Its shards hand out nothing of those,
+                              and deal no shares of their limits, until it has heard of the change itself
+    a shard asks the home     of the queue, if that is another shard. Where the home knows more, or does not answer, it
+                              hands out nothing of the queue
 
 While etcd is away for everybody nothing changes: all know the same version, and go on. What is told counts for a few
 seconds only, so that nobody waits for ever for a version that an etcd set back to a backup does not have any more.
@@ -25,8 +24,8 @@ from holdfast.serving.logs import get_logger
 
 SETTINGS = "settings"  # what such a report is about
 FRESH_SECONDS = 8.0  # after the last word from etcd what is known counts as the newest
-ASK_SECONDS = 4.0  # after the last word from etcd the home is asked
-RENEW_SECONDS = 2.0  # between two questions about a queue
+ASK_SECONDS = 4.0  # after the last word from etcd others are asked
+RENEW_SECONDS = 2.0  # between two questions
 CONFIRMED_SECONDS = 8.0  # that an answer of the home counts, from when it was asked for
 BEHIND_SECONDS = 10.0  # that it counts that somebody knows a newer version
 LOOK_SECONDS = 0.5
@@ -86,7 +85,6 @@ class SettingsGuard(Background):
         self._shown: dict[bytes, bool] = {}  # queues that are at home elsewhere: what was answered last
         self._confirmed_s: dict[bytes, float] = {}  # by queue: until when the home's word counts
         self._asked_s: dict[bytes, float] = {}
-        self._to_tell: dict[bytes, int] = {}  # by queue: the version that its home is to hear of
         self._asking: dict[int, asyncio.Task[None]] = {}  # by home: one call at a time
         self._woken = asyncio.Event()
         self._said_s = float("-inf")
@@ -112,8 +110,8 @@ class SettingsGuard(Background):
         newer = self._newer.get(queue)
         return newer is not None and newer.until_s > self._now_s() and newer.version > self._version(queue)
 
-    def told(self, queue: bytes, version: int) -> tuple[int, int]:
-        """Somebody knows this version. Returns the one that is acted on here, and the newest that was heard of."""
+    def told(self, queue: bytes, version: int) -> int:
+        """Somebody knows this version. Returns the newest that was heard of."""
         known, was_behind = self._version(queue), self.is_behind(queue)
         newest = max(known, version, self._newer[queue].version if was_behind else 0)
         if version > known and (queue in self._newer or len(self._newer) < QUEUES_MAX):
@@ -122,20 +120,13 @@ class SettingsGuard(Background):
             if not was_behind:
                 self._say_behind(queue, known, newest)
                 self._on_change(queue)
-        return known, newest
+        return newest
 
     def _say_behind(self, queue: bytes, known: int, newest: int) -> None:
         """Of one queue, if there are many at once: all for the same reason."""
         if self._now_s() - self._said_s >= BEHIND_SECONDS:
             self._said_s = self._now_s()
             _log.warning("settings_are_behind", shard=self._shard, queue=queue.decode(), known=known, newest=newest)
-
-    def tell_home(self, queue: bytes, version: int) -> None:
-        """The home of the queue is told of this version until it knows it."""
-        is_elsewhere = self._known.home_of(queue) not in (None, self._shard)
-        if version and is_elsewhere and len(self._to_tell) < QUEUES_MAX:
-            self._to_tell[queue] = version
-            self._woken.set()
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -153,14 +144,14 @@ class SettingsGuard(Background):
         while True:
             self._woken.clear()
             self.look()
-            is_idle = not (self._shown or self._newer or self._to_tell)
+            is_idle = not (self._shown or self._newer)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if is_idle else LOOK_SECONDS):
                     await self._woken.wait()
             await asyncio.sleep(0.05)  # however often it is woken
 
     def look(self) -> None:
-        """Takes note of what has changed by itself, and begins to ask and to tell."""
+        """Takes note of what has changed by itself, and begins to ask."""
         for queue in [queue for queue in self._newer if not self.is_behind(queue)]:
             del self._newer[queue]  # it has been heard of here, or nobody speaks of it any more
             self._on_change(queue)
@@ -180,7 +171,7 @@ class SettingsGuard(Background):
             task = self._asking[home] = asyncio.create_task(self._ask(home, queues[:REPORTS_MAX]))
             task.add_done_callback(lambda _done, home=home: self._asking.pop(home, None))  # type: ignore[misc]
 
-    # --- asking and telling -----------------------------------------------------------------------------------
+    # --- asking ---------------------------------------------------------------------------------------------
 
     def _may_elsewhere(self, queue: bytes) -> bool:
         if self.is_behind(queue):
@@ -192,10 +183,8 @@ class SettingsGuard(Background):
 
     def _due(self) -> list[bytes]:
         age_s = self._known.age_s()
-        wanted = dict.fromkeys(self._to_tell)
-        if age_s is None or age_s > ASK_SECONDS:
-            wanted |= dict.fromkeys(self._shown)
-        return [queue for queue in wanted if queue not in self._asked_s]
+        is_due = age_s is None or age_s > ASK_SECONDS
+        return [queue for queue in self._shown if queue not in self._asked_s] if is_due else []
 
     async def _ask(self, home: int, queues: Sequence[bytes]) -> None:
         asked_s = self._now_s()
@@ -210,11 +199,9 @@ class SettingsGuard(Background):
             _log.debug("settings_not_confirmed", shard=self._shard, home=home, error=str(error) or type(error).__name__)
             return
         for grant in answer.grants:
-            self._answered(grant.queue.encode(), grant.amount, grant.version, asked_s)
+            self._answered(grant.queue.encode(), grant.version, asked_s)
 
-    def _answered(self, queue: bytes, acted_on: int, newest: int, asked_s: float) -> None:
-        if acted_on >= self._to_tell.get(queue, 0):
-            self._to_tell.pop(queue, None)
+    def _answered(self, queue: bytes, newest: int, asked_s: float) -> None:
         if newest > self._version(queue):
             self.told(queue, newest)
         elif queue in self._shown:

@@ -501,11 +501,11 @@ class Shard:
         """Deals the limits of queues whose home is here; refuses if this node does not lead."""
         return self._leads().dealer
 
-    def tell_home(self, queue: bytes, version: int) -> None:
-        """The queue's home, if it is another shard, hears of this version of its settings: see settings_guard.py."""
+    def settings_told(self, queue: bytes, version: int) -> None:
+        """Another node knows this version of the queue's settings: see settings_guard.py."""
         settings = self._leads().settings
         if settings is not None:
-            settings.tell_home(queue, version)
+            settings.told(queue, version)
 
     @property
     def stats(self) -> Stats:

@@ -90,3 +90,25 @@ class DealSharesResponse(_message.Message):
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     grants: _containers.RepeatedCompositeFieldContainer[ShareGrant]
     def __init__(self, grants: _Optional[_Iterable[_Union[ShareGrant, _Mapping]]] = ...) -> None: ...
+
+class SettingsNewsRequest(_message.Message):
+    __slots__ = ("cluster_id", "after_version")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    after_version: int
+    def __init__(self, cluster_id: _Optional[str] = ..., after_version: _Optional[int] = ...) -> None: ...
+
+class QueueVersion(_message.Message):
+    __slots__ = ("queue", "version")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    version: int
+    def __init__(self, queue: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SettingsNewsResponse(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueVersion]
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueVersion, _Mapping]]] = ...) -> None: ...
