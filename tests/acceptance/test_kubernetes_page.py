@@ -22,7 +22,7 @@ from tools.manifests.rules import findings
 PAGE = (REPO / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = {"docker", "kind", "kubectl", "openssl", "printf", "python"}
-KINDS = {"deploy": "Deployment", "job": "Job", "statefulset": "StatefulSet"}
+KINDS = {"cronjob": "CronJob", "deploy": "Deployment", "job": "Job", "statefulset": "StatefulSet"}
 
 
 def blocks(language: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_every_line_names_what_there_is(line: str) -> None:
         check_command(words[words.index("--") + 1 :])
     namespace = words[words.index("-n") + 1] if "-n" in words else "holdfast"
     given = manifests("dev" if namespace == "holdfast-dev" else "production")
-    for kind, name in re.findall(r"\b(deploy|job|statefulset)/(?!k8s)([\w-]+)", line):
+    for kind, name in re.findall(r"\b(cronjob|deploy|job|statefulset)/(?!k8s|backup-now)([\w-]+)", line):
         assert given.find(KINDS[kind], name) is not None, name
     for claim in re.findall(r"\bdata-([\w-]+)-\d\b", line):
         brokers = given.find("StatefulSet", claim)
@@ -99,7 +99,8 @@ def test_every_line_names_what_there_is(line: str) -> None:
 def test_the_secrets_of_the_page_are_those_that_pods_need() -> None:
     needed = {
         name.removeprefix(MADE_ELSEWHERE): set(keys.split())
-        for workload in manifests("production-secrets").workloads
+        for overlay in ("production", "production-secrets")
+        for workload in manifests(overlay).workloads
         for name, keys in (workload.body["metadata"].get("annotations") or {}).items()
         if name.startswith(MADE_ELSEWHERE)
     }

@@ -18,6 +18,7 @@ from tools.manifests.objects import (
     Container,
     Manifest,
     Manifests,
+    claim_at,
     command_of,
     hook_command,
     mounted_at,
@@ -108,6 +109,10 @@ def volumes_are_there(manifests: Manifests) -> Iterator[str]:
             for mount in container.body.get("volumeMounts", ()):
                 if mount["name"] not in names:
                     yield f"{container}: Expected the volume {mount['name']} of a mount, but there is none."
+        for volume in workload.pod.get("volumes", ()):
+            claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+            if claim is not None and manifests.find("PersistentVolumeClaim", claim) is None:
+                yield f"{workload}: Expected PersistentVolumeClaim {claim} among the manifests, but it is not there."
     for container, words, environment in _holdfast(manifests):
         if words[:1] == ["broker"]:
             data_dir = environment.get("HOLDFAST_DATA_DIR", "")
@@ -237,6 +242,18 @@ def selectors_find_pods(manifests: Manifests) -> Iterator[str]:
             for port in rule.get("ports", ()):
                 if port["port"] not in ports:
                     yield f"{policy}: Expected a port {port['port']} of the pods that it protects, but there is none."
+        yield from _ways_out_lead_somewhere(manifests, policy)
+
+
+def _ways_out_lead_somewhere(manifests: Manifests, policy: Manifest) -> Iterator[str]:
+    """Those to pods; where other addresses lead nobody knows here."""
+    for rule in policy.spec.get("egress", ()):
+        selectors = [peer["podSelector"] for peer in rule.get("to", ()) if "podSelector" in peer]
+        containers = [each for found in map(manifests.selected, selectors) for one in found for each in one.containers]
+        ports = {port for container in containers for pair in container.ports.items() for port in pair}
+        for port in rule.get("ports", ()) if selectors else ():
+            if port["port"] not in ports:
+                yield f"{policy}: Expected a port {port['port']} of the pods that it leads to, but there is none."
 
 
 def nodes_are_found_by_name(manifests: Manifests) -> Iterator[str]:
@@ -267,6 +284,35 @@ def _replicas_fit(manifests: Manifests, workload: Manifest) -> Iterator[str]:
             yield f"{certificate}: Expected a name for each broker in dnsNames, but {', '.join(missing)} are missing."
 
 
+def backups_are_kept(manifests: Manifests) -> Iterator[str]:
+    """What is written into a pod's own file system, or with a key that is only there, is no backup."""
+    for container, words, _ in _holdfast(manifests):
+        if words[0] != "backup":
+            continue
+        command = " ".join(words[:2])
+        target = next(iter(words[2:]), "")
+        if not target.startswith("s3://") and claim_at(container, target) is None:
+            yield f"{container}: Expected the target of `{command}` in S3 or on a claim, but it is {target!r}."
+        key = words[words.index("--encrypt") + 1] if "--encrypt" in words else ""
+        if key and mounted_at(container, key) is None:
+            yield f"{container}: Expected {key} of --encrypt in a mounted volume, but it is in none."
+        beside = [given[2:3] for other, given, _ in _holdfast(manifests) if other.workload is container.workload]
+        if any(other != [target] for other in beside):
+            yield f"{container}: Expected all containers of its pod to have the target {target}, but one has another."
+
+
+def regular_jobs_are_bounded(manifests: Manifests) -> Iterator[str]:
+    """Otherwise they pile up: jobs that hang, jobs that fail, and what is left of them."""
+    for workload in manifests.of("CronJob"):
+        yield from _differences(workload, "spec", {"concurrencyPolicy": "Forbid"}, workload.spec)
+        job = "jobTemplate.spec."
+        given = {**workload.spec, **{f"{job}{name}": value for name, value in workload.job.items()}}
+        bounds = ("startingDeadlineSeconds", f"{job}activeDeadlineSeconds", f"{job}backoffLimit")
+        for bound in (*bounds, "successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
+            if bound not in given:
+                yield f"{workload}: Expected a bound {bound}, but there is none."
+
+
 RULES: tuple[Rule, ...] = (
     probes_ask_what_is_answered,
     references_lead_somewhere,
@@ -279,4 +325,6 @@ RULES: tuple[Rule, ...] = (
     images_are_pinned,
     selectors_find_pods,
     nodes_are_found_by_name,
+    backups_are_kept,
+    regular_jobs_are_bounded,
 )
