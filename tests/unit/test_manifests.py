@@ -277,6 +277,17 @@ def test_a_mistake_is_named(mistake: Callable[[Bodies], None]) -> None:
     assert any(MISTAKES[mistake] in finding for finding in found), found
 
 
+@pytest.mark.parametrize("has_hook", [True, False])
+def test_a_worker_has_time_for_its_tasks(has_hook: bool) -> None:
+    given = bodies("example")
+    find(given, "Deployment", "shop-worker")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 29
+    if not has_hook:
+        del container(given, "Deployment", "shop-worker")["lifecycle"]
+    needed = "80, the 50 s of preStop" if has_hook else "30, the 0 s of preStop"
+    [finding] = findings(Manifests(given))
+    assert f"Expected terminationGracePeriodSeconds of at least {needed}" in finding
+
+
 def test_every_rule_has_found_something() -> None:
     """So that none of them is one that cannot fail."""
     silent = set(RULES)

@@ -1,12 +1,15 @@
 """What must hold in rendered manifests, and no schema can say. Each rule yields sentences that name the object, what is
 wrong, and what was expected."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.config import load_config as load_broker
 from holdfast.broker.node import STOP_SECONDS_MAX as BROKER_STOP_SECONDS_MAX
+from holdfast.cli.commands.worker import GRACE_S as WORKER_GRACE_S
+from holdfast.cli.times import timeout_s
 from holdfast.rebalancer.config import RebalancerConfig
 from holdfast.rebalancer.config import load_config as load_rebalancer
 from holdfast.router.config import RouterConfig
@@ -164,22 +167,27 @@ def service_links_are_off(manifests: Manifests) -> Iterator[str]:
 
 
 def stops_have_time(manifests: Manifests) -> Iterator[str]:
-    """SIGKILL must not come while a server does what it was asked to."""
+    """SIGKILL must not come while a server or a worker does what it was asked to."""
     for container, words, environment in _holdfast(manifests):
-        if words[0] not in ("broker", "router"):
+        if words[0] not in ("broker", "router", "worker"):
             continue
         hook = hook_command(container, environment)
-        if not hook:
+        if not hook and words[0] != "worker":
             yield f"{container}: Expected a preStop hook, but there is none."
             continue
-        patience_s = int(hook[1]) if hook[0] == "sleep" else int(hook[hook.index("--wait") + 1])
-        needed_s = patience_s + stop_seconds(words[0])
+        patience_s = int(hook[1]) if hook[:1] == ["sleep"] else _seconds(hook, "--wait") + _seconds(hook, "--timeout")
+        stop_s = _seconds(words, "--grace", WORKER_GRACE_S) if words[0] == "worker" else stop_seconds(words[0])
+        needed_s = patience_s + stop_s
         grace_s = container.workload.pod.get("terminationGracePeriodSeconds", 30)
         if grace_s < needed_s:
             yield (
                 f"{container}: Expected terminationGracePeriodSeconds of at least {needed_s}, the {patience_s} s of "
                 f"preStop and what a stop may take, but it is {grace_s}."
             )
+
+
+def _seconds(words: Sequence[str], option: str, default: float = 0) -> int:
+    return math.ceil(timeout_s(words[words.index(option) + 1]) if option in words else default)
 
 
 def stop_seconds(server: str) -> int:
