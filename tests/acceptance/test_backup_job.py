@@ -1,4 +1,5 @@
-"""The CronJob of deploy/k8s: its containers, as they are rendered, back up a cluster through its router."""
+"""The CronJob of deploy/k8s: its containers, as they are rendered, back up a cluster through its router; and the Job
+that restores one."""
 
 import json
 import os
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.client import Client, NewTask
+from tests.acceptance.restored_cluster import RestoredCluster
 from tests.acceptance.s3_server import s3_server
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import DEADLINE_S, wait_until
-from tools.manifests.objects import Container, command_of, load
-from tools.manifests.rendering import RENDERED
+from tools.manifests.objects import Container, Manifests, command_of, load
+from tools.manifests.rendering import DEPLOY, RENDERED, has_kubectl, render_folder
 
 SHARDS = 4
 INTERRUPTED = 130
@@ -32,14 +34,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
         yield cluster
 
 
-class BackupPod:
-    """What the kubelet makes of the CronJob: the containers one after the other, each with its mounts and its
-    environment, and nothing else."""
+class JobPod:
+    """What the kubelet makes of a job: the containers one after the other, each with its mounts and its environment,
+    and nothing else."""
 
-    def __init__(self, overlay: str, directory: Path, **settings: str) -> None:
+    def __init__(self, manifests: Manifests, kind: str, name: str, directory: Path, **settings: str) -> None:
         """`settings`: what differs from the manifests, as in an overlay of one's own."""
-        self._manifests = load((RENDERED / f"{overlay}.yaml").read_text(encoding="utf-8"))
-        job = self._manifests.find("CronJob", "holdfast-backup")
+        self._manifests = manifests
+        job = manifests.find(kind, name)
         assert job is not None
         self.containers = {each.name: each for each in job.containers}
         self._settings = settings
@@ -75,10 +77,15 @@ class BackupPod:
         return word
 
 
+def backup_pod(overlay: str, directory: Path, **settings: str) -> JobPod:
+    manifests = load((RENDERED / f"{overlay}.yaml").read_text(encoding="utf-8"))
+    return JobPod(manifests, "CronJob", "holdfast-backup", directory, **settings)
+
+
 def test_each_night_there_is_a_new_backup_on_the_volume_and_the_oldest_goes(
     cluster: MapCluster, tmp_path: Path
 ) -> None:  # fmt: skip
-    pod = BackupPod("production-secrets", tmp_path, HOLDFAST_ADDRESS=cluster.address, BACKUP_KEEP="1")
+    pod = backup_pod("production-secrets", tmp_path, HOLDFAST_ADDRESS=cluster.address, BACKUP_KEEP="1")
     nights = [pod.run() for _ in range(2)]
     made = [created["id"] for created, _ in nights]
     created, pruned = nights[-1]
@@ -92,7 +99,7 @@ def test_each_night_there_is_a_new_backup_on_the_volume_and_the_oldest_goes(
 
 def test_it_goes_to_s3_with_the_credentials_of_its_secret(cluster: MapCluster, tmp_path: Path) -> None:
     with s3_server(tmp_path, "example-backups") as endpoint:
-        pod = BackupPod("production", tmp_path, HOLDFAST_ADDRESS=cluster.address, AWS_ENDPOINT_URL=endpoint)
+        pod = backup_pod("production", tmp_path, HOLDFAST_ADDRESS=cluster.address, AWS_ENDPOINT_URL=endpoint)
         created, pruned = pod.run()
     assert created["target"] == "s3://example-backups/holdfast"
     assert created["key_id"], "it is encrypted"
@@ -101,7 +108,7 @@ def test_it_goes_to_s3_with_the_credentials_of_its_secret(cluster: MapCluster, t
 
 def test_one_that_is_stopped_does_not_keep_the_next_one_away(cluster: MapCluster, tmp_path: Path) -> None:
     """At its deadline, or when its machine is drained."""
-    pod = BackupPod("production-secrets", tmp_path, HOLDFAST_ADDRESS=cluster.address, BACKUP_BANDWIDTH="100B")
+    pod = backup_pod("production-secrets", tmp_path, HOLDFAST_ADDRESS=cluster.address, BACKUP_BANDWIDTH="100B")
     target = tmp_path / "backups" / "backups"
     process = pod.start(pod.containers["create"])
     try:
@@ -116,3 +123,33 @@ def test_one_that_is_stopped_does_not_keep_the_next_one_away(cluster: MapCluster
     assert list(target.glob("running/*")) == []
     assert list(target.glob("backups/*")) == []
     assert pod.done("prune")["kept"] == []
+
+
+RESTORING = """
+resources: [../deploy/k8s/overlays/production-secrets]
+components: [../deploy/k8s/components/restore-volume]
+"""
+
+
+@pytest.mark.skipif(not has_kubectl(), reason="kubectl is not on PATH")
+def test_the_job_that_makes_a_cluster_makes_it_of_a_backup(cluster: MapCluster, tmp_path: Path) -> None:
+    [created, _] = backup_pod("production-secrets", tmp_path, HOLDFAST_ADDRESS=cluster.address).run()
+    (tmp_path / "deploy").symlink_to(DEPLOY)
+    (tmp_path / "restoring").mkdir()
+    (tmp_path / "restoring" / "kustomization.yaml").write_text(RESTORING)
+    manifests = load(render_folder(tmp_path / "restoring"))
+    backups = manifests.find("CronJob", "holdfast-backup")
+    assert backups is not None
+    assert backups.spec["suspend"], "what is half restored is not backed up"
+
+    def restore(address: str) -> None:
+        settings = {"HOLDFAST_ADDRESS": f"localhost:1,{address}", "REPLICATION": "1", "BACKUP_ID": str(created["id"])}
+        [restored] = JobPod(manifests, "Job", "holdfast-cluster-init", tmp_path, **settings).run()
+        assert restored["id"] == created["id"]
+
+    queues = queues_of_all_shards("kept", SHARDS)
+    with (
+        RestoredCluster(tmp_path / "anew", restore, size=2, replication=1, shards=SHARDS).start() as anew,
+        Client(anew.address, timeout_s=DEADLINE_S) as client,
+    ):
+        assert [client.queue_stats(queue).ready for queue in queues] == [1] * SHARDS

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,14 @@ def rendered(overlay: str) -> str:
     return (RENDERED / f"{overlay}.yaml").read_text(encoding="utf-8")
 
 
+@cache
+def loaded(overlay: str) -> Manifests:
+    return load(rendered(overlay))
+
+
 def bodies(overlay: str) -> Bodies:
-    return [dict(each.body) for each in load(rendered(overlay)).all]
+    """To be changed as one likes."""
+    return [deepcopy(dict(each.body)) for each in loaded(overlay).all]
 
 
 def find(given: Bodies, kind: str, name: str) -> dict[str, Any]:
@@ -257,7 +264,7 @@ MISTAKES: dict[Callable[[Bodies], None], str] = {
     hidden_until_ready: "Service holdfast-broker: Expected publishNotReadyAddresses",
     more_brokers_than_names: "Expected a name for each broker in dnsNames, but holdfast-broker-9 are missing.",
     backups_in_the_pod: "container create: Expected the target of `backup create` in S3 or on a claim, but it is '/",
-    backups_nowhere: "container prune: Expected the target of `backup prune` in S3 or on a claim, but it is '$(",
+    backups_nowhere: "container prune: Expected a variable for $(BACKUP_TARGET) of its command, but there is none.",
     others_pruned: "container create: Expected all containers of its pod to have the target s3://example-backups/hold",
     unmounted_backup_key: "create: Expected /etc/holdfast/backup-key/key of --encrypt in a mounted volume, but it is",
     missing_backup_key: "CronJob holdfast-backup: Expected Secret holdfast-backup-key among the manifests",
@@ -271,7 +278,7 @@ MISTAKES: dict[Callable[[Bodies], None], str] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
 def test_a_mistake_is_named(mistake: Callable[[Bodies], None]) -> None:
-    given = deepcopy(bodies("production"))
+    given = bodies("production")
     mistake(given)
     found = findings(Manifests(given))
     assert any(MISTAKES[mistake] in finding for finding in found), found
@@ -292,7 +299,7 @@ def test_every_rule_has_found_something() -> None:
     """So that none of them is one that cannot fail."""
     silent = set(RULES)
     for mistake in MISTAKES:
-        given = deepcopy(bodies("production"))
+        given = bodies("production")
         mistake(given)
         silent -= {rule for rule in RULES if list(rule(Manifests(given)))}
     assert silent == set()

@@ -292,6 +292,13 @@ def _replicas_fit(manifests: Manifests, workload: Manifest) -> Iterator[str]:
             yield f"{certificate}: Expected a name for each broker in dnsNames, but {', '.join(missing)} are missing."
 
 
+def commands_are_complete(manifests: Manifests) -> Iterator[str]:
+    for container, words, _ in _holdfast(manifests):
+        for word in words:
+            if "$(" in word:
+                yield f"{container}: Expected a variable for {word} of its command, but there is none."
+
+
 def backups_are_kept(manifests: Manifests) -> Iterator[str]:
     """What is written into a pod's own file system, or with a key that is only there, is no backup."""
     for container, words, _ in _holdfast(manifests):
@@ -333,6 +340,7 @@ RULES: tuple[Rule, ...] = (
     images_are_pinned,
     selectors_find_pods,
     nodes_are_found_by_name,
+    commands_are_complete,
     backups_are_kept,
     regular_jobs_are_bounded,
 )
