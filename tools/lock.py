@@ -28,6 +28,7 @@ FILES = {
     "lock.txt": ("lock",),
     "dev.txt": ("build-system", "build", "dependencies", "server", "local", "backup", "dev"),
     "run.txt": ("dependencies", "server", "local"),
+    "image.txt": ("dependencies", "server", "backup"),
     "build.txt": ("build-system", "build"),
 }
 BUILT = "pysyncobj"  # comes as source only
@@ -75,7 +76,7 @@ def choose_all(repo: Path, *options: str) -> None:
         shutil.copytree(repo / FOLDER, folder, dirs_exist_ok=True)
         choose(project, folder / "lock.txt", *options)
         choose(project, folder / "dev.txt", *options)
-        for part in ("run.txt", "build.txt"):
+        for part in ("run.txt", "image.txt", "build.txt"):
             shutil.copy(folder / "dev.txt", folder / part)  # so that it takes the versions from there
             choose(project, folder / part)
         shutil.copytree(folder, repo / FOLDER, dirs_exist_ok=True)

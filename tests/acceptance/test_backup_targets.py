@@ -1,11 +1,7 @@
 """Backups in S3-compatible storage, encrypted ones, those that need little because most is there, and slow ones."""
 
 import json
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +10,8 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.client import Client, NewTask
-from tests.integration.cluster import free_ports
-from tests.integration.server import ServerProcess, wait_until
+from tests.acceptance.s3_server import s3_server
+from tests.integration.server import ServerProcess
 
 TASKS = 3000
 
@@ -36,28 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server of that protocol, with a bucket."""
-    [port] = free_ports(1)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with (tmp_path_factory.mktemp("s3") / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    endpoint = f"http://127.0.0.1:{port}"
-    try:
-        wait_until(lambda: _bucket_is_made(f"{endpoint}/company-backups"), "the S3 server to have a bucket")
+    with s3_server(tmp_path_factory.mktemp("s3"), "company-backups") as endpoint:
         yield endpoint
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _bucket_is_made(url: str) -> bool:
-    who = {"Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, Signature=x"}
-    request = urllib.request.Request(url, method="PUT", headers=who)
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except urllib.error.URLError:
-        return False
 
 
 @pytest.fixture

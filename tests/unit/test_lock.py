@@ -41,7 +41,7 @@ def test_what_pyproject_names_is_there_in_a_version_that_it_allows(name: str) ->
     assert wrong == []
 
 
-@pytest.mark.parametrize("part", ["run.txt", "build.txt"])
+@pytest.mark.parametrize("part", ["run.txt", "image.txt", "build.txt"])
 def test_what_running_needs_is_what_the_tests_are_run_with(part: str) -> None:
     assert set(entries(part)) <= set(entries("dev.txt"))
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,14 @@ def rendered(overlay: str) -> str:
     return (RENDERED / f"{overlay}.yaml").read_text(encoding="utf-8")
 
 
+@cache
+def loaded(overlay: str) -> Manifests:
+    return load(rendered(overlay))
+
+
 def bodies(overlay: str) -> Bodies:
-    return [dict(each.body) for each in load(rendered(overlay)).all]
+    """To be changed as one likes."""
+    return [deepcopy(dict(each.body)) for each in loaded(overlay).all]
 
 
 def find(given: Bodies, kind: str, name: str) -> dict[str, Any]:
@@ -44,6 +51,11 @@ def find(given: Bodies, kind: str, name: str) -> dict[str, Any]:
 
 def container(given: Bodies, kind: str, name: str) -> dict[str, Any]:
     found: dict[str, Any] = find(given, kind, name)["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def backup_pod(given: Bodies) -> dict[str, Any]:
+    found: dict[str, Any] = find(given, "CronJob", "holdfast-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     return found
 
 
@@ -184,6 +196,48 @@ def more_brokers_than_names(given: Bodies) -> None:
     find(given, "StatefulSet", "holdfast-broker")["spec"]["replicas"] = 10
 
 
+def backups_in_the_pod(given: Bodies) -> None:
+    find(given, "ConfigMap", "holdfast-backup")["data"]["BACKUP_TARGET"] = "/tmp/backups"
+
+
+def backups_nowhere(given: Bodies) -> None:
+    del find(given, "ConfigMap", "holdfast-backup")["data"]["BACKUP_TARGET"]
+
+
+def others_pruned(given: Bodies) -> None:
+    backup_pod(given)["containers"][0]["args"][2] = "s3://example-backups/others"
+
+
+def unmounted_backup_key(given: Bodies) -> None:
+    backup_pod(given)["initContainers"][0]["volumeMounts"].pop(0)
+
+
+def missing_backup_key(given: Bodies) -> None:
+    del find(given, "CronJob", "holdfast-backup")["metadata"]["annotations"][
+        "secret-made-elsewhere/holdfast-backup-key"
+    ]
+
+
+def missing_claim(given: Bodies) -> None:
+    backup_pod(given)["volumes"].append({"name": "more", "persistentVolumeClaim": {"claimName": "holdfast-more"}})
+
+
+def backups_at_the_same_time(given: Bodies) -> None:
+    del find(given, "CronJob", "holdfast-backup")["spec"]["concurrencyPolicy"]
+
+
+def endless_backup(given: Bodies) -> None:
+    del find(given, "CronJob", "holdfast-backup")["spec"]["jobTemplate"]["spec"]["activeDeadlineSeconds"]
+
+
+def backup_as_root(given: Bodies) -> None:
+    del backup_pod(given)["securityContext"]["runAsNonRoot"]
+
+
+def way_to_no_port(given: Bodies) -> None:
+    find(given, "NetworkPolicy", "holdfast-backup")["spec"]["egress"][0]["ports"][0]["port"] = 7401
+
+
 MISTAKES: dict[Callable[[Bodies], None], str] = {
     broken_probe: "container broker: Expected livenessProbe to ask for /livez, but it asks for /healthz.",
     liveness_by_readiness: "container router: Expected livenessProbe to ask for /livez, but it asks for /readyz.",
@@ -209,22 +263,43 @@ MISTAKES: dict[Callable[[Bodies], None], str] = {
     other_address: "StatefulSet holdfast-broker: Expected a headless Service holdfast-router, but there is none.",
     hidden_until_ready: "Service holdfast-broker: Expected publishNotReadyAddresses",
     more_brokers_than_names: "Expected a name for each broker in dnsNames, but holdfast-broker-9 are missing.",
+    backups_in_the_pod: "container create: Expected the target of `backup create` in S3 or on a claim, but it is '/",
+    backups_nowhere: "container prune: Expected a variable for $(BACKUP_TARGET) of its command, but there is none.",
+    others_pruned: "container create: Expected all containers of its pod to have the target s3://example-backups/hold",
+    unmounted_backup_key: "create: Expected /etc/holdfast/backup-key/key of --encrypt in a mounted volume, but it is",
+    missing_backup_key: "CronJob holdfast-backup: Expected Secret holdfast-backup-key among the manifests",
+    missing_claim: "CronJob holdfast-backup: Expected PersistentVolumeClaim holdfast-more among the manifests",
+    backups_at_the_same_time: "CronJob holdfast-backup: Expected spec.concurrencyPolicy to be Forbid, but it is None.",
+    endless_backup: "Expected a bound jobTemplate.spec.activeDeadlineSeconds, but there is none.",
+    backup_as_root: "CronJob holdfast-backup: Expected securityContext.runAsNonRoot to be True, but it is None.",
+    way_to_no_port: "holdfast-backup: Expected a port 7401 of the pods that it leads to, but there is none.",
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
 def test_a_mistake_is_named(mistake: Callable[[Bodies], None]) -> None:
-    given = deepcopy(bodies("production"))
+    given = bodies("production")
     mistake(given)
     found = findings(Manifests(given))
     assert any(MISTAKES[mistake] in finding for finding in found), found
+
+
+@pytest.mark.parametrize("has_hook", [True, False])
+def test_a_worker_has_time_for_its_tasks(has_hook: bool) -> None:
+    given = bodies("example")
+    find(given, "Deployment", "shop-worker")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 29
+    if not has_hook:
+        del container(given, "Deployment", "shop-worker")["lifecycle"]
+    needed = "80, the 50 s of preStop" if has_hook else "30, the 0 s of preStop"
+    [finding] = findings(Manifests(given))
+    assert f"Expected terminationGracePeriodSeconds of at least {needed}" in finding
 
 
 def test_every_rule_has_found_something() -> None:
     """So that none of them is one that cannot fail."""
     silent = set(RULES)
     for mistake in MISTAKES:
-        given = deepcopy(bodies("production"))
+        given = bodies("production")
         mistake(given)
         silent -= {rule for rule in RULES if list(rule(Manifests(given)))}
     assert silent == set()
@@ -287,3 +362,30 @@ def test_nobody_but_brokers_reaches_the_port_of_brokers() -> None:
     everyone = {"holdfast-broker", "holdfast-router", "holdfast-rebalancer", "holdfast-cluster-init"}
     assert allowed["grpc"] == everyone
     assert allowed["ops"] == set(), "only the namespace of Prometheus"
+
+
+@pytest.mark.parametrize(("overlay", "elsewhere"), [("production", {53, 443}), ("production-secrets", {53})])
+def test_a_backup_reaches_routers_names_and_its_storage_only(overlay: str, elsewhere: set[int]) -> None:
+    manifests = load(rendered(overlay))
+    backup = manifests.find("CronJob", "holdfast-backup")
+    assert backup is not None
+    policies = [
+        each for each in manifests.of("NetworkPolicy") if backup in manifests.selected(each.spec["podSelector"])
+    ]
+    kinds = {kind for each in policies for kind in each.spec["policyTypes"]}
+    assert kinds == {"Ingress", "Egress"}, "what is not allowed is refused, in both directions"
+    assert [
+        rule for each in policies if each.name != "holdfast-monitoring" for rule in each.spec.get("ingress", ())
+    ] == []
+    inside: dict[str, set[int]] = {}
+    outside: set[int] = set()
+    for rule in (rule for each in policies for rule in each.spec.get("egress", ())):
+        ports = {port["port"] for port in rule["ports"]}
+        for peer in rule.get("to", ()):
+            for each in manifests.selected(peer["podSelector"]):
+                inside.setdefault(each.name, set()).update(ports)
+        outside |= ports if "to" not in rule else set()
+    assert inside == {"holdfast-router": {7400}}
+    assert outside == elsewhere
+    [letting_in] = [each for each in manifests.of("NetworkPolicy") if each.name == "holdfast-clients-to-routers"]
+    assert letting_in.spec["ingress"][0]["from"][0]["podSelector"]["matchLabels"].items() <= backup.labels.items()

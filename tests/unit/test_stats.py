@@ -429,6 +429,7 @@ async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None
 
 RUNNING, QUIET = queues_pb.WORKER_STATE_RUNNING, queues_pb.WORKER_STATE_QUIET
 STOPPING, GONE = queues_pb.WORKER_STATE_STOPPING, queues_pb.WORKER_STATE_GONE
+DRAINED = queues_pb.WORKER_STATE_DRAINED
 
 
 def beat(counted: Counted, state: queues_pb.WorkerState, name: bytes = b"ann") -> queues_pb.WorkerState:
@@ -457,6 +458,17 @@ def test_a_worker_hears_what_is_wanted_until_it_is_so() -> None:
     assert beat(counted, STOPPING) == NO_STATE, "nobody comes back from there"
     assert counted.stats.signal(b"ann", RUNNING) == STOPPING
     assert counted.workers().workers[0].desired == NO_STATE
+
+
+def test_a_worker_with_nothing_left_is_as_quiet_as_it_was_asked_to_be() -> None:
+    counted = Counted()
+    beat(counted, RUNNING)
+    counted.stats.signal(b"ann", QUIET)
+    assert beat(counted, DRAINED) == NO_STATE
+    assert counted.stats.signal(b"ann", QUIET) == DRAINED
+    assert counted.workers().workers[0].desired == NO_STATE
+    counted.stats.signal(b"ann", RUNNING)
+    assert [beat(counted, DRAINED), beat(counted, RUNNING)] == [RUNNING, NO_STATE]
 
 
 def test_only_workers_with_heartbeats_can_be_asked_for_something() -> None:

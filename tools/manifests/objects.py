@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job")
+WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
 MADE_ELSEWHERE = "secret-made-elsewhere/"  # with a Secret's name after it: an annotation whose value are its keys
 
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -37,14 +37,24 @@ class Manifest:
         return self.body.get("spec") or {}
 
     @property
+    def job(self) -> Mapping[str, Any]:
+        """The spec of a CronJob's jobs."""
+        return self.spec["jobTemplate"]["spec"]  # type: ignore[no-any-return]
+
+    @property
+    def template(self) -> Mapping[str, Any]:
+        """Of a workload's pods."""
+        return (self.job if self.kind == "CronJob" else self.spec)["template"]  # type: ignore[no-any-return]
+
+    @property
     def pod(self) -> Mapping[str, Any]:
         """The spec of a workload's pods."""
-        return self.spec["template"]["spec"]  # type: ignore[no-any-return]
+        return self.template["spec"]  # type: ignore[no-any-return]
 
     @property
     def labels(self) -> Mapping[str, str]:
         """Of a workload's pods."""
-        return self.spec["template"]["metadata"].get("labels", {})  # type: ignore[no-any-return]
+        return self.template["metadata"].get("labels", {})  # type: ignore[no-any-return]
 
     @property
     def containers(self) -> list["Container"]:
@@ -169,6 +179,15 @@ def mounted_at(container: Container, path: str) -> str | None:
         if path == mount["mountPath"] or path.startswith(mount["mountPath"] + "/")
     ]
     return max(found)[1] if found else None
+
+
+def claim_at(container: Container, path: str) -> str | None:
+    """The name of the claim that a path is on; None if what is written there goes with the pod."""
+    name = mounted_at(container, path)
+    for volume in container.workload.pod.get("volumes", ()):
+        if volume["name"] == name and "persistentVolumeClaim" in volume:
+            return str(volume["persistentVolumeClaim"]["claimName"])
+    return None
 
 
 def command_of(container: Container, environment: Mapping[str, str]) -> list[str]:

@@ -18,10 +18,14 @@ def has_kubectl() -> bool:
 
 
 def render(overlay: str) -> str:
-    """The manifests of one overlay, as they would be sent to a cluster."""
+    """The manifests of one overlay of deploy/k8s, as they would be sent to a cluster."""
+    return render_folder(DEPLOY / "k8s" / "overlays" / overlay)
+
+
+def render_folder(folder: Path) -> str:
     if not has_kubectl():
         raise KubectlError("Expected kubectl 1.27 or later on PATH, to render deploy/k8s, but there is none.")
-    command = ["kubectl", "kustomize", str(DEPLOY / "k8s" / "overlays" / overlay)]
+    command = ["kubectl", "kustomize", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise KubectlError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")

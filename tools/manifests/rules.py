@@ -1,12 +1,15 @@
 """What must hold in rendered manifests, and no schema can say. Each rule yields sentences that name the object, what is
 wrong, and what was expected."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.config import load_config as load_broker
 from holdfast.broker.node import STOP_SECONDS_MAX as BROKER_STOP_SECONDS_MAX
+from holdfast.cli.commands.worker import GRACE_S as WORKER_GRACE_S
+from holdfast.cli.times import timeout_s
 from holdfast.rebalancer.config import RebalancerConfig
 from holdfast.rebalancer.config import load_config as load_rebalancer
 from holdfast.router.config import RouterConfig
@@ -18,6 +21,7 @@ from tools.manifests.objects import (
     Container,
     Manifest,
     Manifests,
+    claim_at,
     command_of,
     hook_command,
     mounted_at,
@@ -108,6 +112,10 @@ def volumes_are_there(manifests: Manifests) -> Iterator[str]:
             for mount in container.body.get("volumeMounts", ()):
                 if mount["name"] not in names:
                     yield f"{container}: Expected the volume {mount['name']} of a mount, but there is none."
+        for volume in workload.pod.get("volumes", ()):
+            claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+            if claim is not None and manifests.find("PersistentVolumeClaim", claim) is None:
+                yield f"{workload}: Expected PersistentVolumeClaim {claim} among the manifests, but it is not there."
     for container, words, environment in _holdfast(manifests):
         if words[:1] == ["broker"]:
             data_dir = environment.get("HOLDFAST_DATA_DIR", "")
@@ -159,22 +167,27 @@ def service_links_are_off(manifests: Manifests) -> Iterator[str]:
 
 
 def stops_have_time(manifests: Manifests) -> Iterator[str]:
-    """SIGKILL must not come while a server does what it was asked to."""
+    """SIGKILL must not come while a server or a worker does what it was asked to."""
     for container, words, environment in _holdfast(manifests):
-        if words[0] not in ("broker", "router"):
+        if words[0] not in ("broker", "router", "worker"):
             continue
         hook = hook_command(container, environment)
-        if not hook:
+        if not hook and words[0] != "worker":
             yield f"{container}: Expected a preStop hook, but there is none."
             continue
-        patience_s = int(hook[1]) if hook[0] == "sleep" else int(hook[hook.index("--wait") + 1])
-        needed_s = patience_s + stop_seconds(words[0])
+        patience_s = int(hook[1]) if hook[:1] == ["sleep"] else _seconds(hook, "--wait") + _seconds(hook, "--timeout")
+        stop_s = _seconds(words, "--grace", WORKER_GRACE_S) if words[0] == "worker" else stop_seconds(words[0])
+        needed_s = patience_s + stop_s
         grace_s = container.workload.pod.get("terminationGracePeriodSeconds", 30)
         if grace_s < needed_s:
             yield (
                 f"{container}: Expected terminationGracePeriodSeconds of at least {needed_s}, the {patience_s} s of "
                 f"preStop and what a stop may take, but it is {grace_s}."
             )
+
+
+def _seconds(words: Sequence[str], option: str, default: float = 0) -> int:
+    return math.ceil(timeout_s(words[words.index(option) + 1]) if option in words else default)
 
 
 def stop_seconds(server: str) -> int:
@@ -237,6 +250,18 @@ def selectors_find_pods(manifests: Manifests) -> Iterator[str]:
             for port in rule.get("ports", ()):
                 if port["port"] not in ports:
                     yield f"{policy}: Expected a port {port['port']} of the pods that it protects, but there is none."
+        yield from _ways_out_lead_somewhere(manifests, policy)
+
+
+def _ways_out_lead_somewhere(manifests: Manifests, policy: Manifest) -> Iterator[str]:
+    """Those to pods; where other addresses lead nobody knows here."""
+    for rule in policy.spec.get("egress", ()):
+        selectors = [peer["podSelector"] for peer in rule.get("to", ()) if "podSelector" in peer]
+        containers = [each for found in map(manifests.selected, selectors) for one in found for each in one.containers]
+        ports = {port for container in containers for pair in container.ports.items() for port in pair}
+        for port in rule.get("ports", ()) if selectors else ():
+            if port["port"] not in ports:
+                yield f"{policy}: Expected a port {port['port']} of the pods that it leads to, but there is none."
 
 
 def nodes_are_found_by_name(manifests: Manifests) -> Iterator[str]:
@@ -267,6 +292,42 @@ def _replicas_fit(manifests: Manifests, workload: Manifest) -> Iterator[str]:
             yield f"{certificate}: Expected a name for each broker in dnsNames, but {', '.join(missing)} are missing."
 
 
+def commands_are_complete(manifests: Manifests) -> Iterator[str]:
+    for container, words, _ in _holdfast(manifests):
+        for word in words:
+            if "$(" in word:
+                yield f"{container}: Expected a variable for {word} of its command, but there is none."
+
+
+def backups_are_kept(manifests: Manifests) -> Iterator[str]:
+    """What is written into a pod's own file system, or with a key that is only there, is no backup."""
+    for container, words, _ in _holdfast(manifests):
+        if words[0] != "backup":
+            continue
+        command = " ".join(words[:2])
+        target = next(iter(words[2:]), "")
+        if not target.startswith("s3://") and claim_at(container, target) is None:
+            yield f"{container}: Expected the target of `{command}` in S3 or on a claim, but it is {target!r}."
+        key = words[words.index("--encrypt") + 1] if "--encrypt" in words else ""
+        if key and mounted_at(container, key) is None:
+            yield f"{container}: Expected {key} of --encrypt in a mounted volume, but it is in none."
+        beside = [given[2:3] for other, given, _ in _holdfast(manifests) if other.workload is container.workload]
+        if any(other != [target] for other in beside):
+            yield f"{container}: Expected all containers of its pod to have the target {target}, but one has another."
+
+
+def regular_jobs_are_bounded(manifests: Manifests) -> Iterator[str]:
+    """Otherwise they pile up: jobs that hang, jobs that fail, and what is left of them."""
+    for workload in manifests.of("CronJob"):
+        yield from _differences(workload, "spec", {"concurrencyPolicy": "Forbid"}, workload.spec)
+        job = "jobTemplate.spec."
+        given = {**workload.spec, **{f"{job}{name}": value for name, value in workload.job.items()}}
+        bounds = ("startingDeadlineSeconds", f"{job}activeDeadlineSeconds", f"{job}backoffLimit")
+        for bound in (*bounds, "successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
+            if bound not in given:
+                yield f"{workload}: Expected a bound {bound}, but there is none."
+
+
 RULES: tuple[Rule, ...] = (
     probes_ask_what_is_answered,
     references_lead_somewhere,
@@ -279,4 +340,7 @@ RULES: tuple[Rule, ...] = (
     images_are_pinned,
     selectors_find_pods,
     nodes_are_found_by_name,
+    commands_are_complete,
+    backups_are_kept,
+    regular_jobs_are_bounded,
 )

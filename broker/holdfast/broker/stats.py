@@ -32,6 +32,8 @@ TIMED_KEEP_MS = 10 * 60 * 1000  # how long a queue has its place among those tha
 WORKER_KEEP_MS = 60 * 60 * 1000  # after which a worker that nothing is heard of and that holds nothing is forgotten
 WORKER_SILENT_MS = 60 * 1000  # after which a worker that has heartbeats is gone
 NO_STATE = queues_pb.WORKER_STATE_UNSPECIFIED
+QUIET = queues_pb.WORKER_STATE_QUIET
+DRAINED = queues_pb.WORKER_STATE_DRAINED
 STOPPING = queues_pb.WORKER_STATE_STOPPING
 GONE = queues_pb.WORKER_STATE_GONE
 _IDLE_LOOKED_AT = 32  # workers that are looked at for one that holds nothing, if one must be forgotten
@@ -243,7 +245,7 @@ class Stats(Background):
         assert worker is not None, "one with heartbeats has a name"
         worker.state, worker.slots, worker.version = beat.state, beat.slots, beat.version
         worker.queues = beat.queues or worker.queues
-        if worker.desired == beat.state or beat.state in (STOPPING, GONE):
+        if worker.desired == _as_asked(beat.state) or beat.state in (STOPPING, GONE):
             worker.desired = NO_STATE  # it has heard of it, or will not come back from where it is
         return worker.desired
 
@@ -253,7 +255,7 @@ class Stats(Background):
         worker = self._workers.get(name)
         if worker is None or worker.state_at(self._now_ms()) in (NO_STATE, GONE):
             return None
-        worker.desired = NO_STATE if worker.state in (desired, STOPPING) else desired
+        worker.desired = NO_STATE if _as_asked(worker.state) in (desired, STOPPING) else desired
         return worker.state
 
     def _forget_one(self) -> None:
@@ -333,3 +335,8 @@ class Stats(Background):
         if len(page) > limit:
             response.next_page_token = page[limit - 1].hex()
         return response
+
+
+def _as_asked(state: queues_pb.WorkerState) -> queues_pb.WorkerState:
+    """A worker that has nothing left is quiet, as it was asked to be."""
+    return QUIET if state == DRAINED else state

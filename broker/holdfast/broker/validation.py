@@ -61,12 +61,12 @@ NON_RETRYABLE_MAX = 64
 PRIORITY_DEFAULT = 5
 TEXTS_KNOWN_MAX = 10_000
 SLOTS_MAX = 1_000_000  # of a worker
-WORKER_STATES = (
+DESIRED_STATES = (
     queues_pb.WORKER_STATE_RUNNING,
     queues_pb.WORKER_STATE_QUIET,
     queues_pb.WORKER_STATE_STOPPING,
-    queues_pb.WORKER_STATE_GONE,
 )
+WORKER_STATES = (*DESIRED_STATES, queues_pb.WORKER_STATE_DRAINED, queues_pb.WORKER_STATE_GONE)
 
 _UNIQUE_FLAGS = {
     pb.UNIQUE_SCOPE_UNSPECIFIED: UNIQUE_UNTIL_DONE,
@@ -379,7 +379,7 @@ class Validator(PageTokens):
 
     def worker_signal(self, request: queues_pb.SignalWorkerRequest) -> tuple[bytes, queues_pb.WorkerState]:
         """Who, and the state that is wanted."""
-        return _worker_name(request.worker), _one_of(request.desired, "desired", WORKER_STATES[:-1])
+        return _worker_name(request.worker), _one_of(request.desired, "desired", DESIRED_STATES)
 
     def own_request_id(self, text: str) -> None:
         """Where no client makes one up: what such an id stands for is not compared."""

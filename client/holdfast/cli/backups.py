@@ -1,6 +1,8 @@
 """What the commands about backups do. The server's part, which opens states, is loaded by name."""
 
 import importlib
+import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,11 +39,12 @@ def open_store(target: str, key: Path | None, *, make: bool = False) -> Store:
 def create(
     address: str, timeout_s: float, store: Store, progress: Progress, bytes_per_s: float | None
 ) -> Created:  # fmt: skip
-    return _ask(
-        address,
-        timeout_s,
-        lambda client: creating.create(client, store, progress=progress, bytes_per_s=bytes_per_s),
-    )
+    with _terminated_like_interrupted():
+        return _ask(
+            address,
+            timeout_s,
+            lambda client: creating.create(client, store, progress=progress, bytes_per_s=bytes_per_s),
+        )
 
 
 def listed(store: Store) -> list[Manifest | BackupError]:
@@ -105,7 +108,7 @@ def restore_cluster(
 
 
 def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
-    with told():
+    with _terminated_like_interrupted(), told():
         return pruning.prune(store, keep, dry_run=dry_run)
 
 
@@ -130,6 +133,22 @@ def told(reviving: Any = None) -> Iterator[None]:
     except OSError as error:
         message = f"{error.filename or 'A file'}: {error.strerror or error}."
         raise CommandFailed(Problem(ExitCode.REFUSED, "DISK", message)) from error
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM, with which Kubernetes and systemd end a command, is taken for Ctrl-C: what was begun is tidied up, and
+    the next one is not kept away. The first process of a container would not even hear it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread
+        return
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    terminated = signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, terminated)
+        signal.signal(signal.SIGINT, interrupted)
 
 
 def _ask(address: str, timeout_s: float, question: Callable[[BackupClient], Awaitable[T]]) -> T:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
@@ -133,14 +133,16 @@ def list_workers(address: str, timeout_s: float, limit: int) -> tuple[list[Worke
     return ask(address, timeout_s, question)
 
 
-def signal_worker(address: str, timeout_s: float, worker: str, desired: WorkerState, wait_s: float) -> bool:
-    """Asks again and again until the worker has heard of it, or the wait is over; whether it has. `NotFound` if there
-    is no such worker at first; one that was asked to stop may be gone soon."""
+def signal_worker(
+    address: str, timeout_s: float, worker: str, desired: WorkerState, until: Container[WorkerState], wait_s: float
+) -> bool:
+    """Asks again and again until the worker says that it is so, or the wait is over; whether it has. `NotFound` if
+    there is no such worker at first; one that was asked to stop may be gone soon."""
 
     async def question(client: AsyncClient) -> bool:
         ends_s = time.monotonic() + wait_s
         state = await client.signal_worker(worker, desired)
-        while state is not desired:
+        while state not in until:
             if time.monotonic() >= ends_s:
                 return False
             await asyncio.sleep(_SIGNAL_AGAIN_S)

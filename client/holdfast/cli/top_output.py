@@ -93,7 +93,7 @@ def _worker_parts(workers: Sequence[WorkerInfo], now_ms: int) -> list[Shown]:
         return [output.text("No worker has asked for tasks lately.", "yellow")]
     slots, claims = sum(each.slots for each in workers), sum(each.claims for each in workers)
     # Those that want to be looked at first, then the busiest.
-    order = {WorkerState.GONE: 0, WorkerState.STOPPING: 1, WorkerState.QUIET: 2}
+    order = {WorkerState.GONE: 0, WorkerState.STOPPING: 1, WorkerState.QUIET: 2, WorkerState.DRAINED: 2}
     first = sorted(workers, key=lambda each: (order.get(each.state, 3), -each.claims, each.worker))
     words = f"{_count(len(workers), 'worker')} with {_count(slots, 'slot')}, {_count(claims, 'claim')}"
     parts: list[Shown] = [output.text(words), worker_table(first[:_WORKERS_SHOWN_MAX], now_ms)]

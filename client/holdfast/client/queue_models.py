@@ -133,7 +133,8 @@ class WorkerState(StrEnum):
 
     RUNNING = "RUNNING"  # claims tasks
     QUIET = "QUIET"  # claims none, and goes on with those that it has
-    STOPPING = "STOPPING"  # the same, and ends then
+    DRAINED = "DRAINED"  # claims none, and has none left
+    STOPPING = "STOPPING"  # as QUIET, and ends then
     GONE = "GONE"  # it has ended, or nothing was heard of it for a minute
     UNKNOWN = "UNKNOWN"  # it has no heartbeats, or its state is one that only a newer client knows
 

@@ -8,6 +8,8 @@ from holdfast.cli import output, records, worker_logs, workers
 from holdfast.cli.commands.shared import complete_queue, epilog, time_limit_s
 from holdfast.cli.problems import ExitCode, usage
 
+GRACE_S = 25.0
+
 
 def _grace_s(text: str) -> float:
     return 0.0 if str(text).strip() in ("0", "0s") else time_limit_s(text)
@@ -94,7 +96,7 @@ def worker(
     app_name: _AppName,
     queue: _Queues = None,
     concurrency: _Concurrency = 10,
-    grace_s: _Grace = 25.0,
+    grace_s: _Grace = GRACE_S,
     name: _Name = "",
     address: _AppAddress = None,
     ops_port: _OpsPort = None,

@@ -65,7 +65,8 @@ def workers_ls(
 ) -> None:
     """List who claims tasks: what each does, how many it holds and can run, and from which queues it takes them.
 
-    running: claims tasks. quiet: goes on with those that it has. stopping: the same, and ends then.
+    running: claims tasks. quiet: goes on with those that it has. drained: quiet, and has none left.
+    stopping: goes on with those that it has, and ends then.
     gone: nothing was heard of it for a minute, and it holds tasks until their leases end; others leave the list.
     Of programs that claim tasks without being a `holdfast worker`: waits for a task at this moment, or works.
     """
@@ -82,9 +83,13 @@ def workers_ls(
         raise CommandFailed(shards_missing(missing))
 
 
-@workers_app.command("quiet", epilog=epilog("holdfast workers quiet host-1-4711-a1b2c3"))
+@workers_app.command(
+    "quiet",
+    epilog=epilog("holdfast workers quiet host-1-4711-a1b2c3", "holdfast workers quiet host-1 --drain --wait 5m"),
+)
 def workers_quiet(
     names: _Names,
+    drain: Annotated[bool, typer.Option("--drain", help="Wait also until each has finished what it has.")] = False,
     wait_s: _Wait = 30.0,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
@@ -93,8 +98,10 @@ def workers_quiet(
     """Have workers claim no more tasks. They go on with those that they have, and stay.
 
     A worker hears of it with its next heartbeat, within 10 s; this waits for it. `workers resume` lets it claim again.
+    With --drain this waits until it has no task left: then nothing is given back when it is stopped.
     """
-    return _signal(names, WorkerState.QUIET, wait_s, address, timeout_s, as_json=as_json)
+    until = WorkerState.DRAINED if drain else WorkerState.QUIET
+    return _signal(names, WorkerState.QUIET, wait_s, address, timeout_s, as_json=as_json, until=until)
 
 
 @workers_app.command("resume", epilog=epilog("holdfast workers resume host-1-4711-a1b2c3"))
@@ -126,41 +133,51 @@ def workers_stop(
 
 _DONE = {
     WorkerState.QUIET: "is quiet: it claims no more tasks",
+    WorkerState.DRAINED: "is drained: it claims no more tasks, and has none left",
     WorkerState.RUNNING: "claims tasks",
     WorkerState.STOPPING: "stops",
 }
 
 
 def _signal(
-    names: list[str], desired: WorkerState, wait_s: float, address: str, timeout_s: float, *, as_json: bool
-) -> int:
+    names: list[str], desired: WorkerState, wait_s: float, address: str, timeout_s: float, *,
+    as_json: bool, until: WorkerState | None = None,
+) -> int:  # fmt: skip
+    """`until`: the state that is waited for, if it is not the one that they are asked for."""
+    until = until or desired
     done: list[str] = []
     code = ExitCode.OK
     for name in dict.fromkeys(given_text("NAME", name) for name in names):
-        problem = _signal_one(name, desired, wait_s, address, timeout_s)
+        problem = _signal_one(name, desired, until, wait_s, address, timeout_s)
         if problem is not None:
             print_problem(problem, as_json=as_json)
             code = max(code, problem.exit_code)
             continue
         done.append(name)
         if not as_json:
-            output.print_line(f"Worker {name} {_DONE[desired]}.")
+            output.print_line(f"Worker {name} {_DONE[until]}.")
     if as_json:
-        records.print_json({"workers": done, "state": str(desired)})
+        records.print_json({"workers": done, "state": str(until)})
     return code
 
 
-def _signal_one(name: str, desired: WorkerState, wait_s: float, address: str, timeout_s: float) -> Problem | None:
+def _signal_one(
+    name: str, desired: WorkerState, until: WorkerState, wait_s: float, address: str, timeout_s: float
+) -> Problem | None:
+    states = (until, WorkerState.DRAINED) if until is WorkerState.QUIET else (until,)
     try:
         with output.waiting(f"Waiting for {name} …"):
-            if calls.signal_worker(address, timeout_s, name, desired, wait_s):
+            if calls.signal_worker(address, timeout_s, name, desired, states, wait_s):
                 return None
     except HoldfastError as error:
         return problem_of(error, subject=f"Worker {name}")
-    message = f"Worker {name} has not heard of it within {wait_s:g} s."
-    return Problem(
-        ExitCode.UNFINISHED, "UNFINISHED", message, "It will, with its next heartbeat; `holdfast workers` shows it."
-    )
+    if until is WorkerState.DRAINED:
+        message = f"Worker {name} is not drained within {wait_s:g} s."
+        hint = "It is quiet, and goes on with what it has: `holdfast claims --worker NAME` shows that."
+    else:
+        message = f"Worker {name} has not heard of it within {wait_s:g} s."
+        hint = "It will, with its next heartbeat; `holdfast workers` shows it."
+    return Problem(ExitCode.UNFINISHED, "UNFINISHED", message, hint)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -166,13 +166,15 @@ class Session:
     def state(self) -> WorkerState:
         if self._is_stopping:
             return WorkerState.STOPPING
-        return WorkerState.QUIET if self._slots.is_quiet else WorkerState.RUNNING
+        if self._slots.is_quiet:
+            return WorkerState.QUIET if self._slots.held else WorkerState.DRAINED
+        return WorkerState.RUNNING
 
     # --- what operators want ----------------------------------------------------------------------------------
 
     def _asked_for(self, desired: WorkerState) -> None:
         """By somebody far away, perhaps again and again until they have heard that it is so."""
-        if self._is_stopping or desired is self.state:
+        if self._is_stopping or (desired is WorkerState.QUIET and self._slots.is_quiet) or desired is self.state:
             return
         if desired is WorkerState.STOPPING and not self._stop_was_asked_for:
             self._stop_was_asked_for = True
@@ -273,6 +275,8 @@ class Session:
     def _done(self, job: Job) -> None:
         job.phase = Phase.DONE
         self._slots.reported()
+        if self.state is WorkerState.DRAINED:
+            self._presence.state_changed()
         del self._jobs[job]
         if not self._jobs:
             self._empty.set()

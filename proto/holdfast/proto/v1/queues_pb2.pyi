@@ -15,11 +15,13 @@ class WorkerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WORKER_STATE_QUIET: _ClassVar[WorkerState]
     WORKER_STATE_STOPPING: _ClassVar[WorkerState]
     WORKER_STATE_GONE: _ClassVar[WorkerState]
+    WORKER_STATE_DRAINED: _ClassVar[WorkerState]
 WORKER_STATE_UNSPECIFIED: WorkerState
 WORKER_STATE_RUNNING: WorkerState
 WORKER_STATE_QUIET: WorkerState
 WORKER_STATE_STOPPING: WorkerState
 WORKER_STATE_GONE: WorkerState
+WORKER_STATE_DRAINED: WorkerState
 
 class PurgeQueueRequest(_message.Message):
     __slots__ = ("queue", "page_token", "dry_run")
