@@ -1,11 +1,13 @@
 """A server on a disk that ceases to answer: `python -m tests.integration.hanging_disk DIRECTORY WHAT …`, with the
 arguments of `holdfast` behind. From when DIRECTORY/broken is there on, WHAT hangs for ever: `sync`, that of the log; or
-`flush`, that of the state, and then the next sync of the log fails. Bounds that are long in earnest are short."""
+`flush`, that of the state, and then the next sync of the log fails. Bounds that are long in earnest are short. With
+`stall` a sync of the log hangs until that file is gone."""
 
 import errno
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 from holdfast.broker import disk_watch
@@ -25,6 +27,8 @@ def _break(directory: Path, what: str) -> None:
     def broken_sync(disk: RealDisk, handle: int) -> None:
         if what == "sync" and broken.exists():
             _hang()
+        while what == "stall" and broken.exists():
+            time.sleep(0.05)
         if hangs.is_set():
             with disk._must_not_fail("fdatasync", "the log"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -38,7 +42,8 @@ def _break(directory: Path, what: str) -> None:
 
     setattr(RealDisk, "fdatasync", broken_sync)  # noqa: B010 - as mypy sees it, a method is for ever
     setattr(RocksState, "_flush", broken_flush)  # noqa: B010
-    disk_watch.SYNC_SECONDS_MAX = disk_watch.END_SECONDS_MAX = 1.0
+    if what != "stall":
+        disk_watch.SYNC_SECONDS_MAX = disk_watch.END_SECONDS_MAX = 1.0
 
 
 if __name__ == "__main__":

@@ -31,11 +31,16 @@ class WatchedThread:
         finally:
             self._began_s = None
 
+    @property
+    def busy_s(self) -> float:
+        """For how long the present work has been under way; 0 if there is none."""
+        began_s = self._began_s
+        return 0.0 if began_s is None else self._monotonic() - began_s
+
     def check(self) -> None:
         """Raises if the present work does not come back. A call that hangs in the kernel cannot be taken back, so the
         only way on is another process, on this disk or, in a cluster, without it."""
-        began_s = self._began_s
-        if began_s is not None and self._monotonic() - began_s > SYNC_SECONDS_MAX:
+        if self.busy_s > SYNC_SECONDS_MAX:
             raise DiskFailedError(
                 f"Expected the disk to have written and synced the log within {SYNC_SECONDS_MAX:g} s, but it has not "
                 "answered. Check the disk."

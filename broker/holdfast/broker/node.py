@@ -29,11 +29,13 @@ from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
 from holdfast.broker.mapped_cluster import MappedCluster
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
+from holdfast.broker.raft.library import LEADER
 from holdfast.broker.rounds import Rounds
 from holdfast.broker.rpc import RpcServer, message_bytes_max
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
 from holdfast.broker.shard_service import ShardService
+from holdfast.broker.stalls import STALL_SECONDS, Stalls, Written
 from holdfast.broker.static_cluster import StaticCluster
 from holdfast.broker.static_topology import StaticTopology
 from holdfast.broker.surroundings import StaticSurroundings
@@ -128,6 +130,7 @@ class Node:
         self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
         self._log_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-log"))
         self._log_syncs = WatchedThread(self._log_thread)
+        self._stalls = Stalls()
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
         self._rounds = Rounds(
             self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full
@@ -398,6 +401,7 @@ class Node:
                 if failure is not None:
                     raise failure
             self._watch_leaders(leaderless)
+            self._watch_writes()
             self._show()
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -412,6 +416,13 @@ class Node:
                 "no_leader", shard=number, seconds=round(seconds), connected=sorted(connected), voters=list(voters),
                 voters_missing=[voter for voter in voters if voter not in there],
             )  # fmt: skip
+
+    def _watch_writes(self) -> None:
+        rafts = {number: replica.raft for number, replica in self._host.replicas.items()}
+        led = {
+            number: Written(raft.commit_index, raft.last_index) for number, raft in rafts.items() if raft.role == LEADER
+        }
+        self._stalls.look(led, time.monotonic())
 
     def _watch_clock(self, number: int, shard: Shard, jumped: set[int]) -> None:
         clock = shard.clock
@@ -465,6 +476,8 @@ class Node:
             return False, "starting or stopping"
         if self._guard.refusing:
             return False, f"new tasks are refused: {self._guard.free_bytes} bytes of disk are free"
+        if self._log_syncs.busy_s >= STALL_SECONDS:
+            return False, f"the disk has not answered a sync for {self._log_syncs.busy_s:.0f} s"
         why = self._lacks()
         return True, f"serving, but {why}" if why else "serving"
 
@@ -474,6 +487,8 @@ class Node:
             return why
         if not self._host.all_served():
             return "there is a shard of which no leader is known"
+        if stalled := self._stalls.stalled(time.monotonic()):
+            return f"shard {stalled[0]} waits for other nodes to write what it was given"
         return next(filter(None, map(self._host.clock_problem, self._host.replicas)), "")
 
     def _queue_counts(self) -> Iterator[QueueFigures]:
