@@ -11,13 +11,20 @@ from holdfast.client import (
     InvalidAddress,
     NotFound,
     OpsPortFailed,
+    OutcomeUnknown,
+    Overloaded,
     Rejected,
     ResultTimeout,
+    ServerError,
     TaskInfo,
     TaskState,
+    Unavailable,
     UnexpectedAnswer,
 )
 from holdfast.client.errors import NO_LEADER
+
+# What passes: a server, a leader or etcd that is away for a moment.
+PASSING = (ConnectionFailed, DeadlineExceeded, Unavailable, Overloaded, OutcomeUnknown, ServerError)
 
 
 class ExitCode(IntEnum):
