@@ -38,6 +38,7 @@ from scenarios import (
     storms,
     tenants,
     waiting,
+    watching,
     workers,
 )
 
@@ -128,6 +129,12 @@ SCENARIOS = {
         f"very many idle workers behind one router, their queue on {waiting.SHARDS} shards",
         waiting.AIMS,
         waiting.measure,
+        1,
+    ),
+    "watching": Scenario(
+        "heartbeats of workers, and lists of tasks with a small and a large backlog, through a router",
+        watching.AIMS,
+        watching.measure,
         1,
     ),
     "move": Scenario("a replica moves to a new node while tasks are enqueued", move.AIMS, move.measure, 1),

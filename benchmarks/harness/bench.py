@@ -57,6 +57,8 @@ class Sizes:
     saturated_seconds: float
     waiting_workers: int  # at one router
     waiting_seconds: float  # while they have nothing to do
+    beating_workers: int  # whose heartbeats are measured
+    listed_tasks: int  # in one queue, while lists are measured
 
 
 FULL = Sizes(
@@ -89,6 +91,8 @@ FULL = Sizes(
     saturated_seconds=30.0,
     waiting_workers=10_000,
     waiting_seconds=310.0,
+    beating_workers=1_000,
+    listed_tasks=100_000,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,
@@ -120,6 +124,8 @@ QUICK = Sizes(
     saturated_seconds=3.0,
     waiting_workers=200,
     waiting_seconds=3.0,
+    beating_workers=100,
+    listed_tasks=5_000,
 )
 
 

@@ -10,29 +10,19 @@ import time
 
 from harness.bench import Bench
 from harness.cluster import Cluster
-from harness.probes import NoiseMeter, calibration_ms
-from harness.results import Aim, BrokenRunError, Measured, Target, expect, reasons
+from harness.failovers import aims, all_trials, fail_over
+from harness.probes import calibration_ms
+from harness.results import BrokenRunError, Measured, expect, reasons
 from holdfast.client import AsyncClient, HoldfastError, NewTask
 
 QUEUE = "bench"
 PAYLOAD = bytes(1024)
 WRITES_PER_S = 50.0
 WRITE_SECONDS_MAX = 30.0
-LAG_ENTRIES_MAX = 10  # of a replica that has caught up: as many may be on their way
 ATTEMPTS_MAX = 5
-KILL = "SIGKILL"
-STOP = "SIGSTOP"
-_KINDS = (KILL, STOP)
+WHAT = "write"
 
-AIMS = tuple(
-    aim
-    for kind in _KINDS
-    for aim in (
-        Aim(f"{kind}, next write", "s", Target(2.0)),
-        Aim(f"{kind}, slowest of all", "s", Target(5.0)),
-        Aim(f"{kind}, next leader", "s"),
-    )
-)
+AIMS = aims(WHAT, 2.0, 5.0)
 
 
 class Writer:
@@ -85,7 +75,8 @@ async def measure(bench: Bench) -> Measured:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(writer.run())
-                    await _all_trials(bench, cluster, writer, measured)
+                    await writer.next_acknowledged_s()  # the client has found the leader
+                    await all_trials(bench, measured, WHAT, lambda kind: _trial_that_counts(cluster, writer, kind))
                     writer.stop()
             except* (BrokenRunError, HoldfastError) as broken:
                 raise BrokenRunError(reasons(broken)) from None
@@ -95,52 +86,20 @@ async def measure(bench: Bench) -> Measured:
         await cluster.wait_whole()
         await cluster.check_equal()
         await cluster.stop()
-    for kind in _KINDS:
-        measured.figures[f"{kind}, slowest of all"] = [max(measured.figures[f"{kind}, next write"])]
     measured.calibration_ms = [before_ms, calibration_ms()]
-    measured.counts = {"fail-overs": len(_KINDS) * bench.sizes.trials, "enqueued": stats.enqueued_total}
+    measured.counts["enqueued"] = stats.enqueued_total
     return measured
-
-
-async def _all_trials(bench: Bench, cluster: Cluster, writer: Writer, measured: Measured) -> None:
-    """Both kinds take turns, so that both meet the same noise."""
-    trials = bench.sizes.trials
-    with bench.display.progress("fail-over", len(_KINDS) * trials) as on_progress:
-        await writer.next_acknowledged_s()  # the client has found the leader
-        for trial in range(trials):
-            for at, kind in enumerate(_KINDS):
-                measured.add(await _trial_that_counts(cluster, writer, kind))
-                on_progress(trial * len(_KINDS) + at + 1)
 
 
 async def _trial_that_counts(cluster: Cluster, writer: Writer, kind: str) -> Measured:
     """On a busy machine the leader may have changed by itself just before the signal: then nobody was missed."""
     for _ in range(ATTEMPTS_MAX):
-        part = await _trial(cluster, writer, kind)
-        if part is not None:
+        _, leader = await cluster.leadership()
+        part, is_taken_over = await fail_over(cluster, leader, kind, WHAT, lambda: _acknowledged_s(writer))
+        if is_taken_over:
             return part
     raise BrokenRunError(f"the leader changed by itself before each of {ATTEMPTS_MAX} signals")
 
 
-async def _trial(cluster: Cluster, writer: Writer, kind: str) -> Measured | None:
-    """None if no other node had to take over."""
-    _, leader = await cluster.leadership()
-    node = cluster.nodes[leader]
-    noise, before_s = NoiseMeter(), cluster.cpu_s
-    gone_s = time.monotonic()
-    if kind == KILL:
-        await node.kill()
-    else:
-        await node.pause()
-    write_s = await writer.next_acknowledged_s() - gone_s
-    others_percent = noise.others_percent(sum(spent_s - before_s[pid] for pid, spent_s in cluster.cpu_s.items()))
-    figures = {f"{kind}, next write": [write_s]}
-    led_s = cluster.led_at_s - gone_s
-    if led_s > 0:  # otherwise that line of its log has not been read yet
-        figures[f"{kind}, next leader"] = [led_s]
-    if kind == KILL:
-        await cluster.start_node(leader)
-    else:
-        node.resume()
-    await cluster.wait_whole(lag_max=LAG_ENTRIES_MAX)
-    return Measured(figures=figures, others_percent=[others_percent]) if cluster.led_at_s > gone_s else None
+async def _acknowledged_s(writer: Writer) -> list[float]:
+    return [await writer.next_acknowledged_s()]

@@ -8,32 +8,24 @@ was sent after it: the election, the way of producer and worker to the new leade
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from harness.bench import Bench
+from harness.failovers import aims, all_trials, fail_over
 from harness.mapped import MappedCluster
-from harness.probes import NoiseMeter, calibration_ms
-from harness.results import Aim, BrokenRunError, Measured, Target, reasons
+from harness.probes import calibration_ms
+from harness.results import BrokenRunError, Measured, reasons
 from holdfast.client import Call, Holdfast, HoldfastError, Worker
 from holdfast.routing.homes import home_shard
-from scenarios.failover import KILL, LAG_ENTRIES_MAX, STOP
 
 SHARDS = 8
 TASKS_PER_S = 20.0  # of each shard
 TASK_SECONDS_MAX = 30.0
 SLOTS = 32
 PAUSE_SECONDS = 1.0  # before a signal, so that everything goes its usual way
-_KINDS = (KILL, STOP)
+WHAT = "task"
 
-AIMS = tuple(
-    aim
-    for kind in _KINDS
-    for aim in (
-        Aim(f"{kind}, next task", "s", Target(1.0)),
-        Aim(f"{kind}, slowest of all", "s", Target(2.0)),
-        Aim(f"{kind}, next leader", "s"),
-    )
-)
+AIMS = aims(WHAT, 1.0, 2.0)
 
 
 class Traffic:
@@ -89,6 +81,9 @@ class Traffic:
         finally:
             del self._waiting[key]
 
+    async def next_handled_of(self, shards: Iterable[int]) -> list[float]:
+        return await asyncio.gather(*map(self.next_handled_s, shards))
+
     async def all_handled(self) -> None:
         ends_s = time.monotonic() + TASK_SECONDS_MAX
         while self.handled < self.enqueued:
@@ -107,7 +102,7 @@ async def measure(bench: Bench) -> Measured:
             async with asyncio.TaskGroup() as group:
                 working = group.create_task(_serve(worker.serve))
                 producing = group.create_task(traffic.produce())
-                await _all_trials(bench, cluster, traffic, measured)
+                await all_trials(bench, measured, WHAT, lambda kind: _trial(cluster, traffic, kind))
                 traffic.stop()
                 await producing
                 await traffic.all_handled()
@@ -118,10 +113,8 @@ async def measure(bench: Bench) -> Measured:
         traffic.app.close()
         await cluster.wait_whole()
         await cluster.stop()
-    for kind in _KINDS:
-        measured.figures[f"{kind}, slowest of all"] = [max(measured.figures[f"{kind}, next task"])]
     measured.calibration_ms = [before_ms, calibration_ms()]
-    measured.counts = {"fail-overs": len(_KINDS) * bench.sizes.trials, "enqueued": traffic.enqueued}
+    measured.counts["enqueued"] = traffic.enqueued
     return measured
 
 
@@ -129,36 +122,11 @@ async def _serve(serve: Callable[[], Awaitable[object]]) -> None:
     await serve()
 
 
-async def _all_trials(bench: Bench, cluster: MappedCluster, traffic: Traffic, measured: Measured) -> None:
-    """Both kinds take turns, so that both meet the same noise."""
-    with bench.display.progress("fail-over", len(_KINDS) * bench.sizes.trials) as on_progress:
-        for trial in range(bench.sizes.trials):
-            for at, kind in enumerate(_KINDS):
-                await asyncio.gather(*(traffic.next_handled_s(shard) for shard in range(SHARDS)))
-                await asyncio.sleep(PAUSE_SECONDS)
-                measured.add(await _trial(cluster, traffic, kind))
-                on_progress(trial * len(_KINDS) + at + 1)
-
-
 async def _trial(cluster: MappedCluster, traffic: Traffic, kind: str) -> Measured:
+    await traffic.next_handled_of(range(SHARDS))
+    await asyncio.sleep(PAUSE_SECONDS)
     leaders = await cluster.leaders()
     victim = max(cluster.nodes, key=lambda name: list(leaders.values()).count(name))
-    node, led = cluster.nodes[victim], [shard for shard, name in leaders.items() if name == victim]
-    noise, before_s = NoiseMeter(), cluster.cpu_s
-    gone_s = time.monotonic()
-    if kind == KILL:
-        await node.kill()
-    else:
-        await node.pause()
-    handled_s = await asyncio.gather(*(traffic.next_handled_s(shard) for shard in led))
-    others_percent = noise.others_percent(sum(spent_s - before_s[pid] for pid, spent_s in cluster.cpu_s.items()))
-    figures = {f"{kind}, next task": [at_s - gone_s for at_s in handled_s]}
-    led_s = cluster.led_at_s - gone_s
-    if led_s > 0:  # otherwise that line of its log has not been read yet
-        figures[f"{kind}, next leader"] = [led_s]
-    if kind == KILL:
-        await cluster.start_node(victim)
-    else:
-        node.resume()
-    await cluster.wait_whole(lag_max=LAG_ENTRIES_MAX)
-    return Measured(figures=figures, others_percent=[others_percent])
+    led = [shard for shard, name in leaders.items() if name == victim]
+    part, _ = await fail_over(cluster, victim, kind, WHAT, lambda: traffic.next_handled_of(led))
+    return part

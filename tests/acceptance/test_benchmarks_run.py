@@ -132,6 +132,15 @@ def test_the_scenario_of_a_worker_behind_a_router_counts_and_reports_everything(
 
 
 @long_only
+def test_the_scenario_of_being_watched_counts_and_reports_everything(tmp_path: Path) -> None:
+    _, scenarios = scenarios_of(tmp_path, "watching")
+    assert scenarios["watching"]["counts"] == {"workers": 100, "listed": 5_000}
+    figures = figures_of(scenarios["watching"])
+    assert figures["heartbeat, router, CPU"]["reached"]["median"] > 0
+    assert figures["large to small, page of 100, CPU"]["target"] == "≤ 1.5 ×"
+
+
+@long_only
 def test_the_scenario_of_many_shards_counts_and_reports_everything(tmp_path: Path) -> None:
     _, scenarios = scenarios_of(tmp_path, "many-shards", "--seconds", "2")
     figures = figures_of(scenarios["many-shards"])

@@ -1,6 +1,8 @@
 """`holdfast rebalance --watch` with real brokers under load: nodes come, go for good and return, and nobody types."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,3 +103,23 @@ def test_it_is_paused_for_all_of_them(cluster: MapCluster, watching: list[Rebala
         until(lambda: replicas(cluster)["n5"] > 0, "the new node to have its share")
         cluster.wait_settled()
         client.drain_node("n1", drain=False)
+
+
+def test_an_operator_who_drains_a_node_waits_for_its_plan_and_is_not_refused(
+    cluster: MapCluster, watching: list[RebalancerProcess]
+) -> None:
+    until(lambda: replicas(cluster)["n1"] > 0 and cluster.info().plan is None, "the cluster to be even again")
+    new = cluster.nodes[cluster.add_node()]
+    until(lambda: cluster.info().plan is not None, "the rebalancer to bring it its share")
+    new.pause()  # so that the plan is under way until the operator has met it
+    command = [sys.executable, "-m", "holdfast.cli", "node", "drain", "n2", "--yes", "--address", cluster.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drain:
+        assert drain.stderr is not None
+        while "is under way: this waits for its end" not in drain.stderr.readline():
+            assert drain.poll() is None, "it ended without having met the plan"
+        new.resume()
+        _, notes = drain.communicate(timeout=DEADLINE_S)
+    assert drain.returncode == 0, notes
+    assert replicas(cluster)["n2"] == 0
+    assert replicas(cluster)[new.name] > 0, "the plan was carried out, not given up"
+    assert not any('"kind": "cancel"' in each.log_text for each in watching)

@@ -94,11 +94,11 @@ def lines(worker: WorkerProcess, **wanted: object) -> list[dict[str, Any]]:
     return [line for line in logged if wanted.items() <= line.items()]
 
 
-def holdfast_json(cluster: MapCluster, *arguments: str) -> dict[str, Any]:
+def holdfast_json(cluster: MapCluster, *arguments: str, exit_code: int = 0) -> dict[str, Any]:
     """What a command prints."""
     command = [sys.executable, "-m", "holdfast.cli", *arguments, "--json", "--address", cluster.address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == exit_code, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
@@ -378,3 +378,23 @@ def test_top_tells_of_queues_workers_and_shards(
     assert seen["workers"]["slots"] >= 7
     assert seen["cluster"] == {"nodes": 2, "nodes_alive": 2, "shards": SHARDS, "problems": []}
     assert seen["missing_shards"] == []
+
+
+def test_lists_without_the_tasks_of_a_node_that_stands_still(cluster: MapCluster, app: Holdfast) -> None:
+    queues = queues_of_all_shards("listed-in-part", SHARDS)
+    with Client(cluster.address) as client:
+        there = {shard_of(client.enqueue(NewTask(queue, "t")).task_id) for queue in queues}
+    assert there == set(range(SHARDS))
+    lost = {shard.shard for shard in cluster.info().shards if shard.replicas == ("n2",)}
+    assert 0 < len(lost) < SHARDS
+    cluster.nodes["n2"].pause()
+    try:
+        options = ("--type", "t", "--timeout", "1s")
+        seen = holdfast_json(cluster, "task", "ls", "--state", "ready", *options, exit_code=4)
+        claims = holdfast_json(cluster, "claims", *options[2:], exit_code=4)
+    finally:
+        cluster.nodes["n2"].resume()
+    assert set(seen["missing_shards"]) == set(claims["missing_shards"]) == lost
+    assert {shard_of(task["task_id"]) for task in seen["tasks"]} == there - lost
+    again = holdfast_json(cluster, "task", "ls", "--state", "ready", "--type", "t")
+    assert {shard_of(task["task_id"]) for task in again["tasks"]} == there

@@ -23,7 +23,7 @@ ONE_IMPORTER = {
     "structlog": {"router/holdfast/serving/logs.py"},
     "prometheus_client": {
         "broker/holdfast/broker/metrics.py", "router/holdfast/rebalancer/metrics.py",
-        "router/holdfast/router/metrics.py", "router/holdfast/serving/call_metrics.py",
+        "router/holdfast/serving/metrics.py",
     },
     "starlette": {"router/holdfast/serving/ops.py"},
     "uvicorn": {"router/holdfast/serving/ops.py"},

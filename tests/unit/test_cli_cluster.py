@@ -382,6 +382,7 @@ def test_a_drain_without_a_terminal_changes_nothing_unless_told(server: Scripted
 
 def test_a_drain_that_has_nowhere_to_go_says_that_the_mark_stays(server: ScriptedServer, cli: Cli) -> None:
     server.on("DrainNode", pb.DrainNodeResponse())
+    server.on("DescribeCluster", cluster(shard()))
     server.on("MakePlan", refusal("FAILED_PRECONDITION", "PLAN_REFUSED", "Only 2 nodes are left."))
     assert cli.run("node", "drain", "n1", "--yes") == 1
     assert "Only 2 nodes are left." in cli.err

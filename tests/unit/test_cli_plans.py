@@ -120,10 +120,6 @@ def test_apply_goes_on_through_what_passes(server: ScriptedServer, cli: Cli) -> 
     ("answer", "words"),
     [
         (
-            refusal("FAILED_PRECONDITION", "PLAN_UNDER_WAY", "Plan p0 is under way.", metadata={"plan": "p0"}),
-            "shard watch",
-        ),
-        (
             refusal("FAILED_PRECONDITION", "PLAN_REFUSED", "No majority.", metadata={"why": "NO_MAJORITY"}),
             "run this again",
         ),
@@ -152,15 +148,20 @@ def test_a_plan_that_somebody_else_finished(server: ScriptedServer, cli: Cli) ->
     assert "given up elsewhere: 1 of 1 steps are not done" in cli.err
 
 
+def interrupting(answer: pb.AdvancePlanResponse) -> tuple[Any, pb.AdvancePlanResponse]:
+    """Ctrl-C soon after the first answer."""
+
+    def interrupt(_request: pb.AdvancePlanRequest) -> pb.AdvancePlanResponse:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return answer
+
+    return interrupt, answer
+
+
 def test_ctrl_c_says_that_what_has_begun_goes_on(server: ScriptedServer, cli: Cli) -> None:
     carried_out(server)
-
-    def interrupt(request: pb.AdvancePlanRequest) -> pb.AdvancePlanResponse:
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
-        return pb.AdvancePlanResponse(plan=plan(move(state="COPYING")))
-
     server._script["AdvancePlan"].clear()
-    server.on("AdvancePlan", interrupt, pb.AdvancePlanResponse(plan=plan(move(state="COPYING"))))
+    server.on("AdvancePlan", *interrupting(pb.AdvancePlanResponse(plan=plan(move(state="COPYING")))))
     assert cli.run("shard", "apply", "--yes") == 130
     assert "Interrupted: 0 of 1 steps of the plan are done." in cli.err
     assert "`holdfast shard apply` resumes the rest, from any machine" in cli.err
@@ -174,7 +175,87 @@ def test_move(server: ScriptedServer, cli: Cli) -> None:
     assert "The plan is done" in cli.out
 
 
+# -------------------------------------------------------------------------------------------------- others' plans
+
+UNDER_WAY = refusal("FAILED_PRECONDITION", "PLAN_UNDER_WAY", "Plan p0 is under way.", metadata={"plan": "p0"})
+DRAIN = ("node", "drain", "n1", "--yes")
+MOVE = ("shard", "move", "0", "--from", "n1", "--to", "n4")
+
+
+def others_plan(state: str, *, is_done: bool = False) -> pb.AdvancePlanResponse:
+    step = move(3, source="n2", destination="n3", state=state)
+    return pb.AdvancePlanResponse(plan=pb.Plan(id="p0", steps=[step]), is_done=is_done)
+
+
+def while_another_plan_runs(server: ScriptedServer, *answers: Any) -> None:
+    """The map tells of p0, whose progress is `answers`; then p1 can be carried out."""
+    server.on("DrainNode", pb.DrainNodeResponse())
+    carried_out(server, under_way=others_plan("COPYING").plan)
+    server._script["AdvancePlan"].extendleft(reversed(answers))
+
+
+@pytest.mark.parametrize("command", [DRAIN, MOVE])
+@pytest.mark.parametrize(
+    "end", [others_plan("DONE", is_done=True), refusal("NOT_FOUND", "PLAN_NOT_FOUND", "No such plan.")]
+)
+def test_a_command_waits_for_the_plan_under_way_however_it_ends(
+    server: ScriptedServer, cli: Cli, command: tuple[str, ...], end: Any
+) -> None:
+    while_another_plan_runs(server, others_plan("COPYING"), end)
+    assert cli.run(*command) == 0
+    assert [request.id for request in server.requests["AdvancePlan"]] == ["p0", "p0", "p1", "p1"]
+    assert "Plan p0 is under way: this waits for its end" in cli.err
+    assert "shard 3 moves from n2 to n3: copies" in cli.err
+    assert "The plan is done: 1 replica moved" in cli.out
+
+
+def test_a_plan_that_begins_in_the_same_moment_is_waited_for(server: ScriptedServer, cli: Cli) -> None:
+    carried_out(server)
+    server.on("DrainNode", pb.DrainNodeResponse())
+    server._script["StartPlan"].appendleft(UNDER_WAY)
+    server._script["AdvancePlan"].appendleft(others_plan("DONE", is_done=True))
+    assert cli.run(*DRAIN) == 0
+    assert [request.id for request in server.requests["AdvancePlan"]] == ["p0", "p1", "p1"]
+    assert len(server.requests["MakePlan"]) == 2, "the cluster is another one by then"
+
+
+def test_a_node_that_the_plan_under_way_has_emptied_is_drained(server: ScriptedServer, cli: Cli) -> None:
+    while_another_plan_runs(server, others_plan("DONE", is_done=True))
+    server._script["MakePlan"].clear()
+    server.on("MakePlan", pb.MakePlanResponse(plan=plan()))
+    assert cli.run(*DRAIN) == 0
+    assert server.requests["StartPlan"] == []
+    assert "Forget the node, once it is stopped, with `holdfast node remove n1`." in cli.err
+
+
+def test_the_wait_for_another_plan_is_bounded(server: ScriptedServer, cli: Cli) -> None:
+    while_another_plan_runs(server)
+    server._script["AdvancePlan"].clear()
+    server.on("AdvancePlan", others_plan("COPYING"))
+    assert cli.run(*DRAIN, "--wait", "50ms") == 7
+    assert "Plan p0 is under way still, with 1 of 1 steps left." in cli.err
+    assert "The mark stays: `holdfast node drain n1` goes on" in cli.err
+    assert cli.run(*MOVE, "--wait", "50ms", "--json") == 7
+    assert json.loads(cli.err)["error"]["reason"] == "PLAN_UNDER_WAY"
+    server._script["AdvancePlan"].clear()
+    server._script["StartPlan"].clear()
+    server.on("AdvancePlan", others_plan("DONE", is_done=True))
+    server.on("StartPlan", UNDER_WAY)
+    assert cli.run(*DRAIN, "--wait", "50ms") == 1, "others always come first"
+    assert "holdfast shard watch" in cli.err
+
+
+def test_ctrl_c_while_another_plan_runs_says_how_to_go_on(server: ScriptedServer, cli: Cli) -> None:
+    while_another_plan_runs(server)
+    server._script["AdvancePlan"].clear()
+    server.on("AdvancePlan", *interrupting(others_plan("COPYING")))
+    assert cli.run(*DRAIN) == 130
+    assert "The mark stays: `holdfast node drain n1` goes on" in cli.err
+    assert server.requests["StartPlan"] == []
+
+
 def test_move_of_what_is_not_there(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard()))
     server.on("MakePlan", refusal("NOT_FOUND", "SHARD_NOT_FOUND", "There is no shard 99."))
     assert cli.run("shard", "move", "99", "--from", "n1", "--to", "n4") == 5
     assert "There is no shard 99." in cli.err

@@ -113,7 +113,7 @@ def test_watch_goes_on_when_the_server_is_away_for_a_moment(cli: Cli, monkeypatc
         if pauses == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.commands.queues.time.sleep", pause)
+    monkeypatch.setattr("holdfast.cli.commands.repeating.time.sleep", pause)
     assert cli.run("queue", "stats", "mail", "--watch", "--json") == 0, "Ctrl-C is its usual end"
     assert [json.loads(line)["queues"][0]["ready"] for line in cli.out.splitlines()] == [1, 2]
     assert cli.json_err()["error"]["reason"] == "CONNECTION_FAILED"
@@ -128,7 +128,7 @@ def test_watch_at_a_terminal_says_what_is_not_there(cli: Cli, monkeypatch: pytes
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.commands.queues.time.sleep", interrupted)
+    monkeypatch.setattr("holdfast.cli.commands.repeating.time.sleep", interrupted)
     assert cli.run("queue", "stats", "mail", "nope", "-w") == 0
     assert "1,234" in cli.out
     assert "Not there: nope." in cli.out

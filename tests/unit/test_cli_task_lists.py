@@ -45,8 +45,28 @@ def test_the_filter_is_what_was_given(cli: Cli) -> None:
         states=[pb.TASK_STATE_READY, pb.TASK_STATE_RETRY_PENDING], type="send", tenant="acme", worker="w",
         min_age_ms=600_000,
     )  # fmt: skip
-    assert cli.server.requests["ListTasks"] == [queues_pb2.ListTasksRequest(filter=wanted, page_size=7)]
+    assert cli.server.requests["ListTasks"] == [queues_pb2.ListTasksRequest(filter=wanted, page_size=7, partial=True)]
     assert cli.out == "There is no task that fits.\n"
+
+
+@pytest.mark.parametrize("command", [("task", "ls"), ("claims",)])
+def test_shards_that_do_not_answer_are_named(cli: Cli, command: tuple[str, ...]) -> None:
+    def has(tasks: list[pb.TaskInfo]) -> None:
+        first = queues_pb2.ListTasksResponse(tasks=tasks, next_page_token="4.", missing_shards=[3])
+        last = queues_pb2.ListTasksResponse(missing_shards=[9])
+        cli.server.on("ListTasks", lambda request: last if request.page_token else first)
+
+    has([task(1, state=pb.TASK_STATE_CLAIMED, worker="w")])
+    assert cli.run(*command, "--json") == 4
+    value = cli.json_out()
+    assert (len(value.get("tasks") or value["claims"]), value["missing_shards"]) == (1, [3, 9])
+    assert cli.run(*command) == 4
+    assert "Shards 3, 9 did not answer: what is there is not in the list." in cli.err
+    assert all(request.partial for request in cli.server.requests["ListTasks"])
+    cli.server._script["ListTasks"].clear()
+    has([])
+    assert cli.run(*command) == 4
+    assert cli.out == "", "whether there is a task nobody knows"
 
 
 def test_pages_are_read_until_there_are_enough(cli: Cli) -> None:

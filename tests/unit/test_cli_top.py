@@ -115,7 +115,7 @@ def test_it_looks_again_and_again_and_ends_with_ctrl_c(cli: Cli, monkeypatch: py
         if next(looks, "end") == "end":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.commands.top.time.sleep", sleep)
+    monkeypatch.setattr("holdfast.cli.commands.repeating.time.sleep", sleep)
     assert cli.run("top", "--json", "--interval", "7s") == 0
     assert len(cli.out.splitlines()) == 3
 

@@ -331,6 +331,22 @@ async def test_a_list_with_a_shard_missing_is_an_error_unless_that_is_wanted(
             await pages_of(client, method, partial=True)
 
 
+async def test_a_list_of_tasks_passes_over_a_shard_if_that_is_wanted(cluster: Cluster) -> None:
+    busy = Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED")
+    bad = Refusal(Code.INVALID_ARGUMENT, "INVALID_FIELD", metadata={"field": "filter"})
+    cluster.leaders[0].on("ListTasks", busy, busy, bad)
+    cluster.leaders[1].on("ListTasks", queues_pb2.ListTasksResponse(tasks=[pb.TaskInfo(task_id="b")]))
+    async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
+        with pytest.raises(Overloaded):
+            await client.list_tasks()
+        first = await client.list_tasks(partial=True)
+        assert (first.tasks, first.missing_shards) == ((), (0,))
+        second = await client.list_tasks(partial=True, page_token=first.next_page_token)
+        assert ([task.task_id for task in second.tasks], second.missing_shards) == (["b"], ())
+        with pytest.raises(InvalidArgument):
+            await client.list_tasks(partial=True)
+
+
 # ------------------------------------------------------------------------------------------------- parts that fail
 
 

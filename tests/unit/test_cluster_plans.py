@@ -21,7 +21,12 @@ from tests.unit.cluster_shards import WishfulShards
 from tests.unit.cluster_stage import KEYS, NAME, WAIT_S, Meddling, add_nodes, following, make_store, node, read_map
 
 SHARDS = 6
-DONE, OVERTAKEN, WAITING = pb.STEP_STATE_DONE, pb.STEP_STATE_OVERTAKEN, pb.STEP_STATE_WAITING
+COPYING, DONE, OVERTAKEN, WAITING = (
+    pb.STEP_STATE_COPYING,
+    pb.STEP_STATE_DONE,
+    pb.STEP_STATE_OVERTAKEN,
+    pb.STEP_STATE_WAITING,
+)
 
 
 @dataclass
@@ -384,6 +389,24 @@ async def test_what_began_before_a_cancel_comes_to_its_end_and_holds_the_next_pl
     assert "d" in found.shards[0].replicas
     assert "d" in found.shards[1].replicas
     assert stage.shards.most_per_node == 1
+
+
+async def test_a_plan_brings_nothing_more_to_a_node_that_is_drained_meanwhile_and_ends(stage: Stage) -> None:
+    await add_nodes(stage.etcd, "d", "e")
+    await stage.start(await stage.balance())
+    begun = [
+        step.shard for step in (await stage.advance()).plan.steps if (step.destination, step.state) == ("d", COPYING)
+    ]
+    await stage.admins[0].drain_node(pb.DrainNodeRequest(node="d", drain=True))
+    done = await stage.carry_out()
+    brought = {step.shard: step for step in done.steps if step.destination == "d" and not step.is_transfer}
+    assert len(begun) == 1, "a node gets one at a time"
+    assert {step.detail for step in brought.values() if step.state == OVERTAKEN} == {"d drains"}
+    assert [shard for shard, step in brought.items() if step.state == DONE] == begun, "what has begun comes to its end"
+    own = await stage.start(await stage.balance())
+    assert [step.source for step in own.steps if not step.is_transfer].count("d") == 1
+    await stage.carry_out()
+    assert loads(await stage.in_step())["d"] == 0
 
 
 async def test_steps_that_others_have_overtaken_are_passed_over(stage: Stage) -> None:

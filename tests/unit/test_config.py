@@ -55,8 +55,8 @@ def test_the_object_is_frozen() -> None:
 def test_a_problem_names_field_value_range_and_origin(toml: Path) -> None:
     toml.write_text('log_format = "xml"')
     assert problems({"port": 70_000}, {"HOLDFAST_BATCH_TASKS_MAX": "many"}, toml) == (
-        "port: got 70000 (from flag --port), allowed: a whole number from 0 to 65535",
         f"log_format: got 'xml' (from file {toml}), allowed: auto or json or console",
+        "port: got 70000 (from flag --port), allowed: a whole number from 0 to 65535",
         "batch_tasks_max: got 'many' (from environment HOLDFAST_BATCH_TASKS_MAX), "
         "allowed: a whole number from 1 to 1000",
     )

@@ -127,8 +127,8 @@ async def test_who_wants_that_hears_what_the_other_shards_know(
     workers = {0: ["v", "w"], 1: ["w"]}
     for broker, names in zip(stage.brokers, [["a", "d"], ["b", "d"], ["c"]], strict=True):
         broker.on |= {
-            "ListQueues": _but_of(2, refusals[how], answer_queues(names)),
-            "ListWorkers": _but_of(2, refusals[how], lambda call: answer_workers(workers[call.shard])(call)),
+            "ListQueues": but_of(2, refusals[how], answer_queues(names)),
+            "ListWorkers": but_of(2, refusals[how], lambda call: answer_workers(workers[call.shard])(call)),
             "FindLeader": not_leader(None, 0),
         }
     request = pb.ListQueuesRequest(page_size=2, partial=True)
@@ -151,7 +151,7 @@ async def test_who_wants_that_hears_what_the_other_shards_know(
     assert reason == "INVALID_FIELD"
 
 
-def _but_of(shard: int, refusal: Any, answer: Any) -> Any:
+def but_of(shard: int, refusal: Any, answer: Any) -> Any:
     def either(call: Call) -> Any:
         if call.shard != shard:
             return answer(call)

@@ -10,7 +10,8 @@ from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute
-from tests.unit.router_stage import METHODS, Call, Handler, Refusal, Stage, random_bytes
+from tests.unit.router_stage import METHODS, Call, Handler, Refusal, Stage, never, not_leader, random_bytes
+from tests.unit.test_router_listing import but_of
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
 
 
@@ -89,6 +90,29 @@ async def test_tasks_of_a_queue_and_of_all(stage: Stage, queue: str, expected: s
     assert " ".join(each.task_id for page in pages for each in page) == expected
     assert all(len(page) <= 2 for page in pages)
     assert all(call.request.filter == wanted for broker in stage.brokers for call in broker.calls)
+
+
+@pytest.mark.parametrize("how", [never, Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")])
+async def test_tasks_without_those_of_a_shard_that_does_not_answer(
+    stage: Stage, how: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For who wants that; otherwise, and if there is no other shard, the list is refused."""
+    monkeypatch.setattr("holdfast.router.listing._PARTIAL_S_MAX", 0.5)
+    stage.table.at_home("plain", 1)
+    found = queues_pb2.ListTasksResponse(tasks=[pb.TaskInfo(task_id="a")])
+    for broker in stage.brokers:
+        broker.on |= {"ListTasks": but_of(1, how, lambda _call: found), "FindLeader": not_leader(None, 0)}
+    request = queues_pb2.ListTasksRequest(partial=True)
+    first = await stage.call("ListTasks", request, timeout_s=60)
+    second = await stage.call("ListTasks", queues_pb2.ListTasksRequest(partial=True, page_token=first.next_page_token))
+    assert [[task.task_id for task in page.tasks] for page in (first, second)] == [["a"], ["a"]]
+    assert [list(page.missing_shards) for page in (first, second)] == [[1], []]
+    assert second.next_page_token == ""
+    for refused in (queues_pb2.ListTasksRequest(), queues_pb2.ListTasksRequest(queue="plain", partial=True)):
+        await refusal_of(stage.call("ListTasks", refused, timeout_s=1))
+    stage.brokers[0].on["ListTasks"] = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", "Bad filter.")
+    _, reason, _ = await refusal_of(stage.call("ListTasks", request))
+    assert reason == "INVALID_FIELD"
 
 
 @pytest.mark.parametrize("name", ["Heartbeat", "SignalWorker"])

@@ -55,6 +55,15 @@ def test_a_page_ends_when_it_is_large_or_a_shard_has_more() -> None:
     assert (walk.shard, walk.token) == (4, "t.1")
 
 
+def test_a_page_ends_at_a_shard_that_is_missed_and_the_next_begins_behind_it() -> None:
+    walk = Walk([4, 2], "4.t.1", 100)
+    walk.missed()
+    assert (walk.is_done, walk.next_token) == (True, "2.")
+    walk = Walk([4, 2], walk.next_token, 100)
+    walk.missed()
+    assert (walk.is_done, walk.next_token) == (True, "")
+
+
 def test_a_walk_that_begins_behind_the_last_shard_is_over() -> None:
     walk = Walk([1, 3], "7.x", 10)
     assert (walk.is_done, walk.next_token) == (True, "")

@@ -143,3 +143,13 @@ def test_a_place_that_somebody_made_up_harms_nobody(family: int, tail: bytes) ->
     for queue in (b"", b"a"):
         found = {task_id for _, task_id in walk(shard.kv, ALL_STATES, queue, bytes([family]) + tail, {}) if task_id}
         assert found <= all_of(shard).keys()
+
+
+def test_a_queue_without_claims_is_not_looked_for_among_those_of_others() -> None:
+    shard = Shard()
+    for _ in range(5):
+        shard.claim(shard.enqueue(queue=b"busy"))
+    held = shard.enqueue(queue=b"mail")
+    assert list(walk(shard.kv, {CLAIMED}, b"mail", b"", {})) == []
+    shard.claim(held)
+    assert len(list(walk(shard.kv, {CLAIMED}, b"mail", b"", {}))) == 6

@@ -5,16 +5,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from holdfast.cluster.settings import SECRETS, ClusterSettings
+from holdfast.cluster.settings import SECRETS, ClusterSettings, Contradiction
 from holdfast.serving.settings import (
     ENV_PREFIX,
     NAME_PATTERN,
     URL_PATTERN,
     Address,
     ConfigError,
-    ContradictionError,
     Name,
     Port,
     Table,
@@ -51,7 +50,6 @@ _ORDERED = (
 
 
 _ANY_HOST = ("0.0.0.0", "::", "[::]")  # where a server listens everywhere: no address to be found at
-_HIDDEN = (*SECRETS, "cluster_secret", "dead_alert_url")  # who may post to such a URL is often known by the URL alone
 _ADVERTISED = ("advertise_address", "advertise_peer_address")
 
 
@@ -77,14 +75,13 @@ class BrokerConfig(ClusterSettings):
     """Everything a node can be told. Built by `load_config`; built directly it reads no file and no environment."""
 
     tables: ClassVar[Mapping[str, Table]] = {"nodes": _NODES}
+    # Who may post to such a URL is often known by the URL alone.
+    secrets: ClassVar[tuple[str, ...]] = (*SECRETS, "cluster_secret", "dead_alert_url")
 
     # Where the node lives
     data_dir: Path = Field(Path("holdfast-data"), description="directory of the log and the state; created if missing")
-    host: str = Field("127.0.0.1", min_length=1, max_length=255, description="address to listen on")
     port: Port = Field(7400, description="gRPC port; 0 takes a free one")
     ops_port: Port = Field(7403, description="HTTP port of /metrics, /livez and /readyz; 0 takes a free one")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
-    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto is console on a terminal")
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
 
     # The cluster; without a list of nodes and without etcd this one is alone
@@ -206,19 +203,15 @@ class BrokerConfig(ClusterSettings):
     def _expand_home(cls, value: Path) -> Path:
         return value.expanduser()
 
-    @model_validator(mode="after")
-    def _refuse_contradictions(self) -> "BrokerConfig":
+    def contradictions(self) -> list[Contradiction]:
         found = [(low, "must not exceed", high) for low, high in _ORDERED if getattr(self, low) > getattr(self, high)]
         found += self.shared_ports("port", "peer_port", "ops_port")
         if 3 * self.heartbeat_ms > self.election_ms:
             found.append(("election_ms", "must be at least three times", "heartbeat_ms"))
-        found += self._cluster_contradictions()
-        if found:
-            raise ContradictionError(found, self.describe())
-        return self
+        return found + self._cluster_contradictions()
 
-    def _cluster_contradictions(self) -> list[tuple[str, str, str]]:
-        found: list[tuple[str, str, str]] = []
+    def _cluster_contradictions(self) -> list[Contradiction]:
+        found: list[Contradiction] = []
         names = [node.name for node in self.nodes]
         listed = "nodes" if names else "etcd_endpoints" if self.etcd_endpoints else ""
         if listed and "node_name" not in self.model_fields_set:
@@ -257,8 +250,8 @@ class BrokerConfig(ClusterSettings):
         """Whether other nodes have to prove who they are."""
         return any(each is not None for each in (self.peer_authority, self.cluster_secret, self.cluster_secret_file))
 
-    def _etcd_contradictions(self) -> list[tuple[str, str, str]]:
-        found = self.etcd_contradictions()
+    def _etcd_contradictions(self) -> list[Contradiction]:
+        found = super().contradictions()
         if self.etcd_endpoints and self.nodes:
             found.append(("etcd_endpoints", "must not be set together with", "nodes"))
         if self.etcd_endpoints and self.host in _ANY_HOST:
@@ -267,11 +260,7 @@ class BrokerConfig(ClusterSettings):
         return found
 
     def describe(self) -> dict[str, str | int | float]:
-        """Every setting as a printable value, but for secrets."""
-        given = self.model_dump(mode="json")
-        given |= {name: "(set)" for name in _HIDDEN if given[name] is not None}
-        values = {name: "" if value is None else value for name, value in given.items()}
-        return values | {"nodes": ", ".join(f"{node.name}={node.address}" for node in self.nodes)}
+        return super().describe() | {"nodes": ", ".join(f"{node.name}={node.address}" for node in self.nodes)}
 
 
 def is_loopback(host: str) -> bool:

@@ -23,7 +23,7 @@ from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import RefusedError
-from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, refuse
+from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, refuse, refuse_configuration
 
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (
@@ -67,8 +67,7 @@ def _run(
     try:
         config = load_config(config_path, overrides, defaults=defaults)
     except ConfigError as error:
-        message = f"The configuration was refused: {'; '.join(error.problems)}" if as_json else str(error)
-        return refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)
+        return refuse_configuration(error, as_json=as_json)
     setup_logs(config.log_level, config.log_format)
     if rebuild:
         try:

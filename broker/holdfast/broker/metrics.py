@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from holdfast.broker.histograms import BOUNDS_MS
-from holdfast.serving.call_metrics import CallMetrics, MethodMetrics
+from holdfast.serving.metrics import CallMetrics, MethodMetrics
 
 QUEUES_MAX = 1000
 LATENCIES_MAX = 200  # pairs of queue and type

@@ -73,10 +73,12 @@ def walk(
     kv: OrderedKV, states: Collection[int], queue: bytes, after: bytes, starts: Mapping[int, bytes]
 ) -> Iterator[Found]:
     """All tasks that may be in one of these states, behind a place. `queue`: empty for all; of those that are ordered
-    by time, tasks of other queues come too. `starts`: by family, where its rows begin."""
+    by time, tasks of other queues come too, but only if this one has any there. `starts`: by family, where its rows
+    begin."""
     first = _SECTION_OF[after[0]] if after else 0
+    wanted = _states_in_use(kv, queue).intersection(states) if queue else frozenset(states)
     for at, (families, its_states) in enumerate(SECTIONS):
-        if at < first or its_states.isdisjoint(states):
+        if at < first or its_states.isdisjoint(wanted):
             continue
         place = after if at == first else b""
         family = families[0]
@@ -87,6 +89,20 @@ def walk(
         else:
             start = starts.get(family, keys.family_start(family))
             yield from _ids_at_end(kv, start, keys.family_start(family + 1), place)
+
+
+def _states_in_use(kv: OrderedKV, name: bytes) -> frozenset[int]:
+    """In which a queue may have tasks. Those that have finished are not counted."""
+    row = kv.get(keys.queue(name))
+    queue = Queue() if row is None else Queue.decode(row)
+    counts = {
+        READY: queue.ready,
+        CLAIMED: queue.claimed,
+        DELAYED: queue.delayed,
+        RETRY_PENDING: queue.retrying,
+        DEAD: queue.dead,
+    }
+    return frozenset({SUCCEEDED, CANCELLED, *(state for state, count in counts.items() if count)})
 
 
 def _ids_at_end(kv: OrderedKV, start: bytes, stop: bytes, after: bytes) -> Iterator[Found]:

@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from holdfast.cli.problems import usage
 from holdfast.client import (
@@ -118,17 +119,11 @@ def list_workers(address: str, timeout_s: float, limit: int) -> tuple[list[Worke
     """Those who claim tasks, by name, whether there are more, and which shards did not answer."""
 
     async def question(client: AsyncClient) -> tuple[list[WorkerInfo], bool, list[int]]:
-        workers: list[WorkerInfo] = []
-        missing: set[int] = set()
-        token = ""
-        while len(workers) < limit:
-            page = await client.list_workers(page_size=min(_PAGE, limit - len(workers)), page_token=token, partial=True)
-            workers += page.workers
-            missing.update(page.missing_shards)
-            token = page.next_page_token
-            if not token:
-                break
-        return workers, bool(token), sorted(missing)
+        return await read_pages(
+            lambda size, token: client.list_workers(page_size=size, page_token=token, partial=True),
+            lambda page: page.workers,
+            limit,
+        )
 
     return ask(address, timeout_s, question)
 
@@ -163,16 +158,11 @@ def list_queues(address: str, timeout_s: float) -> tuple[list[QueueStats], list[
 
 
 async def all_queues(client: AsyncClient, *, partial: bool = False) -> tuple[list[QueueStats], list[int]]:
-    queues: list[QueueStats] = []
-    missing: set[int] = set()
-    token = ""
-    while True:
-        page = await client.list_queues(page_size=_PAGE, page_token=token, partial=partial)
-        queues += page.queues
-        missing.update(page.missing_shards)
-        token = page.next_page_token
-        if not token:
-            return queues, sorted(missing)
+    queues, _, missing = await read_pages(
+        lambda size, token: client.list_queues(page_size=size, page_token=token, partial=partial),
+        lambda page: page.queues,
+    )
+    return queues, missing
 
 
 def queue_names(address: str, beginning: str) -> list[str]:
@@ -226,40 +216,33 @@ def list_dead_letters(
     """The oldest dead letters of a queue that fit, and whether there are more. `NotFound` if there is no such queue."""
 
     async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool]:
-        letters: list[TaskInfo] = []
-        token = ""
-        while len(letters) < limit:
-            size = min(_PAGE, limit - len(letters))
-            page = await client.list_dead_letters(queue, where=where, page_size=size, page_token=token)
-            letters += page.tasks
-            token = page.next_page_token
-            if not token:
-                break
+        letters, more, _ = await read_pages(
+            lambda size, token: client.list_dead_letters(queue, where=where, page_size=size, page_token=token),
+            lambda page: page.tasks,
+            limit,
+        )
         if not letters:
             await client.queue_stats(queue)  # the list of an unknown queue is merely empty
-        return letters, bool(token)
+        return letters, more
 
     return ask(address, timeout_s, question)
 
 
 def list_tasks(
     address: str, timeout_s: float, queue: str, where: TaskFilter, limit: int
-) -> tuple[list[TaskInfo], bool]:
-    """The first tasks that fit, and whether there may be more. `NotFound` if there is no such queue."""
+) -> tuple[list[TaskInfo], bool, list[int]]:
+    """The first tasks that fit, whether there may be more, and which shards did not answer. `NotFound` if there is no
+    such queue."""
 
-    async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool]:
-        tasks: list[TaskInfo] = []
-        token = ""
-        while len(tasks) < limit:
-            size = min(_PAGE, limit - len(tasks))
-            page = await client.list_tasks(queue, where=where, page_size=size, page_token=token)
-            tasks += page.tasks
-            token = page.next_page_token
-            if not token:
-                break
-        if not tasks and queue:
+    async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool, list[int]]:
+        tasks, more, missing = await read_pages(
+            lambda size, token: client.list_tasks(queue, where=where, page_size=size, page_token=token, partial=True),
+            lambda page: page.tasks,
+            limit,
+        )
+        if queue and not tasks and not missing:
             await client.queue_stats(queue)  # the list of an unknown queue is merely empty
-        return tasks, bool(token)
+        return tasks, more, missing
 
     return ask(address, timeout_s, question)
 
@@ -272,15 +255,12 @@ def list_discards(address: str, timeout_s: float, queue: str, limit: int) -> tup
     """The oldest records of discarded letters, and whether there are more. An empty queue: of all."""
 
     async def question(client: AsyncClient) -> tuple[list[Discard], bool]:
-        discards: list[Discard] = []
-        token = ""
-        while len(discards) < limit:
-            page = await client.list_discards(queue, page_size=min(_PAGE, limit - len(discards)), page_token=token)
-            discards += page.discards
-            token = page.next_page_token
-            if not token:
-                break
-        return discards, bool(token)
+        discards, more, _ = await read_pages(
+            lambda size, token: client.list_discards(queue, page_size=size, page_token=token),
+            lambda page: page.discards,
+            limit,
+        )
+        return discards, more
 
     return ask(address, timeout_s, question)
 
@@ -315,6 +295,32 @@ def hash_shard(address: str, timeout_s: float, shard: int) -> ShardHash:
 
 def transfer(address: str, timeout_s: float, shard: int, to: str) -> Transferred:
     return ask(address, timeout_s, lambda client: client.transfer(shard, to))
+
+
+class _Page(Protocol):
+    @property
+    def next_page_token(self) -> str: ...
+
+
+PageT = TypeVar("PageT", bound=_Page)
+
+
+async def read_pages(
+    fetch: Callable[[int, str], Awaitable[PageT]], items_of: Callable[[PageT], Sequence[T]], limit: int = sys.maxsize
+) -> tuple[list[T], bool, list[int]]:
+    """The first items of a list, whether there are more, and which shards did not answer, where pages say that. `fetch`
+    gets how many items a page is to have at most, and its token."""
+    items: list[T] = []
+    missing: set[int] = set()
+    token = ""
+    while len(items) < limit:
+        page = await fetch(min(_PAGE, limit - len(items)), token)
+        items += items_of(page)
+        missing.update(getattr(page, "missing_shards", ()))
+        token = page.next_page_token
+        if not token:
+            break
+    return items, bool(token), sorted(missing)
 
 
 def is_cluster(address: str) -> bool:

@@ -5,25 +5,16 @@ import time
 from collections.abc import Callable
 
 from holdfast.cli import calls
-from holdfast.cli.problems import CommandFailed, ExitCode, Problem, named_shards, problem_of
+from holdfast.cli.problems import PASSING, CommandFailed, ExitCode, Problem, named_shards, problem_of
 from holdfast.client import (
     AsyncClient,
     Conflict,
-    ConnectionFailed,
-    DeadlineExceeded,
     HandoverProgress,
     HoldfastError,
-    OutcomeUnknown,
-    Overloaded,
-    ServerError,
-    Unavailable,
 )
 
 PAUSE_S = 0.5
 _REASONS_SHOWN_MAX = 3
-
-# What passes: a server, the node or etcd that is away for a moment.
-_PASSING = (ConnectionFailed, DeadlineExceeded, Unavailable, Overloaded, OutcomeUnknown, ServerError)
 
 # Called with what the node last said, if anything, and why it cannot be asked at the moment.
 Show = Callable[[HandoverProgress | None, str], None]
@@ -53,7 +44,7 @@ async def _follow(
         trouble: HoldfastError | None = None
         try:
             progress = await client.hand_over_node(node)
-        except (*_PASSING, Conflict) as error:
+        except (*PASSING, Conflict) as error:
             if isinstance(error, Conflict) and error.metadata.get("why") != "unreachable":
                 raise
             trouble = error

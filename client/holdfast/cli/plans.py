@@ -1,26 +1,22 @@
 """Carries out a plan: calls on the cluster to go on with it, again and again, until all its steps are done."""
 
 import asyncio
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from holdfast.cli import calls, health
-from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of
+from holdfast.cli.problems import PASSING, CommandFailed, ExitCode, Problem, problem_of
 from holdfast.client import (
     AsyncClient,
     ClusterInfo,
-    ConnectionFailed,
-    DeadlineExceeded,
     NotFound,
-    OutcomeUnknown,
-    Overloaded,
     Plan,
     PlanProgress,
     PlanStep,
-    ServerError,
     StepState,
-    Unavailable,
 )
 
 PAUSE_S = 0.5
@@ -31,8 +27,7 @@ RESUME_HINT = (
     "`holdfast shard cancel` gives it up."
 )
 
-# What passes: a router, a leader or etcd that is away for a moment.
-_PASSING = (ConnectionFailed, DeadlineExceeded, Unavailable, Overloaded, OutcomeUnknown, ServerError)
+T = TypeVar("T")
 
 # Called with the plan as it is, and what it waits for beside its steps, if anything.
 Show = Callable[[Plan, str], None]
@@ -58,39 +53,65 @@ def tally(plan: Plan) -> Tally:
 
 def follow(address: str, timeout_s: float, plan: Plan, show: Show) -> Plan:
     """Until the plan is done. Ctrl-C, and a cluster that is silent for long, end it with what to do next."""
+
+    async def question(client: AsyncClient, seen: Show) -> Plan:
+        latest, is_done = await _advance(client, plan, seen, RESUME_HINT)
+        return latest if is_done else await _gone(client, latest)
+
+    return _ask(address, timeout_s, plan, question, show, RESUME_HINT)
+
+
+def outlast(address: str, timeout_s: float, plan: Plan, wait_s: float, show: Show, hint: str) -> None:
+    """Until another one's plan is over, done or given up. It is carried on meanwhile: whoever began it may be gone.
+
+    hint: how to go on after Ctrl-C, or if it takes longer than `wait_s`."""
+
+    async def question(client: AsyncClient, seen: Show) -> None:
+        await _advance(client, plan, seen, hint, wait_s)
+
+    _ask(address, timeout_s, plan, question, show, hint)
+
+
+def _ask(
+    address: str, timeout_s: float, plan: Plan, question: Callable[[AsyncClient, Show], Awaitable[T]], show: Show,
+    hint: str,
+) -> T:  # fmt: skip
     latest = [plan]
 
     def seen(now: Plan, note: str) -> None:
         latest[0] = now
         show(now, note)
 
-    async def question(client: AsyncClient) -> Plan:
-        return await _follow(client, plan, seen)
-
     try:
-        return calls.ask(address, timeout_s, question, retry=True)
+        return calls.ask(address, timeout_s, lambda client: question(client, seen), retry=True)
     except KeyboardInterrupt:
         done = tally(latest[0])
         message = f"Interrupted: {done.done} of {done.steps} steps of the plan are done."
-        raise CommandFailed(Problem(ExitCode.INTERRUPTED, "INTERRUPTED", message, RESUME_HINT)) from None
+        raise CommandFailed(Problem(ExitCode.INTERRUPTED, "INTERRUPTED", message, hint)) from None
 
 
-async def _follow(client: AsyncClient, plan: Plan, show: Show) -> Plan:
-    answered_s = time.monotonic()
+async def _advance(
+    client: AsyncClient, plan: Plan, show: Show, hint: str, wait_s: float = math.inf
+) -> tuple[Plan, bool]:  # fmt: skip
+    """Until it is over, for at most so long. The last that was seen of it, and whether that was its end."""
+    began_s = answered_s = time.monotonic()
     while True:
         try:
             progress: PlanProgress = await client.advance_plan(plan.id)
         except NotFound:
-            return await _gone(client, plan)
-        except _PASSING as error:
+            return plan, False
+        except PASSING as error:
             if time.monotonic() - answered_s > PATIENCE_S:
-                raise CommandFailed(replace(problem_of(error), hint=RESUME_HINT)) from None
+                raise CommandFailed(replace(problem_of(error), hint=hint)) from None
             show(plan, problem_of(error).message)
         else:
             answered_s, plan = time.monotonic(), progress.plan
             show(plan, "")
             if progress.is_done:
-                return plan
+                return plan, True
+        if time.monotonic() - began_s >= wait_s:
+            message = f"Plan {plan.id} is under way still, with {tally(plan).left} of {len(plan.steps)} steps left."
+            raise CommandFailed(Problem(ExitCode.UNFINISHED, "PLAN_UNDER_WAY", message, hint))
         await asyncio.sleep(PAUSE_S)
 
 

@@ -11,13 +11,20 @@ from holdfast.client import (
     InvalidAddress,
     NotFound,
     OpsPortFailed,
+    OutcomeUnknown,
+    Overloaded,
     Rejected,
     ResultTimeout,
+    ServerError,
     TaskInfo,
     TaskState,
+    Unavailable,
     UnexpectedAnswer,
 )
 from holdfast.client.errors import NO_LEADER
+
+# What passes: a server, a leader or etcd that is away for a moment.
+PASSING = (ConnectionFailed, DeadlineExceeded, Unavailable, Overloaded, OutcomeUnknown, ServerError)
 
 
 class ExitCode(IntEnum):
@@ -71,9 +78,9 @@ class CommandFailed(Exception):  # noqa: N818 - it carries a problem, and is one
         self.problem = problem
 
 
-def shards_missing(shards: Sequence[int]) -> Problem:
-    """Of numbers that were added up over those that answered."""
-    message = f"{named_shards(shards).capitalize()} did not answer: what is there is not in the numbers."
+def shards_missing(shards: Sequence[int], where: str = "the numbers") -> Problem:
+    """Of numbers that were added up over those that answered, or of a list."""
+    message = f"{named_shards(shards).capitalize()} did not answer: what is there is not in {where}."
     return Problem(ExitCode.UNREACHABLE, "SHARDS_MISSING", message, _NO_LEADER_HINT)
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from holdfast.cli import calls
 from holdfast.client import Accepted, AsyncClient, Schedule, ScheduleInfo
 
-_PAGE = 1_000
-
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -34,15 +32,12 @@ def list_schedules(address: str, timeout_s: float, queue: str, limit: int) -> tu
     """By queue and name, and whether there are more. An empty queue: of all."""
 
     async def question(client: AsyncClient) -> tuple[list[ScheduleInfo], bool]:
-        found: list[ScheduleInfo] = []
-        token = ""
-        while len(found) < limit:
-            page = await client.list_schedules(queue, page_size=min(_PAGE, limit - len(found)), page_token=token)
-            found += page.schedules
-            token = page.next_page_token
-            if not token:
-                break
-        return found, bool(token)
+        found, more, _ = await calls.read_pages(
+            lambda size, token: client.list_schedules(queue, page_size=size, page_token=token),
+            lambda page: page.schedules,
+            limit,
+        )
+        return found, more
 
     return calls.ask(address, timeout_s, question)
 

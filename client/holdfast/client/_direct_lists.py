@@ -52,7 +52,7 @@ async def list_over_shards(
         walk = Walk(order, asked.page_token, asked.page_size or PAGE_DEFAULT)
     except PageTokenError:
         return await send(request, order[0])  # it refuses what no page ended with
-    return await _in_order(method, asked, walk, send)
+    return await _in_order(method, asked, walk, send, may_miss=getattr(asked, "partial", False) and len(order) > 1)
 
 
 def _is_of_the_home_alone(name: str, token: str, order: Sequence[int]) -> bool:
@@ -60,14 +60,24 @@ def _is_of_the_home_alone(name: str, token: str, order: Sequence[int]) -> bool:
     return name == "ListSchedules" or (name == "ListDeadLetters" and len(order) == 1 and "." not in token)
 
 
-async def _in_order(method: Method[RequestT, ResponseT], asked: Any, walk: Walk, send: _Ask) -> Reply[ResponseT]:
-    """Pages of one shard after the other. A page may have fewer items than were asked for, or none."""
+async def _in_order(
+    method: Method[RequestT, ResponseT], asked: Any, walk: Walk, send: _Ask, *, may_miss: bool
+) -> Reply[ResponseT]:
+    """Pages of one shard after the other. A page may have fewer items than were asked for, or none. `may_miss`: a shard
+    that does not answer is passed over."""
     sent_s = time.monotonic()
     response = cast(Any, method.response())
     items = getattr(response, _IN_ORDER[method.name])
     while not walk.is_done:
         asked.page_size, asked.page_token = walk.wanted, walk.token
-        page = (await send(asked, walk.shard)).message
+        try:
+            page = (await send(asked, walk.shard)).message
+        except HoldfastError as error:
+            if not may_miss or isinstance(error, InvalidArgument | ClientClosed):
+                raise
+            response.missing_shards.append(walk.shard)
+            walk.missed()
+            continue
         came = getattr(page, _IN_ORDER[method.name])
         items.extend(came)
         walk.came(len(came), page.ByteSize(), page.next_page_token)

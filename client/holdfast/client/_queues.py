@@ -76,6 +76,7 @@ class QueueCalls(Calls):
         where: TaskFilter | None = None,
         page_size: int = 100,
         page_token: str = "",
+        partial: bool = False,
         timeout_s: float | None = None,
     ) -> TaskPage:
         """One page of the tasks of a queue, or of all, that fit; pass on `next_page_token` for the next page.
@@ -84,8 +85,11 @@ class QueueCalls(Calls):
         retrying ones by when they are due, dead ones, and finished ones. In a cluster, shard by shard. A page may be
         empty and not the last: a call looks at a bounded number of tasks, whether they fit or not. A task that changes
         its state meanwhile may come twice, or not at all.
+
+        If a shard of the cluster does not answer, neither does this; with `partial` the shard is passed over, and
+        `missing_shards` of the page names it. If it is the only one of the queue, it is an error all the same.
         """
-        request = _queues_wire.list_tasks_request(queue, where, page_size, page_token)
+        request = _queues_wire.list_tasks_request(queue, where, page_size, page_token, partial=partial)
         return _queues_wire.task_page(await self._call(_LIST_TASKS, request, timeout_s, repeatable=True))
 
     async def iter_tasks(

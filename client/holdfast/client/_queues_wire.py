@@ -47,9 +47,10 @@ def list_workers_request(page_size: int, page_token: str, *, partial: bool) -> q
 
 
 def list_tasks_request(
-    queue: str, where: TaskFilter | None, page_size: int, page_token: str
+    queue: str, where: TaskFilter | None, page_size: int, page_token: str, *, partial: bool
 ) -> queues_pb2.ListTasksRequest:
-    request = fit(queues_pb2.ListTasksRequest, queue=queue, page_size=page_size, page_token=page_token)
+    given = {"queue": queue, "page_size": page_size, "page_token": page_token, "partial": partial}
+    request = fit(queues_pb2.ListTasksRequest, **given)
     if where is not None:
         values = {field.name: getattr(where, field.name) for field in fields(TaskFilter)}
         values["states"] = build(lambda: [wire_state(state) for state in where.states], "filter.states")
@@ -155,7 +156,8 @@ def dead_letter_outcomes(
 
 
 def task_page(response: queues_pb2.ListTasksResponse) -> TaskPage:
-    return TaskPage(tuple(map(task_info_of, response.tasks)), response.next_page_token)
+    tasks = tuple(map(task_info_of, response.tasks))
+    return TaskPage(tasks, response.next_page_token, tuple(response.missing_shards))
 
 
 def dead_letter_page(response: pb.ListDeadLettersResponse) -> DeadLetterPage:

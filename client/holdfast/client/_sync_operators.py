@@ -77,13 +77,14 @@ class BlockingCalls:
         where: TaskFilter | None = None,
         page_size: int = 100,
         page_token: str = "",
+        partial: bool = False,
         timeout_s: float | None = None,
     ) -> TaskPage:
         """One page of the tasks of a queue, or of all, that fit, which may be empty and not the last; see
         `AsyncClient.list_tasks`."""
         return self._thread.run(
             lambda calls: calls.list_tasks(
-                queue, where=where, page_size=page_size, page_token=page_token, timeout_s=timeout_s
+                queue, where=where, page_size=page_size, page_token=page_token, partial=partial, timeout_s=timeout_s
             )
         )
 

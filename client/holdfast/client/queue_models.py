@@ -126,6 +126,7 @@ class TaskPage:
 
     tasks: tuple[TaskInfo, ...]  # may be none, and there are more
     next_page_token: str = ""  # empty on the last page
+    missing_shards: tuple[int, ...] = ()  # only with `partial`: passed over on this page
 
 
 class WorkerState(StrEnum):

@@ -78,6 +78,13 @@ class Walk:
         is_full = self.wanted <= 0 or self._bytes_left <= 0 or self._shards_left <= 0
         self.is_done = bool(next_token) or is_full or self._at >= len(self._order)
 
+    def missed(self) -> None:
+        """The shard did not answer, and the list goes on without it. The page ends here: the caller's time is used up,
+        and the next shard has a right to as much."""
+        self._at += 1
+        self.token = ""
+        self.is_done = True
+
 
 def merge_by_name(
     pages: Iterable[tuple[Collection[Item], bool]],

@@ -4,10 +4,11 @@ is the map that they follow, and what it changes is in etcd."""
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from holdfast.cluster.admin_plans import (
+    MAP_WAIT_S,
     Lag,
     PlanAdmin,
     StateBytes,
@@ -158,6 +159,8 @@ class ClusterAdmin:
                 await self._store.drain_node(name)
             else:
                 await self._store.undrain_node(name)
+        with suppress(TimeoutError):  # a plan that is asked for next is to know of it
+            await self._follower.wait_until(lambda found: (name in found.drains) == request.drain, MAP_WAIT_S)
         return pb.DrainNodeResponse()
 
     async def remove_node(self, request: pb.RemoveNodeRequest) -> pb.RemoveNodeResponse:

@@ -1,11 +1,13 @@
-"""What every server of a cluster is told about etcd."""
+"""What every server of a cluster is told: where it listens, how it logs, and where etcd is."""
 
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from holdfast.serving.settings import ADDRESSES_PATTERN, NAME_PATTERN, Settings
+from holdfast.serving.settings import ADDRESSES_PATTERN, NAME_PATTERN, ContradictionError, Settings
+
+Contradiction = tuple[str, str, str]  # a field, what must hold, another field or nothing
 
 SECRETS: Final = ("etcd_password",)  # never shown
 
@@ -15,6 +17,11 @@ _FILES: Final = ("etcd_certificate", "etcd_key")
 class ClusterSettings(Settings):
     """Which cluster a server belongs to, and where its map is."""
 
+    secrets: ClassVar[tuple[str, ...]] = SECRETS
+
+    host: str = Field("127.0.0.1", min_length=1, max_length=255, description="address to listen on")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
+    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto is console on a terminal")
     cluster_name: str = Field("holdfast", pattern=NAME_PATTERN, description="nodes of another cluster are refused")
     etcd_endpoints: str | None = Field(
         None, pattern=ADDRESSES_PATTERN, description="host:port of etcd, several with commas: the map of the cluster"
@@ -27,8 +34,16 @@ class ClusterSettings(Settings):
     etcd_certificate: Path | None = Field(None, description="PEM file with this server's certificate for etcd")
     etcd_key: Path | None = Field(None, description="PEM file with the key of etcd_certificate")
 
-    def etcd_contradictions(self) -> list[tuple[str, str, str]]:
-        found: list[tuple[str, str, str]] = []
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        found = self.contradictions()
+        if found:
+            raise ContradictionError(found, self.describe())
+        return self
+
+    def contradictions(self) -> list[Contradiction]:
+        """Fields that are fine alone but not together. A server adds its own."""
+        found: list[Contradiction] = []
         for pair in (("etcd_user", "etcd_password"), _FILES):
             given = [name for name in pair if getattr(self, name) is not None]
             if len(given) == 1:
@@ -38,6 +53,20 @@ class ClusterSettings(Settings):
             found.append(("etcd_certificate", "must come together with", "etcd_authority"))
         return found
 
+    def describe(self) -> dict[str, str | int | float]:
+        """Every setting as a printable value, but for secrets."""
+        given = self.model_dump(mode="json")
+        given |= {name: "(set)" for name in self.secrets if given[name] is not None}
+        return {name: "" if value is None else value for name, value in given.items()}
+
     @property
     def etcd_addresses(self) -> list[str]:
         return [each.strip() for each in (self.etcd_endpoints or "").split(",") if each.strip()]
+
+
+class MapSettings(ClusterSettings):
+    """Of servers that are nothing without the map."""
+
+    etcd_endpoints: str | None = Field(
+        "127.0.0.1:2379", pattern=ADDRESSES_PATTERN, description="host:port of etcd, several with commas"
+    )

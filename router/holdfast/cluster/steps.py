@@ -61,9 +61,9 @@ def _view_move(found: PartitionMap, step: StepRecord, is_begun: bool, is_seen: b
         return StepView(StepState.OVERTAKEN, f"there is no shard {step.shard}")
     is_unwished = step.source in record.replicas and step.destination not in record.replicas
     if not is_begun:
-        if is_unwished:
-            return StepView(StepState.WAITING)
-        return StepView(StepState.OVERTAKEN, "the shard's replicas were changed meanwhile")
+        if not is_unwished:
+            return StepView(StepState.OVERTAKEN, "the shard's replicas were changed meanwhile")
+        return _view_waiting(found, step)
     if not is_seen and is_unwished:
         return StepView(StepState.COPYING, "began just now")
     if step.destination not in record.replicas:
@@ -77,6 +77,12 @@ def _view_move(found: PartitionMap, step: StepRecord, is_begun: bool, is_seen: b
     if step.source in map(name_of, live_leaving(found, record)):
         return StepView(StepState.LEAVING, f"{step.source} deletes its replica")
     return StepView(StepState.DONE)
+
+
+def _view_waiting(found: PartitionMap, step: StepRecord) -> StepView:
+    if step.destination in found.drains:  # nothing is brought there any more, and nobody is to wait for it
+        return StepView(StepState.OVERTAKEN, f"{step.destination} drains")
+    return StepView(StepState.WAITING)
 
 
 def _copying_detail(found: PartitionMap, step: StepRecord, record: ShardRecord) -> str:
@@ -104,6 +110,8 @@ def _view_transfer(found: PartitionMap, step: StepRecord, is_done: bool, is_movi
         return StepView(StepState.DONE)
     if not _is_among(found, step.destination, record.voters):
         return StepView(StepState.OVERTAKEN, f"{step.destination} does not vote")
+    if step.destination in found.drains:
+        return StepView(StepState.OVERTAKEN, f"{step.destination} drains")
     if leader is None:
         return StepView(StepState.WAITING, "nobody is known to lead the shard")
     if is_moving is None and leader.node != step.source:

@@ -9,7 +9,7 @@ from holdfast.rebalancer.config import ConfigError, RebalancerConfig, load_confi
 from holdfast.rebalancer.server import Rebalancer
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
-from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, refuse
+from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, refuse, refuse_configuration
 
 _log = get_logger(__name__)
 
@@ -21,8 +21,7 @@ def run_rebalance(
     try:
         config = load_config(config_path, overrides)
     except ConfigError as error:
-        message = f"The configuration was refused: {'; '.join(error.problems)}" if as_json else str(error)
-        return refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)
+        return refuse_configuration(error, as_json=as_json)
     setup_logs(config.log_level, config.log_format)
     return asyncio.run(_serve(config, dry_run=dry_run, as_json=as_json))
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from holdfast.cluster.settings import SECRETS, ClusterSettings
-from holdfast.serving.settings import ADDRESSES_PATTERN, ConfigError, ContradictionError, Port, load
+from holdfast.cluster.settings import Contradiction, MapSettings
+from holdfast.serving.settings import ConfigError, Port, load
 
 __all__ = ["ConfigError", "RouterConfig", "load_config"]
 
@@ -17,21 +16,13 @@ _GIB = 1024 * _MIB
 _HOUR_MS = 3_600_000
 
 
-class RouterConfig(ClusterSettings):
+class RouterConfig(MapSettings):
     """Everything a router can be told. Built by `load_config`; built directly it reads no file and no environment."""
 
     # Where the router lives
-    host: str = Field("127.0.0.1", min_length=1, max_length=255, description="address to listen on")
     port: Port = Field(7400, description="gRPC port; 0 takes a free one")
     ops_port: Port = Field(7480, description="HTTP port of /metrics, /livez and /readyz; 0 takes a free one")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
-    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto is console on a terminal")
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
-
-    # The cluster
-    etcd_endpoints: str | None = Field(
-        "127.0.0.1:2379", pattern=ADDRESSES_PATTERN, description="host:port of etcd, several with commas"
-    )
 
     # What may pass, and how much of it at once
     message_bytes_max: int = Field(16 * _MIB, ge=64 * _KIB, le=_GIB, description="largest request or answer")
@@ -60,31 +51,17 @@ class RouterConfig(ClusterSettings):
         10_000, ge=1, le=1_000_000, description="most waits at brokers: one for each shard of each queue waited for"
     )
 
-    @model_validator(mode="after")
-    def _refuse_contradictions(self) -> "RouterConfig":
+    def contradictions(self) -> list[Contradiction]:
         found = self.shared_ports("port", "ops_port")
         for low, high in (("calls_per_shard_max", "calls_max"), ("message_bytes_max", "bytes_in_flight_max")):
             if getattr(self, low) > getattr(self, high):
                 found.append((low, "must not exceed", high))
-        found += self.etcd_contradictions()
-        if found:
-            raise ContradictionError(found, self.describe())
-        return self
-
-    def describe(self) -> dict[str, str | int | float]:
-        """Every setting as a printable value, but for secrets."""
-        given = self.model_dump(mode="json")
-        given |= {name: "(set)" for name in SECRETS if given[name] is not None}
-        return {name: "" if value is None else value for name, value in given.items()}
+        return found + super().contradictions()
 
 
 def load_config(
     path: Path | None, overrides: Mapping[str, object], env: Mapping[str, str] | None = None
 ) -> RouterConfig:
-    """Lay flags over environment over file over defaults and validate the result.
-
-    overrides: flags by field name; None means that the flag was not given.
-    env: the process environment unless told otherwise.
-    """
+    """As `load`."""
     config, _ = load(RouterConfig, path, overrides, env)
     return config

@@ -324,7 +324,8 @@ class Gateway:
         return await self._list_in_order(method, request, order, deadline_s)
 
     async def _list_in_order(self, method: Method, request: Any, order: Sequence[int], deadline_s: float) -> bytes:
-        page = await listing.list_in_order(method, request, order, self._sender(deadline_s))
+        send = self._sender(listing.answers_by_s(request, deadline_s))
+        page = await listing.list_in_order(method, request, order, send)
         result: bytes = page.SerializeToString()
         return result
 

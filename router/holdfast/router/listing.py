@@ -104,7 +104,7 @@ async def _same_page_of_all(
     for shard, answer in enumerate(await _at_all(method, [(shard, asked) for shard in range(shard_count)], send)):
         if not isinstance(answer, FAILURES):
             pages.append(method.response.FromString(answer))
-        elif request.partial and (is_passing(answer) or may_pass_if_read(answer)):
+        elif _may_be_missing(request, answer):
             missing.append(shard)
             failure = failure or answer
         else:
@@ -114,10 +114,19 @@ async def _same_page_of_all(
     return limit, pages, missing
 
 
+def _may_be_missing(request: Any, failure: Failure) -> bool:
+    return _is_partial(request) and (is_passing(failure) or may_pass_if_read(failure))
+
+
+def _is_partial(request: Any) -> bool:
+    """Not every list can be."""
+    return getattr(request, "partial", False)
+
+
 def answers_by_s(request: Any, deadline_s: float) -> float:
     """Until when a shard must have answered. Where some may be missing, those without a leader do not use up the time
     of the caller, who has to hear of the others."""
-    if not request.partial:
+    if not _is_partial(request):
         return deadline_s
     now_s = time.monotonic()
     return now_s + min(_PARTIAL_S_MAX, max(0.0, deadline_s - now_s) * _PARTIAL_SHARE)
@@ -136,13 +145,22 @@ ListRequest = (
 
 async def list_in_order(method: Method, request: ListRequest, order: Sequence[int], send: Send) -> Any:
     """Pages of one shard after another. A page may have fewer items than were asked for, or none: neither this nor a
-    shard looks at more than so much in one call."""
+    shard looks at more than so much in one call.
+
+    A shard that does not answer is passed over if the caller wants that and there are others."""
     walk = _walk(order, request.page_token, _page_size(request.page_size))
     response = method.response()
     items = getattr(response, _ITEMS[method.name])
     while not walk.is_done:
         request.page_size, request.page_token = walk.wanted, walk.token
-        page = method.response.FromString(await send(method, walk.shard, request.SerializeToString()))
+        try:
+            page = method.response.FromString(await send(method, walk.shard, request.SerializeToString()))
+        except FAILURES as failure:
+            if len(order) == 1 or not _may_be_missing(request, failure):
+                raise
+            response.missing_shards.append(walk.shard)
+            walk.missed()
+            continue
         came = getattr(page, _ITEMS[method.name])
         items.extend(came)
         walk.came(len(came), page.ByteSize(), page.next_page_token)

@@ -1,17 +1,6 @@
-"""What a router counts, for Prometheus. The only file of the router that knows prometheus_client."""
+"""What a router counts, for Prometheus."""
 
-from collections.abc import Callable, Iterator, Mapping
-
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    ProcessCollector,
-    generate_latest,
-)
-
-from holdfast.serving.call_metrics import CallMetrics, MethodMetrics
+from holdfast.serving.metrics import CallMetrics, MethodMetrics, ServerMetrics
 
 # What is read when somebody looks: the name of the gauge, and what it is.
 GAUGES = {
@@ -33,40 +22,12 @@ GAUGES = {
 }
 
 
-class Metrics:
-    """All metrics of one router, in a registry of its own so that tests can have several."""
-
-    content_type = CONTENT_TYPE_LATEST
+class Metrics(ServerMetrics):
+    """All metrics of one router."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._refused = Counter(
-            "holdfast_router_refusals", "Refused calls by reason", ("reason",), registry=self._registry
-        )
+        super().__init__("holdfast_router", GAUGES, "Refused calls by reason")
         self._calls = CallMetrics("holdfast_router", self._registry)
-        self._gauges = {
-            name: Gauge(f"holdfast_router_{name}", doc, registry=self._registry) for name, doc in GAUGES.items()
-        }
-        self._read: Callable[[], Mapping[str, float]] = dict
-        ProcessCollector(registry=self._registry)  # process_*: memory, CPU, descriptors
 
     def rpc(self, method: str) -> MethodMetrics:
         return self._calls.of(method)
-
-    def refused(self, reason: str) -> None:
-        """Reasons are the fixed codes of the API, never free text."""
-        self._refused.labels(reason).inc()
-
-    def watch(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Where the values of GAUGES come from."""
-        self._read = read
-
-    def refresh(self) -> Iterator[None]:
-        """Call it on the event loop."""
-        for name, value in self._read().items():
-            self._gauges[name].set(value)
-        yield
-
-    def format(self) -> bytes:
-        """The text for Prometheus. Safe in another thread."""
-        return generate_latest(self._registry)

@@ -15,10 +15,10 @@ import grpc
 import grpc.aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from holdfast.serving.call_metrics import MethodMetrics
 from holdfast.serving.health import SERVICE as HEALTH
 from holdfast.serving.health import Health
 from holdfast.serving.intake import Intake
+from holdfast.serving.metrics import MethodMetrics
 from holdfast.serving.ports import listen
 from holdfast.serving.refusals import forget_frames
 from holdfast.serving.request_limits import RequestLimit

@@ -4,6 +4,8 @@ import json
 import sys
 from typing import Final
 
+from holdfast.serving.settings import ConfigError
+
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_REFUSED: Final = 2
@@ -17,3 +19,8 @@ def refuse(reason: str, message: str, exit_code: int, *, as_json: bool) -> int:
     sys.stderr.write(message + "\n")
     sys.stderr.flush()
     return exit_code
+
+
+def refuse_configuration(error: ConfigError, *, as_json: bool) -> int:
+    message = f"The configuration was refused: {'; '.join(error.problems)}" if as_json else str(error)
+    return refuse("CONFIGURATION_REFUSED", message, EXIT_REFUSED, as_json=as_json)

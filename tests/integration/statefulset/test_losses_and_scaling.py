@@ -59,8 +59,6 @@ def test_three_brokers_become_five_and_three_again(cluster: SimulatedCluster, tm
         cluster.wait_ready(BROKER)
         cluster.wait(lambda: len(nodes(cluster)) == 5, "five nodes")
         cluster.wait(lambda: all(node["replicas"] for node in nodes(cluster)), "the new ones to have something", 240)
-        holdfast(cluster, "rebalance", "--pause")
-        holdfast(cluster, "shard", "apply", "--yes")
         for name in (f"{BROKER}-4", f"{BROKER}-3"):
             holdfast(cluster, "node", "drain", name, "--yes")
         assert not any(node["replicas"] for node in nodes(cluster)[3:]), "both are empty"
@@ -68,7 +66,6 @@ def test_three_brokers_become_five_and_three_again(cluster: SimulatedCluster, tm
         for name in (f"{BROKER}-4", f"{BROKER}-3"):
             holdfast(cluster, "node", "remove", name)
             cluster.volumes.delete_claim(f"data-{name}")
-        holdfast(cluster, "rebalance", "--resume")
         until_healthy(cluster)
         assert {node["name"] for node in nodes(cluster)} == {f"{BROKER}-{at}" for at in range(3)}
     running.check(BUSY_S_MAX)

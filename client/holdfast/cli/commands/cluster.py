@@ -1,7 +1,6 @@
 """`holdfast cluster …`."""
 
 import os
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +8,11 @@ import typer
 
 from holdfast.cli import cluster_calls, cluster_output, cluster_records, health, local_clusters, output, records
 from holdfast.cli.cluster_calls import Overview
-from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problem, print_problems
+from holdfast.cli.commands import repeating
+from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problems
 from holdfast.cli.commands.shared import time_limit_s as _time
 from holdfast.cli.local_clusters import LocalFailed, Report
 from holdfast.cli.problems import ExitCode, Problem, problem_of, shards_missing
-from holdfast.client import HoldfastError
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 from holdfast.client.app import ADDRESS_VARIABLE
 
@@ -98,20 +97,27 @@ def cluster_status(
     A voter whose node does not answer, or has lost its data and is being rebuilt, is not there.
     If not one node can be reached from here, only routers, what etcd knows has to do.
     """
-    if not watch:
-        with output.waiting("Asking every node …"):
-            overview = cluster_calls.overview(address, timeout_s)
-        return _print_overview(overview, every_shard=every_shard, as_json=as_json)
-    return _watch(address, timeout_s, every_shard=every_shard, as_json=as_json)
+    if watch:
+        return repeating.watch(
+            lambda: cluster_calls.overview(address, timeout_s),
+            lambda overview: cluster_output.overview_parts(overview, every_shard=every_shard),
+            lambda overview: _print_overview(overview, every_shard=every_shard, as_json=as_json),
+            _WATCH_EVERY_S,
+            as_json=as_json,
+        )
+    with output.waiting("Asking every node …"):
+        overview = cluster_calls.overview(address, timeout_s)
+    return print_problems(_print_overview(overview, every_shard=every_shard, as_json=as_json), as_json=as_json)
 
 
-def _print_overview(overview: Overview, *, every_shard: bool, as_json: bool) -> int:
+def _print_overview(overview: Overview, *, every_shard: bool, as_json: bool) -> list[Problem]:
+    """What is wrong with it is told apart."""
     problems = _problems(overview)
     if as_json:
-        records.print_json(cluster_records.overview_json(overview, healthy=not problems))
+        records.print_json(cluster_records.overview_json(overview, healthy=not problems), at_once=True)
     else:
         output.show(cluster_output.overview_parts(overview, every_shard=every_shard))
-    return print_problems(problems, as_json=as_json)
+    return problems
 
 
 def _problems(overview: Overview) -> list[Problem]:
@@ -146,33 +152,6 @@ def _problems(overview: Overview) -> list[Problem]:
     if overview.depth_error is not None:
         found.append(problem_of(overview.depth_error, subject="Tasks could not be counted"))
     return found
-
-
-def _watch(address: str, timeout_s: float, *, every_shard: bool, as_json: bool) -> int:
-    """Until Ctrl-C, which is its usual end. A server that is away for a moment is said, and asked again."""
-    try:
-        with output.redrawn() as redraw:
-            while True:
-                try:
-                    overview = cluster_calls.overview(address, timeout_s)
-                except HoldfastError as error:
-                    problem = problem_of(error)
-                    if problem.exit_code is not ExitCode.UNREACHABLE:
-                        raise
-                    if as_json or not output.is_watched():
-                        print_problem(problem, as_json=as_json)
-                    redraw([output.text(problem.message, "bold red")])
-                else:
-                    if as_json:
-                        healthy = not _problems(overview)
-                        records.print_json(cluster_records.overview_json(overview, healthy=healthy), at_once=True)
-                    elif output.is_watched():
-                        redraw(cluster_output.overview_parts(overview, every_shard=every_shard))
-                    else:
-                        output.show(cluster_output.overview_parts(overview, every_shard=every_shard))
-                time.sleep(_WATCH_EVERY_S)
-    except KeyboardInterrupt:
-        return ExitCode.OK
 
 
 @cluster_app.command(

@@ -46,6 +46,7 @@ def node_drain(
         bool, typer.Option("--plan-only", help="Only mark the node and show what has to move; move nothing.")
     ] = False,
     yes: Yes = False,
+    wait_s: carrying_out.Wait = carrying_out.WAIT_S,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -54,6 +55,8 @@ def node_drain(
 
     The mark alone moves nothing; it makes every plan from now on avoid the node. It asks before it moves anything.
     Each replica is copied first and given up afterwards, so that no shard ever has fewer than it should.
+    If a plan is under way, e.g. of `holdfast rebalance --watch`, it waits for its end, for up to --wait.
+    Ctrl-C ends the command: the mark stays, what has begun goes on, and the same command goes on with the rest.
     Then the node can be stopped, and forgotten with `holdfast node remove`.
     `holdfast node undrain` takes the mark back.
     """
@@ -64,20 +67,24 @@ def node_drain(
     cluster_calls.drain(address, timeout_s, name, is_on=True)
     if not as_json:
         output.print_note(f"Node {name} is marked: it should hold nothing.")
-    plan = _plan_without(name, address, timeout_s)
-    if plan_only or not plan.steps:
+    if plan_only:
+        plan = _plan_without(name, address, timeout_s)
         carrying_out.print_plan(plan, as_json=as_json)
         if not as_json and plan.steps:
             output.print_note("Nothing moves yet: `holdfast shard apply` carries it out.")
-        elif not as_json:
-            output.print_note(f"Forget the node, once it is stopped, with `holdfast node remove {name}`.")
-        return ExitCode.OK
-    carrying_out.show_for_decision(plan, as_json=as_json)
-    carrying_out.confirm("Carry it out?", yes=yes)
-    code = carrying_out.carry_out(address, timeout_s, carrying_out.begin(address, timeout_s, plan), as_json=as_json)
+            return ExitCode.OK
+    else:
+        hint = (
+            f"The mark stays: `holdfast node drain {name}` goes on, `holdfast node undrain {name}` takes it back. "
+            "`holdfast shard watch` follows the plan under way, `holdfast shard cancel` gives it up."
+        )
+        carrying_out.in_turn(
+            address, timeout_s, lambda: _plan_without(name, address, timeout_s),
+            cluster_calls.describe(address, timeout_s).plan, yes=yes, as_json=as_json, wait_s=wait_s, hint=hint,
+        )  # fmt: skip
     if not as_json:
         output.print_note(f"Forget the node, once it is stopped, with `holdfast node remove {name}`.")
-    return code
+    return ExitCode.OK
 
 
 def _plan_without(name: str, address: str, timeout_s: float) -> Plan:

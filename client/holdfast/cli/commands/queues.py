@@ -1,13 +1,12 @@
 """`holdfast queue …`."""
 
-import time
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import calls, output, queue_output, records
-from holdfast.cli.commands import queue_settings
+from holdfast.cli.commands import queue_settings, repeating
 from holdfast.cli.commands.shared import (
     Address,
     DryRun,
@@ -19,10 +18,9 @@ from holdfast.cli.commands.shared import (
     confirm,
     epilog,
     group,
-    print_problem,
     print_refusals,
 )
-from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of, shards_missing
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem, shards_missing
 from holdfast.client import HoldfastError, QueueStats, Rejected
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
@@ -80,7 +78,13 @@ def queue_stats(
     """
     names = list(dict.fromkeys(queues or ()))
     if watch:
-        return _watch(address, timeout_s, names, as_json=as_json)
+        return repeating.watch(
+            lambda: calls.queue_stats(address, timeout_s, names),
+            lambda answers: _screen(names, answers),
+            lambda answers: _print_stats(answers, as_json=as_json),
+            _WATCH_EVERY_S,
+            as_json=as_json,
+        )
     answers = calls.queue_stats(address, timeout_s, names)
     _print_stats(answers, as_json=as_json)
     return _refusals(names, answers, as_json=as_json)
@@ -99,30 +103,6 @@ def _print_stats(answers: Sequence[QueueStats | Rejected], *, as_json: bool) -> 
 def _refusals(names: Sequence[str], answers: Sequence[QueueStats | Rejected], *, as_json: bool) -> int:
     named = zip(names, answers, strict=True) if names else ()
     return print_refusals([(name, f"Queue {name!r}", answer) for name, answer in named], as_json=as_json)
-
-
-def _watch(address: str, timeout_s: float, names: Sequence[str], *, as_json: bool) -> int:
-    """Until Ctrl-C, which is its usual end. A server that is away for a moment is said, and asked again."""
-    try:
-        with output.redrawn() as redraw:
-            while True:
-                try:
-                    answers = calls.queue_stats(address, timeout_s, names)
-                except HoldfastError as error:
-                    problem = problem_of(error)
-                    if problem.exit_code is not ExitCode.UNREACHABLE:
-                        raise
-                    if as_json or not output.is_watched():
-                        print_problem(problem, as_json=as_json)
-                    redraw([output.text(problem.message, "bold red")])
-                else:
-                    if output.is_watched() and not as_json:
-                        redraw(_screen(names, answers))
-                    else:
-                        _print_stats(answers, as_json=as_json)
-                time.sleep(_WATCH_EVERY_S)
-    except KeyboardInterrupt:
-        return ExitCode.OK
 
 
 def _screen(names: Sequence[str], answers: Sequence[QueueStats | Rejected]) -> list[output.Shown]:

@@ -56,21 +56,17 @@ def shard_apply(
             done = plans.tally(under_way)
             output.print_note(f"Plan {under_way.id} is under way, {done.left} of {done.steps} steps left: resuming it.")
         return carrying_out.carry_out(address, timeout_s, under_way, as_json=as_json)
-    plan = cluster_calls.make_plan(address, timeout_s, leaders=leaders)
-    if not plan.steps:
-        carrying_out.print_plan(plan, as_json=as_json)
-        return ExitCode.OK
-    carrying_out.show_for_decision(plan, as_json=as_json)
-    carrying_out.require_answer(yes=yes, what="carry out this plan")
-    carrying_out.confirm("Carry it out?", yes=yes)
-    begun = carrying_out.begin(address, timeout_s, plan)
-    return carrying_out.carry_out(address, timeout_s, begun, as_json=as_json)
+    return carrying_out.in_turn(
+        address, timeout_s, lambda: cluster_calls.make_plan(address, timeout_s, leaders=leaders), None,
+        yes=yes, as_json=as_json,
+    )  # fmt: skip
 
 
 def shard_move(
     shard: Shard,
     source: Annotated[str, typer.Option("--from", metavar="NODE", help="The node that gives its replica up.")],
     destination: Annotated[str, typer.Option("--to", metavar="NODE", help="The node that gets one.")],
+    wait_s: carrying_out.Wait = carrying_out.WAIT_S,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -79,14 +75,13 @@ def shard_move(
 
     It is copied, catches up and votes before the old one goes. If the old one leads, it hands over first.
     It is refused if the shard could be left without a majority. Returns when the old replica is gone.
+    If a plan is under way, it waits for its end first, for up to --wait.
     """
-    plan = cluster_calls.make_plan(address, timeout_s, move=MoveWish(shard, source, destination))
-    if not plan.steps:
-        carrying_out.print_plan(plan, as_json=as_json)
-        return ExitCode.OK
-    carrying_out.show_for_decision(plan, as_json=as_json)
-    begun = carrying_out.begin(address, timeout_s, plan)
-    return carrying_out.carry_out(address, timeout_s, begun, as_json=as_json)
+    wish = MoveWish(shard, source, destination)
+    return carrying_out.in_turn(
+        address, timeout_s, lambda: cluster_calls.make_plan(address, timeout_s, move=wish),
+        cluster_calls.describe(address, timeout_s).plan, yes=True, as_json=as_json, wait_s=wait_s,
+    )  # fmt: skip
 
 
 def shard_cancel(

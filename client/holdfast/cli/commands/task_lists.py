@@ -9,7 +9,7 @@ import typer
 from holdfast.cli import calls, output, queue_output, records, times
 from holdfast.cli.commands.shared import Address, Json, Timeout, complete_queue, epilog, given_text, parsed
 from holdfast.cli.commands.tasks import task_app
-from holdfast.cli.problems import usage
+from holdfast.cli.problems import CommandFailed, shards_missing, usage
 from holdfast.client import TaskFilter, TaskInfo, TaskState
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
@@ -88,6 +88,7 @@ def task_ls(
     Ready tasks come first, in the order in which they will be handed out; then claimed, delayed and retrying, dead, and
     finished ones; of a cluster, shard by shard. Every page that is read costs a server a bounded amount of work, so a
     filter that little fits takes a while in a large cluster: name the queue, and the state.
+    Shards that do not answer are passed over and named, and the exit code is 4.
     """
     where = TaskFilter(
         states=[_state(text) for text in state or ()],
@@ -98,16 +99,18 @@ def task_ls(
     )
     name = "" if queue is None else given_text("QUEUE", queue)
     with output.waiting("Looking through tasks …"):
-        tasks, more = calls.list_tasks(address, timeout_s, name, where, limit)
+        tasks, more, missing = calls.list_tasks(address, timeout_s, name, where, limit)
     if as_json:
-        records.print_json(records.tasks_json(name or None, tasks, more=more))
+        records.print_json(records.tasks_json(name or None, tasks, more=more) | {"missing_shards": missing})
     elif tasks:
         queue_output.print_tasks(tasks, _now_ms())
         if more:
             output.print_note("There are more; --limit shows more.")
-    else:
+    elif not missing:
         fits = "" if where == TaskFilter(states=[]) else " that fits"
         output.print_line(f"There is no task{fits}{f' in queue {name}' if name else ''}.")
+    if missing:
+        raise CommandFailed(shards_missing(missing, "the list"))
 
 
 def claims(
@@ -122,7 +125,7 @@ def claims(
     """Show who holds which task, and since when; the oldest first.
 
     A claim that grows old is a handler that does not end: its worker extends the lease for as long as it runs. A
-    task without a timeout may do so for ever.
+    task without a timeout may do so for ever. Shards that do not answer are named, and the exit code is 4.
     """
     names = {given_text("QUEUE", queue) for queue in queues or ()}
     where = TaskFilter(
@@ -130,21 +133,23 @@ def claims(
     )
     alone = next(iter(names)) if len(names) == 1 else ""
     with output.waiting("Looking through claims …"):
-        found, more = calls.list_tasks(address, timeout_s, alone, where, _CLAIMS_READ_MAX)
+        found, more, missing = calls.list_tasks(address, timeout_s, alone, where, _CLAIMS_READ_MAX)
     held = _once_each(claim for claim in found if not names or claim.queue in names)
     held.sort(key=lambda claim: claim.changed_at_ms)
     shown, now_ms = held[:limit], _now_ms()
     if as_json:
-        records.print_json(records.claims_json(shown, len(held), now_ms, more=more or len(held) > limit))
-        return
-    if not shown:
+        told = records.claims_json(shown, len(held), now_ms, more=more or len(held) > limit)
+        records.print_json(told | {"missing_shards": missing})
+    elif shown:
+        queue_output.print_claims(shown, now_ms)
+        if more:
+            output.print_note(f"There are more than {_CLAIMS_READ_MAX:,}, so older ones may be missing: name a queue.")
+        elif len(held) > limit:
+            output.print_note(f"The oldest {limit:,} of {len(held):,}; --limit shows more.")
+    elif not missing:
         output.print_line("No worker holds a task.")
-        return
-    queue_output.print_claims(shown, now_ms)
-    if more:
-        output.print_note(f"There are more than {_CLAIMS_READ_MAX:,}, so older ones may be missing: name a queue.")
-    elif len(held) > limit:
-        output.print_note(f"The oldest {limit:,} of {len(held):,}; --limit shows more.")
+    if missing:
+        raise CommandFailed(shards_missing(missing, "the list"))
 
 
 def _once_each(claims: Iterable[TaskInfo]) -> list[TaskInfo]:

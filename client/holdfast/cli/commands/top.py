@@ -1,15 +1,14 @@
 """`holdfast top`."""
 
-import time
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import output, records, top_output
 from holdfast.cli import top as looks
-from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, print_problem, time_limit_s
-from holdfast.cli.problems import CommandFailed, ExitCode, problem_of, shards_missing, usage
-from holdfast.client import HoldfastError
+from holdfast.cli.commands import repeating
+from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, time_limit_s
+from holdfast.cli.problems import CommandFailed, ExitCode, shards_missing, usage
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
 _Once = Annotated[bool, typer.Option("--once", help="Look once, and end.")]
@@ -38,13 +37,19 @@ def top(
     """
     if sort not in looks.SORTS:
         raise usage(f"--sort: Expected one of {', '.join(looks.SORTS)}, but got {sort!r}.")
-    if once:
-        seen = looks.look(address, timeout_s)
-        _print(seen, sort, limit, as_json=as_json)
-        if seen.missing_shards:
-            raise CommandFailed(shards_missing(seen.missing_shards))
-        return ExitCode.OK
-    return _watch(address, timeout_s, interval_s, sort, limit, as_json=as_json)
+    if not once:
+        return repeating.watch(
+            lambda: looks.look(address, timeout_s),
+            lambda seen: top_output.screen(seen, sort, limit),
+            lambda seen: _print(seen, sort, limit, as_json=as_json),
+            interval_s,
+            as_json=as_json,
+        )
+    seen = looks.look(address, timeout_s)
+    _print(seen, sort, limit, as_json=as_json)
+    if seen.missing_shards:
+        raise CommandFailed(shards_missing(seen.missing_shards))
+    return ExitCode.OK
 
 
 def _print(seen: looks.Look, sort: str, limit: int, *, as_json: bool) -> None:
@@ -52,30 +57,6 @@ def _print(seen: looks.Look, sort: str, limit: int, *, as_json: bool) -> None:
         records.print_json(looks.look_json(seen, sort, limit), at_once=True)
     else:
         output.show(top_output.screen(seen, sort, limit))
-
-
-def _watch(address: str, timeout_s: float, interval_s: float, sort: str, limit: int, *, as_json: bool) -> int:
-    """Until Ctrl-C, which is its usual end. A server that is away for a moment is said, and asked again."""
-    try:
-        with output.redrawn() as redraw:
-            while True:
-                try:
-                    seen = looks.look(address, timeout_s)
-                except HoldfastError as error:
-                    problem = problem_of(error)
-                    if problem.exit_code is not ExitCode.UNREACHABLE:
-                        raise
-                    if as_json or not output.is_watched():
-                        print_problem(problem, as_json=as_json)
-                    redraw([output.text(problem.message, "bold red")])
-                else:
-                    if output.is_watched() and not as_json:
-                        redraw(top_output.screen(seen, sort, limit))
-                    else:
-                        _print(seen, sort, limit, as_json=as_json)
-                time.sleep(interval_s)
-    except KeyboardInterrupt:
-        return ExitCode.OK
 
 
 def add_to(app: typer.Typer) -> None:

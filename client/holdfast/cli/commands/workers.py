@@ -104,32 +104,35 @@ def workers_quiet(
     return _signal(names, WorkerState.QUIET, wait_s, address, timeout_s, as_json=as_json, until=until)
 
 
-@workers_app.command("resume", epilog=epilog("holdfast workers resume host-1-4711-a1b2c3"))
-def workers_resume(
-    names: _Names,
-    wait_s: _Wait = 30.0,
-    address: Address = DEFAULT_ADDRESS,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> int:
-    """Have workers that are quiet claim tasks again."""
-    return _signal(names, WorkerState.RUNNING, wait_s, address, timeout_s, as_json=as_json)
+def _add_signal(name: str, desired: WorkerState, help_text: str, example: str) -> None:
+    """A command that asks workers to change their state, and waits until they have heard of it."""
+
+    @workers_app.command(name, help=help_text, epilog=epilog(example))
+    def signal(
+        names: _Names,
+        wait_s: _Wait = 30.0,
+        address: Address = DEFAULT_ADDRESS,
+        timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+        as_json: Json = False,
+    ) -> int:
+        return _signal(names, desired, wait_s, address, timeout_s, as_json=as_json)
 
 
-@workers_app.command("stop", epilog=epilog("holdfast workers stop host-1-4711-a1b2c3 --wait 1m"))
-def workers_stop(
-    names: _Names,
-    wait_s: _Wait = 30.0,
-    address: Address = DEFAULT_ADDRESS,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> int:
+_add_signal(
+    "resume",
+    WorkerState.RUNNING,
+    "Have workers that are quiet claim tasks again.",
+    "holdfast workers resume host-1-4711-a1b2c3",
+)
+_add_signal(
+    "stop",
+    WorkerState.STOPPING,
     """Have workers stop, as SIGTERM does: running tasks may finish within the worker's grace period.
 
     This waits until each has begun to stop, not until it has ended. Whatever starts workers may start another one.
-    """
-    return _signal(names, WorkerState.STOPPING, wait_s, address, timeout_s, as_json=as_json)
-
+    """,
+    "holdfast workers stop host-1-4711-a1b2c3 --wait 1m",
+)
 
 _DONE = {
     WorkerState.QUIET: "is quiet: it claims no more tasks",

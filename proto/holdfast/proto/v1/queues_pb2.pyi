@@ -56,24 +56,28 @@ class TaskFilter(_message.Message):
     def __init__(self, states: _Optional[_Iterable[_Union[_tasks_pb2.TaskState, str]]] = ..., type: _Optional[str] = ..., tenant: _Optional[str] = ..., worker: _Optional[str] = ..., min_age_ms: _Optional[int] = ...) -> None: ...
 
 class ListTasksRequest(_message.Message):
-    __slots__ = ("queue", "filter", "page_size", "page_token")
+    __slots__ = ("queue", "filter", "page_size", "page_token", "partial")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
     queue: str
     filter: TaskFilter
     page_size: int
     page_token: str
-    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    partial: bool
+    def __init__(self, queue: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., partial: bool = ...) -> None: ...
 
 class ListTasksResponse(_message.Message):
-    __slots__ = ("tasks", "next_page_token")
+    __slots__ = ("tasks", "next_page_token", "missing_shards")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MISSING_SHARDS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[_tasks_pb2.TaskInfo]
     next_page_token: str
-    def __init__(self, tasks: _Optional[_Iterable[_Union[_tasks_pb2.TaskInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    missing_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[_tasks_pb2.TaskInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., missing_shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker", "claims", "last_seen_ms", "queues", "is_waiting", "state", "slots", "version", "desired")
