@@ -206,8 +206,13 @@ def set_rebalancing(address: str, timeout_s: float, *, pause: bool, why: str = "
     return calls.ask(address, timeout_s, lambda client: client.set_rebalancing(pause=pause, why=why))
 
 
-def queue_settings(address: str, timeout_s: float, queue: str) -> QueueSettings:
-    return calls.ask(address, timeout_s, lambda client: client.queue_settings(queue))
+def queue_settings(address: str, timeout_s: float, queue: str) -> tuple[QueueSettings, ClusterInfo | None]:
+    """With the map that they are from, if there is one."""
+
+    async def question(client: AsyncClient) -> tuple[QueueSettings, ClusterInfo | None]:
+        return await client.queue_settings(queue), await map_if_any(client, timeout_s)
+
+    return calls.ask(address, timeout_s, question)
 
 
 def set_queue(
