@@ -143,6 +143,16 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def log_dir_of(path: Path) -> Path:
+    """Of a data directory that may be damaged, and is not opened."""
+    return path / _LOG
+
+
+def node_id_of(path: Path) -> str:
+    """Of a data directory that may be damaged, and is not opened. DataDirDamagedError if it cannot be read."""
+    return _read_node_id(path)
+
+
 def set_aside(path: Path, stamp: str) -> Path | None:
     """Moves a data directory out of the way, so that the node begins anew; returns where it is now, None if there was
     none. Nothing is deleted, and a directory in use is refused."""
