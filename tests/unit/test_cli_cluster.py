@@ -308,6 +308,7 @@ def test_no_lease_is_said_to_end_while_etcd_does_not_answer(server: ScriptedServ
     assert cli.run("cluster", "status") == ExitCode.LAST_KNOWN
     assert "Node n2: no answer; its lease is not known without etcd." in cli.err
     assert "when its lease ends" not in cli.err
+    assert [line.split()[:2] for line in cli.out.splitlines() if line.startswith("n1")] == [["n1", "alive"]]
 
 
 def test_a_server_that_never_saw_the_map_does_not_say_that_there_is_no_cluster(

@@ -70,6 +70,11 @@ class Overview:
         alive = {node.name for node in self.info.nodes if node.is_alive}
         return frozenset(report.name for report in self.reports if report.node is None and report.name in alive)
 
+    @property
+    def answering(self) -> frozenset[str]:
+        """Nodes that answered just now, whatever is known of their leases."""
+        return frozenset(report.name for report in self.reports if report.node is not None)
+
 
 def describe(address: str, timeout_s: float) -> ClusterInfo:
     return calls.ask(address, timeout_s, lambda client: client.describe_cluster())

@@ -45,12 +45,13 @@ def last_known_parts(info: ClusterInfo) -> list[Shown]:
     return [output.text(line, "bold red")] if line else []
 
 
-def node_table(info: ClusterInfo, silent: Collection[str] = ()) -> Shown:
-    """`silent`: those that do not answer although they hold their lease, as far as is known."""
+def node_table(info: ClusterInfo, silent: Collection[str] = (), answering: Collection[str] = ()) -> Shown:
+    """`silent`: those that do not answer although they hold their lease, as far as is known.
+    `answering`: those that do, and are alive whatever is known."""
     rows = [
         (
             node.name,
-            _node_state(node, is_silent=node.name in silent, is_current=info.etcd_answers),
+            _node_state(node, is_silent=node.name in silent, is_sure=info.etcd_answers or node.name in answering),
             node.zone or "-",
             node.version or "-",
             node.address,
@@ -65,8 +66,8 @@ def node_table(info: ClusterInfo, silent: Collection[str] = ()) -> Shown:
     )
 
 
-def _node_state(node: ClusterNode, *, is_silent: bool, is_current: bool) -> str:
-    alive = "alive" if is_current else "was alive"
+def _node_state(node: ClusterNode, *, is_silent: bool, is_sure: bool) -> str:
+    alive = "alive" if is_sure else "was alive"
     life = ("NO ANSWER" if is_silent else alive) if node.is_alive else "GONE"
     parts = [life, "draining" if node.is_draining else ""]
     parts.append(_HANDOVER_WORDS.get(node.handover, "") if node.is_alive else "")
@@ -95,7 +96,7 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
     if not every_shard and len(views) > _SHARDS_SHOWN_MAX:
         shown = [view for view in views if view.problem or view.change][:_SHARDS_SHOWN_MAX]
     parts = [output.text(_headline(info, len(overview.silent)), "bold"), *last_known_parts(info)]
-    parts += [output.text(""), node_table(info, overview.silent), output.text("")]
+    parts += [output.text(""), node_table(info, overview.silent, overview.answering), output.text("")]
     if not info.cluster_id:
         return parts
     if shown:
