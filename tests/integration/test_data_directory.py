@@ -2,13 +2,15 @@
 
 import asyncio
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.client import AsyncClient, NewTask
 from tests.integration.conftest import MakeServer
-from tests.integration.server import ServerProcess
+from tests.integration.server import DEADLINE_S, ServerProcess
 
 BLOCK_BYTES = 4096
 
@@ -133,3 +135,46 @@ def test_a_directory_that_is_deleted_under_a_running_server_stops_it(make_server
     assert server.wait_for_exit() == 1
     assert f"holdfast stopped: Expected {server.data_dir} to stay in place" in server.log_text
     assert "Traceback" not in server.log_text
+
+
+@pytest.mark.parametrize("pattern", ["log/*", "state/*/*/CURRENT"], ids=["log", "state"])
+def test_files_that_are_deleted_under_a_running_server_stop_it(make_server: MakeServer, pattern: str) -> None:
+    """The directories stay, and what is open can still be written: the next start would not find it."""
+    server = make_server().start()
+    [deleted] = server.data_dir.glob(pattern)
+    deleted.unlink()
+    assert server.wait_for_exit() == 1
+    assert (
+        f"holdfast stopped: Expected {deleted} to stay in place while the node runs, but it is gone" in server.log_text
+    )
+    assert "Traceback" not in server.log_text
+
+
+CLOCK_THAT_HANGS = """
+import asyncio, sys
+from pathlib import Path
+from holdfast.broker.main import run_dev
+from holdfast.broker.shard import Shard
+
+async def hang(shard):
+    print("follows", flush=True)
+    await asyncio.Event().wait()
+
+Shard.follow_clock = hang
+sys.exit(run_dev(None, {"data_dir": Path(sys.argv[1]), "port": 0, "ops_port": 0}))
+"""
+
+
+def test_the_disk_is_watched_while_a_step_of_shard_time_waits_for_it(tmp_path: Path) -> None:
+    """A disk that hangs keeps the entry of the step from being agreed on, and must be noticed all the same."""
+    command = [sys.executable, "-c", CLOCK_THAT_HANGS, str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "follows\n"
+            shutil.rmtree(tmp_path / "data")
+            _, said = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "to stay in place while the node runs" in said

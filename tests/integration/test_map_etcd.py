@@ -133,7 +133,10 @@ def check_operators_are_told(address: str) -> None:
         assert refused.value.reason == "ETCD_UNAVAILABLE"
         assert refused.value.retry_after_ms > 0
         assert len(client.describe_cluster().shards) == SHARDS
-        assert main(["cluster", "status", "--address", address]) == ExitCode.LAST_KNOWN
+        for command in ("cluster status", "node ls"):
+            assert main([*command.split(), "--address", address]) == ExitCode.LAST_KNOWN, command
+        with pytest.raises(Unavailable, match="no plan is made of a map that is not current"):
+            client.make_plan()
         assert len(client.topology().leaders) == SHARDS
 
 

@@ -15,6 +15,7 @@ from holdfast.cli.main import main
 from holdfast.cli.problems import ExitCode
 from holdfast.client import QueuePolicy
 from holdfast.proto.v1 import cluster_pb2 as pb
+from holdfast.proto.v1 import queues_pb2
 from tests.unit.cli_runner import Cli
 from tests.unit.scripted_cluster import describe, describe_all, replica, three_servers
 from tests.unit.scripted_map import carried_out, cluster, map_server, move, node, plan, refusal, shard
@@ -260,6 +261,65 @@ def test_status_without_etcd_says_that_it_may_be_old(server: ScriptedServer, cli
     assert "this is the last known map, from before the server was started" in cli.out
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["node", "ls"], ["shard", "ls"], ["queue", "show", "mail"], ["top", "--once"], ["cluster", "status"]],
+    ids=" ".join,
+)
+def test_whatever_shows_the_map_says_when_it_is_the_last_known_one(
+    command: list[str], server: ScriptedServer, cli: Cli
+) -> None:
+    nodes = [node("n1", address=server.address), node("n2"), node("n3", is_alive=False)]
+    known: dict[str, Any] = {"nodes": nodes, "age_ms": 12_000}
+    server.on("DescribeCluster", cluster(shard(), etcd_answers=False, **known))
+    server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
+    server.on("ListWorkers", queues_pb2.ListWorkersResponse())
+    route = pb.QueueRoute(queue="mail", home=0)
+    server.on("ListQueueSettings", pb.ListQueueSettingsResponse(queues=[pb.QueueSettings(route=route)]))
+    assert cli.run(*command) == ExitCode.LAST_KNOWN
+    assert "etcd does not answer: this is the last known map, as of 12s ago" in cli.out
+    assert "the last map that it knew, as of 12s ago" in cli.err
+    assert "Check that etcd runs" in cli.err
+    assert cli.run(*command, "--json") == ExitCode.LAST_KNOWN
+    told = cli.json_out()["cluster"]
+    assert (told["is_last_known"], told["age_ms"]) == (True, 12_000)
+    assert cli.json_err()["error"]["reason"] == "ETCD_UNAVAILABLE"
+    server._script["DescribeCluster"].clear()
+    server.on("DescribeCluster", cluster(shard(), **known))
+    assert cli.run(*command) != ExitCode.LAST_KNOWN
+    assert "last known" not in cli.out
+    assert cli.run(*command, "--json") != ExitCode.LAST_KNOWN
+    assert cli.json_out()["cluster"]["is_last_known"] is False
+
+
+def test_nobody_is_said_to_be_alive_by_a_map_that_is_not_current(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=12_000))
+    assert cli.run("node", "ls") == ExitCode.LAST_KNOWN
+    states = [line.split()[1:3] for line in cli.out.splitlines() if line.startswith("n") and "alive" in line]
+    assert states == [["was", "alive"]] * 3
+
+
+def test_no_lease_is_said_to_end_while_etcd_does_not_answer(server: ScriptedServer, cli: Cli) -> None:
+    with ScriptedServer() as killed:
+        address = killed.address
+    nodes = [node("n1", address=server.address), node("n2", address=address)]
+    server.on("DescribeCluster", cluster(shard(on="n1 n2"), nodes=nodes, etcd_answers=False))
+    server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
+    assert cli.run("cluster", "status") == ExitCode.LAST_KNOWN
+    assert "Node n2: no answer; its lease is not known without etcd." in cli.err
+    assert "when its lease ends" not in cli.err
+    assert [line.split()[:2] for line in cli.out.splitlines() if line.startswith("n1")] == [["n1", "alive"]]
+
+
+def test_a_server_that_never_saw_the_map_does_not_say_that_there_is_no_cluster(
+    server: ScriptedServer, cli: Cli
+) -> None:
+    server.on("DescribeCluster", pb.DescribeClusterResponse(name="local", age_ms=-1))
+    assert cli.run("cluster", "status") == ExitCode.LAST_KNOWN
+    assert "Whether there is a cluster local is not known" in cli.out
+    assert "cluster init" not in cli.err
+
+
 def test_status_asks_the_nodes_for_lag_and_problems(server: ScriptedServer, cli: Cli) -> None:
     with three_servers() as servers:
         describe_all(servers)
@@ -427,6 +487,7 @@ def test_queue_show(server: ScriptedServer, cli: Cli) -> None:
     assert cli.json_out() == {
         "queue": "mail", "home": 3, "generation": 2, "newest": [5, 6], "shards": [3, 4, 5, 6], "draining": [4],
         "policy": {"max_attempts": 5, "retry_base_ms": 1_500, "result_ttl_ms": 0}, "version": 5,
+        "cluster": None,
     }  # fmt: skip
 
 

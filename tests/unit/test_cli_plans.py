@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import cluster_output, health, plans, watching
+from holdfast.cli.problems import ExitCode
 from holdfast.client import (
     ClusterInfo,
     ClusterNode,
@@ -269,6 +270,32 @@ def test_cancel(server: ScriptedServer, cli: Cli) -> None:
     assert server.requests["CancelPlan"] == [pb.CancelPlanRequest(id="p1")]
     assert cli.run("shard", "cancel") == 5
     assert "No plan is under way." in cli.err
+
+
+def test_a_map_that_is_not_current_does_not_say_that_no_plan_is_under_way(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=12_000))
+    assert cli.run("shard", "cancel", "--json") == ExitCode.LAST_KNOWN
+    assert cli.json_err()["error"]["reason"] == "ETCD_UNAVAILABLE"
+
+
+def test_watch_tells_when_etcd_goes_and_comes(
+    server: ScriptedServer, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.cli.commands.shard_plans._WATCH_EVERY_S", 0.0)
+
+    def looks() -> None:
+        away = cluster(shard(), plan=plan(move()), etcd_answers=False, age_ms=12_000)
+        server.on("DescribeCluster", away, away, cluster(shard(), plan=plan(move())), cluster(shard()))
+
+    looks()
+    assert cli.run("shard", "watch") == 0
+    assert cli.out.count("etcd does not answer: this is the last known map, as of 12s ago.") == 1
+    assert cli.out.count("etcd answers: the map is current") == 1
+    server._script["DescribeCluster"].clear()
+    looks()
+    assert cli.run("shard", "watch", "--json") == 0
+    events = [json.loads(line) for line in cli.out.splitlines()]
+    assert [event["is_last_known"] for event in events if event["event"] == "map"] == [True, False]
 
 
 def test_watch_tells_each_change_until_the_plan_is_done(

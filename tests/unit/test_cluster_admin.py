@@ -164,6 +164,9 @@ async def test_without_etcd_the_last_known_is_the_answer(server: Server) -> None
         ("drain_node", pb.DrainNodeRequest(node="a", drain=True)),
         ("remove_node", pb.RemoveNodeRequest(node="a")),
         ("init_cluster", pb.InitClusterRequest(shards=1, replication=1)),
+        ("make_plan", pb.MakePlanRequest(balance=True)),
+        ("make_plan", pb.MakePlanRequest(leaders=True)),
+        ("make_plan", pb.MakePlanRequest(move=pb.MoveWish(shard=0, source="a", destination="b"))),
         ("advance_plan", pb.AdvancePlanRequest()),
         ("cancel_plan", pb.CancelPlanRequest(id="x")),
     ]:

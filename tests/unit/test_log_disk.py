@@ -160,3 +160,21 @@ def test_more_buffers_than_the_kernel_takes_at_once(tmp_path: Path) -> None:
     disk.pwrite(handle, buffers, 1)
     assert disk.read(handle, 1, 21_000) == b"".join(buffers)
     disk.close(handle)
+
+
+def test_files_that_somebody_else_deletes_or_replaces_are_lost(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"x")
+    disk = RealDisk(tmp_path)
+    disk.create("new", 10)
+    disk.create("cut", 10)
+    names = ["old", "new", "cut"]
+    assert disk.lost_file(names) is None
+    disk.unlink("cut")
+    assert disk.lost_file(names) is None, "it was unlinked here, a moment before the index says so"
+    for name in ("old", "new"):
+        (tmp_path / name).rename(tmp_path / f"{name}.away")  # so that nothing new gets its number
+        assert disk.lost_file(names) == tmp_path / name
+        (tmp_path / name).write_bytes(b"x")
+        assert disk.lost_file(names) == tmp_path / name
+        (tmp_path / f"{name}.away").rename(tmp_path / name)
+        assert disk.lost_file(names) is None

@@ -107,13 +107,8 @@ class DataDir:
         """Raises if the directory, or one of those in it, was deleted or replaced since it was opened: what is written
         then goes to files that nobody finds again."""
         for path, identity in self._in_place.items():
-            now = _identity(path)
-            if now != identity:
-                what = "is gone" if now is None else "was replaced by another one"
-                raise DataDirDamagedError(
-                    f"Expected {path} to stay in place while the node runs, but it {what}: nothing that is written "
-                    "from now on would be there at the next start."
-                )
+            if _identity(path) != identity:
+                raise not_in_place(path)
 
     def close(self) -> None:
         """Let go of the lock. The LOCK file stays: removing it would let two processes lock two different files."""
@@ -130,6 +125,15 @@ class DataDir:
         self.close()
 
 
+def not_in_place(path: Path) -> DataDirDamagedError:
+    """Of something in the data directory that is no longer what the node opened there."""
+    what = "was replaced by another one" if path.exists() else "is gone"
+    return DataDirDamagedError(
+        f"Expected {path} to stay in place while the node runs, but it {what}: nothing that is written from now on "
+        "would be there at the next start."
+    )
+
+
 def _identity(path: Path) -> tuple[int, int] | None:
     """Of the file or directory that has this name now; None if there is none."""
     try:
@@ -137,6 +141,16 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
+
+
+def log_dir_of(path: Path) -> Path:
+    """Of a data directory that may be damaged, and is not opened."""
+    return path / _LOG
+
+
+def node_id_of(path: Path) -> str:
+    """Of a data directory that may be damaged, and is not opened. DataDirDamagedError if it cannot be read."""
+    return _read_node_id(path)
 
 
 def set_aside(path: Path, stamp: str) -> Path | None:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from holdfast.broker import failpoints
@@ -547,6 +548,11 @@ class Host:
     def state_bytes(self, number: int) -> int:
         """About what a replica's state takes on disk."""
         return _state_of(self.replicas[number]).size_bytes
+
+    def lost_file(self) -> Path | None:
+        """Of a state, that somebody else has deleted; None if all are in place."""
+        states = map(_state_of, self.replicas.values())
+        return next((lost for state in states if (lost := state.lost_file()) is not None), None)
 
     def kept(self) -> Iterable["Replica"]:
         return list(self.replicas.values())

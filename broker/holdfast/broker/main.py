@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from holdfast.broker.peers.tls import PeerTlsError
 from holdfast.broker.raft.node_journal import JournalError
 from holdfast.broker.recovery import RecoveryError
 from holdfast.broker.snapshots.directories import StateMissingError
+from holdfast.broker.sole_replicas import sole_replicas
 from holdfast.broker.state import StateDamagedError, StateError
 from holdfast.cluster.records import NewerFormatError
 from holdfast.cluster.store_nodes import RegistrationError
@@ -36,6 +37,12 @@ _DAMAGES = (DataDirDamagedError, LogDamagedError, StateDamagedError, StateMissin
 _OF_A_GROUP = (
     "Start this node with --rebuild: that keeps what is there aside, and the other nodes send it everything anew. "
     "Never give it an older copy of its data: it forgets what it acknowledged since, and tasks could be lost."
+)
+_OF_WHOM_NOBODY_KNOWS = (
+    "It could not be found out whether other nodes have all of its shards. If they do, start it with --rebuild: that "
+    "keeps what is there aside, and they send it everything anew. A shard of which this was the only replica "
+    "(replication 1) comes back only from a backup (`holdfast backup restore`). Never give the node an older copy of "
+    "its data."
 )
 _ALONE = "Restore a backup into another data directory (`holdfast backup restore`), or choose a new one."
 
@@ -84,12 +91,22 @@ def _set_aside(config: BrokerConfig, *, as_json: bool) -> None:
             "--rebuild gets everything from the other nodes, but the configuration names neither nodes nor etcd: "
             "nothing was changed."
         )
+    sole = _sole_replicas(config)
+    if sole:
+        raise DataDirError(
+            f"--rebuild gets everything from the other nodes, but {_lost_with(sole)} Nothing was changed."
+        )
     aside = set_aside(config.data_dir, datetime.now(UTC).strftime("%Y%m%dT%H%M%S"))
     if aside is None:
         return
+    advice = "remove it once this node has caught up"
+    if sole is None:
+        advice = (
+            "remove it only once this node has caught up with every shard: whether others have all was not found out"
+        )
     if not as_json:
-        _say(f"The old data is in {aside}; remove it once this node has caught up (holdfast shard ls).")
-    _log.warning("data_set_aside", path=str(aside), advice="remove it once this node has caught up")
+        _say(f"The old data is in {aside}; {advice} (holdfast shard ls).")
+    _log.warning("data_set_aside", path=str(aside), advice=advice)
 
 
 async def _serve(config: BrokerConfig, *, banner: bool, as_json: bool) -> int:
@@ -122,8 +139,30 @@ def _way_out(error: BaseException, config: BrokerConfig) -> str:
     """What to do about damaged or lost data. A node of a group has promised others what it has."""
     if not isinstance(error, _DAMAGES):
         return ""
-    text = str(error)
-    return ("" if text.endswith(".") else ".") + " " + (_ALONE if _is_alone(config) else _OF_A_GROUP)
+    return ("" if str(error).endswith(".") else ".") + " " + _what_to_do(config)
+
+
+def _what_to_do(config: BrokerConfig) -> str:
+    if _is_alone(config):
+        return _ALONE
+    sole = _sole_replicas(config)
+    if sole is None:
+        return _OF_WHOM_NOBODY_KNOWS
+    return f"Do not start it with --rebuild: {_lost_with(sole)}" if sole else _OF_A_GROUP
+
+
+def _sole_replicas(config: BrokerConfig) -> list[int] | None:
+    """See `sole_replicas`. A list of nodes in the configuration says that all of them have every shard."""
+    sole = sole_replicas(config.data_dir, config.cluster_name)
+    return [] if sole is None and config.etcd_endpoints is None else sole
+
+
+def _lost_with(shards: Sequence[int]) -> str:
+    named = ", ".join(map(str, shards[:10])) + (", …" if len(shards) > 10 else "")
+    return (
+        f"nobody else has what this node has of shard{'s' * (len(shards) > 1)} {named}, which would be lost. Keep this "
+        "data directory, and restore the cluster from a backup (`holdfast backup restore`)."
+    )
 
 
 def _say(text: str) -> None:

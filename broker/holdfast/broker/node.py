@@ -17,7 +17,7 @@ from holdfast.broker.backups import Backups
 from holdfast.broker.checkpoints import Checkpointer
 from holdfast.broker.clock import SystemTime
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.data_dir import DataDir
+from holdfast.broker.data_dir import DataDir, not_in_place
 from holdfast.broker.disk_guard import DiskGuard, free_bytes
 from holdfast.broker.disk_watch import WatchedThread, end_in_time
 from holdfast.broker.hosting import Host
@@ -94,6 +94,7 @@ class Node:
                 await self._lead_alone()
             self._tasks.append(asyncio.create_task(self._checkpointer.run(WATCH_SECONDS), name="checkpoints"))
             self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
+            self._tasks.append(asyncio.create_task(self._follow_clocks(), name="clocks"))
             self._tasks.append(asyncio.create_task(give_back_memory(self._rpc.intake), name="memory"))
             if self._cluster is not None:
                 await self._start_cluster(self._cluster)
@@ -113,7 +114,8 @@ class Node:
         config = self._config
         self._data_dir = DataDir.open(config.data_dir)
         self._stack.callback(self._data_dir.close)
-        self._node_log = NodeLog.open(RealDisk(self._data_dir.log_dir), segment_bytes=config.segment_bytes)
+        self._log_disk = RealDisk(self._data_dir.log_dir)
+        self._node_log = NodeLog.open(self._log_disk, segment_bytes=config.segment_bytes)
         self._data_dir.check_log(is_empty=self._node_log.is_empty)
         self._surroundings = self._look_around()
 
@@ -377,12 +379,13 @@ class Node:
     # --- what is shown ----------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Looks at disk and clock, once a second, and keeps the gauges. What it raises stops the node."""
+        """Looks at disk and clock, once a second, and keeps the gauges. What it raises stops the node. It waits for
+        nothing, least of all for the disk that it looks at."""
         jumped: set[int] = set()
         leaderless = Leaderless()
         refusing = self._guard.refusing
         while True:
-            self._data_dir.check_in_place()
+            self._check_in_place()
             self._log_syncs.check()
             if self._guard.look():
                 for shard in self._host.shards:
@@ -395,14 +398,26 @@ class Node:
                 )  # fmt: skip
             for number, replica in list(self._host.replicas.items()):
                 self._watch_clock(number, replica.shard, jumped)
-                if await replica.shard.follow_clock():
-                    _log.warning("shard_time_moved", shard=number, evidence="a majority of the nodes' clocks")
                 failure = replica.shard.failed() or self._host.damage
                 if failure is not None:
                     raise failure
             self._watch_leaders(leaderless)
             self._watch_writes()
             self._show()
+            await asyncio.sleep(WATCH_SECONDS)
+
+    def _check_in_place(self) -> None:
+        self._data_dir.check_in_place()
+        lost = self._log_disk.lost_file(self._node_log.segment_names) or self._host.lost_file()
+        if lost is not None:
+            raise not_in_place(lost)
+
+    async def _follow_clocks(self) -> None:
+        """A step of shard time is an entry, which takes as long as the disk and the other nodes do."""
+        while True:
+            for number, replica in list(self._host.replicas.items()):
+                if await replica.shard.follow_clock():
+                    _log.warning("shard_time_moved", shard=number, evidence="a majority of the nodes' clocks")
             await asyncio.sleep(WATCH_SECONDS)
 
     def _watch_leaders(self, leaderless: Leaderless) -> None:

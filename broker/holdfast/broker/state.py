@@ -250,6 +250,11 @@ class RocksState:
         # What lets go of the interpreter lock, one at a time: closing meanwhile would fail and leave it all open.
         self._slow = threading.Lock()
 
+    def lost_file(self) -> Path | None:
+        """The file without which no start finds anything here, if somebody has deleted it; None if it is in place."""
+        current = self.directory / "CURRENT"
+        return None if current.exists() else current
+
     def get(self, key: bytes) -> bytes | None:
         try:
             value: bytes | None = self._db.get(key)

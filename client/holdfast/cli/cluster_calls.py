@@ -70,6 +70,11 @@ class Overview:
         alive = {node.name for node in self.info.nodes if node.is_alive}
         return frozenset(report.name for report in self.reports if report.node is None and report.name in alive)
 
+    @property
+    def answering(self) -> frozenset[str]:
+        """Nodes that answered just now, whatever is known of their leases."""
+        return frozenset(report.name for report in self.reports if report.node is not None)
+
 
 def describe(address: str, timeout_s: float) -> ClusterInfo:
     return calls.ask(address, timeout_s, lambda client: client.describe_cluster())
@@ -206,8 +211,13 @@ def set_rebalancing(address: str, timeout_s: float, *, pause: bool, why: str = "
     return calls.ask(address, timeout_s, lambda client: client.set_rebalancing(pause=pause, why=why))
 
 
-def queue_settings(address: str, timeout_s: float, queue: str) -> QueueSettings:
-    return calls.ask(address, timeout_s, lambda client: client.queue_settings(queue))
+def queue_settings(address: str, timeout_s: float, queue: str) -> tuple[QueueSettings, ClusterInfo | None]:
+    """With the map that they are from, if there is one."""
+
+    async def question(client: AsyncClient) -> tuple[QueueSettings, ClusterInfo | None]:
+        return await client.queue_settings(queue), await map_if_any(client, timeout_s)
+
+    return calls.ask(address, timeout_s, question)
 
 
 def set_queue(

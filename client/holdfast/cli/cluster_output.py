@@ -9,7 +9,7 @@ from holdfast.cli.handovers import Show as ShowHandover
 from holdfast.cli.health import ShardView
 from holdfast.cli.output import Shown
 from holdfast.cli.plans import Show, tally
-from holdfast.cli.problems import named_shards
+from holdfast.cli.problems import last_known, named_shards
 from holdfast.cli.times import shown_duration
 from holdfast.client import (
     ClusterInfo,
@@ -39,12 +39,19 @@ _STATE_WORDS = {
 }
 
 
-def node_table(nodes: Sequence[ClusterNode], silent: Collection[str] = ()) -> Shown:
-    """`silent`: those that do not answer although they hold their lease."""
+def last_known_parts(info: ClusterInfo) -> list[Shown]:
+    """What stands above a map that is not current; nothing otherwise."""
+    line = last_known(info)
+    return [output.text(line, "bold red")] if line else []
+
+
+def node_table(info: ClusterInfo, silent: Collection[str] = (), answering: Collection[str] = ()) -> Shown:
+    """`silent`: those that do not answer although they hold their lease, as far as is known.
+    `answering`: those that do, and are alive whatever is known."""
     rows = [
         (
             node.name,
-            _node_state(node, is_silent=node.name in silent),
+            _node_state(node, is_silent=node.name in silent, is_sure=info.etcd_answers or node.name in answering),
             node.zone or "-",
             node.version or "-",
             node.address,
@@ -52,15 +59,16 @@ def node_table(nodes: Sequence[ClusterNode], silent: Collection[str] = ()) -> Sh
             f"{node.replicas:,}",
             f"{node.leaders:,}",
         )
-        for node in nodes
+        for node in info.nodes
     ]
     return output.table(
         ("node", "state", "zone", "version", "address", "capacity", "replicas", "leaders"), rows, left=5
     )
 
 
-def _node_state(node: ClusterNode, *, is_silent: bool) -> str:
-    life = ("NO ANSWER" if is_silent else "alive") if node.is_alive else "GONE"
+def _node_state(node: ClusterNode, *, is_silent: bool, is_sure: bool) -> str:
+    alive = "alive" if is_sure else "was alive"
+    life = ("NO ANSWER" if is_silent else alive) if node.is_alive else "GONE"
     parts = [life, "draining" if node.is_draining else ""]
     parts.append(_HANDOVER_WORDS.get(node.handover, "") if node.is_alive else "")
     return ", ".join(filter(None, parts))
@@ -87,11 +95,8 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
     shown = views
     if not every_shard and len(views) > _SHARDS_SHOWN_MAX:
         shown = [view for view in views if view.problem or view.change][:_SHARDS_SHOWN_MAX]
-    parts = [output.text(_headline(info, len(overview.silent)), "bold")]
-    if not info.etcd_answers:
-        text = f"etcd does not answer: this is the last known map, {last_known(info)}."
-        parts.append(output.text(text, "bold red"))
-    parts += [output.text(""), node_table(info.nodes, overview.silent), output.text("")]
+    parts = [output.text(_headline(info, len(overview.silent)), "bold"), *last_known_parts(info)]
+    parts += [output.text(""), node_table(info, overview.silent, overview.answering), output.text("")]
     if not info.cluster_id:
         return parts
     if shown:
@@ -106,6 +111,8 @@ def overview_parts(overview: Overview, *, every_shard: bool) -> list[Shown]:
 
 def _headline(info: ClusterInfo, silent: int) -> str:
     alive = sum(node.is_alive for node in info.nodes) - silent
+    if not info.cluster_id and not info.etcd_answers:
+        return f"Whether there is a cluster {info.name} is not known"
     if not info.cluster_id:
         return f"There is no cluster {info.name} yet: {alive} nodes have registered for it"
     were = "" if info.etcd_answers else "were "
@@ -113,11 +120,6 @@ def _headline(info: ClusterInfo, silent: int) -> str:
         f"Cluster {info.name} ({info.cluster_id}): {alive} of {len(info.nodes)} nodes {were}alive, "
         f"{info.shards_count:,} shards, {info.replication} replicas of each"
     )
-
-
-def last_known(info: ClusterInfo) -> str:
-    """How old the map is."""
-    return "from before the server was started" if info.age_ms is None else f"as of {shown_duration(info.age_ms)} ago"
 
 
 def _depth_line(overview: Overview) -> str:

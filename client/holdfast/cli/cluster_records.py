@@ -36,8 +36,8 @@ def node_json(node: ClusterNode) -> dict[str, object]:
     return asdict(node)
 
 
-def nodes_json(nodes: Sequence[ClusterNode]) -> dict[str, object]:
-    return {"nodes": [node_json(node) for node in nodes]}
+def nodes_json(info: ClusterInfo) -> dict[str, object]:
+    return {"cluster": cluster_json(info), "nodes": [node_json(node) for node in info.nodes]}
 
 
 def shards_json(info: ClusterInfo, reports: Sequence[NodeReport]) -> list[dict[str, object]]:
@@ -72,7 +72,9 @@ def _answers(node: ClusterNode, overview: Overview) -> bool | None:
 def replicas_json(info: ClusterInfo | None, reports: Sequence[NodeReport]) -> dict[str, object]:
     """As nodes say it; of a cluster with a map also where the shards should be."""
     values = records.nodes_json(reports)
-    return values if info is None else {**values, "shards": shards_json(info, reports)}
+    if info is None:
+        return values
+    return {**values, "cluster": cluster_json(info), "shards": shards_json(info, reports)}
 
 
 def handover_json(node: str, progress: HandoverProgress | None) -> dict[str, object]:
@@ -102,6 +104,11 @@ def plan_json(plan: Plan) -> dict[str, object]:
 
 def step_json(step: PlanStep) -> dict[str, object]:
     return {**asdict(step), "state": str(step.state)}
+
+
+def shown_settings_json(settings: QueueSettings, info: ClusterInfo | None) -> dict[str, object]:
+    """As the map has them, if there is one."""
+    return {**settings_json(settings), "cluster": None if info is None else cluster_json(info)}
 
 
 def settings_json(settings: QueueSettings) -> dict[str, object]:

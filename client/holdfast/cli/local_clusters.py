@@ -61,6 +61,8 @@ class Administrator:
             if error.reason == cluster_calls.NO_CLUSTER:
                 return ""  # it tells of nodes only once there is a cluster
             raise
+        if not info.etcd_answers:
+            return "etcd does not answer the nodes yet"
         alive = sum(node.is_alive for node in info.nodes)
         return "" if alive >= nodes else f"{alive} of {nodes} nodes have registered"
 
@@ -71,6 +73,8 @@ class Administrator:
             return self._passing(error)
         except HoldfastError as error:
             return str(error)
+        if not info.etcd_answers:
+            return "etcd does not answer the nodes yet"
         alive = sum(node.is_alive for node in info.nodes)
         if alive < nodes:
             return f"{alive} of {nodes} nodes have registered"

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from holdfast.cli.times import shown_duration
 from holdfast.client import (
+    ClusterInfo,
     ConnectionFailed,
     DeadlineExceeded,
     HoldfastError,
@@ -34,7 +36,7 @@ class ExitCode(IntEnum):
     REFUSED = 1  # the server said no, or not all of it could be done
     USAGE = 2  # the command line is wrong
     MISSING_EXTRA = 3  # a server command without the extra `server`, or `holdfast` is another program's name here
-    UNREACHABLE = 4  # no server there, no answer in time, or nobody leads
+    UNREACHABLE = 4  # no server there, no answer in time, nobody leads, or a change that needs etcd, which is away
     NOT_FOUND = 5  # no such task, queue or shard
     NO_RESULT = 6  # the task waited for is dead or was cancelled
     UNFINISHED = 7  # the task waited for did not finish in time
@@ -49,7 +51,7 @@ EXIT_CODE_MEANINGS = {
     ExitCode.REFUSED: "refused by the server, or not all done",
     ExitCode.USAGE: "wrong usage",
     ExitCode.MISSING_EXTRA: "the server extra is missing, or another `holdfast` is installed",
-    ExitCode.UNREACHABLE: "the server cannot be reached, or no node leads",
+    ExitCode.UNREACHABLE: "the server, or etcd where it is needed, cannot be reached, or no node leads",
     ExitCode.NOT_FOUND: "no such task, queue or shard",
     ExitCode.NO_RESULT: "the task is dead or was cancelled",
     ExitCode.UNFINISHED: "not finished in time",
@@ -76,6 +78,26 @@ class CommandFailed(Exception):  # noqa: N818 - it carries a problem, and is one
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
         self.problem = problem
+
+
+def not_current(info: ClusterInfo) -> list[Problem]:
+    """What every command that shows the map has to say of it while etcd does not answer; nothing otherwise."""
+    if info.etcd_answers:
+        return []
+    message = f"etcd does not answer the server that was asked: this is the last map that it knew, {_map_age(info)}."
+    hint = "Tasks go on without etcd, changes of the cluster do not. Check that etcd runs."
+    return [Problem(ExitCode.LAST_KNOWN, "ETCD_UNAVAILABLE", message, hint)]
+
+
+def last_known(info: ClusterInfo) -> str:
+    """The same as a line above what is shown; empty while the map is current."""
+    return "" if info.etcd_answers else f"etcd does not answer: this is the last known map, {_map_age(info)}."
+
+
+def _map_age(info: ClusterInfo) -> str:
+    if info.age_ms is None:
+        return "from before the server was started"
+    return f"as of {shown_duration(max(1, info.age_ms))} ago"
 
 
 def shards_missing(shards: Sequence[int], where: str = "the numbers") -> Problem:

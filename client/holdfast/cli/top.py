@@ -83,6 +83,8 @@ def look_json(seen: Look, by: str, limit: int) -> dict[str, object]:
     if seen.cluster is not None:
         problems = [{"shard": shard, "problem": problem} for shard, problem in seen.shard_problems]
         cluster = {
+            "is_last_known": not seen.cluster.etcd_answers,
+            "age_ms": seen.cluster.age_ms,
             "nodes": len(seen.cluster.nodes),
             "nodes_alive": sum(node.is_alive for node in seen.cluster.nodes),
             "shards": len(seen.cluster.shards),

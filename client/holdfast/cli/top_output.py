@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.cli import output
+from holdfast.cli import cluster_output, output
 from holdfast.cli.output import Shown
 from holdfast.cli.queue_output import marked_name, shown_rate, worker_table
 from holdfast.cli.times import shown_duration, shown_instant
@@ -50,9 +50,10 @@ def _cluster_lines(seen: Look) -> list[Shown]:
     if seen.cluster is not None:
         alive = sum(node.is_alive for node in seen.cluster.nodes)
         problems = seen.shard_problems
-        words = f"{alive} of {len(seen.cluster.nodes)} nodes alive, {len(seen.cluster.shards)} shards"
+        were = "" if seen.cluster.etcd_answers else "were "
+        words = f"{alive} of {len(seen.cluster.nodes)} nodes {were}alive, {len(seen.cluster.shards)} shards"
         style = "" if alive == len(seen.cluster.nodes) and not problems else "bold red"
-        lines.append(output.text(words, style))
+        lines += [output.text(words, style), *cluster_output.last_known_parts(seen.cluster)]
         lines += [output.text(f"shard {shard}: {words}", "red") for shard, words in problems[:_PROBLEMS_SHOWN_MAX]]
         if len(problems) > _PROBLEMS_SHOWN_MAX:
             lines.append(output.text("… `holdfast cluster status` shows the others.", "dim"))

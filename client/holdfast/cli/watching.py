@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.cli import health, plans
 from holdfast.cli.health import ShardView
+from holdfast.cli.problems import last_known
 from holdfast.client import ClusterInfo, Plan, PlanStep, StepState
 
 
@@ -23,13 +24,14 @@ class Watched:
         self.views: list[ShardView] = []
         self.plan: Plan | None = None
         self.is_done = False  # there was a plan, and it is no longer under way
+        self.last_known = ""  # what has to be said of the map while etcd does not answer
         self._leaders: dict[int, tuple[str, int]] = {}
         self._states: dict[int, StepState] = {}
 
     def look(self, info: ClusterInfo) -> list[Change]:
         """What has changed since the last look; at the first one, how things are."""
         self.views = health.views(info)
-        changes = self._leader_changes()
+        changes = [*self._map_changes(info), *self._leader_changes()]
         former = self.plan
         if info.plan is not None:
             if former is None or former.id != info.plan.id:
@@ -44,6 +46,13 @@ class Watched:
                 self.is_done = True
                 changes.append(_plan_change("ended", self.plan))
         return changes
+
+    def _map_changes(self, info: ClusterInfo) -> list[Change]:
+        was_current, self.last_known = not self.last_known, last_known(info)
+        if was_current is info.etcd_answers:
+            return []
+        record = {"event": "map", "is_last_known": not info.etcd_answers, "age_ms": info.age_ms}
+        return [Change(self.last_known or "etcd answers: the map is current", record)]
 
     def _leader_changes(self) -> list[Change]:
         changes = []

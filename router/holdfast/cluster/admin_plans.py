@@ -83,7 +83,11 @@ class PlanAdmin:
         self._transfer = transfer
 
     async def make(self, request: pb.MakePlanRequest, *, must_empty: bool = True) -> pb.Plan:
-        """must_empty: see `plan_balance`."""
+        """must_empty: see `plan_balance`. Refused unless etcd confirms the map now: a node that has died would seem
+        alive, and nothing would seem to be left to do."""
+        if not await self._follower.confirm():
+            trouble = self._follower.trouble or "etcd does not answer"
+            raise etcd_unavailable(f"no plan is made of a map that is not current: {trouble}")
         found = self._map()
         goal = request.WhichOneof("goal")
         if goal == "move":

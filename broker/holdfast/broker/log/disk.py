@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -83,6 +83,10 @@ class RealDisk:
                 directory.mkdir(parents=True)
                 _fsync_path(directory.parent)
             self._directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            # Of the files that were there or were created, and were not unlinked here.
+            self._identities = {
+                entry.name: _identity(entry.stat(follow_symlinks=False)) for entry in os.scandir(directory)
+            }
         weakref.finalize(self, os.close, self._directory_fd)
 
     def list_files(self) -> list[str]:
@@ -93,6 +97,7 @@ class RealDisk:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         with self._may_be_full("create", name):
             handle = os.open(name, flags, 0o600, dir_fd=self._directory_fd)
+            self._identities[name] = _identity(os.fstat(handle))
         self._names[handle] = name
         try:
             self.extend(handle, size_bytes)
@@ -158,8 +163,19 @@ class RealDisk:
             os.fsync(self._directory_fd)
 
     def unlink(self, name: str) -> None:
+        self._identities.pop(name, None)
         with self._must_not_fail("unlink", name):
             os.unlink(name, dir_fd=self._directory_fd)
+
+    def lost_file(self, names: Iterable[str]) -> Path | None:
+        """One of these that somebody else has deleted or replaced; None if all are in place."""
+        for name in names:
+            now = None
+            with self._must_not_fail("stat", name), suppress(FileNotFoundError):
+                now = _identity(os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False))
+            if now != self._identities.get(name, now):  # those that another thread unlinks meanwhile are not in there
+                return self._directory / name
+        return None
 
     def free_bytes(self) -> int:
         with self._must_not_fail("statvfs", "."):
@@ -195,6 +211,10 @@ def _drop(buffers: Sequence[bytes | memoryview], count: int) -> list[bytes | mem
             return [memoryview(buffer)[count:], *buffers[position + 1 :]]
         count -= len(buffer)
     return []
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _fsync_path(path: Path) -> None:

@@ -129,6 +129,11 @@ class NodeLog:
         return not self._index.segments
 
     @property
+    def segment_names(self) -> list[str]:
+        """The files that the next start needs."""
+        return [segment.name for segment in self._index.segments]
+
+    @property
     def size_bytes(self) -> int:
         """Bytes written in all segments: what a start has to read."""
         return sum(segment.end for segment in self._index.segments)

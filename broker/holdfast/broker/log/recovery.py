@@ -13,11 +13,12 @@ Until the whole log was read nothing is changed on disk.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.broker.log import frames
 from holdfast.broker.log.disk import Disk
-from holdfast.broker.log.errors import DiskFailedError, DiskFullError, LogDamagedError, LogFormatError
+from holdfast.broker.log.errors import DiskFailedError, DiskFullError, LogDamagedError, LogError, LogFormatError
 from holdfast.broker.log.frames import BLOCK_BYTES, FRAMES_START
 from holdfast.broker.log.segments import LogIndex, Segment, segment_name, segment_number
 from holdfast.broker.log.windows import Window, used_end
@@ -49,6 +50,19 @@ def recover(disk: Disk, segment_bytes: int) -> Recovered:
         scan.read_segment(number, is_last=number == numbers[-1])
     handle = _repair_tail(disk, scan, segment_bytes)
     return Recovered(scan.index, handle, scan.last_round, scan.closed, scan.cut)
+
+
+def readable_hard_states(disk: Disk) -> dict[int, bytes]:
+    """Of a log that may be damaged: those of the newest segment that has readable ones, up to what is damaged there.
+    Each segment begins with all of them. Changes nothing."""
+    found = (number for name in disk.list_files() if (number := segment_number(name)) is not None)
+    for number in sorted(found, reverse=True):
+        scan = _Scan(disk)
+        with suppress(LogError):
+            scan.read_segment(number, is_last=True)
+        if scan.index.hard_states:
+            return scan.index.hard_states
+    return {}
 
 
 def _segment_numbers(disk: Disk) -> list[int]:

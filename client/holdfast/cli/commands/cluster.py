@@ -12,7 +12,7 @@ from holdfast.cli.commands import repeating
 from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problems
 from holdfast.cli.commands.shared import time_limit_s as _time
 from holdfast.cli.local_clusters import LocalFailed, Report
-from holdfast.cli.problems import ExitCode, Problem, problem_of, shards_missing
+from holdfast.cli.problems import ExitCode, Problem, not_current, problem_of, shards_missing
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 from holdfast.client.app import ADDRESS_VARIABLE
 
@@ -122,15 +122,12 @@ def _print_overview(overview: Overview, *, every_shard: bool, as_json: bool) -> 
 
 def _problems(overview: Overview) -> list[Problem]:
     info = overview.info
+    found = not_current(info)
+    if not info.cluster_id and found:
+        return found  # it may be there: this server has never seen the map
     if not info.cluster_id:
         hint = "Make one of these nodes, once enough are there: `holdfast cluster init --shards 64`."
         return [Problem(ExitCode.REFUSED, "NO_CLUSTER", "The cluster was not made yet.", hint)]
-    found: list[Problem] = []
-    if not info.etcd_answers:
-        age = cluster_output.last_known(info)
-        message = f"etcd does not answer the server that was asked: this is the last map that it knew, {age}."
-        hint = "Tasks go on without etcd, changes of the cluster do not. Check that etcd runs."
-        found.append(Problem(ExitCode.LAST_KNOWN, "ETCD_UNAVAILABLE", message, hint))
     gone = [node.name for node in info.nodes if not node.is_alive and not (node.is_draining and not node.replicas)]
     if gone:
         message = f"Node{'s' * (len(gone) > 1)} {', '.join(gone)}: gone, without a lease in etcd."
@@ -140,6 +137,9 @@ def _problems(overview: Overview) -> list[Problem]:
         names = ", ".join(sorted(overview.silent))
         message = f"Node{'s' * (len(overview.silent) > 1)} {names}: no answer, although its lease in etcd lasts still."
         hint = "If it was killed or cut off, it is gone when its lease ends, within 10 s. Its log says more."
+        if not info.etcd_answers:
+            message = f"Node{'s' * (len(overview.silent) > 1)} {names}: no answer; its lease is not known without etcd."
+            hint = "If it was killed, start it again with its data: that needs no etcd. Its log says more."
         found.append(Problem(ExitCode.REFUSED, "NODE_SILENT", message, hint))
     bad = [view for view in health.views(info, overview.reports) if view.problem]
     if bad:

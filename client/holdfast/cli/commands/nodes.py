@@ -7,9 +7,9 @@ import typer
 
 from holdfast.cli import cluster_calls, cluster_output, cluster_records, handovers, output, records
 from holdfast.cli.commands import carrying_out
-from holdfast.cli.commands.shared import Address, Json, Timeout, Yes, epilog, group, print_problem
+from holdfast.cli.commands.shared import Address, Json, Timeout, Yes, epilog, group, print_problem, print_problems
 from holdfast.cli.commands.shared import time_limit_s as _time
-from holdfast.cli.problems import CommandFailed, ExitCode, problem_of, usage
+from holdfast.cli.problems import CommandFailed, ExitCode, not_current, problem_of, usage
 from holdfast.client import Plan, Rejected
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
@@ -21,19 +21,21 @@ _Node = Annotated[str, typer.Argument(metavar="NAME", help="The node's name.", s
 
 
 @node_app.command("ls", epilog=epilog("holdfast node ls", "holdfast node ls --json | jq -r '.nodes[].name'"))
-def node_ls(address: Address = DEFAULT_ADDRESS, timeout_s: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False) -> None:
+def node_ls(address: Address = DEFAULT_ADDRESS, timeout_s: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False) -> int:
     """List the nodes of the cluster: whether they are alive, where they are, and what they hold.
 
     A node is there from the moment its broker first registers. GONE: it has lost its lease in etcd.
     replicas: those that vote or learn on it. leaders: how many shards it leads.
+    If etcd does not answer, this is the last known map, with its age, and the exit code is 8.
     """
     info = cluster_calls.describe(address, timeout_s)
     if as_json:
-        records.print_json(cluster_records.nodes_json(info.nodes))
-    elif info.nodes:
-        output.show([cluster_output.node_table(info.nodes)])
+        records.print_json(cluster_records.nodes_json(info))
+    elif info.nodes or not info.etcd_answers:
+        output.show([*cluster_output.last_known_parts(info), cluster_output.node_table(info)])
     else:
         output.print_line("There are no nodes: start some with `holdfast broker --etcd-endpoints HOST:PORT`.")
+    return print_problems(not_current(info), as_json=as_json)
 
 
 @node_app.command(

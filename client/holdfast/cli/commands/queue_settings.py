@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import cluster_calls, cluster_output, cluster_records, output, policies, records
-from holdfast.cli.commands.shared import Address, Json, Queue, Timeout, epilog, parsed, with_options
-from holdfast.cli.problems import usage
+from holdfast.cli.commands.shared import Address, Json, Queue, Timeout, epilog, parsed, print_problems, with_options
+from holdfast.cli.problems import not_current, usage
 from holdfast.client import QueuePolicy, QueueSettings, TenantPolicy
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
@@ -140,13 +140,20 @@ def queue_show(
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Show the settings of a queue and the shards it is on.
 
     A queue that nobody has changed, or that has no task yet, is on its home shard and has all defaults.
     draining: shards of a former spread that still have tasks; they are served until they are empty.
+    If etcd does not answer, this is as the last known map has it, and the exit code is 8.
     """
-    _print(cluster_calls.queue_settings(address, timeout_s, queue), as_json=as_json)
+    settings, info = cluster_calls.queue_settings(address, timeout_s, queue)
+    if as_json:
+        records.print_json(cluster_records.shown_settings_json(settings, info))
+    else:
+        output.show([] if info is None else cluster_output.last_known_parts(info))
+        output.print_rows(cluster_output.settings_rows(settings))
+    return print_problems([] if info is None else not_current(info), as_json=as_json)
 
 
 def queue_pause(

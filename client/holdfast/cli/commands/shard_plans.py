@@ -8,7 +8,7 @@ import typer
 from holdfast.cli import cluster_calls, cluster_output, output, plans, records, watching
 from holdfast.cli.commands import carrying_out
 from holdfast.cli.commands.shared import Address, Json, Shard, Timeout, Yes, epilog, print_problem
-from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of
+from holdfast.cli.problems import CommandFailed, ExitCode, Problem, not_current, problem_of
 from holdfast.client import HoldfastError, MoveWish
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
@@ -29,6 +29,7 @@ def shard_plan(
     As little as possible moves for it.
     --leaders: as after a rolling restart, when the nodes that came back lead nothing.
     `holdfast shard apply` carries it out.
+    It is refused while etcd does not answer: nobody knows then which nodes are alive.
     """
     info = cluster_calls.describe(address, timeout_s)
     if info.plan is not None and not as_json:
@@ -91,8 +92,11 @@ def shard_cancel(
 
     Steps that have begun are brought to their end by the shards themselves. Nothing is moved back.
     """
-    plan = cluster_calls.describe(address, timeout_s).plan
+    info = cluster_calls.describe(address, timeout_s)
+    plan = info.plan
     if plan is None:
+        for problem in not_current(info):
+            raise CommandFailed(problem)
         hint = "`holdfast shard plan` shows what should move."
         raise CommandFailed(Problem(ExitCode.NOT_FOUND, "PLAN_NOT_FOUND", "No plan is under way.", hint))
     cluster_calls.cancel_plan(address, timeout_s, plan.id)
@@ -109,6 +113,7 @@ def shard_watch(
 
     It only looks: `holdfast shard apply` is what makes a plan go on.
     At a terminal it is a table that changes; elsewhere, and with --json, a line for each change.
+    While etcd does not answer it says so, and shows the last known map.
     """
     watched = watching.Watched()
     shows_table = output.is_watched() and not as_json
@@ -143,7 +148,8 @@ def shard_watch(
 
 
 def _screen(watched: watching.Watched) -> list[output.Shown]:
-    parts = [cluster_output.shard_table(watched.views)]
+    parts = [output.text(watched.last_known, "bold red")] if watched.last_known else []
+    parts.append(cluster_output.shard_table(watched.views))
     if watched.plan is not None:
         parts += cluster_output.progress_parts(watched.plan)
         if not watched.is_done:

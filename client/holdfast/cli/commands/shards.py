@@ -10,7 +10,7 @@ import typer
 from holdfast.cli import backups, calls, cluster_calls, cluster_output, cluster_records, output, records
 from holdfast.cli.commands import shard_plans
 from holdfast.cli.commands.shared import Address, Json, Shard, Timeout, epilog, group, print_problems, time_limit_s
-from holdfast.cli.problems import ExitCode, Problem, problem_of, usage
+from holdfast.cli.problems import ExitCode, Problem, not_current, problem_of, usage
 from holdfast.client import HoldfastError, NodeReport, ReplicaHash, ReplicaRole, ShardHash
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
@@ -52,16 +52,20 @@ def shard_ls(
     It is enough to give the address of one node, or of a router: it names the others.
     Of a cluster with etcd it also says which replicas should be elsewhere, and --json has a list of shards.
     A node that does not answer is shown as such, and the exit code is 4; it is 1 if a replica knows no leader.
+    If etcd does not answer, it is 8: where shards should be, and which nodes there are, is the last that was known.
     """
     with output.waiting("Asking every node …"):
         info, reports = cluster_calls.replicas(address, timeout_s)
     if as_json:
         records.print_json(cluster_records.replicas_json(info, reports))
     else:
+        if info is not None:
+            output.show(cluster_output.last_known_parts(info))
         output.print_replicas(reports)
         if info is not None:
             cluster_output.print_wishes(info, reports)
-    return print_problems([problem for report in reports for problem in _node_problems(report)], as_json=as_json)
+    problems = [problem for report in reports for problem in _node_problems(report)]
+    return print_problems([*([] if info is None else not_current(info)), *problems], as_json=as_json)
 
 
 @shard_app.command(

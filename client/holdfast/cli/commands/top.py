@@ -7,8 +7,8 @@ import typer
 from holdfast.cli import output, records, top_output
 from holdfast.cli import top as looks
 from holdfast.cli.commands import repeating
-from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, time_limit_s
-from holdfast.cli.problems import CommandFailed, ExitCode, shards_missing, usage
+from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, print_problems, time_limit_s
+from holdfast.cli.problems import not_current, shards_missing, usage
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
 _Once = Annotated[bool, typer.Option("--once", help="Look once, and end.")]
@@ -34,6 +34,7 @@ def top(
     oldest: how long the oldest ready task has been in the line. held for: how long the oldest claim has been held.
     in/s, out/s, fail/s: enqueued, succeeded and failed over the last minute.
     With --json it is a line at each look; with --once there is one look only.
+    If etcd does not answer, nodes and shards are those of the last known map; with --once the exit code is 8 then.
     """
     if sort not in looks.SORTS:
         raise usage(f"--sort: Expected one of {', '.join(looks.SORTS)}, but got {sort!r}.")
@@ -47,9 +48,10 @@ def top(
         )
     seen = looks.look(address, timeout_s)
     _print(seen, sort, limit, as_json=as_json)
+    problems = [] if seen.cluster is None else not_current(seen.cluster)
     if seen.missing_shards:
-        raise CommandFailed(shards_missing(seen.missing_shards))
-    return ExitCode.OK
+        problems.append(shards_missing(seen.missing_shards))
+    return print_problems(problems, as_json=as_json)
 
 
 def _print(seen: looks.Look, sort: str, limit: int, *, as_json: bool) -> None:
