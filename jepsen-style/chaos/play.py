@@ -27,6 +27,7 @@ LIVE_S_MAX = 30.0  # from the last healing to an acknowledged write of each shar
 WARM_UP_S_MAX = 60.0
 DRAIN_S_MAX = 90.0
 WORKERS_END_S_MAX = 20.0
+TIME_OVER = "the time was over"  # why a step was skipped
 _POLL_EVERY_S = 0.1
 _ASK_S = 5.0
 _BATCH = 500
@@ -145,7 +146,7 @@ class Run:
         for step in steps:
             await asyncio.sleep(max(0.0, begins_s + step.at_s - time.monotonic()))
             if time.monotonic() > begins_s + self.seconds:
-                self.arena.skipped.append(f"{step.what} {step.target}: the time was over")
+                self.arena.skipped.append(f"{step.what} {step.target}: {TIME_OVER}")
                 continue
             names = await in_thread(self.arena.aim, step.target)
             if not names:
