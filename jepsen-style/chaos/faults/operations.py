@@ -94,6 +94,7 @@ async def rolling_restart(arena: Arena, step: Step, _names: list[str]) -> None:
 async def spread(arena: Arena, step: Step, _names: list[str]) -> None:
     """A queue that is in use gets other shards (`amount`: how many; 0 is its home alone)."""
     if not arena.queues:
+        arena.skipped.append(f"{step.what}: no queue whose shards may be changed")
         return
     queue = arena.draw.choice(list(arena.queues))
     async with _operating(arena, step) as (client, number):
