@@ -65,6 +65,25 @@ async def test_faults_can_be_aimed_at_each_move_of_a_plan(monkeypatch: pytest.Mo
     assert mine.moving == ("", ""), "nothing moves any more"
 
 
+class Planner:
+    """Does not know the new node at first."""
+
+    def __init__(self, *plans: Plan) -> None:
+        self._plans = list(plans)
+
+    async def make_plan(self) -> Plan:
+        return self._plans.pop(0) if len(self._plans) > 1 else self._plans[0]
+
+
+async def test_a_new_node_is_waited_for_until_plans_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "_AGAIN_S", 0.0)
+    none, known = Plan("none"), plan(StepState.WAITING)
+    planner = cast(AsyncClient, Planner(none, none, known))
+    assert await operations._plan_for(planner, "to0") == known
+    monkeypatch.setattr(operations, "_KNOWN_S_MAX", 0.01)
+    assert await operations._plan_for(cast(AsyncClient, Planner(known)), "to9") is None, "others move, it gets nothing"
+
+
 def test_strikes_at_both_ends_of_a_move_are_counted() -> None:
     mine = arena()
     mine.has_struck(KILL, ["n1"], "1")

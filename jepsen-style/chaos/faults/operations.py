@@ -22,6 +22,7 @@ from holdfast.client._backups import BackupClient
 OPERATION_S_MAX = 300.0  # brokers that are killed need seconds to come back, and a plan needs them all, again and again
 _CALL_S = 5.0
 _AGAIN_S = 0.5
+_KNOWN_S_MAX = 20.0  # until a new node is in the map, also if etcd is away for a while
 
 T = TypeVar("T")
 
@@ -78,7 +79,11 @@ async def add(arena: Arena, step: Step, _names: list[str]) -> None:
         finally:
             arena.struck.discard(name)
         arena.has_struck(step, [], number)
-        await _apply(arena, client, await _until_answered(client.make_plan))
+        plan = await _plan_for(client, name)
+        if plan is None:
+            arena.skipped.append(f"{step.what}: no plan gave {name} a replica in {_KNOWN_S_MAX:g} s")
+            return
+        await _apply(arena, client, plan)
         arena.done[step.what] += bool(await _shards_on(client, name))
 
 
@@ -167,6 +172,17 @@ def _ends_of_move(plan: Plan) -> tuple[str, str]:
     left = [one for one in plan.steps if not one.is_transfer and not one.state.is_final]
     under_way = [one for one in left if one.state in (StepState.COPYING, StepState.LEAVING)] or left
     return (under_way[0].source, under_way[0].destination) if under_way else ("", "")
+
+
+async def _plan_for(client: AsyncClient, node: str) -> Plan | None:
+    """One that gives a new node its part: it serves a moment before the map has it, and plans know it only then."""
+    give_up_s = time.monotonic() + _KNOWN_S_MAX
+    while time.monotonic() < give_up_s:
+        plan = await _until_answered(client.make_plan)
+        if any(one.destination == node and not one.is_transfer for one in plan.steps):
+            return plan
+        await asyncio.sleep(_AGAIN_S)
+    return None
 
 
 async def _shards_on(client: AsyncClient, node: str) -> set[int]:
