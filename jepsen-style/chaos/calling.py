@@ -29,6 +29,7 @@ NOTHING_DONE = frozenset({
 })  # fmt: skip
 VALUE_HEADER = "chaos-value"  # of tasks whose payload is for a handler of the library
 CALL_S_MAX = 1.0  # a paused broker answers nobody: so long does a caller stay with it
+RETRIES_S_MAX = 10.0  # and so long does one whose client repeats by itself
 # After a call that was refused or not answered, growing with each: callers that spin would take the processor from the
 # brokers that are to come up again. Short enough to measure how long that takes.
 PAUSE_S = 0.02
@@ -65,12 +66,14 @@ class Caller:
         first: int = 0,
         knows_all: bool = True,
         direct: bool = False,
+        retries: bool = False,
     ) -> None:
         """`first`: at which address it begins. `knows_all`: gives its client all addresses, or else only that one.
-        `direct`: learns there where the brokers are, and goes to them."""
+        `direct`: learns there where the brokers are, and goes to them. `retries`: its client repeats by itself."""
         self._history = history
         self._knows_all = knows_all
         self._direct = direct
+        self._retries = retries
         self._addresses = list(addresses)
         self._first = first % len(self._addresses)
         self._proc = history.new_proc()
@@ -140,9 +143,11 @@ class Caller:
     def _open(self) -> AsyncClient:
         if self._client is None:
             turned = self._addresses[self._first :] + self._addresses[: self._first]
-            # It repeats nothing by itself, save at another broker what may be repeated: that is one attempt of ours.
+            # Without retries it repeats nothing, save at another broker what may be repeated. Either way that is one
+            # attempt of ours.
             address = ",".join(turned if self._knows_all else turned[:1])
-            self._client = AsyncClient(address, retry=False, timeout_s=CALL_S_MAX, direct=self._direct)
+            timeout_s = RETRIES_S_MAX if self._retries else CALL_S_MAX
+            self._client = AsyncClient(address, retry=self._retries, timeout_s=timeout_s, direct=self._direct)
         return self._client
 
     async def _after(self, error: HoldfastError) -> None:

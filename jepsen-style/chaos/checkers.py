@@ -35,11 +35,14 @@ any time after its invoke or never, and a checker complains only if neither can 
     liveness    no write was acknowledged although all faults had ended
     damage      a broker served although its files were damaged
     broker      a broker did not start, did not stop, or was not rebuilt
+    idle        the run did not do what it is for: a queue that was to be spread had tasks on one shard only, or an
+                operation was asked for and never done
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from chaos.cap_checkers import cap
 from chaos.history import ACK, CANCEL, FAIL, FAIL_TASK, INFO, OK, SETTLING, Call, Claim, Story
 from chaos.option_checkers import OPTION_CHECKERS
 from chaos.service_checkers import SERVICE_CHECKERS
@@ -60,6 +63,8 @@ from chaos.verdicts import (
 )
 from chaos.worker_checkers import WORKER_CHECKERS
 from holdfast.routing.task_ids import shard_of_task
+
+SPREAD_MIN = 2  # shards with tasks of a queue that is spread
 
 
 def check(story: Story, final: Final) -> list[Violation]:
@@ -234,43 +239,6 @@ def overlap(story: Story, _: Final) -> Iterator[Violation]:
                     yield Violation("overlap", sentence, (task,))
 
 
-def cap(story: Story, final: Final) -> Iterator[Violation]:
-    """A claim counts from when its holder was told of it until it may have ended. At the first moment with too many."""
-    surely_held_until_ns = holds(story)
-    for (whose, most), by_token in _capped(story, final).items():
-        # By time, and what ends comes before what begins then. A claim that was asked for again is one claim.
-        changes: list[tuple[float, int, int]] = []
-        for number, mine in by_token.items():
-            begins_ns = min(claim.ended_ns for claim in mine)
-            ends_ns = max(map(surely_held_until_ns, mine))
-            if begins_ns < ends_ns:
-                changes += [(begins_ns, 1, number), (ends_ns, 0, number)]
-        held: set[int] = set()
-        for at_ns, begins, number in sorted(changes):
-            if not begins:
-                held.discard(number)
-                continue
-            held.add(number)
-            if len(held) > most:
-                tasks = {by_token[number][0].task for number in held}
-                sentence = f"{len(held)} tasks of {whose} were held at {at_ns / MS:.0f} ms, where {most} may be"
-                yield Violation("cap", sentence, tuple(sorted(tasks)))
-                break
-
-
-def _capped(story: Story, final: Final) -> dict[tuple[str, int], dict[int, list[Claim]]]:
-    """By whose cap it is and how many it allows: the claims that it counts, by token."""
-    found: dict[tuple[str, int], dict[int, list[Claim]]] = defaultdict(lambda: defaultdict(list))
-    for claim in story.claims:
-        caps = [(claim.queue, final.caps)]
-        caps += [(f"{claim.queue} with limit key {claim.limit_key}", final.key_caps)] * bool(claim.limit_key)
-        caps += [(f"{claim.queue} of tenant {claim.tenant}", final.tenant_caps)] * bool(claim.tenant)
-        for whose, by_queue in caps:
-            if claim.queue in by_queue:
-                found[whose, by_queue[claim.queue]][claim.token].append(claim)
-    return found
-
-
 def early(story: Story, _: Final) -> Iterator[Violation]:
     """A delay counts from when it was accepted, which is not before it was sent for the first time."""
     due_ns: dict[str, float] = {}  # by value
@@ -391,7 +359,23 @@ def condition(_: Story, final: Final) -> Iterator[Violation]:
         yield Violation("broker", sentence)
 
 
+def idle(story: Story, final: Final) -> Iterator[Violation]:
+    """What did not happen was not tried, and promises are easily held then."""
+    shards: dict[str, set[int | None]] = defaultdict(set)
+    told = [(send.queue, send.task) for send in story.made()] + [(claim.queue, claim.task) for claim in story.claims]
+    for queue, task in told:
+        shards[queue].add(shard_of_task(task))
+    for queue in final.spread:
+        if len(shards[queue]) < SPREAD_MIN:
+            where = ", ".join(f"shard {shard}" for shard in shards[queue]) or "no shard"
+            yield Violation("idle", f"{queue} was to be spread, but had tasks on {where} only")
+    for operation, times in final.operations.items():
+        if not times:
+            yield Violation("idle", f"the operation {operation} was asked for, but was never done")
+
+
 CHECKERS: tuple[Checker, ...] = (
     lost, unexpected, duplicate, token, stale, after_ack, overlap, cap, early, attempts,
     *OPTION_CHECKERS, *WORKER_CHECKERS, *SERVICE_CHECKERS, hashes, leaders, progress, condition,
+    idle,
 )  # fmt: skip

@@ -157,6 +157,7 @@ class Window:
     nodes: tuple[str, ...]
     from_ns: int
     to_ns: int
+    queue: str = ""  # whose shards were changed
 
 
 @dataclass
@@ -200,7 +201,7 @@ class Story:
         return [
             Window(
                 what=event.value, nodes=tuple(filter(None, event.node.split(","))), from_ns=event.t_ns,
-                to_ns=ends.get(event.req_id, last_ns) if event.req_id else event.t_ns,
+                to_ns=ends.get(event.req_id, last_ns) if event.req_id else event.t_ns, queue=event.queue,
             )
             for event in self.faults
             if event.f == FAULT
@@ -246,8 +247,8 @@ class History:
             self._file.write(stamped.to_line())
         return stamped
 
-    def fault(self, what: str, *, f: str = FAULT, node: str = "", step: str = "") -> Event:
-        return self.write(Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what, node=node, req_id=step))
+    def fault(self, what: str, *, f: str = FAULT, node: str = "", step: str = "", queue: str = "") -> Event:
+        return self.write(Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what, node=node, req_id=step, queue=queue))
 
     def saw(self, f: str, node: str, *, state: str = "", shard: str = "") -> Event:
         """What the harness saw of a server."""

@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chaos.play import TIME_OVER
+
 WORKLOADS = ("lifecycle", "calls", "storms,limits", "chains,lifecycle,calls")
 FAULTS = ("kills", "pauses", "cuts", "links,disks", "power,damage", "clocks,etcd")
 # They take turns along the table, so that each workload and each group of faults meets most of them.
-OPERATIONS = ("spread", "move", "none", "rolling-restart", "move,spread", "drain", "add")
+OPERATIONS = ("spread", "move", "none", "rolling-restart", "move,spread", "drain", "add,transfer")
 SYSTEMS: tuple[Mapping[str, int], ...] = (
     {"brokers": 3, "shards": 8, "etcds": 1},
     {"brokers": 4, "shards": 16, "etcds": 1},
@@ -23,6 +25,11 @@ SYSTEMS: tuple[Mapping[str, int], ...] = (
     {"brokers": 3, "shards": 32, "etcds": 3},
     {"brokers": 4, "shards": 8, "etcds": 3},
 )
+# Replicas move only where there are more brokers than a shard has replicas: at least so many.
+MOVES_REPLICAS = frozenset({"move", "drain", "add"})
+MOVES_BROKERS = 4
+# One row has as many shards as a cluster that is to grow.
+MANY_SHARDS = {("storms,limits", "cuts"): 64}
 _SPARE_S = 500.0  # for start, liveness, drain and comparing, beside the time of faults
 
 
@@ -56,7 +63,9 @@ class Result:
     counts: Mapping[str, int]
     worst_shard_s: Mapping[str, float] | None
     took_s: float
-    skipped: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)  # steps by name that had nobody to strike, or no answer
+    done: Mapping[str, int] = field(default_factory=dict)  # operations that came to their end; strikes at moves
+    cannot: Sequence[str] = ()  # faults that are not possible on that system or machine
 
     def row(self) -> str:
         one = self.combination
@@ -67,13 +76,19 @@ class Result:
         outage = f"{worst['median']:.1f} / {worst['max']:.1f}" if worst else ""
         done = f"{self.counts.get('tasks', 0)} | {self.counts.get('handlers', 0)} | {self.counts.get('faults', 0)}"
         asked = f"{one.workload} | {one.fault} | {one.operation} | {system} | {one.seed}"
-        return f"| {asked} | {done} | {outage} | {verdict} |"
+        return f"| {asked} | {done} | {self._meanwhile()} | {outage} | {verdict} |"
+
+    def _meanwhile(self) -> str:
+        parts = [_counted(self.done)] if self.done else []
+        parts += [f"skipped: {_counted(self.skipped)}"] if self.skipped else []
+        parts += [f"not possible: {', '.join(self.cannot)}"] if self.cannot else []
+        return "; ".join(parts)
 
 
 HEAD = (
-    "| workload | faults | operations | brokers/shards/etcd | seed | tasks | handlers | strikes |"
+    "| workload | faults | operations | brokers/shards/etcd | seed | tasks | handlers | strikes | done meanwhile |"
     " worst shard away (s), median / max | promises |\n"
-    "|---|---|---|---|---|---|---|---|---|---|"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -83,12 +98,13 @@ def combinations(seed: int) -> list[Combination]:
     for row, workload in enumerate(WORKLOADS):
         for column, fault in enumerate(FAULTS):
             number = row * len(FAULTS) + column
-            found.append(
-                Combination(
-                    f"{number + 1:02}-{workload}-{fault}".replace(",", "+"), workload, fault,
-                    OPERATIONS[number % len(OPERATIONS)], seed + number, SYSTEMS[number % len(SYSTEMS)],
-                )
-            )  # fmt: skip
+            operation = OPERATIONS[number % len(OPERATIONS)]
+            system = dict(SYSTEMS[number % len(SYSTEMS)])
+            if MOVES_REPLICAS & set(operation.split(",")):
+                system["brokers"] = max(system["brokers"], MOVES_BROKERS)
+            system["shards"] = MANY_SHARDS.get((workload, fault), system["shards"])
+            name = f"{number + 1:02}-{workload}-{fault}".replace(",", "+")
+            found.append(Combination(name, workload, fault, operation, seed + number, system))
     return found
 
 
@@ -129,8 +145,18 @@ def _run(combination: Combination, directory: Path, seconds: float, more: Sequen
     report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
     return Result(
         combination, told["ok"], told["violations"], told["counts"], report["worst_shard_s"], took_s,
-        len(told["skipped"]),
+        skipped_steps(told["skipped"]), told["done"], [text.partition(" ")[0] for text in told["cannot"]],
     )  # fmt: skip
+
+
+def skipped_steps(sentences: Sequence[str]) -> dict[str, int]:
+    """By name. Those that were left when the time was over are no loss: more are drawn than a run has time for."""
+    names = (text.partition(" ")[0].rstrip(":") for text in sentences if not text.endswith(TIME_OVER))
+    return dict(sorted(Counter(names).items()))
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def read_result(path: Path) -> Result:

@@ -22,6 +22,8 @@ class Report:
     counts: dict[str, int]
     skipped: list[str] = field(default_factory=list)
     detected_s: float | None = None  # how long it took to find what was looked for
+    done: dict[str, int] = field(default_factory=dict)  # operations, and strikes at both ends of moves
+    cannot: list[str] = field(default_factory=list)  # what was asked for and is not possible here, and why
 
     def summary(self) -> dict[str, object]:
         times = [waited_s for _, waited_s in self.failovers_s]
@@ -36,6 +38,8 @@ class Report:
                 "each": [{"fault": what, "s": round(waited_s, 3)} for what, waited_s in self.failovers_s],
             },
             "skipped": self.skipped,
+            "done": self.done,
+            "cannot": self.cannot,
             "detected_s": None if self.detected_s is None else round(self.detected_s, 1),
         }
 
@@ -82,4 +86,4 @@ def read_final(path: Path) -> Final:
     told["ticks"] = {schedule: Ticks(**ticks) for schedule, ticks in told.get("ticks", {}).items()}
     told["rates"] = {queue: Rate(**rate) for queue, rate in told.get("rates", {}).items()}
     told["leaders"] = tuple(tuple(each) for each in told["leaders"])
-    return Final(**told | {name: tuple(told[name]) for name in ("unnoticed", "broken")})
+    return Final(**told | {name: tuple(told[name]) for name in ("unnoticed", "broken", "spread") if name in told})

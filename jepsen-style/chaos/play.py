@@ -27,6 +27,7 @@ LIVE_S_MAX = 30.0  # from the last healing to an acknowledged write of each shar
 WARM_UP_S_MAX = 60.0
 DRAIN_S_MAX = 90.0
 WORKERS_END_S_MAX = 20.0
+TIME_OVER = "the time was over"  # why a step was skipped
 _POLL_EVERY_S = 0.1
 _ASK_S = 5.0
 _BATCH = 500
@@ -48,6 +49,7 @@ class Run:
     directory: Path
     drain_s_max: float = DRAIN_S_MAX
     until: str = ""  # ends as soon as the judges find a promise of this kind broken
+    operations: Sequence[str] = ()  # that were asked for, also if they are not possible: each must have been done
     detected_s: float | None = None  # when that was, since the load began
     arena: Arena = field(init=False)
 
@@ -144,7 +146,7 @@ class Run:
         for step in steps:
             await asyncio.sleep(max(0.0, begins_s + step.at_s - time.monotonic()))
             if time.monotonic() > begins_s + self.seconds:
-                self.arena.skipped.append(f"{step.what} {step.target}: the time was over")
+                self.arena.skipped.append(f"{step.what} {step.target}: {TIME_OVER}")
                 continue
             names = await in_thread(self.arena.aim, step.target)
             if not names:
@@ -236,7 +238,8 @@ class Run:
             hashes={str(shard): nodes for shard, nodes in hashes.items()},
             caps=merged([one.caps for one in expected]), key_caps=merged([one.key_caps for one in expected]),
             tenant_caps=merged([one.tenant_caps for one in expected]), rates=merged([one.rates for one in expected]),
-            ticks=merged([one.ticks for one in expected]),
+            ticks=merged([one.ticks for one in expected]), spread=[queue for one in expected for queue in one.spread],
+            operations={name: self.arena.done[name] for name in self.operations},
             states=None if tasks is None else {task.task_id: task.state.value for task in tasks},
             reasons={task.task_id: task.dead_reason for task in tasks or () if task.dead_reason},
             errors={task.task_id: task.last_error.type for task in tasks or () if task.dead_reason and task.last_error},
@@ -277,7 +280,9 @@ class Run:
         violations = check(story, final)
         if self.detected_s is None and any(violation.kind == self.until for violation in violations):
             self.detected_s = (time.monotonic_ns() - began_ns) / 1e9
-        return make_report(story, final, violations, began_ns, self.arena.skipped, self.detected_s)
+        report = make_report(story, final, violations, began_ns, self.arena.skipped, self.detected_s)
+        report.done = {what: times for what, times in sorted(self.arena.done.items()) if times}
+        return report
 
 
 def merged(parts: Sequence[Mapping[str, T]]) -> dict[str, T]:

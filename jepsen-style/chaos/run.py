@@ -66,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     write_steps(directory / "steps.json", lanes)
     print(f"seed {options.seed}; steps in {directory / 'steps.json'}", file=sys.stderr)
     report = run(options, abilities, lanes, directory)
+    report.cannot = [f"{name} {why}" for name, why in cannot.items()]
     write_report(directory, report, {"arguments": describe(options), "steps": lanes})
     _tell(options, report, directory)
     if report.violations or options.keep or options.directory:
@@ -94,7 +95,10 @@ def run(options: argparse.Namespace, abilities: Abilities, lanes: dict[str, list
             spec.shards, options.pace,
         )  # fmt: skip
         workloads = make_workloads(options.workload, setting)
-        play = Run(system, workloads, setting, lanes, options.seconds, directory, options.drain, options.until)
+        operations = [] if options.schedule is not None else names_of(options.operation, OPERATIONS)
+        play = Run(
+            system, workloads, setting, lanes, options.seconds, directory, options.drain, options.until, operations
+        )
         return asyncio.run(play.play())
     finally:
         if options.keep_data:
@@ -120,7 +124,9 @@ def choose_steps(options: argparse.Namespace, abilities: Abilities) -> tuple[dic
         can, missing = possible(names_of(text, known), spec, abilities)
         cannot |= missing
         kinds = {name: known[name].kind for name in can}
-        lanes[lane] = draw_steps(options.seed, options.seconds, kinds, spec.shards, in_turn=options.in_turn)
+        # Operations are in turn: there is time for few of them, and each must have been.
+        in_turn = options.in_turn or lane == "operations"
+        lanes[lane] = draw_steps(options.seed, options.seconds, kinds, spec.shards, in_turn=in_turn)
     return lanes, cannot
 
 
@@ -138,6 +144,8 @@ def _tell(options: argparse.Namespace, report: Report, directory: Path) -> None:
         print(json.dumps(asked | report.summary()))
         return
     print(f"{options.workload} × {options.fault}, seed {options.seed}: {report.counts}")
+    if report.done:
+        print(f"done meanwhile: {', '.join(f'{what} {times}' for what, times in sorted(report.done.items()))}")
     for what in report.skipped:
         print(f"skipped: {what}")
     if report.failovers_s:

@@ -204,12 +204,14 @@ def rates(story: Story, final: Final) -> Iterator[Violation]:
             if claim.queue == queue:
                 first_of.setdefault((claim.task, claim.token), claim)
         heard_ns = sorted(claim.ended_ns for claim in first_of.values())
-        yield from _too_many(queue, rate, heard_ns)
+        shards = {shard_of_task(task) for task, _ in first_of}
+        yield from _too_many(queue, rate, heard_ns, len(shards))
 
 
-def _too_many(queue: str, rate: Rate, heard_ns: list[int]) -> Iterator[Violation]:
+def _too_many(queue: str, rate: Rate, heard_ns: list[int], shards: int) -> Iterator[Violation]:
+    """The bursts of all shards of a queue together are less than its burst and one task for each of them."""
     for window_ns in _RATE_WINDOWS_NS:
-        most = rate.burst + rate.per_second * _RATE_SPARE * (window_ns + _RATE_SLACK_NS) / S + 1
+        most = rate.burst + rate.per_second * _RATE_SPARE * (window_ns + _RATE_SLACK_NS) / S + shards
         first = 0
         for last, t_ns in enumerate(heard_ns):
             while heard_ns[first] < t_ns - window_ns:

@@ -78,6 +78,8 @@ class Final:
     tenant_caps: Mapping[str, int] = field(default_factory=dict)  # and of each tenant
     rates: Mapping[str, Rate] = field(default_factory=dict)  # by queue
     ticks: Mapping[str, Ticks] = field(default_factory=dict)  # by schedule
+    spread: Sequence[str] = ()  # queues that must have had tasks on several shards
+    operations: Mapping[str, int] = field(default_factory=dict)  # by name, of those asked for: how often each was done
 
 
 Checker = Callable[[Story, Final], Iterator[Violation]]

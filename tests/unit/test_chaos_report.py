@@ -6,12 +6,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+from chaos.faults.catalogue import possible
 from chaos.history import ACK, ENQUEUE, FAULT, HEAL, INFO, OK, Call, Event, Story
-from chaos.matrix import FAULTS, WORKLOADS, Combination, Result, combinations, read_result
+from chaos.matrix import FAULTS, HEAD, WORKLOADS, Combination, Result, combinations, read_result, skipped_steps
 from chaos.outcome import make_report
+from chaos.play import TIME_OVER
 from chaos.report.page import write_report
 from chaos.report.series import bands, latency_ms, outages, quantile, throughput
 from chaos.report.svg import Line, bars_plot, lines_plot
+from chaos.system.abilities import Abilities
+from chaos.system.system import Spec
 from chaos.verdicts import Final, Violation
 
 S = 1_000_000_000
@@ -100,11 +104,39 @@ def test_the_matrix_has_every_workload_with_every_group_of_faults() -> None:
 def test_a_result_survives_its_file_and_is_a_row(tmp_path: Path) -> None:
     combination = Combination("01", "calls", "kills", "none", 7, {"brokers": 3, "shards": 8, "etcds": 1})
     result = Result(
-        combination, False, ["lost: a", "lost: b", "tick: c"], {"tasks": 5}, {"median": 1.0, "max": 2.5}, 99.0
-    )
+        combination, False, ["lost: a", "lost: b", "tick: c"], {"tasks": 5}, {"median": 1.0, "max": 2.5}, 99.0,
+        {"move": 2}, {"move": 3, "strike at a source": 1}, ["loss"],
+    )  # fmt: skip
     path = tmp_path / "01.json"
     path.write_text(
         json.dumps({**vars(result), "combination": {**vars(combination), "system": dict(combination.system)}})
     )
     assert read_result(path) == result
-    assert result.row() == "| calls | kills | none | 3/8/1 | 7 | 5 | 0 | 0 | 1.0 / 2.5 | lost 2, tick 1 |"
+    meanwhile = "move 3, strike at a source 1; skipped: move 2; not possible: loss"
+    assert (
+        result.row() == f"| calls | kills | none | 3/8/1 | 7 | 5 | 0 | 0 | {meanwhile} | 1.0 / 2.5 | lost 2, tick 1 |"
+    )
+    assert result.row().count("|") == HEAD.splitlines()[0].count("|")
+
+
+def test_every_operation_of_the_matrix_is_possible_where_it_is_asked_for() -> None:
+    for one in combinations(5):
+        spec = Spec(brokers=one.system["brokers"], shards=one.system["shards"], etcds=one.system["etcds"])
+        asked = [] if one.operation == "none" else one.operation.split(",")
+        assert possible(asked, spec, Abilities()) == (asked, {}), one
+        if {"move", "drain", "add"} & set(asked):
+            assert spec.brokers > spec.replication
+
+
+def test_the_matrix_has_systems_of_8_to_64_shards() -> None:
+    assert {one.system["shards"] for one in combinations(5)} == {8, 16, 32, 64}
+
+
+def test_what_was_skipped_is_told_by_name() -> None:
+    said = [
+        "drain any: nobody to be struck",
+        "move: no node was alive",
+        "drain any: Unavailable",
+        f"add all: {TIME_OVER}",
+    ]
+    assert skipped_steps(said) == {"drain": 2, "move": 1}

@@ -12,7 +12,7 @@ from chaos.history import Event
 from chaos.model import play
 from chaos.outcome import read_final, write_final
 from chaos.plan import Kind, draw_steps, read_steps, write_steps
-from chaos.run import main
+from chaos.run import choose_steps, main, parse
 from chaos.system.abilities import DISKS, NAMESPACES, TOOLS, Abilities
 from chaos.system.network import ring_cuts
 from chaos.system.system import Spec
@@ -109,6 +109,20 @@ def test_what_is_missing_is_named() -> None:
 def test_a_fault_that_would_lose_data_needs_replicas() -> None:
     _, cannot = possible(["disk-lost", "drain"], Spec(brokers=5, replication=1), ALL_ABILITIES)
     assert set(cannot) == {"disk-lost", "drain"}
+
+
+def test_a_replica_moves_only_where_there_is_a_broker_without_one() -> None:
+    can, cannot = possible(["move", "drain", "transfer", "add"], Spec(brokers=3), ALL_ABILITIES)
+    assert can == ["transfer", "add"]
+    assert cannot["move"] == cannot["drain"] == "needs 4 brokers, one more than a shard has replicas"
+    assert possible(["move", "drain"], Spec(brokers=4), ALL_ABILITIES)[1] == {}
+
+
+def test_operations_take_turns() -> None:
+    options = parse(["--operation", "move,spread,drain", "--fault", "kill", "--brokers", "4", "--seconds", "60"])
+    lanes, cannot = choose_steps(options, ALL_ABILITIES)
+    assert [step.what for step in lanes["operations"][:4]] == ["move", "spread", "drain", "move"]
+    assert cannot == {}
 
 
 def test_names_and_groups() -> None:

@@ -25,7 +25,8 @@ from chaos.history import (
 from chaos.service_checkers import elections, latency, rates, ready, refused
 from chaos.verdicts import Checker, Final, Rate
 from chaos.worker_checkers import follow_ups, innocent, lease, start
-from tests.unit.chaos_parts import S, sent
+from chaos.workloads import limited
+from tests.unit.chaos_parts import S, sent, task_on
 
 MINE = Final()
 
@@ -250,6 +251,21 @@ def test_claims_of_a_queue_keep_its_rate() -> None:
     assert kinds(rates, Story(claims=claims(40, 0.5)), final) == []
     assert kinds(rates, Story(claims=claims(40, 0.2)), final) == ["rate"]
     assert kinds(rates, Story(claims=claims(40, 0.2)), MINE) == []
+
+
+@pytest.mark.parametrize(("per_second", "expected"), [(3, []), (6, ["rate"])])
+def test_one_burst_of_the_load_tells_twice_the_rate(per_second: float, expected: list[str]) -> None:
+    """On two shards, each of which may have a task more; with the least that a burst has."""
+    at_once, count = 2 * limited.RATE.burst if expected else limited.RATE.burst, limited.BURSTS[limited.RATED][0]
+    at_s = [max(0, number - at_once) / per_second for number in range(count)]
+    claims = [
+        Claim(
+            task=task_on(1 + number % 2, number), token=number // 2, value=f"v{number}", queue="q", asked_ns=0,
+            sent_ns=0, ended_ns=int(at * S),
+        )
+        for number, at in enumerate(at_s)
+    ]  # fmt: skip
+    assert kinds(rates, Story(claims=claims), Final(rates={"q": limited.RATE})) == expected
 
 
 def test_the_time_of_a_shard_is_known_by_its_probes_alone() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from chaos.system.process import Process, ProcessError
 from chaos.system.system import System
 
 _LATELY_S = 30.0
+MOVE_ROLES = ("source", "destination")  # of a replica that moves
 
 T = TypeVar("T")
 
@@ -29,6 +31,7 @@ class Arena:
     unnoticed: list[str] = field(default_factory=list)  # damage that a broker did not notice, a sentence each
     broken: list[str] = field(default_factory=list)  # what a broker did not do, a sentence each
     skipped: list[str] = field(default_factory=list)  # steps that had nobody to strike
+    done: Counter[str] = field(default_factory=Counter)  # by operation: how often it came to its end
     moving: tuple[str, str] = ("", "")  # the move under way: source, destination
     struck: set[str] = field(default_factory=set)  # who is being struck: nobody is by two faults at once
     ended_s: dict[str, float] = field(default_factory=dict)  # by name: when the last fault that struck it had ended
@@ -51,8 +54,11 @@ class Arena:
         """Whether its end may be the late end of a fault: a broker whose disk failed ends when it notices."""
         return time.monotonic() - self.ended_s.get(name, -_LATELY_S) < _LATELY_S
 
-    def has_struck(self, step: Step, names: Sequence[str], number: str) -> None:
-        self.history.fault(step.what, node=",".join(names), step=number)
+    def has_struck(self, step: Step, names: Sequence[str], number: str, queue: str = "") -> None:
+        """`queue`: whose shards are changed."""
+        self.history.fault(step.what, node=",".join(names), step=number, queue=queue)
+        for role, name in zip(MOVE_ROLES, self.moving, strict=True):
+            self.done[f"strike at a {role}"] += bool(name) and name in names
 
     # --- whom -------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class Fault:
     needs: frozenset[str] = frozenset()
     brokers_min: int = 1
     replication_min: int = 1  # fewer replicas would lose data by it
+    brokers_spare: int = 0  # beside as many as a shard has replicas
     clocks: bool = False
 
 
@@ -63,8 +64,9 @@ FAULTS: dict[str, Fault] = {
     "etcd-pause": Fault(processes.pause, Kind(("etcd", "etcd-majority"), (2.0, 8.0))),
 }
 OPERATIONS: dict[str, Fault] = {
-    "move": Fault(operations.move, Kind(("all",), (0.0, 0.0))),
-    "drain": Fault(operations.drain, Kind(("any",), (0.5, 2.0)), brokers_min=4, replication_min=3),
+    "move": Fault(operations.move, Kind(("all",), (0.0, 0.0)), brokers_spare=1),
+    "transfer": Fault(operations.transfer, Kind(("all",), (0.0, 0.0)), brokers_min=3, replication_min=3),
+    "drain": Fault(operations.drain, Kind(("any",), (0.5, 2.0)), replication_min=3, brokers_spare=1),
     "add": Fault(operations.add, Kind(("all",), (0.0, 0.0)), brokers_min=3),
     "rolling-restart": Fault(operations.rolling_restart, Kind(("all",), (0.0, 0.5))),
     "backup": Fault(operations.backup, Kind(("all",), (0.0, 0.0))),
@@ -112,6 +114,8 @@ def possible(names: Iterable[str], spec: Spec, abilities: Abilities) -> tuple[li
             cannot[name] = "needs " + " and ".join(missing)
         elif spec.brokers < fault.brokers_min:
             cannot[name] = f"needs {fault.brokers_min} brokers"
+        elif spec.brokers < spec.replication + fault.brokers_spare:
+            cannot[name] = f"needs {spec.replication + fault.brokers_spare} brokers, one more than a shard has replicas"
         elif spec.replication < fault.replication_min:
             cannot[name] = f"needs {fault.replication_min} replicas of a shard"
         else:

@@ -49,6 +49,10 @@ def page(report: Report, asked: Mapping[str, object]) -> str:
         bars_plot(outages, "s") if outages else "<p>There was no fault.</p>",
         "<h2>How much happened</h2>", _table(report.counts),
     ]  # fmt: skip
+    if report.done:
+        parts.append("<h2>What was done meanwhile</h2>" + _table(report.done))
+    if report.cannot:
+        parts.append("<h2>Not possible here</h2><pre>" + escape("\n".join(report.cannot)) + "</pre>")
     if report.skipped:
         parts.append("<h2>Skipped steps</h2><pre>" + escape("\n".join(report.skipped)) + "</pre>")
     head = f'<meta charset="utf-8"><title>Holdfast under faults</title><style>{_STYLE}</style>'

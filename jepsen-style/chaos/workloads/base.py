@@ -2,18 +2,20 @@
 
 import json
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chaos.calling import VALUE_HEADER, Caller, Outcomes, value_in
-from chaos.history import ENQUEUE, INVOKE, Event, History
+from chaos.history import ENQUEUE, INFO, INVOKE, Event, History
 from chaos.verdicts import Rate, Ticks
 from chaos.workloads.kinds import GUILTY
 from holdfast.client import AsyncClient, NewTask
 
 # What a plain task may cost before it is dead: more than any run brings about by itself.
 ATTEMPTS_MAX = 1000
+# Of tasks for queues that are spread. Those with a request id of the producer's own are all at the queue's home.
+OWN_ID_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Expected:
     tenant_caps: dict[str, int] = field(default_factory=dict)
     rates: dict[str, Rate] = field(default_factory=dict)
     ticks: dict[str, Ticks] = field(default_factory=dict)
+    spread: Sequence[str] = ()  # queues that must have had tasks on several shards, or else nothing was tried
 
 
 class Workload(Protocol):
@@ -82,6 +85,22 @@ def handler_task(kind: str, queue: str, value: str, *arguments: object, **option
     return NewTask(queue, kind, payload, headers={VALUE_HEADER: value}, **given)
 
 
+def spread_queues(setting: Setting, queues: Iterable[str]) -> tuple[str, ...]:
+    """Those of which tasks can be on several shards here."""
+    return tuple(queues) if setting.shards > 1 else ()
+
+
+def maybe_own_id(draw: random.Random, value: str) -> str:
+    """The request id of a task for a spread queue: mostly none, so that it goes to any of its shards. It is known by
+    its value all the same, whatever becomes of the call."""
+    return value if draw.random() < OWN_ID_SHARE else ""
+
+
+def to_send_again(tasks: Sequence[NewTask], outcomes: Sequence[str]) -> list[NewTask]:
+    """Those that nobody answered. Without a request id of its own it would be another task."""
+    return [task for task, outcome in zip(tasks, outcomes, strict=True) if task.request_id and outcome == INFO]
+
+
 def enqueue_line(task: NewTask, budgets: Mapping[str, int]) -> Event:
     """`budgets`: by type, failures after which such a task is dead."""
     return line(
@@ -103,10 +122,14 @@ async def enqueue(caller: Caller, batch: list[NewTask], budgets: Mapping[str, in
 
 
 async def with_caller(
-    setting: Setting, number: int, name: str, act: Callable[[Caller, random.Random, str], Awaitable[None]]
-) -> None:
+    setting: Setting, number: int, name: str, act: Callable[[Caller, random.Random, str], Awaitable[None]],
+    *, retries: bool = False,
+) -> None:  # fmt: skip
     """Runs one producer or worker. Every other one knows one router at a time; one in three goes to the brokers."""
-    caller = Caller(setting.history, setting.addresses, first=number, knows_all=number % 2 == 0, direct=number % 3 == 2)
+    caller = Caller(
+        setting.history, setting.addresses, first=number, knows_all=number % 2 == 0, direct=number % 3 == 2,
+        retries=retries,
+    )  # fmt: skip
     try:
         await act(caller, random.Random(f"{setting.seed}-{name}"), name)
     finally:

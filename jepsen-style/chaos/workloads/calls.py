@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from chaos.calling import Caller, Outcomes, number_of
 from chaos.history import ACK, CANCEL, CLAIM, EXTEND, FAIL_TASK, INFO, NEEDS_TOKEN, READ, RELEASE
 from chaos.verdicts import Ticks
-from chaos.workloads.base import Expected, Setting, enqueue_line, line, with_caller
+from chaos.workloads.base import Expected, Setting, enqueue_line, line, spread_queues, with_caller
 from chaos.workloads.options import (
     BRIEF,
     BRIEF_EVERY_S,
@@ -45,7 +45,8 @@ from holdfast.client import (
     QueuePolicy,
 )
 
-PLAIN_QUEUES = ("work", "more")
+PLAIN_QUEUES = ("work", "more")  # spread over so many shards, for their tasks without a request id:
+SPREAD_OVER = 3
 QUEUES = (*PLAIN_QUEUES, *OPTION_QUEUES)
 # Low enough to be reached: claims that nobody ends hold on to it until their lease has run out.
 CAPS = {"more": 8}
@@ -95,7 +96,7 @@ class Calls:
     ticks: dict[str, Ticks] = field(default_factory=dict)
     queues: Sequence[str] = QUEUES
     worker_queues: Sequence[str] = ()
-    spreadable: Sequence[str] = ()
+    spreadable: Sequence[str] = PLAIN_QUEUES
     has_gaps: bool = False
     _sent: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
@@ -105,6 +106,8 @@ class Calls:
         policies = {queue: QueuePolicy(concurrency_max=most) for queue, most in CAPS.items()} | POLICIES
         for queue, policy in policies.items():
             await client.set_queue(queue, policy=policy)
+        for queue in PLAIN_QUEUES:
+            await client.set_queue(queue, spread=min(SPREAD_OVER, self.setting.shards))
         for schedule in schedules():
             info = await client.put_schedule(schedule)
             self.first_ticks_ms[schedule.name] = info.last_at_ms or info.next_at_ms or 0
@@ -141,7 +144,10 @@ class Calls:
         return problem
 
     def expected(self) -> Expected:
-        return Expected(caps=dict(CAPS), key_caps=dict(KEY_CAPS), tenant_caps=dict(TENANT_CAPS), ticks=self.ticks)
+        return Expected(
+            caps=dict(CAPS), key_caps=dict(KEY_CAPS), tenant_caps=dict(TENANT_CAPS), ticks=self.ticks,
+            spread=spread_queues(self.setting, PLAIN_QUEUES),
+        )  # fmt: skip
 
     # --- producers --------------------------------------------------------------------------------------------
 

@@ -7,12 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chaos.calling import Caller, Outcomes, number_of, value_of
-from chaos.history import ACK, CLAIM, INFO
-from chaos.workloads.base import Expected, Setting, enqueue, handler_task, line, with_caller
+from chaos.history import ACK, CLAIM
+from chaos.workloads.base import (
+    Expected,
+    Setting,
+    enqueue,
+    handler_task,
+    line,
+    maybe_own_id,
+    spread_queues,
+    to_send_again,
+    with_caller,
+)
 from holdfast.client import Ack, AsyncClient, ClaimedTask, NewTask
 
 LENGTH = 4
 QUEUES = tuple(f"chain{number}" for number in range(LENGTH))
+SPREAD = QUEUES[0]  # over so many shards, so that follow-ups come from several:
+SPREAD_OVER = 3
 PRODUCERS, WORKERS = 1, 2
 LEASE_MS = 2000
 PAUSE_S = 0.6
@@ -32,7 +44,7 @@ class Chains:
     _asked: dict[str, int] = field(default_factory=dict)
 
     async def prepare(self, client: AsyncClient) -> None:
-        pass
+        await client.set_queue(SPREAD, spread=min(SPREAD_OVER, self.setting.shards))
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -46,9 +58,9 @@ class Chains:
         again: list[NewTask] = []
         while self.producing:
             sent += 1
-            tasks = [*again, handler_task("t", QUEUES[0], f"{QUEUES[0]}:{name}-{sent}")]
-            outcomes = await enqueue(caller, tasks)
-            again = [task for task, outcome in zip(tasks, outcomes, strict=True) if outcome == INFO]
+            value = f"{QUEUES[0]}:{name}-{sent}"
+            tasks = [*again, handler_task("t", QUEUES[0], value, request_id=maybe_own_id(draw, value))]
+            again = to_send_again(tasks, await enqueue(caller, tasks))
             await asyncio.sleep(draw.uniform(0.5, 1.5) * PAUSE_S * self.setting.pace)
 
     async def _work(self, caller: Caller, draw: random.Random, name: str) -> None:
@@ -88,7 +100,7 @@ class Chains:
         return []
 
     def expected(self) -> Expected:
-        return Expected()
+        return Expected(spread=spread_queues(self.setting, [SPREAD]))
 
 
 def next_of(claim: ClaimedTask) -> list[NewTask]:

@@ -9,8 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chaos.calling import Caller
-from chaos.history import INFO
-from chaos.workloads.base import Expected, Setting, enqueue, handler_task, with_caller
+from chaos.workloads.base import (
+    Expected,
+    Setting,
+    enqueue,
+    handler_task,
+    maybe_own_id,
+    spread_queues,
+    to_send_again,
+    with_caller,
+)
 from holdfast.client import AsyncClient, NewTask, RetryPolicy
 
 QUEUES = tuple(f"life-{number}" for number in range(6))
@@ -18,7 +26,7 @@ SPREAD = QUEUES[:2]  # over so many shards:
 SPREAD_OVER = 3
 PERIOD_S, ON_S = 10.0, 4.0  # all producers are silent for the rest of each period: longer than most leases
 BURST = (2, 8)
-PRODUCERS = 2
+PRODUCERS = {0: False, 5: True}  # by number: whether its client repeats by itself; the last one goes to the brokers
 KINDS = ("quick", "quick-async", "steady", "long", "long-async", "flaky", "poison", "slow-first", "delayed")
 WEIGHTS = (25, 25, 12, 8, 8, 8, 4, 4, 8)
 GUILTY_FIRST_S = 4.0
@@ -59,8 +67,9 @@ class Lifecycle:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for number in range(PRODUCERS):
-                group.create_task(with_caller(self.setting, number, f"life-{number}", self._produce))
+            for number, retries in PRODUCERS.items():
+                name = f"life-{number}"
+                group.create_task(with_caller(self.setting, number, name, self._produce, retries=retries))
             group.create_task(with_caller(self.setting, 0, "guilty", self._produce_guilty))
 
     async def _produce(self, caller: Caller, draw: random.Random, name: str) -> None:
@@ -94,17 +103,17 @@ class Lifecycle:
 
     @staticmethod
     async def _send(caller: Caller, tasks: list[NewTask]) -> list[NewTask]:
-        """Those that nobody answered: to be sent again."""
+        """Those that are to be sent again."""
         if not tasks:
             return []
         outcomes = await enqueue(caller, tasks, {POISON: POISON_BUDGET})
-        return [task for task, outcome in zip(tasks, outcomes, strict=True) if outcome == INFO]
+        return to_send_again(tasks, outcomes)
 
     async def finish(self, client: AsyncClient) -> list[str]:
         return []
 
     def expected(self) -> Expected:
-        return Expected()
+        return Expected(spread=spread_queues(self.setting, SPREAD))
 
 
 def _gap_left_s(now_s: float) -> float:
@@ -121,6 +130,7 @@ def _task(draw: random.Random, value: str, guilt: Guilt) -> NewTask:
         "priority": draw.randint(0, 9),
         "retry": SOON,
         "max_attempts": 15,
+        "request_id": maybe_own_id(draw, value) if queue in SPREAD else value,
     }
     if kind in ("quick", "quick-async"):
         return handler_task(kind, queue, value, draw.choice((0.0, 0.0, 0.05, 0.3)), **common)

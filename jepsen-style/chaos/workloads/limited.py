@@ -1,5 +1,6 @@
 """Caps and rates of queues that are spread over shards, tenants that take turns, and mutual exclusion by limit key; the
-tasks are done by the real workers, which have room for more than the caps allow."""
+tasks are done by the real workers, which have room for more than the caps allow. Most tasks have no request id and no
+limit key, so that they go to all shards of their queue; the others are at its home."""
 
 import asyncio
 import random
@@ -8,7 +9,15 @@ from dataclasses import dataclass
 
 from chaos.calling import Caller
 from chaos.verdicts import Rate
-from chaos.workloads.base import Expected, Setting, enqueue, handler_task, with_caller
+from chaos.workloads.base import (
+    Expected,
+    Setting,
+    enqueue,
+    handler_task,
+    maybe_own_id,
+    spread_queues,
+    with_caller,
+)
 from holdfast.client import AsyncClient, NewTask, QueuePolicy
 
 CAPPED, TENANTS, KEYED, RATED = "limit-cap", "limit-tenants", "limit-keys", "limit-rate"
@@ -23,20 +32,25 @@ POLICIES = {
 }
 SPREAD = {CAPPED: 3, TENANTS: 2, KEYED: 3, RATED: 2}
 KEYS = 3
+KEYED_SHARE = 0.5  # of the tasks of KEYED: they are all at its home, the others are not
 TASK_S = (0.1, 0.3, 0.6)
-PAUSE_S = 1.5
+# Several calls, because all tasks of one go to one shard; then nothing, so that what waited is done. Of RATED so many
+# at once that twice the rate would be seen: some claims more than expected are no proof.
+BURSTS = {CAPPED: (6, 12), TENANTS: (6, 12), KEYED: (6, 12), RATED: (24, 36)}
+BATCH_MAX = 3
+EVERY_S = 0.5  # for each task of a burst: less than the limits allow, on average
 
 
 @dataclass
 class Limited:
-    """Producers; each queue is filled as fast as its limit allows, and a little more."""
+    """Producers; each sends more at once than the limit of its queue allows."""
 
     setting: Setting
     producing: bool = True
     working: bool = True
     queues: Sequence[str] = QUEUES
     worker_queues: Sequence[str] = QUEUES
-    spreadable: Sequence[str] = (CAPPED, TENANTS)
+    spreadable: Sequence[str] = QUEUES
     has_gaps: bool = False
 
     async def prepare(self, client: AsyncClient) -> None:
@@ -47,27 +61,38 @@ class Limited:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             for number, queue in enumerate(QUEUES):
-                group.create_task(with_caller(self.setting, number, queue, self._produce))
+                retries = number % 2 == 1
+                group.create_task(with_caller(self.setting, number, queue, self._produce, retries=retries))
 
     async def _produce(self, caller: Caller, draw: random.Random, queue: str) -> None:
         sent = 0
         while self.producing:
-            tasks = [self._task(draw, queue, f"{queue}-{sent + number}") for number in range(draw.randint(1, 4))]
-            sent += len(tasks)
-            await enqueue(caller, tasks)
-            await asyncio.sleep(draw.uniform(0.5, 1.5) * PAUSE_S * self.setting.pace)
+            burst = left = draw.randint(*BURSTS[queue])
+            while left > 0 and self.producing:
+                count = min(left, draw.randint(1, BATCH_MAX))
+                await enqueue(caller, [self._task(draw, queue, f"{queue}-{sent + at}") for at in range(count)])
+                sent, left = sent + count, left - count
+            await self._rest(draw.uniform(0.5, 1.5) * burst * EVERY_S * self.setting.pace)
+
+    async def _rest(self, seconds: float) -> None:
+        for _ in range(int(seconds * 2)):
+            if self.producing:
+                await asyncio.sleep(0.5)
 
     @staticmethod
     def _task(draw: random.Random, queue: str, value: str) -> NewTask:
-        key = f"k{draw.randrange(KEYS)}" if queue == KEYED else ""
+        key = f"k{draw.randrange(KEYS)}" if queue == KEYED and draw.random() < KEYED_SHARE else ""
         tenant = f"t{draw.randrange(KEYS)}" if queue == TENANTS else ""
         kind = draw.choice(("quick", "quick-async"))
-        return handler_task(kind, queue, value, draw.choice(TASK_S), limit_key=key, tenant=tenant)
+        return handler_task(
+            kind, queue, value, draw.choice(TASK_S), limit_key=key, tenant=tenant, request_id=maybe_own_id(draw, value)
+        )
 
     async def finish(self, client: AsyncClient) -> list[str]:
         return []
 
     def expected(self) -> Expected:
         return Expected(
-            caps={CAPPED: CAP}, tenant_caps={TENANTS: TENANT_CAP}, key_caps={KEYED: KEY_CAP}, rates={RATED: RATE}
-        )
+            caps={CAPPED: CAP}, tenant_caps={TENANTS: TENANT_CAP}, key_caps={KEYED: KEY_CAP}, rates={RATED: RATE},
+            spread=spread_queues(self.setting, QUEUES),
+        )  # fmt: skip

@@ -1,5 +1,6 @@
 """The same request ids from several producers at the same time, over all routers and straight to the brokers, while the
-shards of the queues change: each id makes one task."""
+shards of the queues change: each id makes one task. Ids of a producer's own are remembered at the home of their queue,
+so that is where all of these tasks are: what is tried is that they stay there."""
 
 import asyncio
 import random
