@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from chaos.history import CANCEL, ENQUEUE, Story, next_writes_s
-from chaos.verdicts import CANCELLED, Final, Rate, Ticks, Violation
+from chaos.verdicts import CANCELLED, Final, Rate, Ticks, Verdict, Violation
 
 
 @dataclass
@@ -16,18 +16,23 @@ class Report:
 
     story: Story
     final: Final
-    violations: list[Violation]
+    verdict: Verdict
     began_ns: int
     failovers_s: list[tuple[str, float]]  # for each fault, until a write sent after it was acknowledged
     counts: dict[str, int]
     skipped: list[str] = field(default_factory=list)
     detected_s: float | None = None  # how long it took to find what was looked for
 
+    @property
+    def violations(self) -> list[Violation]:
+        return self.verdict.violations
+
     def summary(self) -> dict[str, object]:
         times = [waited_s for _, waited_s in self.failovers_s]
         return {
             "ok": not self.violations,
             "violations": [str(violation) for violation in self.violations],
+            "judged": dict(sorted(self.verdict.judged.items())),
             "counts": self.counts,
             "next_write_s": {
                 "trials": len(times),
@@ -41,7 +46,7 @@ class Report:
 
 
 def make_report(
-    story: Story, final: Final, violations: list[Violation], began_ns: int, skipped: list[str],
+    story: Story, final: Final, verdict: Verdict, began_ns: int, skipped: list[str],
     detected_s: float | None = None,
 ) -> Report:  # fmt: skip
     waits_s = [
@@ -49,7 +54,7 @@ def make_report(
         for fault, waited_s in next_writes_s(story)
         if waited_s is not None
     ]
-    return Report(story, final, violations, began_ns, waits_s, counts_of(story, final), skipped, detected_s)
+    return Report(story, final, verdict, began_ns, waits_s, counts_of(story, final), skipped, detected_s)
 
 
 def counts_of(story: Story, final: Final) -> dict[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from chaos.checkers import check
+from chaos.checkers import judge
 from chaos.faults.arena import Arena, in_thread
 from chaos.faults.catalogue import ALL
 from chaos.history import ENQUEUE, OK, History, Story, put_together, read_histories
@@ -105,7 +105,7 @@ class Run:
             tenant_caps=merged([one.tenant_caps for one in expected]), rates=merged([one.rates for one in expected]),
             leaders=self.system.leaderships(),
         )  # fmt: skip
-        return any(violation.kind == self.until for violation in check(self._story(), so_far))
+        return any(violation.kind == self.until for violation in judge(self._story(), so_far).violations)
 
     async def _phases(self) -> tuple[bool, bool]:
         """Whether it was live after all faults, and drained."""
@@ -274,10 +274,10 @@ class Run:
     def _judge(self, final: Final, began_ns: int) -> Report:
         story = self._story()
         write_final(self.directory / "final.json", final)
-        violations = check(story, final)
-        if self.detected_s is None and any(violation.kind == self.until for violation in violations):
+        verdict = judge(story, final)
+        if self.detected_s is None and any(violation.kind == self.until for violation in verdict.violations):
             self.detected_s = (time.monotonic_ns() - began_ns) / 1e9
-        return make_report(story, final, violations, began_ns, self.arena.skipped, self.detected_s)
+        return make_report(story, final, verdict, began_ns, self.arena.skipped, self.detected_s)
 
 
 def merged(parts: Sequence[Mapping[str, T]]) -> dict[str, T]:

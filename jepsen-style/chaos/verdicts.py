@@ -28,6 +28,14 @@ class Violation:
         return f"{self.kind}: {self.sentence}"
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How many facts a judge could judge: one that had none has proven nothing."""
+
+    kind: str
+    facts: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
     """Which ticks a schedule must have made a task of, in the shard's time."""
@@ -80,7 +88,27 @@ class Final:
     ticks: Mapping[str, Ticks] = field(default_factory=dict)  # by schedule
 
 
-Checker = Callable[[Story, Final], Iterator[Violation]]
+Finding = Violation | Judged
+Checker = Callable[[Story, Final], Iterator[Finding]]
+
+
+@dataclass
+class Verdict:
+    """What all judges say."""
+
+    violations: list[Violation] = field(default_factory=list)
+    judged: dict[str, int] = field(default_factory=dict)  # by kind: how many facts
+
+    def add(self, finding: Finding) -> None:
+        if isinstance(finding, Violation):
+            self.violations.append(finding)
+        else:
+            self.judged[finding.kind] = self.judged.get(finding.kind, 0) + finding.facts
+
+    @property
+    def inert(self) -> list[str]:
+        """The kinds of which there was nothing to judge."""
+        return sorted(kind for kind, facts in self.judged.items() if not facts)
 
 
 def claims_by_task(story: Story) -> dict[str, list[Claim]]:
