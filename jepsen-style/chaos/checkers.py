@@ -30,6 +30,7 @@ any time after its invoke or never, and a checker complains only if neither can 
     election    a leader was replaced although nothing was done to anybody
     ready       a server said that it was ready while its writes stalled
     hash        the replicas' states differ, or they did not come to the same index
+    index       rows of a replica do not fit together: an index and its record, or a count
     leader      a term with two leaders
     drain       the queue did not become empty
     liveness    no write was acknowledged although all faults had ended
@@ -391,6 +392,12 @@ def hashes(_: Story, final: Final) -> Iterator[Finding]:
         yield Violation("hash", "no replica told its hash")
 
 
+def indexes(_: Story, final: Final) -> Iterator[Finding]:
+    yield Judged("index", final.states_compared)
+    for sentence in final.unsound:
+        yield Violation("index", sentence)
+
+
 def leaders(_: Story, final: Final) -> Iterator[Finding]:
     yield Judged("leader", len(final.leaders))
     nodes: dict[tuple[int, int], set[str]] = defaultdict(set)
@@ -419,5 +426,5 @@ def condition(_: Story, final: Final) -> Iterator[Finding]:
 
 CHECKERS: tuple[Checker, ...] = (
     lost, unexpected, duplicate, token, stale, after_ack, overlap, cap, early, attempts,
-    *OPTION_CHECKERS, *WORKER_CHECKERS, *SERVICE_CHECKERS, hashes, leaders, progress, condition,
+    *OPTION_CHECKERS, *WORKER_CHECKERS, *SERVICE_CHECKERS, hashes, indexes, leaders, progress, condition,
 )  # fmt: skip

@@ -87,4 +87,4 @@ def read_final(path: Path) -> Final:
     told["ticks"] = {schedule: Ticks(**ticks) for schedule, ticks in told.get("ticks", {}).items()}
     told["rates"] = {queue: Rate(**rate) for queue, rate in told.get("rates", {}).items()}
     told["leaders"] = tuple(tuple(each) for each in told["leaders"])
-    return Final(**told | {name: tuple(told[name]) for name in ("unnoticed", "broken")})
+    return Final(**told | {name: tuple(told.get(name, ())) for name in ("unnoticed", "broken", "unsound")})

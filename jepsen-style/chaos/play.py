@@ -222,11 +222,14 @@ class Run:
         tasks: list[TaskInfo] | None = None
         total: int | None = None
         hashes: dict[int, dict[str, tuple[int, str]]] = {}
+        leaderships, compared, unsound = self.system.leaderships(), 0, list[str]()
         try:
             if live:
                 await self.arena.whole()
                 tasks, total = await self._ask_for_tasks()
                 hashes = await in_thread(self.system.hashes)
+                leaderships = self.system.leaderships()  # before they hand over to end
+                compared, unsound = await in_thread(self.system.unsound_states)
         except (HoldfastError, ProcessError) as error:
             self.arena.broken.append(f"the brokers did not answer in the end: {error}")
             live = False
@@ -244,8 +247,8 @@ class Run:
                 task.task_id: (task.result or b"").decode() for task in tasks or () if task.state == TaskState.SUCCEEDED
             },
             replicas=min(self.system.spec.replication, len(self.system.brokers)) if live else 0,
-            leaders=self.system.leaderships(), unnoticed=tuple(self.arena.unnoticed),
-            broken=tuple(self.arena.broken),
+            leaders=leaderships, unnoticed=tuple(self.arena.unnoticed), broken=tuple(self.arena.broken),
+            states_compared=compared, unsound=tuple(unsound),
         )  # fmt: skip
 
     async def _ask_for_tasks(self) -> tuple[list[TaskInfo], int]:

@@ -24,7 +24,7 @@ _SETTLE_NS = 1 * S  # after a fault, until things are as before
 _READY_STALL_NS = 5 * S
 _READY_SEEN_NS = 2 * S  # readiness is asked for twice a second, and may take a while to answer
 # After a fault or an operation: so long may replicas that come back, or move, still bring another leader.
-_LEADERS_SETTLE_NS = 10 * S
+_LEADERS_SETTLE_NS = 5 * S
 _LEADERS_LAG_NS = 150 * MS  # a third of the time after which a silent leader is replaced
 _AWAY = frozenset(
     {"kill", "pause", "stop", "host-dies", "unplug", "rolling-restart"}
@@ -166,8 +166,8 @@ def refused(story: Story, _: Final) -> Iterator[Finding]:
 
 
 def elections(story: Story, _: Final) -> Iterator[Finding]:
-    """While no fault or operation is under way, and for 10 s after one, nobody is replaced, however busy the shards
-    are; unless the machine itself gave nobody a processor for so long that signs of life may be late."""
+    """While no fault or operation is under way, nor was in the last 5 s, nobody is replaced, however busy shards are;
+    unless the machine itself gave nobody a processor for so long that signs of life may be late."""
     loud = [(one.from_ns - S, one.to_ns + _LEADERS_SETTLE_NS) for one in story.windows()]
     yield Judged("election", _quiet_ns(story, loud) // S)
     known: dict[str, str] = {}

@@ -80,6 +80,8 @@ class Final:
     replicas: int = 0  # how many of each shard must have told their hash
     leaders: Sequence[tuple[int, int, str]] = ()  # every (shard, term, node) in which a node said that it leads
     unnoticed: Sequence[str] = ()  # damage that a broker did not notice, a sentence each
+    states_compared: int = 0  # of how many replicas all rows were compared with each other
+    unsound: Sequence[str] = ()  # what did not fit together there, a sentence each
     broken: Sequence[str] = ()  # what a broker did not do, a sentence each
     caps: Mapping[str, int] = field(default_factory=dict)  # by queue: how many claims it allows at the same time
     key_caps: Mapping[str, int] = field(default_factory=dict)  # and how many of each limit key
