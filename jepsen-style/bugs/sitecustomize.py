@@ -240,6 +240,12 @@ def _leases_not_looked_at() -> None:
     session.end_if_over = lambda *job: None
 
 
+def _ready_while_stalled() -> None:
+    """A broker says that it is ready whatever it lacks."""
+    node: Any = importlib.import_module("holdfast.broker.node")
+    node.Node._readiness = lambda self: (True, "serving")
+
+
 def _acks_wait_for_the_slowest() -> None:
     """A worker reports for all shards in one call, which is answered when the last of them has answered."""
     settling: Any = importlib.import_module("holdfast.client.worker.settling")
@@ -343,6 +349,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "sync-lies": (_sync_lies, "lost"),  # takes a power cut
     "lease-of-the-wait": (_lease_of_the_wait, "lease"),
     "leases-not-looked-at": (_leases_not_looked_at, "start"),  # takes workers that are stopped
+    "ready-while-stalled": (_ready_while_stalled, "ready"),  # takes a disk that stalls
     "acks-wait-for-the-slowest": (_acks_wait_for_the_slowest, "latency"),
     "enqueues-wait-for-the-slowest": (_enqueues_wait_for_the_slowest, "latency"),
     "rounds-without-budget": (_rounds_without_budget, "election"),

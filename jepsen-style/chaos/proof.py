@@ -27,6 +27,7 @@ TRIALS: dict[str, tuple[str, ...]] = {
     "sync-lies": (*CALLS, "--fault", "power-cut", "--seconds", "6"),
     "lease-of-the-wait": (*LIFE, "--fault", "none"),
     "leases-not-looked-at": (*LIFE, "--fault", "pause-worker"),
+    "ready-while-stalled": (*LIFE, *ONE_REPLICA, "--fault", "disk-stall"),  # or another replica would lead soon
     # One replica of each shard: with its broker some shards are away, and all others must not notice.
     # Few shards, so that each worker holds tasks of all of them.
     "acks-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--shards", "3", "--workload", "steady", "--fault", "host-dies"),
