@@ -63,6 +63,19 @@ def _ack_forgotten() -> None:
     settling.enter_finished = forget
 
 
+def _index_forgotten() -> None:
+    """One finished task of five is in no list of what is to be removed some day. Nobody would notice for long."""
+    transitions: Any = importlib.import_module("holdfast.machine.transitions")
+
+    arm = transitions._arm_purge
+
+    def forget(draft: Any, task_id: bytes, purge_ms: int) -> None:
+        if task_id[-1] % 5:
+            arm(draft, task_id, purge_ms)
+
+    transitions._arm_purge = forget
+
+
 def _task_dropped() -> None:
     """One task of three is called done when it is handed back."""
     from holdfast.machine.rows import SUCCEEDED
@@ -221,6 +234,18 @@ def _lease_of_the_wait() -> None:
     wire.claimed_tasks = forget_the_wait
 
 
+def _leases_not_looked_at() -> None:
+    """A worker starts what it was given, however long the answer took."""
+    session: Any = importlib.import_module("holdfast.client.worker.session")
+    session.end_if_over = lambda *job: None
+
+
+def _ready_while_stalled() -> None:
+    """A broker says that it is ready whatever it lacks."""
+    node: Any = importlib.import_module("holdfast.broker.node")
+    node.Node._readiness = lambda self: (True, "serving")
+
+
 def _acks_wait_for_the_slowest() -> None:
     """A worker reports for all shards in one call, which is answered when the last of them has answered."""
     settling: Any = importlib.import_module("holdfast.client.worker.settling")
@@ -307,6 +332,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "key-cap-doubled": (partial(_cap_doubled, "key_concurrency_max"), "cap"),
     "tenant-cap-doubled": (partial(_cap_doubled, "tenant_concurrency_max"), "cap"),
     "ack-forgotten": (_ack_forgotten, "after-ack"),
+    "index-forgotten": (_index_forgotten, "index"),
     "task-dropped": (_task_dropped, "lost"),
     "token-reused": (_token_reused, "token"),
     "lease-too-short": (_lease_too_short, "overlap"),
@@ -322,6 +348,8 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "ticks-not-made-up": (_ticks_not_made_up, "tick"),  # takes a fail-over
     "sync-lies": (_sync_lies, "lost"),  # takes a power cut
     "lease-of-the-wait": (_lease_of_the_wait, "lease"),
+    "leases-not-looked-at": (_leases_not_looked_at, "start"),  # takes workers that are stopped
+    "ready-while-stalled": (_ready_while_stalled, "ready"),  # takes a disk that stalls
     "acks-wait-for-the-slowest": (_acks_wait_for_the_slowest, "latency"),
     "enqueues-wait-for-the-slowest": (_enqueues_wait_for_the_slowest, "latency"),
     "rounds-without-budget": (_rounds_without_budget, "election"),

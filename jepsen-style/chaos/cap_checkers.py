@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from chaos.history import Claim, Story
-from chaos.verdicts import MS, Final, Violation, holds
+from chaos.verdicts import MS, Final, Finding, Judged, Violation, holds
 from holdfast.routing.task_ids import shard_of_task
 
 # What is set for a queue counts on a shard from when its leader has heard of it; so long does that take, and so long at
@@ -18,10 +18,12 @@ _KEEPS_FROM_ETCD = frozenset({"cut-from-etcd", "etcd-quorum", "etcd-pause", "unp
 _ClaimKey = tuple[str, int]
 
 
-def cap(story: Story, final: Final) -> Iterator[Violation]:
+def cap(story: Story, final: Final) -> Iterator[Finding]:
     """A claim counts from when its holder was told of it until it may have ended. At the first moment with too many."""
     until_ns = holds(story)
-    for limit, claims in _capped(story, final).items():
+    capped = _capped(story, final)
+    yield Judged("cap", sum(map(len, capped.values())))
+    for limit, claims in capped.items():
         # By time, and what ends comes before what begins then.
         changes: list[tuple[float, int, _ClaimKey]] = []
         for key, (begins_ns, ends_ns) in _counted(claims, _changes_of_shards(story, limit), until_ns).items():

@@ -30,6 +30,7 @@ any time after its invoke or never, and a checker complains only if neither can 
     election    a leader was replaced although nothing was done to anybody
     ready       a server said that it was ready while its writes stalled
     hash        the replicas' states differ, or they did not come to the same index
+    index       rows of a replica do not fit together: an index and its record, or a count
     leader      a term with two leaders
     drain       the queue did not become empty
     liveness    no write was acknowledged although all faults had ended
@@ -57,6 +58,9 @@ from chaos.verdicts import (
     TTL_PASSED,
     Checker,
     Final,
+    Finding,
+    Judged,
+    Verdict,
     Violation,
     claims_by_task,
     holds,
@@ -67,15 +71,24 @@ from holdfast.routing.task_ids import shard_of_task
 SPREAD_MIN = 2  # shards with tasks of a queue that is spread
 
 
+def judge(story: Story, final: Final) -> Verdict:
+    """Every broken promise, none if all of it can be; and how much each judge had to judge."""
+    verdict = Verdict()
+    for checker in CHECKERS:
+        for finding in checker(story, final):
+            verdict.add(finding)
+    return verdict
+
+
 def check(story: Story, final: Final) -> list[Violation]:
-    """Every broken promise; empty if all of it can be."""
-    return [violation for checker in CHECKERS for violation in checker(story, final)]
+    return judge(story, final).violations
 
 
 # --- what became of the tasks ---------------------------------------------------------------------------------
 
 
-def lost(story: Story, final: Final) -> Iterator[Violation]:
+def lost(story: Story, final: Final) -> Iterator[Finding]:
+    yield Judged("lost", len(story.known_tasks()) if final.states is not None else 0)
     if final.states is None:
         return
     may_be_acked = {call.task for call in story.with_token(ACK) if call.outcome != FAIL}
@@ -96,7 +109,8 @@ def lost(story: Story, final: Final) -> Iterator[Violation]:
             yield Violation("lost", f"{task} is {state}, but nobody acked it", (task,))
 
 
-def unexpected(story: Story, final: Final) -> Iterator[Violation]:
+def unexpected(story: Story, final: Final) -> Iterator[Finding]:
+    yield Judged("unexpected", len(story.claims))
     sends: dict[str, list[Call]] = defaultdict(list)
     value_of: dict[str, str] = {}  # by task id, as the producer was told
     for send in story.sends():
@@ -130,8 +144,9 @@ def _miscounted(story: Story, final: Final) -> Iterator[Violation]:
         yield Violation("unexpected", f"the servers count {total} tasks, callers know of {known}")
 
 
-def duplicate(story: Story, _: Final) -> Iterator[Violation]:
+def duplicate(story: Story, _: Final) -> Iterator[Finding]:
     """Values stand for request ids: what is sent again under its request id keeps its value."""
+    yield Judged("duplicate", len(story.made()) + len(story.claims))
     made: dict[tuple[str, str], set[str]] = defaultdict(set)
     names: dict[tuple[str, str], str] = {}
     for send in story.sends():
@@ -150,8 +165,9 @@ def duplicate(story: Story, _: Final) -> Iterator[Violation]:
 # --- claims and their tokens ----------------------------------------------------------------------------------
 
 
-def token(story: Story, _: Final) -> Iterator[Violation]:
+def token(story: Story, _: Final) -> Iterator[Finding]:
     """Of each shard: its counter gives out every token once, in the order of the log."""
+    yield Judged("token", len(story.claims))
     by_shard: dict[int | None, list[Claim]] = defaultdict(list)
     for claim in story.claims:
         by_shard[shard_of_task(claim.task)].append(claim)
@@ -180,7 +196,8 @@ def _tokens_of_shard(all_claims: list[Claim]) -> Iterator[Violation]:
             earliest = claim
 
 
-def stale(story: Story, _: Final) -> Iterator[Violation]:
+def stale(story: Story, _: Final) -> Iterator[Finding]:
+    yield Judged("stale", len(story.with_token()))
     claims = claims_by_task(story)
     calls: dict[str, list[Call]] = defaultdict(list)
     for call in story.with_token():
@@ -215,8 +232,9 @@ def _why_stale(call: Call, calls: Iterable[Call], claims: Iterable[Claim]) -> st
     return ""
 
 
-def after_ack(story: Story, _: Final) -> Iterator[Violation]:
+def after_ack(story: Story, _: Final) -> Iterator[Finding]:
     """An ack ends a task's life: nothing follows it, neither in time nor in the order of tokens."""
+    yield Judged("after-ack", sum(call.outcome == OK for call in story.with_token(ACK)))
     claims = claims_by_task(story)
     for ack in story.with_token(ACK):
         if ack.outcome != OK:
@@ -227,8 +245,9 @@ def after_ack(story: Story, _: Final) -> Iterator[Violation]:
                 yield Violation("after-ack", sentence, (ack.task,))
 
 
-def overlap(story: Story, _: Final) -> Iterator[Violation]:
+def overlap(story: Story, _: Final) -> Iterator[Finding]:
     """A holder may count on its lease, from when it asked, unless it gave the task back itself."""
+    yield Judged("overlap", len(story.claims))
     surely_held_until_ns = holds(story)
     for task, claims in claims_by_task(story).items():
         for claim in claims:
@@ -239,8 +258,9 @@ def overlap(story: Story, _: Final) -> Iterator[Violation]:
                     yield Violation("overlap", sentence, (task,))
 
 
-def early(story: Story, _: Final) -> Iterator[Violation]:
+def early(story: Story, _: Final) -> Iterator[Finding]:
     """A delay counts from when it was accepted, which is not before it was sent for the first time."""
+    yield Judged("early", sum(bool(call.delay_ms) for call in story.calls))
     due_ns: dict[str, float] = {}  # by value
     for send in story.sends():
         may_be_due_ns = send.invoked_ns + send.delay_ms * MS * SHARE
@@ -261,9 +281,10 @@ def early(story: Story, _: Final) -> Iterator[Violation]:
                 yield Violation("early", f"{claim.task} was handed out before its retry was due", (claim.task,))
 
 
-def attempts(story: Story, final: Final) -> Iterator[Violation]:
+def attempts(story: Story, final: Final) -> Iterator[Finding]:
     """An accepted fail counts once, nothing else does, but for attempts that took too long. What was not answered may
     count."""
+    yield Judged("attempt", sum(bool(claim.attempt) for claim in story.claims))
     timed = {send.value for send in story.sends() if send.timeout_ms}
     counted, possible = _failures(story, timed)
     for claim in story.claims:
@@ -315,7 +336,8 @@ def _failures(story: Story, timed: set[str]) -> tuple[dict[str, set[int]], dict[
 # --- the servers ----------------------------------------------------------------------------------------------
 
 
-def hashes(_: Story, final: Final) -> Iterator[Violation]:
+def hashes(_: Story, final: Final) -> Iterator[Finding]:
+    yield Judged("hash", sum(map(len, final.hashes.values())))
     for shard, by_node in final.hashes.items():
         if len({index for index, _ in by_node.values()}) > 1:
             indexes = ", ".join(f"{node} {index}" for node, (index, _) in sorted(by_node.items()))
@@ -336,7 +358,14 @@ def hashes(_: Story, final: Final) -> Iterator[Violation]:
         yield Violation("hash", "no replica told its hash")
 
 
-def leaders(_: Story, final: Final) -> Iterator[Violation]:
+def indexes(_: Story, final: Final) -> Iterator[Finding]:
+    yield Judged("index", final.states_compared)
+    for sentence in final.unsound:
+        yield Violation("index", sentence)
+
+
+def leaders(_: Story, final: Final) -> Iterator[Finding]:
+    yield Judged("leader", len(final.leaders))
     nodes: dict[tuple[int, int], set[str]] = defaultdict(set)
     for shard, term, node in final.leaders:
         nodes[shard, term].add(node)
@@ -345,22 +374,25 @@ def leaders(_: Story, final: Final) -> Iterator[Violation]:
             yield Violation("leader", f"shard {shard} has the leaders {', '.join(sorted(names))} in term {term}")
 
 
-def progress(_: Story, final: Final) -> Iterator[Violation]:
+def progress(_: Story, final: Final) -> Iterator[Finding]:
+    yield from (Judged("liveness", 1), Judged("drain", int(final.live)))
     if not final.live:
         yield Violation("liveness", "no write was acknowledged in time after all faults had ended")
     if not final.drained:
         yield Violation("drain", "the queue did not become empty in time")
 
 
-def condition(_: Story, final: Final) -> Iterator[Violation]:
+def condition(_: Story, final: Final) -> Iterator[Finding]:
+    yield from (Judged("damage", 1), Judged("broker", 1))
     for sentence in final.unnoticed:
         yield Violation("damage", sentence)
     for sentence in final.broken:
         yield Violation("broker", sentence)
 
 
-def idle(story: Story, final: Final) -> Iterator[Violation]:
+def idle(story: Story, final: Final) -> Iterator[Finding]:
     """What did not happen was not tried, and promises are easily held then."""
+    yield Judged("idle", len(final.spread) + len(final.operations))
     shards: dict[str, set[int | None]] = defaultdict(set)
     told = [(send.queue, send.task) for send in story.made()] + [(claim.queue, claim.task) for claim in story.claims]
     for queue, task in told:
@@ -376,6 +408,6 @@ def idle(story: Story, final: Final) -> Iterator[Violation]:
 
 CHECKERS: tuple[Checker, ...] = (
     lost, unexpected, duplicate, token, stale, after_ack, overlap, cap, early, attempts,
-    *OPTION_CHECKERS, *WORKER_CHECKERS, *SERVICE_CHECKERS, hashes, leaders, progress, condition,
+    *OPTION_CHECKERS, *WORKER_CHECKERS, *SERVICE_CHECKERS, hashes, indexes, leaders, progress, condition,
     idle,
 )  # fmt: skip

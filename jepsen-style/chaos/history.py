@@ -21,6 +21,7 @@ A claim has one invoke line and one ok line per task it got, or a single one wit
 
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -37,6 +38,8 @@ LEADER, READY, LAG = "leader", "ready", "lag"
 SETTLING = (ACK, FAIL_TASK, RELEASE)  # what ends a claim
 NEEDS_TOKEN = (*SETTLING, EXTEND)
 _POLL_NS_MAX = 40_000_000_000  # so long does a worker of the library wait for an answer
+LAG_NS_MIN = 20_000_000  # less is as usual, and not written down
+_LAG_NS_MAX = 5_000_000_000  # the longest lag that is looked for
 PROCESSES_ON_THE_WAY = 6  # worker, router, leader, two followers, and back
 NEMESIS = -1  # the process id of whoever breaks the servers
 
@@ -72,6 +75,7 @@ class Event:
     state: str = ""  # of the task, as a cancel or a read was told; of a handler's end, how it ended
     worker: str = ""  # of a worker's own calls and handlers: its name and which life of it
     node: str = ""  # of a fault: whom it struck, with commas; of what was seen, who it was seen of
+    began_ns: int = 0  # of a fault: when the harness began with it; to stop or to fill something takes a while
     ends_ns: int = 0  # of a claim or an extension of a worker: when the lease ends, as the worker counts
     asked_ms: int = 0  # of a claim of a worker: the lease that it asked for
     guilty: bool = False  # of an enqueue: the task kills or stalls whoever works on it
@@ -151,7 +155,7 @@ class HandlerRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One fault, from when it had struck until it was undone."""
+    """One fault, from when the harness began with it until it was undone."""
 
     what: str
     nodes: tuple[str, ...]
@@ -200,7 +204,8 @@ class Story:
         ends = {event.req_id: event.t_ns for event in self.faults if event.f == HEAL and event.req_id}
         return [
             Window(
-                what=event.value, nodes=tuple(filter(None, event.node.split(","))), from_ns=event.t_ns,
+                what=event.value, nodes=tuple(filter(None, event.node.split(","))),
+                from_ns=event.began_ns or event.t_ns,
                 to_ns=ends.get(event.req_id, last_ns) if event.req_id else event.t_ns, queue=event.queue,
             )
             for event in self.faults
@@ -210,8 +215,21 @@ class Story:
     def held_up_ns(self, from_ns: int, to_ns: int) -> int:
         """How much the machine may have taken from a call in this time: each process on its way waits for a processor
         as the harness did."""
-        lags = (int(event.state) for event in self.lags if from_ns <= event.t_ns <= to_ns)
-        return PROCESSES_ON_THE_WAY * 1_000_000 * max(lags, default=0)
+        return PROCESSES_ON_THE_WAY * max(self.lag_ns(from_ns, to_ns), LAG_NS_MIN)
+
+    def lag_ns(self, from_ns: int, to_ns: int) -> int:
+        """How much too late the harness itself was given a processor, at the worst of this time. A line tells of the
+        time before it."""
+        place = bisect_left(self.lags, from_ns, key=lambda event: event.t_ns)
+        worst_ns = 0
+        for number in range(place, len(self.lags)):
+            event = self.lags[number]
+            if event.t_ns > to_ns + _LAG_NS_MAX:
+                break
+            late_ns = int(event.state) * 1_000_000
+            if event.t_ns - late_ns <= to_ns:
+                worst_ns = max(worst_ns, late_ns)
+        return worst_ns
 
     def known_tasks(self) -> set[str]:
         """All tasks that a server ever told of."""
@@ -247,8 +265,14 @@ class History:
             self._file.write(stamped.to_line())
         return stamped
 
-    def fault(self, what: str, *, f: str = FAULT, node: str = "", step: str = "", queue: str = "") -> Event:
-        return self.write(Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what, node=node, req_id=step, queue=queue))
+    def fault(
+        self, what: str, *, f: str = FAULT, node: str = "", step: str = "", queue: str = "", began_ns: int = 0
+    ) -> Event:
+        told = Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what, node=node, req_id=step)
+        return self.write(replace(told, queue=queue, began_ns=began_ns))
+
+    def now_ns(self) -> int:
+        return self._now_ns()
 
     def saw(self, f: str, node: str, *, state: str = "", shard: str = "") -> Event:
         """What the harness saw of a server."""

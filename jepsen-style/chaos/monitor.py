@@ -6,16 +6,15 @@ import time
 from contextlib import suppress
 
 from chaos.faults.arena import Arena, in_thread
-from chaos.history import LAG, LEADER, READY, History
+from chaos.history import LAG, LAG_NS_MIN, LEADER, READY, History
 from chaos.system.system import System
 
 LEADERS_EVERY_S = 0.3
-READY_EVERY_S = 1.0
+READY_EVERY_S = 0.5
 _ANSWER_S_MAX = 0.8
 _ANSWER_BYTES_MAX = 4096
 _RESTART_EVERY_S = 0.5
 _LAG_EVERY_S = 0.05
-_LAG_S_MIN = 0.02  # less is as usual
 
 
 async def watch_leaders(system: System, history: History) -> None:
@@ -37,7 +36,7 @@ async def watch_machine(history: History) -> None:
         due_s = time.monotonic() + _LAG_EVERY_S
         await asyncio.sleep(_LAG_EVERY_S)
         late_s = time.monotonic() - due_s
-        if late_s > _LAG_S_MIN:
+        if late_s > LAG_NS_MIN / 1e9:
             history.saw(LAG, "", state=str(round(late_s * 1000)))
 
 

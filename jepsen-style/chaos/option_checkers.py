@@ -18,6 +18,8 @@ from chaos.verdicts import (
     TTL_PASSED,
     Checker,
     Final,
+    Finding,
+    Judged,
     Violation,
     claims_by_task,
     holds,
@@ -36,8 +38,9 @@ _RELEASED_BY_NS = 5000 * MS
 # --- schedules ------------------------------------------------------------------------------------------------
 
 
-def ticks(story: Story, final: Final) -> Iterator[Violation]:
+def ticks(story: Story, final: Final) -> Iterator[Finding]:
     """Every task is handed out before the queue is drained, so the ticks that made one are those that workers saw."""
+    yield Judged("tick", sum(len(due.values(schedule)) for schedule, due in final.ticks.items()))
     first_claims: dict[str, Claim] = {}
     for claim in story.claims:
         first_claims.setdefault(claim.value, claim)
@@ -83,7 +86,8 @@ class _Life:
         return min([self.may_end_ns, *(claim.asked_ns for claim in self.claims)])
 
 
-def unique(story: Story, _: Final) -> Iterator[Violation]:
+def unique(story: Story, _: Final) -> Iterator[Finding]:
+    yield Judged("unique", sum(bool(send.unique) for send in story.sends()))
     firsts = _first_sends(story)
     lives = _lives(story, firsts)
     held_until_ns = holds(story)
@@ -188,9 +192,10 @@ def _exclude_each_other(first: _Life, second: _Life, story: Story) -> bool:
 # --- time to live and timeouts ----------------------------------------------------------------------------------
 
 
-def ttl(story: Story, final: Final) -> Iterator[Violation]:
+def ttl(story: Story, final: Final) -> Iterator[Finding]:
     """A task that was given back has not been started; `nth` does not count those claims either. Nor does it count one
     whose worker fell silent: so only a claim before which there was surely none can be too late."""
+    yield Judged("ttl", sum(bool(send.ttl_ms) for send in story.sends()))
     given_back = {(call.task, call.token) for call in story.with_token(RELEASE) if call.outcome != FAIL}
     accepted_ns: dict[str, int] = {}  # by value: it was by then
     for send in story.made():
@@ -223,8 +228,9 @@ def _may_have_been_started(
     return any(accepted_ns < gave_up_ns and asked_ns < claim.asked_ns for asked_ns, gave_up_ns in story.lost_claims_ns)
 
 
-def timeout(story: Story, final: Final) -> Iterator[Violation]:
+def timeout(story: Story, final: Final) -> Iterator[Finding]:
     """No lease reaches beyond the time for an attempt. That such an attempt has failed is seen by `attempts`."""
+    yield Judged("timeout", sum(bool(send.timeout_ms) for send in story.sends()))
     made_by = story.made_by()
     reported = {call.task for call in story.with_token(FAIL_TASK) if call.outcome != FAIL}
     for task, error in final.errors.items():
@@ -251,7 +257,8 @@ def timeout(story: Story, final: Final) -> Iterator[Violation]:
 # --- how it ended -----------------------------------------------------------------------------------------------
 
 
-def results(story: Story, final: Final) -> Iterator[Violation]:
+def results(story: Story, final: Final) -> Iterator[Finding]:
+    yield Judged("result", len(final.results))
     acks: dict[str, list[Call]] = defaultdict(list)
     for call in story.with_token(ACK):
         if call.outcome != FAIL:
@@ -273,8 +280,9 @@ def _first_acks(acks: list[Call]) -> list[Call]:
     return [ack for ack in acks if ack.token == first.token and ack.invoked_ns <= first.ended_ns]
 
 
-def cancel(story: Story, final: Final) -> Iterator[Violation]:
+def cancel(story: Story, final: Final) -> Iterator[Finding]:
     """Of one that runs, only its holder can still make something: then it has succeeded."""
+    yield Judged("cancel", sum(call.f == CANCEL and call.outcome == OK for call in story.calls))
     claims = claims_by_task(story)
     for call in story.calls:
         if call.f != CANCEL or call.outcome != OK:
@@ -288,8 +296,9 @@ def cancel(story: Story, final: Final) -> Iterator[Violation]:
             yield Violation("cancel", f"{call.task} is {state} though its cancellation had returned", (call.task,))
 
 
-def reads(story: Story, _: Final) -> Iterator[Violation]:
+def reads(story: Story, _: Final) -> Iterator[Finding]:
     """Nobody is told an old state by a leader that was replaced, or that a task is gone. Only what is known is read."""
+    yield Judged("read", sum(call.f == READ for call in story.calls))
     ended: dict[str, tuple[int, str]] = {}  # by task: by when it had ended, and how
     for call in story.calls:
         state = SUCCEEDED if call.f == ACK else call.state if call.f == CANCEL else ""

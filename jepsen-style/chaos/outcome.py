@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from chaos.history import CANCEL, ENQUEUE, Story, next_writes_s
-from chaos.verdicts import CANCELLED, Final, Rate, Ticks, Violation
+from chaos.verdicts import CANCELLED, Final, Rate, Ticks, Verdict, Violation
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Report:
 
     story: Story
     final: Final
-    violations: list[Violation]
+    verdict: Verdict
     began_ns: int
     failovers_s: list[tuple[str, float]]  # for each fault, until a write sent after it was acknowledged
     counts: dict[str, int]
@@ -25,11 +25,16 @@ class Report:
     done: dict[str, int] = field(default_factory=dict)  # operations, and strikes at both ends of moves
     cannot: list[str] = field(default_factory=list)  # what was asked for and is not possible here, and why
 
+    @property
+    def violations(self) -> list[Violation]:
+        return self.verdict.violations
+
     def summary(self) -> dict[str, object]:
         times = [waited_s for _, waited_s in self.failovers_s]
         return {
             "ok": not self.violations,
             "violations": [str(violation) for violation in self.violations],
+            "judged": dict(sorted(self.verdict.judged.items())),
             "counts": self.counts,
             "next_write_s": {
                 "trials": len(times),
@@ -45,7 +50,7 @@ class Report:
 
 
 def make_report(
-    story: Story, final: Final, violations: list[Violation], began_ns: int, skipped: list[str],
+    story: Story, final: Final, verdict: Verdict, began_ns: int, skipped: list[str],
     detected_s: float | None = None,
 ) -> Report:  # fmt: skip
     waits_s = [
@@ -53,7 +58,7 @@ def make_report(
         for fault, waited_s in next_writes_s(story)
         if waited_s is not None
     ]
-    return Report(story, final, violations, began_ns, waits_s, counts_of(story, final), skipped, detected_s)
+    return Report(story, final, verdict, began_ns, waits_s, counts_of(story, final), skipped, detected_s)
 
 
 def counts_of(story: Story, final: Final) -> dict[str, int]:
@@ -86,4 +91,5 @@ def read_final(path: Path) -> Final:
     told["ticks"] = {schedule: Ticks(**ticks) for schedule, ticks in told.get("ticks", {}).items()}
     told["rates"] = {queue: Rate(**rate) for queue, rate in told.get("rates", {}).items()}
     told["leaders"] = tuple(tuple(each) for each in told["leaders"])
-    return Final(**told | {name: tuple(told[name]) for name in ("unnoticed", "broken", "spread") if name in told})
+    names = ("unnoticed", "broken", "unsound", "spread")
+    return Final(**told | {name: tuple(told.get(name, ())) for name in names})

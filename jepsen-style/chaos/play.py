@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from chaos.checkers import check
+from chaos.checkers import judge
 from chaos.faults.arena import Arena, in_thread
 from chaos.faults.catalogue import ALL
 from chaos.history import ENQUEUE, OK, History, Story, put_together, read_histories
@@ -107,7 +107,7 @@ class Run:
             tenant_caps=merged([one.tenant_caps for one in expected]), rates=merged([one.rates for one in expected]),
             leaders=self.system.leaderships(),
         )  # fmt: skip
-        return any(violation.kind == self.until for violation in check(self._story(), so_far))
+        return any(violation.kind == self.until for violation in judge(self._story(), so_far).violations)
 
     async def _phases(self) -> tuple[bool, bool]:
         """Whether it was live after all faults, and drained."""
@@ -224,11 +224,14 @@ class Run:
         tasks: list[TaskInfo] | None = None
         total: int | None = None
         hashes: dict[int, dict[str, tuple[int, str]]] = {}
+        leaderships, compared, unsound = self.system.leaderships(), 0, list[str]()
         try:
             if live:
                 await self.arena.whole()
                 tasks, total = await self._ask_for_tasks()
                 hashes = await in_thread(self.system.hashes)
+                leaderships = self.system.leaderships()  # before they hand over to end
+                compared, unsound = await in_thread(self.system.unsound_states)
         except (HoldfastError, ProcessError) as error:
             self.arena.broken.append(f"the brokers did not answer in the end: {error}")
             live = False
@@ -247,8 +250,8 @@ class Run:
                 task.task_id: (task.result or b"").decode() for task in tasks or () if task.state == TaskState.SUCCEEDED
             },
             replicas=min(self.system.spec.replication, len(self.system.brokers)) if live else 0,
-            leaders=self.system.leaderships(), unnoticed=tuple(self.arena.unnoticed),
-            broken=tuple(self.arena.broken),
+            leaders=leaderships, unnoticed=tuple(self.arena.unnoticed), broken=tuple(self.arena.broken),
+            states_compared=compared, unsound=tuple(unsound),
         )  # fmt: skip
 
     async def _ask_for_tasks(self) -> tuple[list[TaskInfo], int]:
@@ -277,10 +280,10 @@ class Run:
     def _judge(self, final: Final, began_ns: int) -> Report:
         story = self._story()
         write_final(self.directory / "final.json", final)
-        violations = check(story, final)
-        if self.detected_s is None and any(violation.kind == self.until for violation in violations):
+        verdict = judge(story, final)
+        if self.detected_s is None and any(violation.kind == self.until for violation in verdict.violations):
             self.detected_s = (time.monotonic_ns() - began_ns) / 1e9
-        report = make_report(story, final, violations, began_ns, self.arena.skipped, self.detected_s)
+        report = make_report(story, final, verdict, began_ns, self.arena.skipped, self.detected_s)
         report.done = {what: times for what, times in sorted(self.arena.done.items()) if times}
         return report
 

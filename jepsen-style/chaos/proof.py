@@ -15,21 +15,26 @@ from bugs.sitecustomize import BUGS
 SMALL = ("--brokers", "1", "--shards", "2", "--routers", "1", "--workers", "1")
 CALLS = (*SMALL, "--workload", "calls", "--fault", "none", "--seconds", "20", "--drain", "5")
 LIFE = ("--brokers", "3", "--shards", "8", "--workload", "lifecycle", "--seconds", "60", "--drain", "20")
+LONE_LIFE = (*SMALL, "--workload", "lifecycle", "--fault", "none", "--seconds", "20", "--drain", "5")
 ONE_REPLICA = ("--replication", "1")
 # What else a bug takes to be seen.
 TRIALS: dict[str, tuple[str, ...]] = {
     # Only the end of a run tells.
-    **dict.fromkeys(("task-dropped", "tick-lost", "tick-twice", "results-mixed-up"), (*CALLS, "--seconds", "4")),
+    **dict.fromkeys(
+        ("task-dropped", "tick-lost", "tick-twice", "results-mixed-up", "index-forgotten"), (*CALLS, "--seconds", "4")
+    ),
     "cap-doubled": (*SMALL, "--workload", "limits", "--fault", "none", "--seconds", "20", "--drain", "5"),
     "sync-lies": (*CALLS, "--fault", "power-cut", "--seconds", "6"),
     "lease-of-the-wait": (*LIFE, "--fault", "none"),
+    "leases-not-looked-at": (*LIFE, "--fault", "pause-worker"),
+    "ready-while-stalled": (*LIFE, *ONE_REPLICA, "--fault", "disk-stall"),  # or another replica would lead soon
     # One replica of each shard: with its broker some shards are away, and all others must not notice.
     # Few shards, so that each worker holds tasks of all of them.
     "acks-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--shards", "3", "--workload", "steady", "--fault", "host-dies"),
     "enqueues-wait-for-the-slowest": (*LIFE, *ONE_REPLICA, "--fault", "host-dies"),
     # Innocents are dead after as many lost workers as the guilty.
     "suspects-off": (*LIFE, "--workload", "killers", "--fault", "none", "--seconds", "20", "--drain", "10"),
-    "waits-share-the-budget": (*LIFE, "--workload", "idlers,lifecycle", "--fault", "none"),
+    "waits-share-the-budget": (*LONE_LIFE, "--workload", "idlers,lifecycle"),
     "rounds-without-budget": (*LIFE, "--fault", "none", "--shards", "32"),
     "replicas-differ": (*CALLS, "--brokers", "3", "--seconds", "2"),
     "ticks-not-made-up": (*CALLS, "--fault", "kill", "--seconds", "12"),

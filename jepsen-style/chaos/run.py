@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from bugs.sitecustomize import BUGS
-from chaos.checkers import check
+from chaos.checkers import judge
 from chaos.faults.catalogue import ALL, FAULTS, OPERATIONS, UnknownFaultError, names_of, possible
 from chaos.faults.clocks import build_clock
 from chaos.history import History, put_together, read_histories
@@ -30,7 +30,7 @@ from chaos.system.abilities import Abilities, enter_namespaces, find_abilities
 from chaos.system.owners import end_what_was_left
 from chaos.system.servers import BUGS_DIR, python_path
 from chaos.system.system import Options, Spec, System
-from chaos.verdicts import Violation
+from chaos.verdicts import Verdict, Violation
 from chaos.workloads.base import Setting
 from chaos.workloads.catalogue import WORKLOADS, make_workloads
 
@@ -150,7 +150,15 @@ def _tell(options: argparse.Namespace, report: Report, directory: Path) -> None:
         print(f"skipped: {what}")
     if report.failovers_s:
         print(f"next acknowledged write after a fault: {report.summary()['next_write_s']}")
+    tell_judged(report.verdict)
     tell_violations(report.violations, directory)
+
+
+def tell_judged(verdict: Verdict) -> None:
+    """How much each judge had to judge: whoever had nothing has proven nothing."""
+    print("judged: " + ", ".join(f"{kind} {facts}" for kind, facts in sorted(verdict.judged.items()) if facts))
+    if verdict.inert:
+        print(f"had nothing to judge: {', '.join(verdict.inert)}")
 
 
 def tell_violations(violations: list[Violation], directory: Path) -> None:
@@ -168,10 +176,11 @@ def tell_violations(violations: list[Violation], directory: Path) -> None:
 def _judge_again(directory: Path) -> int:
     story = put_together(read_histories(directory))
     final = read_final(directory / "final.json")
-    violations = check(story, final)
-    write_report(directory, make_report(story, final, violations, story.begins_ns(), []), {})
-    tell_violations(violations, directory)
-    return EXIT_VIOLATION if violations else EXIT_OK
+    verdict = judge(story, final)
+    write_report(directory, make_report(story, final, verdict, story.begins_ns(), []), {})
+    tell_judged(verdict)
+    tell_violations(verdict.violations, directory)
+    return EXIT_VIOLATION if verdict.violations else EXIT_OK
 
 
 def parser() -> argparse.ArgumentParser:

@@ -28,6 +28,14 @@ class Violation:
         return f"{self.kind}: {self.sentence}"
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How many facts a judge could judge: one that had none has proven nothing."""
+
+    kind: str
+    facts: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
     """Which ticks a schedule must have made a task of, in the shard's time."""
@@ -72,6 +80,8 @@ class Final:
     replicas: int = 0  # how many of each shard must have told their hash
     leaders: Sequence[tuple[int, int, str]] = ()  # every (shard, term, node) in which a node said that it leads
     unnoticed: Sequence[str] = ()  # damage that a broker did not notice, a sentence each
+    states_compared: int = 0  # of how many replicas all rows were compared with each other
+    unsound: Sequence[str] = ()  # what did not fit together there, a sentence each
     broken: Sequence[str] = ()  # what a broker did not do, a sentence each
     caps: Mapping[str, int] = field(default_factory=dict)  # by queue: how many claims it allows at the same time
     key_caps: Mapping[str, int] = field(default_factory=dict)  # and how many of each limit key
@@ -82,7 +92,27 @@ class Final:
     operations: Mapping[str, int] = field(default_factory=dict)  # by name, of those asked for: how often each was done
 
 
-Checker = Callable[[Story, Final], Iterator[Violation]]
+Finding = Violation | Judged
+Checker = Callable[[Story, Final], Iterator[Finding]]
+
+
+@dataclass
+class Verdict:
+    """What all judges say."""
+
+    violations: list[Violation] = field(default_factory=list)
+    judged: dict[str, int] = field(default_factory=dict)  # by kind: how many facts
+
+    def add(self, finding: Finding) -> None:
+        if isinstance(finding, Violation):
+            self.violations.append(finding)
+        else:
+            self.judged[finding.kind] = self.judged.get(finding.kind, 0) + finding.facts
+
+    @property
+    def inert(self) -> list[str]:
+        """The kinds of which there was nothing to judge."""
+        return sorted(kind for kind, facts in self.judged.items() if not facts)
 
 
 def claims_by_task(story: Story) -> dict[str, list[Claim]]:

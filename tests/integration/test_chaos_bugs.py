@@ -9,8 +9,8 @@ from chaos.proof import TRIALS, trial
 from tests.integration.chaos_runs import first_port, run_chaos
 from tests.long import IS_LONG, long_only
 
-# Of different judges. The long tests have all.
-SOME = ("lease-too-short", "task-dropped")
+# One that only a whole system shows, and one that only the end of a run tells. The long tests have all.
+SOME = ("waits-share-the-budget", "task-dropped")
 # How long spared shards take is for a sharp judge: it must find the bug each time, and nothing without it.
 SHARP = "acks-wait-for-the-slowest"
 SEEDS = (1, 2, 3)

@@ -234,6 +234,7 @@ BROKEN: dict[str, tuple[str, Final, list[Call | Claim]]] = {
     "a replica that says nothing": ("hash: 3 replicas of shard 0", hashed((7, "a"), (7, "a"), 3), []),
     "a replica that stays behind": ("hash: the replicas of shard 0 did not", hashed((7, "a"), (8, "a")), []),
     "two leaders": ("leader: shard 0 has the leaders n1, n3", Final(leaders=[(0, 4, "n1"), (0, 4, "n3")]), []),
+    "an index without its record": ("index: shard 0", Final(states_compared=1, unsound=["shard 0 of n1: a row"]), []),
     "no drain": ("drain: ", Final(drained=False), []),
     "no progress": ("liveness: ", Final(live=False), []),
     "damage": ("damage: n2 served", Final(unnoticed=["n2 served"]), []),

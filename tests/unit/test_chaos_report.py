@@ -16,7 +16,7 @@ from chaos.report.series import bands, latency_ms, outages, quantile, throughput
 from chaos.report.svg import Line, bars_plot, lines_plot
 from chaos.system.abilities import Abilities
 from chaos.system.system import Spec
-from chaos.verdicts import Final, Violation
+from chaos.verdicts import Final, Verdict, Violation
 
 S = 1_000_000_000
 
@@ -78,7 +78,8 @@ def test_plots_are_whole_pictures(logarithmic: bool) -> None:
 
 
 def test_a_report_needs_nothing_else(tmp_path: Path) -> None:
-    report = make_report(told(), Final(), [Violation("lost", "t1 <is> gone")], 0, ["drain: nobody"])
+    verdict = Verdict([Violation("lost", "t1 <is> gone")], {"lost": 1, "ready": 0})
+    report = make_report(told(), Final(), verdict, 0, ["drain: nobody"])
     write_report(tmp_path, report, {"arguments": {"seed": 1}})
     page = (tmp_path / "report.html").read_text()
     assert "t1 &lt;is&gt; gone" in page
@@ -87,6 +88,8 @@ def test_a_report_needs_nothing_else(tmp_path: Path) -> None:
     numbers = json.loads((tmp_path / "report.json").read_text())
     assert numbers["worst_shard_s"] == {"median": 3.4, "max": 3.4}
     assert numbers["violations"] == ["lost: t1 <is> gone"]
+    assert numbers["judged"] == {"lost": 1, "ready": 0}
+    assert verdict.inert == ["ready"]
 
 
 # --- the matrix -------------------------------------------------------------------------------------------------------

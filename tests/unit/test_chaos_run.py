@@ -30,7 +30,10 @@ def record(directory: Path, events: list[Event], final: Final) -> Path:
 
 def test_a_good_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--judge", str(record(tmp_path, *play(1, 60)))]) == 0
-    assert capsys.readouterr().out == "Every promise held.\n"
+    judged, inert, verdict = capsys.readouterr().out.splitlines()
+    assert verdict == "Every promise held."
+    assert judged.startswith("judged: after-ack ")
+    assert "latency" in inert.removeprefix("had nothing to judge: ").split(", "), "that would have taken a fault"
     assert "every promise held" in (tmp_path / "report.html").read_text()
 
 
@@ -40,7 +43,7 @@ def test_a_bad_recording_shows_the_life_of_the_task(tmp_path: Path, capsys: pyte
     states = {each: state for each, state in (final.states or {}).items() if each != task}
     assert main(["--judge", str(record(tmp_path, events, replace(final, states=states)))]) == 1
     told = capsys.readouterr().out
-    assert told.startswith(f"VIOLATION lost: {task} was accepted")
+    assert f"\nVIOLATION lost: {task} was accepted" in told
     assert sum(f'"task":"{task}"' in line for line in told.splitlines()) >= 2
     assert "broken promises" in (tmp_path / "report.html").read_text()
 

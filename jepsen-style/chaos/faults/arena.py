@@ -36,12 +36,14 @@ class Arena:
     struck: set[str] = field(default_factory=set)  # who is being struck: nobody is by two faults at once
     ended_s: dict[str, float] = field(default_factory=dict)  # by name: when the last fault that struck it had ended
     _steps: int = 0
+    _began_ns: dict[str, int] = field(default_factory=dict)  # by number of a step
 
     @asynccontextmanager
     async def striking(self, step: Step, names: Sequence[str]) -> AsyncIterator[str]:
         """For the time of a fault these are nobody else's."""
         self._steps += 1
         number = str(self._steps)
+        self._began_ns[number] = self.history.now_ns()
         self.struck.update(names)
         try:
             yield number
@@ -56,7 +58,7 @@ class Arena:
 
     def has_struck(self, step: Step, names: Sequence[str], number: str, queue: str = "") -> None:
         """`queue`: whose shards are changed."""
-        self.history.fault(step.what, node=",".join(names), step=number, queue=queue)
+        self.history.fault(step.what, node=",".join(names), step=number, queue=queue, began_ns=self._began_ns.get(number, 0))
         for role, name in zip(MOVE_ROLES, self.moving, strict=True):
             self.done[f"strike at a {role}"] += bool(name) and name in names
 

@@ -53,7 +53,7 @@ FAULTS: dict[str, Fault] = {
     "disk-full": Fault(disks.full, Kind(_BROKER, (2.0, 6.0)), _DISK),
     "disk-error": Fault(disks.io_error, Kind(_BROKER, (1.0, 2.0)), _TRACE),
     "disk-slow": Fault(disks.slow_sync, Kind(_BROKER, (3.0, 8.0), (300.0, 500.0, 800.0)), _TRACE),
-    "disk-stall": Fault(disks.stall, Kind(_BROKER, (1.0, 8.0)), _DISK | {"fsfreeze"}),
+    "disk-stall": Fault(disks.stall, Kind(_BROKER, (1.0, 12.0)), _DISK | {"fsfreeze"}),
     "power-cut": Fault(disks.power_cut, Kind((*_BROKER, "all"), (0.0, 2.0)), _DISK),
     "disk-lost": Fault(disks.lost, Kind(_BROKER, (0.0, 1.5)), brokers_min=3, replication_min=3),
     "bit-flip-log": Fault(disks.flip_log_bit, Kind(_BROKER, (0.0, 0.0)), brokers_min=3, replication_min=3),

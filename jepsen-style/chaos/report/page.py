@@ -48,6 +48,7 @@ def page(report: Report, asked: Mapping[str, object]) -> str:
         "<h2>Unavailability after each fault: any write, and the shard that took the longest</h2>",
         bars_plot(outages, "s") if outages else "<p>There was no fault.</p>",
         "<h2>How much happened</h2>", _table(report.counts),
+        "<h2>How much each judge had to judge</h2>", _table(dict(sorted(report.verdict.judged.items()))),
     ]  # fmt: skip
     if report.done:
         parts.append("<h2>What was done meanwhile</h2>" + _table(report.done))

@@ -11,6 +11,7 @@ from chaos.system.disks import Disk
 from chaos.system.hosts import Host, Ports
 from chaos.system.network import Network
 from chaos.system.process import Process, ProcessError, wait_until
+from holdfast.broker.reviving import check_state
 from holdfast.client import Client, HoldfastError, ReplicaRole
 
 _DISK_BYTES = 192 * servers.MIB
@@ -270,6 +271,23 @@ class System:
             if behind:
                 return f"a replica of shard {shard.shard} is not well: {behind[0]}"
         return ""
+
+    def unsound_states(self) -> tuple[int, list[str]]:
+        """Stops all brokers, and compares all rows of a replica of each shard with each other: indexes and records name
+        each other, counts are those of what is there. How many were looked at, and what is wrong."""
+        for broker in self.brokers.values():
+            broker.ask_to_stop()
+        for broker in self.brokers.values():
+            broker.wait_for_end()
+        states: dict[int, list[tuple[str, Path]]] = {}
+        for name in self.brokers:
+            for path in sorted(self.data_dirs[name].glob("state*/*/s-*")):
+                states.setdefault(int(path.parent.name), []).append((name, path))
+        problems: list[str] = []
+        for shard, mine in states.items():  # their hashes are equal, so one of them is as good as another
+            name, path = mine[shard % len(mine)]
+            problems += [f"shard {shard} of {name}: {problem}" for problem in check_state(path).problems]
+        return len(states), problems
 
     def hashes(self) -> dict[int, dict[str, tuple[int, str]]]:
         """By shard and node: the index of a probe and the hash of the state there; or how far it is, if not there."""
