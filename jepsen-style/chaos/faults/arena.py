@@ -58,7 +58,9 @@ class Arena:
 
     def has_struck(self, step: Step, names: Sequence[str], number: str, queue: str = "") -> None:
         """`queue`: whose shards are changed."""
-        self.history.fault(step.what, node=",".join(names), step=number, queue=queue, began_ns=self._began_ns.get(number, 0))
+        self.history.fault(
+            step.what, node=",".join(names), step=number, queue=queue, began_ns=self._began_ns.get(number, 0)
+        )
         for role, name in zip(MOVE_ROLES, self.moving, strict=True):
             self.done[f"strike at a {role}"] += bool(name) and name in names
 
