@@ -169,6 +169,7 @@ class Node:
             metrics,
             self._server_limits(),
             batch_bytes_max=config.batch_bytes_max,
+            payload_bytes_max=config.payload_bytes_max,
             readiness=self._readiness,
             default_shard=self._default_shard,
             on_damage=self._host.note_damage,

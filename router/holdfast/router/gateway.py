@@ -37,10 +37,8 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.pages import order_of
 from holdfast.routing.sets import QueueRoute, counted, visible
 from holdfast.serving.refusals import no_such_shard, shutting_down
-from holdfast.serving.request_limits import ITEMS_MAX
+from holdfast.serving.request_limits import ITEMS_MAX, QUEUES_PER_RESERVE_MAX, QUEUES_PER_STATS_MAX
 
-QUEUES_PER_RESERVE_MAX = 64
-QUEUES_PER_STATS_MAX = 100
 _WAITING_BYTES_MAX = 64 * 1024  # 1,000 task ids, or 64 queues and all else that a Reserve may name
 
 _Handler = Callable[[Method, bytes, Caller, float], Coroutine[Any, Any, bytes]]
