@@ -243,6 +243,25 @@ async def test_generations_are_told_with_whole_and_split_batches(stage: Stage) -
     assert (ids(parts), dict(parts.generations)) == (["0:a", "x"], {"wide": 4, "other": 2})
 
 
+async def test_acks_with_more_follow_ups_than_a_broker_takes_are_not_split(stage: Stage) -> None:
+    """One broker says what is wrong: in parts they might be accepted, and that must not depend on the map."""
+    refused = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "BATCH_TOO_LARGE", "Too many.")
+    for broker in stage.brokers:
+        broker.on["Ack"] = lambda call: pb.AckResponse(
+            outcomes=[pb.AckOutcome(acked=pb.Acked()) for _ in call.request.items]
+        )
+    items = [
+        pb.AckItem(claim=pb.ClaimRef(task_id=task_id(n % 2, n)), follow_ups=[task("q0", 0)] * 100) for n in range(10)
+    ]
+    await stage.call("Ack", pb.AckRequest(items=items))
+    assert [len(broker.requests("Ack")) for broker in stage.brokers] == [1, 1, 0]
+    stage.brokers[0].on["Ack"] = refused
+    items[0].follow_ups.append(task("q0", 0))
+    _, reason, _ = await refusal_of(stage.call("Ack", pb.AckRequest(items=items)))
+    assert reason == "BATCH_TOO_LARGE"
+    assert [len(broker.requests("Ack")) for broker in stage.brokers] == [2, 1, 0]
+
+
 async def test_more_than_any_broker_takes_is_refused_by_one(stage: Stage) -> None:
     """Split in two it would pass, and with one shard more or less it would not: that must not depend on the map."""
     refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "BATCH_TOO_LARGE", "Too many.")

@@ -503,6 +503,18 @@ class Validator(PageTokens):
         _size(len(result), "result", self._config.result_bytes_max)
         return result
 
+    def all_follow_ups(self, items: Sequence[pb.AckItem]) -> None:
+        """Of all acks of a call together: they are new tasks like those of an Enqueue. One ack may always have its own
+        number of them."""
+        count_max = max(self._config.batch_tasks_max, FOLLOW_UPS_MAX)
+        count = sum(len(item.follow_ups) for item in items)
+        if count > count_max:
+            sentence = (
+                f"Expected at most {count_max} follow-ups of all acks of a call together ({{field}}), but got {count}; "
+                "send the acks in several calls."
+            )
+            raise RefusedError(BATCH_TOO_LARGE, sentence, "items.follow_ups", str(count_max))
+
     def follow_ups(self, item: pb.AckItem, now_ms: int, policies: Policies | None = None) -> tuple[NewTask, ...]:
         if len(item.follow_ups) > FOLLOW_UPS_MAX:
             _batch(len(item.follow_ups), "follow_ups", FOLLOW_UPS_MAX)

@@ -31,6 +31,7 @@ from holdfast.routing.sets import (
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
 from holdfast.serving.refusals import another_shard, internal_error, older_set, stale_map
+from holdfast.serving.request_limits import ITEMS_MAX
 
 _INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 
@@ -91,6 +92,11 @@ def check_named_shard(method: Method, data: bytes, shard: int, shard_count: int)
         found = shard_of_id(task_id, shard_count)
         if found is not None and found != shard:
             raise another_shard(shard, found)
+
+
+def has_too_many_follow_ups(request: Any) -> bool:
+    """More than a broker takes in one call, of all acks together."""
+    return isinstance(request, pb.AckRequest) and sum(len(item.follow_ups) for item in request.items) > ITEMS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from holdfast.router.batches import (
     BY_TASK,
     check_named_shard,
     fit,
+    has_too_many_follow_ups,
     parts_of,
     place,
     shard_of_id,
@@ -244,7 +245,7 @@ class Gateway:
         items = getattr(request, batch.items)
         shards = shards_of_tasks([batch.task_id(item) for item in items], self._table.shard_count)
         # What no broker takes whole is not split: one of them says what is wrong with it.
-        if len(set(shards)) <= 1 or len(items) > ITEMS_MAX:
+        if len(set(shards)) <= 1 or len(items) > ITEMS_MAX or has_too_many_follow_ups(request):
             return await self._forwarder.send(method, shards[0] if shards else 0, data, deadline_s)
         response = await self._parts.send(method, parts_of(request, batch.items, shards), deadline_s)
         if isinstance(response, pb.WaitTasksResponse):
