@@ -12,7 +12,18 @@ from holdfast.router.batches import fit, place, renumber
 from holdfast.routing.homes import shard_of_key
 from holdfast.routing.sets import made_up_id
 from holdfast.serving.refusals import STALE_MAP, RefusedError
-from tests.unit.router_stage import METHODS, Call, Refusal, Stage, Table, accept_all, never, not_leader, task_id
+from tests.unit.router_stage import (
+    BATCH_BYTES_MAX,
+    METHODS,
+    Call,
+    Refusal,
+    Stage,
+    Table,
+    accept_all,
+    never,
+    not_leader,
+    task_id,
+)
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
 
 
@@ -241,6 +252,14 @@ async def test_generations_are_told_with_whole_and_split_batches(stage: Stage) -
     )
     parts = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[old, task("q1", "b")]))
     assert (ids(parts), dict(parts.generations)) == (["0:a", "x"], {"wide": 4, "other": 2})
+
+
+async def test_more_bytes_than_any_broker_takes_are_refused_by_the_router(stage: Stage) -> None:
+    tasks = [task(f"q{n % 2}", "x" * (BATCH_BYTES_MAX // 4)) for n in range(4)]
+    _, reason, error = await refusal_of(stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks)))
+    assert reason == "BATCH_TOO_LARGE"
+    assert f"at most {BATCH_BYTES_MAX} bytes" in str(error.details())
+    assert not any(broker.calls for broker in stage.brokers)
 
 
 async def test_acks_with_more_follow_ups_than_a_broker_takes_are_not_split(stage: Stage) -> None:

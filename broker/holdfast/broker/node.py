@@ -30,7 +30,7 @@ from holdfast.broker.mapped_cluster import MappedCluster
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.rpc import RpcServer, message_bytes_max
+from holdfast.broker.rpc import RpcServer
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
 from holdfast.broker.shard_service import ShardService
@@ -48,6 +48,7 @@ from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import MISSING_FIELD, SHARD_KEY, RefusedError, shutting_down
+from holdfast.serving.request_limits import read_bytes_max
 
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
@@ -181,7 +182,7 @@ class Node:
     def _server_limits(self) -> ServerLimits:
         config = self._config
         return ServerLimits(
-            message_bytes_max=message_bytes_max(config.batch_bytes_max),
+            message_bytes_max=read_bytes_max(config.batch_bytes_max),
             bytes_max=config.bytes_in_flight_max,
             calls_max=2 * config.waiters_max + config.proposals_max + CALLS_SPARE,
             connections_max=connections_allowed(config.connections_max, self._open_files_max, with_states=True),

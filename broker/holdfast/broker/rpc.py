@@ -31,7 +31,6 @@ from holdfast.serving.refusals import (
 from holdfast.serving.request_limits import parse, request_limit
 from holdfast.serving.statuses import status_of
 
-READ_BYTES_SPARE = 4 * 1024 * 1024
 ROOMS = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
 
 # Methods that write much: while nothing can be written they are refused before their bodies are let in.
@@ -40,11 +39,6 @@ _CHECKED_FIRST = frozenset({"enqueue", "put_schedule"})
 _log = get_logger(__name__)
 
 _Handler = Callable[[Any], Awaitable[Message]]
-
-
-def message_bytes_max(batch_bytes_max: int) -> int:
-    """A batch that is somewhat too large is still read, to be refused by name."""
-    return batch_bytes_max + max(batch_bytes_max // 2, READ_BYTES_SPARE)
 
 
 class RpcServer:

@@ -90,7 +90,14 @@ _SHALLOW_BYTES_MAX = 64 * _KIB
 _SHALLOW_TASKS_BYTES_MAX = 256 * _KIB
 _BRINGS_TASKS = frozenset({"Enqueue", "ReceiveTasks"})
 
+_READ_SPARE_BYTES = 4 * 1024 * _KIB
+
 MessageT = TypeVar("MessageT", bound=Message)
+
+
+def read_bytes_max(batch_bytes_max: int) -> int:
+    """A batch that is somewhat too large is still read, to be refused by name."""
+    return batch_bytes_max + max(batch_bytes_max // 2, _READ_SPARE_BYTES)
 
 
 class RequestLimit:
