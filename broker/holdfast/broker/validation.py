@@ -504,15 +504,12 @@ class Validator(PageTokens):
         return result
 
     def all_follow_ups(self, items: Sequence[pb.AckItem]) -> None:
-        """Of all acks of a call together: they are new tasks like those of an Enqueue. One ack may always have its own
-        number of them."""
+        """Of all acks of a call together, like the tasks of an Enqueue; one ack may always have its own number."""
         count_max = max(self._config.batch_tasks_max, FOLLOW_UPS_MAX)
         count = sum(len(item.follow_ups) for item in items)
         if count > count_max:
-            sentence = (
-                f"Expected at most {count_max} follow-ups of all acks of a call together ({{field}}), but got {count}; "
-                "send the acks in several calls."
-            )
+            sentence = f"Expected at most {count_max} follow-ups of all acks together ({{field}}), but got {count}; "
+            sentence += "send the acks in several calls."
             raise RefusedError(BATCH_TOO_LARGE, sentence, "items.follow_ups", str(count_max))
 
     def follow_ups(self, item: pb.AckItem, now_ms: int, policies: Policies | None = None) -> tuple[NewTask, ...]:

@@ -5,12 +5,10 @@ This is the library's hot path: a batch passes through it item by item, so it se
 at optional ones only where they are present.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from holdfast.client._batches import take_batch
 from holdfast.client._fitting import (
     MISFITS,
     at_most_one_start,
@@ -72,7 +70,6 @@ _SECRET_MAX = (1 << _SECRET_BITS) - 1
 
 # All numbers of a task, a made-up request id, and what the encoding adds.
 _TASK_BYTES = 300
-_FOLLOW_UPS_PER_CALL_MAX = 1000  # of all acks together
 
 
 # ---------------------------------------------------------------------------------------------- requests
@@ -171,17 +168,6 @@ def ack_request(items: Sequence[Claim | Ack]) -> pb.AckRequest:
         if isinstance(item, Ack) and item.follow_ups:
             _put_specs(message.follow_ups.add, item.follow_ups, f"items[{index}].follow_ups")
     return request
-
-
-def ack_parts(items: Sequence[Claim | Ack]) -> list[list[int]]:
-    """Which of them go into one call, by position: a server takes so many follow-ups in one."""
-    made = [len(item.follow_ups) if isinstance(item, Ack) else 0 for item in items]
-    if sum(made) <= _FOLLOW_UPS_PER_CALL_MAX:
-        return [list(range(len(made)))]
-    line, parts = deque(range(len(made))), []
-    while line:
-        parts.append(take_batch(line, len(made), _FOLLOW_UPS_PER_CALL_MAX, made.__getitem__))
-    return parts
 
 
 def fail_request(items: Sequence[Failure]) -> pb.FailRequest:

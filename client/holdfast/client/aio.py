@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from holdfast.client import _wire
+from holdfast.client._batches import ack_parts
 from holdfast.client._cluster import OperatorCalls
 from holdfast.client._coalescing import Coalescer
 from holdfast.client._dead_letters import DeadLetterCalls
@@ -317,7 +318,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         if not items:
             return []
         request = _wire.ack_request(items)
-        parts = _wire.ack_parts(items)
+        parts = ack_parts(items)
         if len(parts) == 1:
             response = await self._call(_ACK, request, timeout_s, repeatable=True)
         else:
