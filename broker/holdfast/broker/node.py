@@ -194,7 +194,7 @@ class Node:
         if service is None or service.shard is not shard:  # a replica may leave, and come back as a new one
             service = self._services[number] = Service(
                 shard, self._config, self.metrics, cluster_id=lambda: self._surroundings.cluster_id,
-                home_of=self._surroundings.home_of,
+                home_of=self._surroundings.home_of, may_have=self._surroundings.may_have,
             )  # fmt: skip
         return service
 

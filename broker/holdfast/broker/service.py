@@ -11,7 +11,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.dead_letter_service import DeadLetterService
 from holdfast.broker.decisions import fail_verdict, merge
 from holdfast.broker.finishing import ENDS
-from holdfast.broker.home_guard import HomeGuard, HomeOf
+from holdfast.broker.home_guard import HomeGuard, HomeOf, MayHave
 from holdfast.broker.messages import (
     brief_error,
     fill_accepted,
@@ -89,6 +89,7 @@ class Service:
         draw: Callable[[], float] = random.random,
         cluster_id: Callable[[], str] = lambda: "",
         home_of: HomeOf = lambda _queue: None,
+        may_have: MayHave = lambda _shard, _queue: True,
     ) -> None:
         self._shard = shard
         self._config = config
@@ -100,7 +101,7 @@ class Service:
         self._answering = Answering(self._validator, metrics)
         self.dead_letters = DeadLetterService(shard, config, self._validator, self._answering)
         self.queues = QueueService(shard, config, self._validator)
-        self._homes = HomeGuard(shard, home_of)
+        self._homes = HomeGuard(shard, home_of, may_have)
         self.schedules = ScheduleService(shard, config, self._validator, self._homes)
 
     @property

@@ -1,7 +1,7 @@
 """What a router does with each call: finds the shards it is about, sends it there, and makes one answer of theirs.
 
 A call that is about one shard passes as bytes in both directions. That is every call that names its shard in the
-metadata, and of the others nearly all.
+metadata, if it is about what can be there, and of the others nearly all.
 """
 
 import asyncio
@@ -200,12 +200,14 @@ class Gateway:
     async def _as_it_is(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         assert caller.shard is not None
         shard = self._checked(caller.shard)
-        check_named_shard(method, data, shard, self._table.shard_count)
+        check_named_shard(method, data, shard, self._table)
         return await self._forwarder.send(method, shard, data, deadline_s)
 
-    async def _reserve_as_it_is(self, _method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+    async def _reserve_as_it_is(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         assert caller.shard is not None
-        return await self._reserving.claim(self._checked(caller.shard), data, caller, deadline_s)
+        shard = self._checked(caller.shard)
+        check_named_shard(method, data, shard, self._table)
+        return await self._reserving.claim(shard, data, caller, deadline_s)
 
     async def _by_task_id(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         shard = shard_of_id(method.parse(data).task_id, self._table.shard_count)
