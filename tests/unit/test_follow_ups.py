@@ -54,7 +54,7 @@ async def test_more_follow_ups_than_a_batch_has_tasks_are_refused_and_change_not
     claims = await desk.claim(11)
     items = [pb.AckItem(claim=claim, follow_ups=follow_ups(100)) for claim in claims]
     with pytest.raises(RefusedError) as refused:
-        await desk.service.ack(pb.AckRequest(items=items))
+        await desk.ack(items)
     assert (refused.value.reason, refused.value.field, refused.value.limit) == (
         "BATCH_TOO_LARGE",
         "items.follow_ups",

@@ -1,5 +1,7 @@
 """What is remembered on the home of a queue is taken nowhere else."""
 
+import asyncio
+
 import pytest
 
 from holdfast.broker.home_guard import HomeGuard
@@ -14,6 +16,7 @@ from holdfast.serving.refusals import STALE_MAP, WRONG_SHARD, RefusedError
 from tests.unit.cluster_stage import NAME, add_nodes, make_store, node, read_map
 from tests.unit.small_shard import SmallShard
 
+AT_ONCE_S = 5.0  # what is taken would wait for a round that nobody makes
 SHARDS = 4
 HOME = home_shard("mail", SHARDS)
 ELSEWHERE = (HOME + 1) % SHARDS
@@ -58,7 +61,8 @@ async def test_a_call_with_an_own_id_or_a_key_is_refused_as_a_whole(
     elsewhere: Service, own: tasks_pb2.TaskSpec
 ) -> None:
     with pytest.raises(RefusedError) as refused:
-        await elsewhere.enqueue(tasks_pb2.EnqueueRequest(tasks=[*OTHERS, own]))
+        async with asyncio.timeout(AT_ONCE_S):
+            await elsewhere.enqueue(tasks_pb2.EnqueueRequest(tasks=[*OTHERS, own]))
     assert refused.value.reason == WRONG_SHARD
     assert refused.value.metadata == {"queue": "mail", "shard": str(ELSEWHERE), "home": str(HOME)}
     assert elsewhere.shard.queue(b"mail") is None, "nothing was done"
@@ -81,7 +85,8 @@ async def test_everything_else_is_taken(number: int, shards: int, tasks: list[ta
 async def test_a_task_that_could_be_anywhere_is_taken_only_on_shards_of_its_queue(elsewhere: Service) -> None:
     """Nobody would look for it on another one: it would be accepted, and never claimed."""
     with pytest.raises(RefusedError) as refused:
-        await elsewhere.enqueue(tasks_pb2.EnqueueRequest(tasks=[task()]))
+        async with asyncio.timeout(AT_ONCE_S):
+            await elsewhere.enqueue(tasks_pb2.EnqueueRequest(tasks=[task()]))
     assert (refused.value.reason, refused.value.retry_after_ms) == (STALE_MAP, 100)
     assert elsewhere.shard.queue(b"mail") is None, "nothing was done"
 

@@ -159,14 +159,13 @@ SINGLE = [(method, path) for method, path in REPEATED if any(not field.is_repeat
 @pytest.mark.parametrize(("method", "path"), SINGLE, ids=[f"{method}-{name_of(path)}" for method, path in SINGLE])
 def test_what_is_there_once_is_not_merged_of_many(method: str, path: tuple[Any, ...]) -> None:
     """Each part has no more than allowed, and together they have as much as anybody likes."""
-    limit = limit_of(method)
     at = next(at for at, field in enumerate(path) if not field.is_repeated)
-    part = body_of(path[at:], 60)
-    many = part * (limit.bytes_max // len(part) - 1)
+    unknown = wrapped(200, bytes(8000))  # so that somebody looks
+    many = wrapped(path[at].number, body_of(path[at + 1 :], 60) + unknown) * 50
     for field in reversed(path[:at]):
         many = wrapped(field.number, many)
-    if len(many) > SHALLOW_BYTES:
-        assert refusal(method, many)[0] == "TOO_LARGE"
+    if limit_of(method).bytes_max > len(many):
+        assert refusal(method, many) == ("TOO_LARGE", name_of(path[: at + 1]), "1")
 
 
 def test_a_repeated_field_without_a_bound_is_an_error_at_the_start() -> None:
