@@ -29,6 +29,7 @@ from tests.unit.scripted_server import Refusal, not_leader
 
 METHODS = {method.name: method for method in ALL}
 DEADLINE_S = 10.0
+BATCH_BYTES_MAX = 1 << 21
 __all__ = ["Refusal", "not_leader"]
 
 
@@ -200,6 +201,7 @@ class Stage:
             self.gateway.handle,
             self.metrics,
             ServerLimits(message_bytes_max=1 << 22, bytes_max=bytes_max, calls_max=1000),
+            batch_bytes_max=BATCH_BYTES_MAX,
             readiness=lambda: (True, "serving"),
             check=self.gateway.check,
         )

@@ -38,6 +38,7 @@ from holdfast.client import (
     TaskState,
     TypeLatency,
     UnexpectedAnswer,
+    _wire,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.scripted_server import ScriptedServer
@@ -264,6 +265,28 @@ async def test_ack_many_takes_claims_and_results(server: ScriptedServer, client:
     assert third == pb.AckItem(claim=second.claim, result=b"", follow_ups=[pb.TaskSpec(queue="q", type="next")])
     assert third.HasField("result")
     assert not first.HasField("result")
+
+
+async def test_ack_many_makes_several_calls_of_many_follow_ups(server: ScriptedServer, client: AsyncClient) -> None:
+    """A server takes 1,000 follow-ups in one call: nobody who has more of them in all is refused for it."""
+    made = {"id-1": 100, "id-2": 0}
+
+    def answer(request: pb.AckRequest) -> pb.AckResponse:
+        refused = pb.Rejection(reason="INVALID_FIELD", message="Expected items[1] otherwise.", field="items[1].result")
+        outcomes = [pb.AckOutcome(acked=pb.Acked(follow_ups=[pb.Accepted(task_id="f")])) for _ in request.items]
+        outcomes[1].rejection.CopyFrom(refused)
+        return pb.AckResponse(outcomes=outcomes)
+
+    server.on("Ack", answer, answer)
+    follow_ups = [NewTask("q", "next")]
+    items = [Ack(ClaimRef(f"id-{1 + n % 2}", 2**64 + 1), b"", follow_ups * made[f"id-{1 + n % 2}"]) for n in range(40)]
+    outcomes = await client.ack_many(items)
+    requests = server.requests["Ack"]
+    assert [sum(len(item.follow_ups) for item in request.items) for request in requests] == [1000, 1000]
+    assert [item for request in requests for item in request.items] == list(_wire.ack_request(items).items)
+    assert [at for at, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [1, 21]
+    assert isinstance(outcomes[21], Rejected)
+    assert (outcomes[21].field, outcomes[21].message) == ("items[21].result", "Expected items[21] otherwise.")
 
 
 async def test_fail(server: ScriptedServer, client: AsyncClient) -> None:

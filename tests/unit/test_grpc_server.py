@@ -47,7 +47,7 @@ def broker() -> RpcServer:
 
 
 def router() -> RouterServer:
-    return RouterServer(Callee().handle, RouterMetrics(), LIMITS, readiness=ready)
+    return RouterServer(Callee().handle, RouterMetrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 @pytest.fixture(params=[broker, router])
@@ -104,8 +104,13 @@ class Owner:
     def serve(self, **limits: int) -> RouterServer:
         bounds = {"message_bytes_max": 4 * MIB, "bytes_max": 8 * MIB, "calls_max": 1000} | limits
         return RouterServer(
-            self.handle, RouterMetrics(), ServerLimits(**bounds), readiness=self.readiness, check=self.check
-        )
+            self.handle,
+            RouterMetrics(),
+            ServerLimits(**bounds),
+            batch_bytes_max=4 * MIB,
+            readiness=self.readiness,
+            check=self.check,
+        )  # fmt: skip
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def broker_of(callee: Callee) -> RpcServer:
 
 
 def router_of(callee: Callee) -> RouterServer:
-    return RouterServer(callee.handle, RouterMetrics(), LIMITS, readiness=ready)
+    return RouterServer(callee.handle, RouterMetrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 @pytest.fixture

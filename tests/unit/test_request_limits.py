@@ -1,9 +1,12 @@
 """What one request of each method may be."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from google.protobuf.message import Message
 
-from holdfast.proto.v1 import cluster_pb2, couriers_pb2, queues_pb2, schedules_pb2, shards_pb2
+from holdfast.proto.v1 import backups_pb2, cluster_pb2, couriers_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.request_limits import (
@@ -16,7 +19,8 @@ from holdfast.serving.request_limits import (
 )
 
 MIB = 1024 * 1024
-MODULES = (pb, queues_pb2, schedules_pb2, shards_pb2, cluster_pb2)
+SHALLOW_BYTES = 256 * 1024  # of bodies that may not be looked into, because they are small
+MODULES = (pb, queues_pb2, schedules_pb2, shards_pb2, cluster_pb2, backups_pb2)
 METHODS = {
     method.name: getattr(module, method.input_type.name)
     for module in MODULES
@@ -36,6 +40,39 @@ def refusal(method: str, data: bytes) -> tuple[str, str, str]:
         limit_of(method).check(data)
     assert refused.value.message.startswith("Expected ")
     return refused.value.reason, refused.value.field, refused.value.limit
+
+
+def length_of(size: int) -> bytes:
+    return bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14 & 0x7F | 0x80, size >> 21])
+
+
+def wrapped(number: int, body: bytes) -> bytes:
+    return bytes([number << 3 & 0x7F | 2 | 0x80, number >> 4]) + length_of(len(body)) + body
+
+
+def repeated_fields(message: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every field that is repeated, at any depth, with the fields that lead to it."""
+    for field in message.fields:
+        if field.is_repeated:
+            yield (*path, field)
+        if field.message_type is not None:
+            yield from repeated_fields(field.message_type, (*path, field))
+
+
+REPEATED = [(method, path) for method, request in METHODS.items() for path in repeated_fields(request.DESCRIPTOR)]
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+    return ".".join(field.name for field in path)
+
+
+def body_of(path: tuple[Any, ...], count: int) -> bytes:
+    """A request with so many of the last field, empty or 0, in the first of all others."""
+    *outer, last = path
+    body = wrapped(last.number, bytes(count)) if last.is_packed else wrapped(last.number, b"") * count
+    for field in reversed(outer):
+        body = wrapped(field.number, body)
+    return body
 
 
 def names(count: int) -> list[str]:
@@ -100,9 +137,54 @@ def test_bombs_are_refused_for_every_method(method: str) -> None:
     assert refusal(method, bytes(limit.bytes_max + 1)) == ("BATCH_TOO_LARGE", "request", str(limit.bytes_max))
 
 
+@pytest.mark.parametrize(("method", "path"), REPEATED, ids=[f"{method}-{name_of(path)}" for method, path in REPEATED])
+def test_whatever_is_repeated_is_counted_before_it_is_parsed(method: str, path: tuple[Any, ...]) -> None:
+    """In every request, at any depth: what is allowed passes, and what the method would have bytes for does not."""
+    limit = limit_of(method)
+    allowed = int(_refused_limit(method, path)) if limit.bytes_max > SHALLOW_BYTES else 1
+    limit.check(body_of(path, allowed))
+
+
+def _refused_limit(method: str, path: tuple[Any, ...]) -> str:
+    item_bytes = 1 if path[-1].is_packed else len(wrapped(1, b""))
+    count = (limit_of(method).bytes_max - 100) // item_bytes
+    reason, field, limit = refusal(method, body_of(path, count))
+    assert (reason in {"BATCH_TOO_LARGE", "TOO_LARGE"}, field) == (True, name_of(path))
+    return limit
+
+
+SINGLE = [(method, path) for method, path in REPEATED if any(not field.is_repeated for field in path)]
+
+
+@pytest.mark.parametrize(("method", "path"), SINGLE, ids=[f"{method}-{name_of(path)}" for method, path in SINGLE])
+def test_what_is_there_once_is_not_merged_of_many(method: str, path: tuple[Any, ...]) -> None:
+    """Each part has no more than allowed, and together they have as much as anybody likes."""
+    at = next(at for at, field in enumerate(path) if not field.is_repeated)
+    unknown = wrapped(200, bytes(8000))  # so that somebody looks
+    many = wrapped(path[at].number, body_of(path[at + 1 :], 60) + unknown) * 50
+    for field in reversed(path[:at]):
+        many = wrapped(field.number, many)
+    if limit_of(method).bytes_max > len(many):
+        assert refusal(method, many) == ("TOO_LARGE", name_of(path[: at + 1]), "1")
+
+
+def test_a_repeated_field_without_a_bound_is_an_error_at_the_start() -> None:
+    with pytest.raises(LookupError, match="QueueStatsResponse.outcomes"):
+        request_limit("New", pb.QueueStatsResponse, large_bytes_max=MIB)
+
+
+def test_a_schedule_is_as_large_as_one_task() -> None:
+    limit = request_limit(
+        "PutSchedule", METHODS["PutSchedule"], large_bytes_max=8 * MIB, payload_bytes_max=MIB
+    ).bytes_max
+    spec = schedules_pb2.ScheduleSpec(task=largest_task(), expression="@daily")
+    spec.task.payload = bytes(MIB)
+    assert spec.ByteSize() < limit < 2 * MIB
+
+
 def test_only_what_brings_payloads_may_be_large() -> None:
     large = {method for method in METHODS if limit_of(method).bytes_max > MIB}
-    assert large == {"Enqueue", "Ack", "Fail", "PutSchedule", "ReceiveTasks"}
+    assert large == {"Enqueue", "Ack", "Fail", "PutSchedule", "ReceiveTasks", "RestoreShard", "RestoreQueues"}
     assert limit_of("GetTask").bytes_max <= 64 * 1024
 
 

@@ -12,7 +12,18 @@ from holdfast.router.batches import fit, place, renumber
 from holdfast.routing.homes import shard_of_key
 from holdfast.routing.sets import made_up_id
 from holdfast.serving.refusals import STALE_MAP, RefusedError
-from tests.unit.router_stage import METHODS, Call, Refusal, Stage, Table, accept_all, never, not_leader, task_id
+from tests.unit.router_stage import (
+    BATCH_BYTES_MAX,
+    METHODS,
+    Call,
+    Refusal,
+    Stage,
+    Table,
+    accept_all,
+    never,
+    not_leader,
+    task_id,
+)
 from tests.unit.test_router_passing import UNKNOWN, refusal_of
 
 
@@ -241,6 +252,33 @@ async def test_generations_are_told_with_whole_and_split_batches(stage: Stage) -
     )
     parts = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[old, task("q1", "b")]))
     assert (ids(parts), dict(parts.generations)) == (["0:a", "x"], {"wide": 4, "other": 2})
+
+
+async def test_more_bytes_than_any_broker_takes_are_refused_by_the_router(stage: Stage) -> None:
+    tasks = [task(f"q{n % 2}", "x" * (BATCH_BYTES_MAX // 4)) for n in range(4)]
+    _, reason, error = await refusal_of(stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks)))
+    assert reason == "BATCH_TOO_LARGE"
+    assert f"at most {BATCH_BYTES_MAX} bytes" in str(error.details())
+    assert not any(broker.calls for broker in stage.brokers)
+
+
+async def test_acks_with_more_follow_ups_than_a_broker_takes_are_not_split(stage: Stage) -> None:
+    """One broker says what is wrong: in parts they might be accepted, and that must not depend on the map."""
+    refused = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "BATCH_TOO_LARGE", "Too many.")
+    for broker in stage.brokers:
+        broker.on["Ack"] = lambda call: pb.AckResponse(
+            outcomes=[pb.AckOutcome(acked=pb.Acked()) for _ in call.request.items]
+        )
+    items = [
+        pb.AckItem(claim=pb.ClaimRef(task_id=task_id(n % 2, n)), follow_ups=[task("q0", 0)] * 100) for n in range(10)
+    ]
+    await stage.call("Ack", pb.AckRequest(items=items))
+    assert [len(broker.requests("Ack")) for broker in stage.brokers] == [1, 1, 0]
+    stage.brokers[0].on["Ack"] = refused
+    items[0].follow_ups.append(task("q0", 0))
+    _, reason, _ = await refusal_of(stage.call("Ack", pb.AckRequest(items=items)))
+    assert reason == "BATCH_TOO_LARGE"
+    assert [len(broker.requests("Ack")) for broker in stage.brokers] == [2, 1, 0]
 
 
 async def test_more_than_any_broker_takes_is_refused_by_one(stage: Stage) -> None:

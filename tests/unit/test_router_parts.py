@@ -7,9 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
-from holdfast.proto.v1 import shards_pb2
+from holdfast.proto.v1 import queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import parts
+from holdfast.routing.homes import home_shard, shard_of_key
 from tests.unit.router_stage import Call, Stage, accept_all, never, not_leader, task_id
 from tests.unit.test_router_batches import ids, task
 from tests.unit.test_router_passing import refusal_of
@@ -125,6 +126,70 @@ async def test_a_call_that_names_another_shard_than_it_is_about_is_refused_at_on
         "Expected the metadata holdfast-shard to name the shard of what is asked for, 1, but it names 0."
     )
     assert not any(broker.calls for broker in stage.brokers)
+
+
+QUEUE = "at-1"
+
+
+def enqueue(**fields: Any) -> pb.EnqueueRequest:
+    return pb.EnqueueRequest(tasks=[pb.TaskSpec(queue=QUEUE, type="t", **fields)])
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Enqueue", enqueue()),
+        ("Enqueue", enqueue(request_id="~0.key.0")),
+        ("Enqueue", enqueue(request_id="order-17")),
+        ("Enqueue", enqueue(unique_key="u")),
+        ("Enqueue", enqueue(limit_key="l")),
+        ("Reserve", pb.ReserveRequest(queues=[QUEUE], max_tasks=1, lease_ms=5000, wait_ms=8000)),
+        ("AwaitTasks", pb.AwaitTasksRequest(queues=[QUEUE], wait_ms=8000)),
+        ("PutSchedule", schedules_pb2.PutScheduleRequest(queue=QUEUE, name="n")),
+        ("GetSchedule", schedules_pb2.GetScheduleRequest(queue=QUEUE, name="n")),
+    ],
+)
+async def test_a_call_that_names_a_shard_that_its_queue_is_not_on_is_refused_at_once(
+    stage: Stage, method: str, request_: Any
+) -> None:
+    stage.table.at_home(QUEUE, 1)
+    code, reason, error = await refusal_of(stage.call(method, request_, shard=0, timeout_s=LONG_S))
+    assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "WRONG_SHARD")
+    assert f"queue {QUEUE}" in str(error.details())
+    assert not any(broker.calls for broker in stage.brokers)
+    stage.brokers[1].on[method] = b""
+    await stage.call(method, request_, shard=1, timeout_s=LONG_S)
+
+
+async def test_a_worker_is_asked_about_at_the_home_of_its_name(stage: Stage) -> None:
+    meant = home_shard("w1", stage.table.shard_count)
+    request = queues_pb2.HeartbeatRequest(worker="w1")
+    other = (meant + 1) % stage.table.shard_count
+    _, reason, error = await refusal_of(stage.call("Heartbeat", request, shard=other, timeout_s=LONG_S))
+    assert (reason, f"asked for, {meant}," in str(error.details())) == ("INVALID_FIELD", True)
+
+
+async def test_shards_of_every_set_of_a_queue_may_be_named(stage: Stage) -> None:
+    """The caller may have heard of the newest set, or not yet."""
+    stage.table.pin(QUEUE, 0, 1, generation=1)
+    claim = pb.ReserveRequest(queues=[QUEUE, "other"], max_tasks=1, lease_ms=5000)
+    for shard in (0, 1):
+        stage.brokers[shard].on |= {"Enqueue": b"", "Reserve": b""}
+        await stage.call("Enqueue", enqueue(), shard=shard)
+        await stage.call("Reserve", claim, shard=shard)
+    key = next(f"k{n}" for n in range(99) if shard_of_key(f"k{n}", (0, 1)) == 1)
+    await stage.call("Enqueue", enqueue(request_id=f"~1.{key}.0"), shard=1)
+    _, reason, _ = await refusal_of(stage.call("Enqueue", enqueue(request_id=f"~1.{key}.0"), shard=0))
+    assert reason == "WRONG_SHARD"
+    _, reason, _ = await refusal_of(stage.call("Enqueue", enqueue(request_id=f"~7.{key}.0"), shard=1))
+    assert reason == "STALE_MAP"
+
+
+async def test_what_was_claimed_is_asked_for_wherever_that_was(stage: Stage) -> None:
+    stage.table.at_home(QUEUE, 1)
+    stage.brokers[0].on["Reserve"] = b""
+    request = pb.ReserveRequest(queues=[QUEUE], max_tasks=1, lease_ms=5000, claim_request_id="c", held_only=True)
+    await stage.call("Reserve", request, shard=0)
 
 
 async def test_ids_that_no_shard_of_the_cluster_made_go_where_the_metadata_says(stage: Stage) -> None:

@@ -62,8 +62,9 @@ async def refusal_of(answer: object) -> tuple[grpc.StatusCode, str, grpc.aio.Aio
 # --- bytes ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_that_names_its_shard_passes_unread(stage: Stage) -> None:
-    """Not even as a message: what no reader could read arrives as it was sent, and so does the answer."""
+async def test_a_call_that_names_its_shard_passes_as_it_came(stage: Stage) -> None:
+    """What this router does not know of arrives as it was sent, and so does an answer that it could not even read."""
+    stage.table.at_home("q", 2)
     answer = random_bytes(5000, seed=2)
     stage.brokers[2].on["Enqueue"] = answer
     request = enqueue().SerializeToString() + UNKNOWN

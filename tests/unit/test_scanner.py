@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.serving.scanner import BrokenBytesError, Shape, TooManyFieldsError, scan
+from holdfast.serving.scanner import BrokenBytesError, Packed, Shape, TooManyFieldsError, scan
 
 ANY = Shape(1_000_000)
 TASKS = 1  # of an EnqueueRequest
@@ -168,3 +168,26 @@ def test_no_body_costs_more_than_the_largest_good_one() -> None:
     with pytest.raises(TooManyFieldsError):
         scan(Watched(with_length(TASKS, b"") * (8 << 20)), Shape(1064))
     assert Watched.read < 5 * 1064
+
+
+@given(st.lists(numbers, max_size=20))
+def test_packed_numbers_are_counted(values: list[int]) -> None:
+    data = pb.ReserveRequest(queue_tasks_max=values).SerializeToString()
+    assert least(20, lambda limit: passes(data, Shape(10, {7: Packed(limit)}))) == len(values)
+
+
+def test_packed_numbers_of_a_fixed_size() -> None:
+    body = with_length(1, bytes(8 * 5))
+    assert passes(body, Shape(10, {1: Packed(5, 8)}))
+    assert not passes(body, Shape(10, {1: Packed(4, 8)}))
+
+
+def test_a_message_that_stands_there_once_does_not_come_twice() -> None:
+    """Unless it is short: a newer client may well send an empty one again."""
+    retry = Shape(10, is_single=True)
+    once, short = with_length(14, bytes(b"\x08\x01" * 9 + b"\x12\x05hello")), with_length(14, b"\x08\x01")
+    assert passes(short + once + short, Shape(10, {14: retry}))
+    with pytest.raises(TooManyFieldsError) as again:
+        scan(once + once, Shape(10, {14: retry}))
+    assert (again.value.path, again.value.limit) == ((14,), 1)
+    assert passes(once + once, Shape(10, {14: Shape(10)}))

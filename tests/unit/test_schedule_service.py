@@ -98,6 +98,15 @@ def minute_after(now_ms: int) -> int:
     return now_ms - now_ms % MINUTE_MS + MINUTE_MS
 
 
+async def test_what_is_too_large_is_refused_before_it_is_copied(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = put_request(task={"headers": {f"{number}": "x" for number in range(65)}})
+    large = put_request(task={"payload": bytes(1024 * 1024 + 1)})
+    monkeypatch.setattr(pb, "ScheduleSpec", None)  # nobody makes another one
+    for request, field in ((many, "spec.task.headers"), (large, "spec.task.payload")):
+        refused = await desk.refused(desk.service.put_schedule(request))
+        assert (refused.reason, refused.field) == ("TOO_LARGE", field)
+
+
 async def test_a_new_schedule_is_stored_as_it_will_be_used(desk: Desk) -> None:
     info = await desk.put(task={"payload": b"p", "headers": {"b": "2", "a": "1"}})
     assert info == await desk.get()

@@ -179,6 +179,17 @@ def test_a_refusal_within_a_batch_names_the_whole_path(validator: Validator) -> 
     assert str(inner) == inner.message
 
 
+def test_the_number_of_follow_ups_of_all_acks_together() -> None:
+    many = Validator(BrokerConfig())
+    hundred = pb.AckItem(follow_ups=[spec()] * 100)
+    many.all_follow_ups([hundred] * 10)
+    found = refusal(lambda: many.all_follow_ups([hundred] * 10 + [pb.AckItem(follow_ups=[spec()])]))
+    assert found == ("BATCH_TOO_LARGE", "items.follow_ups", "1000")
+    few = Validator(BrokerConfig(batch_tasks_max=10))
+    few.all_follow_ups([hundred])  # one ack may have as many as ever
+    assert refusal(lambda: few.all_follow_ups([hundred, hundred]))[2] == "100"
+
+
 def test_the_number_of_follow_ups(validator: Validator) -> None:
     assert validator.follow_ups(pb.AckItem(), NOW_MS) == ()
     assert len(validator.follow_ups(pb.AckItem(follow_ups=[spec()] * 100), NOW_MS)) == 100

@@ -19,7 +19,7 @@ from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
 from holdfast.proto.v1 import couriers_pb2 as pb
 from holdfast.routing.homes import home_shard
-from holdfast.routing.sets import owner_of_task, visible
+from holdfast.routing.sets import ever, owner_of_task, visible
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
@@ -92,6 +92,9 @@ class MapSurroundings:
 
     def home_of(self, queue: bytes) -> int | None:
         return home_shard(queue.decode(), self.shard_count) if self.map.cluster is not None else None
+
+    def may_have(self, shard: int, queue: bytes) -> bool:
+        return self.map.cluster is None or shard in ever(self.map.route(queue.decode()))
 
     def home_if_spread(self, queue: bytes) -> int | None:
         name = queue.decode()

@@ -31,7 +31,7 @@ from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.raft.library import LEADER
 from holdfast.broker.rounds import Rounds
-from holdfast.broker.rpc import RpcServer, message_bytes_max
+from holdfast.broker.rpc import RpcServer
 from holdfast.broker.service import Service
 from holdfast.broker.shard import Shard
 from holdfast.broker.shard_service import ShardService
@@ -50,6 +50,7 @@ from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import MISSING_FIELD, SHARD_KEY, RefusedError, shutting_down
+from holdfast.serving.request_limits import read_bytes_max
 
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
@@ -174,6 +175,7 @@ class Node:
             metrics,
             self._server_limits(),
             batch_bytes_max=config.batch_bytes_max,
+            payload_bytes_max=config.payload_bytes_max,
             readiness=self._readiness,
             default_shard=self._default_shard,
             on_damage=self._host.note_damage,
@@ -185,7 +187,7 @@ class Node:
     def _server_limits(self) -> ServerLimits:
         config = self._config
         return ServerLimits(
-            message_bytes_max=message_bytes_max(config.batch_bytes_max),
+            message_bytes_max=read_bytes_max(config.batch_bytes_max),
             bytes_max=config.bytes_in_flight_max,
             calls_max=2 * config.waiters_max + config.proposals_max + CALLS_SPARE,
             connections_max=connections_allowed(config.connections_max, self._open_files_max, with_states=True),
@@ -197,7 +199,7 @@ class Node:
         if service is None or service.shard is not shard:  # a replica may leave, and come back as a new one
             service = self._services[number] = Service(
                 shard, self._config, self.metrics, cluster_id=lambda: self._surroundings.cluster_id,
-                home_of=self._surroundings.home_of,
+                home_of=self._surroundings.home_of, may_have=self._surroundings.may_have,
             )  # fmt: skip
         return service
 

@@ -31,7 +31,6 @@ from holdfast.serving.refusals import (
 from holdfast.serving.request_limits import parse, request_limit
 from holdfast.serving.statuses import status_of
 
-READ_BYTES_SPARE = 4 * 1024 * 1024
 ROOMS = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
 
 # Methods that write much: while nothing can be written they are refused before their bodies are let in.
@@ -40,11 +39,6 @@ _CHECKED_FIRST = frozenset({"enqueue", "put_schedule"})
 _log = get_logger(__name__)
 
 _Handler = Callable[[Any], Awaitable[Message]]
-
-
-def message_bytes_max(batch_bytes_max: int) -> int:
-    """A batch that is somewhat too large is still read, to be refused by name."""
-    return batch_bytes_max + max(batch_bytes_max // 2, READ_BYTES_SPARE)
 
 
 class RpcServer:
@@ -60,6 +54,7 @@ class RpcServer:
         limits: ServerLimits,
         *,
         batch_bytes_max: int,
+        payload_bytes_max: int | None = None,
         readiness: Callable[[], tuple[bool, str]],
         default_shard: Callable[[], int] = lambda: 0,
         on_damage: Callable[[Exception], None] = lambda _error: None,
@@ -68,6 +63,7 @@ class RpcServer:
         self._find_service = find_service  # of a shard's number
         self._default_shard = default_shard  # of a call that names none; may refuse it
         self._batch_bytes_max = batch_bytes_max
+        self._payload_bytes_max = payload_bytes_max
         self._metrics = metrics
         self._server = GrpcServer(limits, readiness, self._refuse)
         # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
@@ -104,7 +100,12 @@ class RpcServer:
         name = _snake_case(method.name)
         room = ROOMS.get(method.containing_service.name, "")
         find = self._finder(servant, room, name, names_shard="shard" in request_type.DESCRIPTOR.fields_by_name)
-        limit = request_limit(method.name, request_type, large_bytes_max=self._batch_bytes_max)
+        limit = request_limit(
+            method.name,
+            request_type,
+            large_bytes_max=self._batch_bytes_max,
+            payload_bytes_max=self._payload_bytes_max,
+        )
         return Served(method.name, limit, self._metrics.rpc(method.name), partial(_begin, request_type, find))
 
     def _finder(self, servant: object | None, room: str, name: str, *, names_shard: bool) -> Callable[[Any], _Handler]:

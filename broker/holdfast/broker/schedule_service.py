@@ -232,6 +232,10 @@ class ScheduleService:
     def _checked(self, queue: bytes, name: bytes, given: pb.ScheduleSpec) -> tuple[pb.ScheduleSpec, Timetable]:
         """What is to be stored: everything that was left out is filled in, so that it is shown and never changes."""
         timetable = self._timetable(given, "spec")
+        try:
+            self._validator.task_sizes(given.task)  # before it is copied
+        except RefusedError as error:
+            raise error.within("spec.task") from None
         spec = pb.ScheduleSpec()
         spec.CopyFrom(given)
         spec.time_zone = spec.time_zone or TIME_ZONE_DEFAULT

@@ -1,7 +1,7 @@
 """The wire API: translates requests into entries and outcomes into answers. It holds no rules of its own."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.broker import views
@@ -11,7 +11,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.dead_letter_service import DeadLetterService
 from holdfast.broker.decisions import fail_verdict, merge
 from holdfast.broker.finishing import ENDS
-from holdfast.broker.home_guard import HomeGuard, HomeOf
+from holdfast.broker.home_guard import HomeGuard, HomeOf, MayHave
 from holdfast.broker.messages import (
     brief_error,
     fill_accepted,
@@ -56,6 +56,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
 OUTBOX_TASKS_MAX = 10_000  # on their way to one shard
+ENTRY_TASKS_MAX = 250  # made by the acks of one entry: applying it takes 10 ms, with all that tasks can have 40
 
 Valid = TypeVar("Valid")
 
@@ -88,6 +89,7 @@ class Service:
         draw: Callable[[], float] = random.random,
         cluster_id: Callable[[], str] = lambda: "",
         home_of: HomeOf = lambda _queue: None,
+        may_have: MayHave = lambda _shard, _queue: True,
     ) -> None:
         self._shard = shard
         self._config = config
@@ -99,7 +101,7 @@ class Service:
         self._answering = Answering(self._validator, metrics)
         self.dead_letters = DeadLetterService(shard, config, self._validator, self._answering)
         self.queues = QueueService(shard, config, self._validator)
-        self._homes = HomeGuard(shard, home_of)
+        self._homes = HomeGuard(shard, home_of, may_have)
         self.schedules = ScheduleService(shard, config, self._validator, self._homes)
 
     @property
@@ -229,6 +231,7 @@ class Service:
 
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
         self._validator.batch(len(request.items), "items")
+        self._validator.all_follow_ups(request.items)
         now_ms = self._shard.now_ms()
         policies = self._shard.policies
         items, refused = self._answering.validate(
@@ -243,7 +246,7 @@ class Service:
                 return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
             return Ack(now_ms, keep_ms, chosen)
 
-        outcomes = await self._submit_kept(items, self._heard_of(items), make_entry)
+        outcomes = await self._submit_kept(items, self._heard_of(items), make_entry, _tasks_made)
         response = pb.AckResponse()
         for at, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
@@ -436,9 +439,11 @@ class Service:
         items: Sequence[Valid],
         tasks: Sequence[Execution | None],  # theirs, read just now
         make_entry: Callable[[int, int, list[Valid]], Entry],  # of how long what ends is kept, finished or dead
+        tasks_made: Callable[[Valid], int] | None = None,  # by an item; none if it is not given
     ) -> list[Outcome]:
         """The outcomes of items in their order. What ends is kept as its queue says, and an entry says it but once: so
-        items of queues that differ in this go into different entries, which are taken together or not at all."""
+        items of queues that differ in this go into different entries, which are taken together or not at all. The same
+        if they make many tasks: between entries others have a turn."""
         if not items:
             return []
         policies, default = self._shard.policies, self._default_policy
@@ -446,6 +451,14 @@ class Service:
             groups = [Kept(default.finished_retention_ms, default.dead_retention_ms, [])]
         else:
             groups = policies.kept(tasks)
+        made = [tasks_made(item) for item in items] if tasks_made is not None else []
+        if sum(made) > ENTRY_TASKS_MAX:
+            all_items = range(len(items))
+            groups = [
+                Kept(keep_ms, dead_ms, part)
+                for keep_ms, dead_ms, places in groups
+                for part in _by_tasks_made(places or all_items, made)
+            ]
         if len(groups) == 1:
             keep_ms, dead_ms, _ = groups[0]
             return await self._shard.submit(make_entry(keep_ms, dead_ms, list(items)))
@@ -454,3 +467,20 @@ class Service:
         for group, outcomes in zip(groups, await self._shard.submit_all(entries), strict=True):
             by_place.update(zip(group.places, outcomes, strict=True))
         return [by_place[at] for at in range(len(items))]
+
+
+def _tasks_made(item: AckItem) -> int:
+    return len(item.follow_ups) + len(item.parcels)
+
+
+def _by_tasks_made(places: Iterable[int], made: Sequence[int]) -> list[list[int]]:
+    """The same places in parts, in order, each with few enough tasks made for an entry, or with one place."""
+    parts: list[list[int]] = []
+    room = 0
+    for at in places:
+        if not parts or made[at] > room:
+            parts.append([])
+            room = ENTRY_TASKS_MAX
+        parts[-1].append(at)
+        room -= made[at]
+    return parts

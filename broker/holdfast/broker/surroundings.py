@@ -66,6 +66,10 @@ class Surroundings(Protocol):
         """The shard that remembers the request ids of a queue; None if nobody but the caller says which one it is."""
         ...
 
+    def may_have(self, shard: int, queue: bytes) -> bool:
+        """Whether new tasks of a queue may be on a shard, as far as the map is known."""
+        ...
+
     def home_if_spread(self, queue: bytes) -> int | None:
         """The home shard of a queue that is on several shards; None if it is on one."""
         ...
@@ -136,6 +140,10 @@ class StaticSurroundings:
     def home_of(self, queue: bytes) -> int | None:
         """As above."""
         return None
+
+    def may_have(self, shard: int, queue: bytes) -> bool:
+        """As above."""
+        return True
 
     def home_if_spread(self, queue: bytes) -> int | None:
         """Without a map no queue is spread."""

@@ -41,23 +41,26 @@ from holdfast.serving.refusals import (
     TOO_LARGE,
     RefusedError,
 )
-from holdfast.serving.request_limits import FOLLOW_UPS_MAX, HEADERS_MAX
+from holdfast.serving.request_limits import (
+    FOLLOW_UPS_MAX,
+    HEADERS_MAX,
+    LEASES_PER_RESERVE_MAX,
+    NON_RETRYABLE_MAX,
+    QUEUES_PER_RESERVE_MAX,
+    QUEUES_PER_STATS_MAX,
+)
 
 ID_BYTES_MAX = 256
 HEADERS_BYTES_MAX = 16 * 1024
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
-QUEUES_PER_RESERVE_MAX = 64
 CALLERS_MAX = 1_000_000  # behind one wait
-LEASES_PER_RESERVE_MAX = 100
-QUEUES_PER_STATS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
 LETTERS_MAX = 1000  # in one call of a courier, whatever clients may send: it must get rid of what was accepted
 REQUEST_ID_TTL_MS_MIN = 1000
 REQUEST_ID_TTL_MS_MAX = 366 * 24 * 60 * 60 * 1000
 ERROR_TYPE_BYTES_MAX = 256
 ERROR_TEXT_BYTES_MAX = 16 * 1024
-NON_RETRYABLE_MAX = 64
 PRIORITY_DEFAULT = 5
 TEXTS_KNOWN_MAX = 10_000
 SLOTS_MAX = 1_000_000  # of a worker
@@ -235,10 +238,14 @@ class Validator(PageTokens):
         policy = self._default_policy if policies is None else policies.of(queue)
         if spec.type not in self._known_types:
             self._type(spec.type)
+        self.task_sizes(spec)
+        return self._make_task(spec, queue, policy, now_ms, self._run_at_ms(spec, now_ms), self._config.delay_ms_max)
+
+    def task_sizes(self, spec: pb.TaskSpec) -> None:
+        """Of what may be large: to be called before anything is made of a task."""
         _size(len(spec.payload), "payload", self._config.payload_bytes_max)
         if spec.headers:
             self._headers(spec)
-        return self._make_task(spec, queue, policy, now_ms, self._run_at_ms(spec, now_ms), self._config.delay_ms_max)
 
     def received_task(self, spec: pb.TaskSpec, now_ms: int, run_at_ms: int, policies: Policies | None) -> NewTask:
         """A task that another shard has accepted: limits of size and time were its business, defaults are ours."""
@@ -495,6 +502,15 @@ class Validator(PageTokens):
     def result(self, result: bytes) -> bytes:
         _size(len(result), "result", self._config.result_bytes_max)
         return result
+
+    def all_follow_ups(self, items: Sequence[pb.AckItem]) -> None:
+        """Of all acks of a call together, like the tasks of an Enqueue; one ack may always have its own number."""
+        count_max = max(self._config.batch_tasks_max, FOLLOW_UPS_MAX)
+        count = sum(len(item.follow_ups) for item in items)
+        if count > count_max:
+            sentence = f"Expected at most {count_max} follow-ups of all acks together ({{field}}), but got {count}; "
+            sentence += "send the acks in several calls."
+            raise RefusedError(BATCH_TOO_LARGE, sentence, "items.follow_ups", str(count_max))
 
     def follow_ups(self, item: pb.AckItem, now_ms: int, policies: Policies | None = None) -> tuple[NewTask, ...]:
         if len(item.follow_ups) > FOLLOW_UPS_MAX:

@@ -1,8 +1,12 @@
 """What goes into one request: the next items of a line, within the limits of a request."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
+
+from holdfast.client.models import Ack, Claim
+
+FOLLOW_UPS_PER_CALL_MAX = 1000  # of all acks together
 
 T = TypeVar("T")
 
@@ -22,3 +26,14 @@ def take_batch(line: deque[T], items_max: int, bytes_max: int, bytes_of: Callabl
             break
         batch.append(line.popleft())
     return batch
+
+
+def ack_parts(items: Sequence[Claim | Ack]) -> list[list[int]]:
+    """Which of them go into one call, by position: a server takes so many follow-ups in one."""
+    made = [len(item.follow_ups) if isinstance(item, Ack) else 0 for item in items]
+    if sum(made) <= FOLLOW_UPS_PER_CALL_MAX:
+        return [list(range(len(made)))]
+    line, parts = deque(range(len(made))), []
+    while line:
+        parts.append(take_batch(line, len(made), FOLLOW_UPS_PER_CALL_MAX, made.__getitem__))
+    return parts

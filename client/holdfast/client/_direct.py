@@ -11,7 +11,6 @@ error is raised.
 
 import itertools
 import random
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -19,6 +18,7 @@ from typing import Any, cast
 from holdfast.client._direct_lists import LISTS, are_alike, list_over_shards, queue_stats
 from holdfast.client._direct_parts import Parts, Send
 from holdfast.client._direct_reserve import ReserveOverShards
+from holdfast.client._fitting import renumbered
 from holdfast.client._giving_up import ENDLESS, Patience
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
@@ -32,7 +32,6 @@ from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
 
 _RETRY_AFTER_MS = 200  # of a shard whose leader was out of reach
-_PLACE = re.compile(r"(tasks|items|claims|task_ids|queues)\[(\d+)\]")
 
 
 def _of_id(task_id: str) -> int:
@@ -301,20 +300,7 @@ def _outcomes(kind: Any, reply: "Reply[Any] | HoldfastError", positions: Sequenc
         response = reply.message
         if len(response.outcomes) != len(positions):
             raise UnexpectedAnswer(f"{len(response.outcomes)} outcomes for {len(positions)} items")
-    for outcome in response.outcomes:
-        rejection = outcome.rejection
-        if rejection.field:
-            rejection.message = _renumbered(rejection.message, positions)
-            rejection.field = _renumbered(rejection.field, positions)
-    return list(response.outcomes)
-
-
-def _renumbered(text: str, positions: Sequence[int]) -> str:
-    def place(found: re.Match[str]) -> str:
-        at = int(found[2])
-        return f"{found[1]}[{positions[at]}]" if at < len(positions) else found[0]
-
-    return _PLACE.sub(place, text, count=1)
+    return renumbered(response.outcomes, positions)
 
 
 def _rejection(error: HoldfastError) -> pb.Rejection:

@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from holdfast.client import _wire
+from holdfast.client._batches import ack_parts
 from holdfast.client._cluster import OperatorCalls
 from holdfast.client._coalescing import Coalescer
 from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
-from holdfast.client._fitting import only
+from holdfast.client._fitting import only, renumbered
 from holdfast.client._leaders import takes_other_ids
 from holdfast.client._memory import Generations, Unanswered
 from holdfast.client._options import call_limit_s, limit_s
@@ -312,11 +313,34 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         return only(await self.ack_many([Ack(claim, result, follow_ups)], timeout_s=timeout_s))
 
     async def ack_many(self, items: Sequence[Claim | Ack], *, timeout_s: float | None = None) -> list[Acked | Rejected]:
-        """Finishes many tasks: claims as they are, or an `Ack` where there is a result or a follow-up."""
+        """Finishes many tasks: claims as they are, or an `Ack` where there is a result or a follow-up. With more than
+        1,000 follow-ups in all these are several calls, one after the other; if one fails, do the same again."""
         if not items:
             return []
-        response = await self._call(_ACK, _wire.ack_request(items), timeout_s, repeatable=True)
+        request = _wire.ack_request(items)
+        parts = ack_parts(items)
+        if len(parts) == 1:
+            response = await self._call(_ACK, request, timeout_s, repeatable=True)
+        else:
+            response = await self._ack_in_parts(request, parts, call_limit_s(timeout_s, self._timeout_s))
         return _wire.ack_outcomes(response, len(items))
+
+    async def _ack_in_parts(
+        self, request: pb.AckRequest, parts: Sequence[Sequence[int]], timeout_s: float
+    ) -> pb.AckResponse:
+        """An ack whose answer was lost is answered as the first time, so all of it can be repeated."""
+        ends_s = time.monotonic() + timeout_s
+        response = pb.AckResponse()
+        for positions in parts:
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0:
+                raise DeadlineExceeded(self.address, timeout_s)
+            part = pb.AckRequest(items=[request.items[at] for at in positions])
+            answer = await self._call(_ACK, part, left_s, repeatable=True)
+            if len(answer.outcomes) != len(positions):
+                raise UnexpectedAnswer(f"{len(answer.outcomes)} outcomes for {len(positions)} items")
+            response.outcomes.extend(renumbered(answer.outcomes, positions))
+        return response
 
     async def fail(
         self,

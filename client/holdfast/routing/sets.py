@@ -82,6 +82,11 @@ def counted(route: QueueRoute) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*visible(route), *route.drained)))
 
 
+def ever(route: QueueRoute) -> frozenset[int]:
+    """All shards that the map knows to have had tasks of the queue, or to be going to."""
+    return frozenset(counted(route)).union(*(shards for _, shards in route.sets))
+
+
 def shard_for_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, pick: int) -> int:
     """The shard of a new task. `pick` is any number, the same for all tasks of a call: it chooses where nothing else
     does. Raises UnknownGenerationError."""

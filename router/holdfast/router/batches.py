@@ -19,18 +19,21 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, rejection_of, same_status
 from holdfast.router.leaders import Map
 from holdfast.router.methods import DEAD_LETTERS, TASKS, Method
+from holdfast.routing.homes import home_shard
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import (
     HOME_BEGINNING,
     QueueRoute,
     UnknownGenerationError,
+    ever,
     is_of_home,
     parse_made_up,
     shard_for_task,
 )
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
-from holdfast.serving.refusals import another_shard, internal_error, older_set, stale_map
+from holdfast.serving.refusals import another_shard, internal_error, not_on_shard, older_set, stale_map, wrong_shard
+from holdfast.serving.request_limits import ITEMS_MAX
 
 _INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 
@@ -60,6 +63,11 @@ BY_TASK = {
 }
 
 
+# What is known of these is on one shard alone: the home of a worker's name, or that of a queue.
+_BY_WORKER = frozenset({"Heartbeat", "SignalWorker"})
+_AT_HOME = frozenset({"PutSchedule", "GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule"})
+
+
 def shard_of_id(task_id: str, shard_count: int) -> int | None:
     """None: no shard of this cluster could have made it. Then any may say so."""
     shard = shard_of_task(task_id)
@@ -73,24 +81,80 @@ def shards_of_tasks(task_ids: Sequence[str], shard_count: int) -> list[int]:
     return [anywhere if shard is None else shard for shard in found]
 
 
-def check_named_shard(method: Method, data: bytes, shard: int, shard_count: int) -> None:
+def check_named_shard(method: Method, data: bytes, shard: int, table: Map) -> None:
     """Refuses a call whose metadata names another shard than its request is about: the shard that it names would say
-    that there is no such task, or nothing at all."""
+    that there is no such task, or nothing at all, or take a task that nobody finds there."""
     batch = BY_TASK.get(method.name)
     if batch is not None:
-        ids = [batch.task_id(item) for item in getattr(method.parse(data), batch.items)]
+        _check_ids([batch.task_id(item) for item in getattr(method.parse(data), batch.items)], shard, table)
     elif method.name in ("GetTask", "GetDeadLetter"):
-        ids = [method.parse(data).task_id]
+        _check_ids([method.parse(data).task_id], shard, table)
     elif method.service in ("Shards", "Backups"):
-        if (meant := method.parse(data).shard) != shard:
-            raise another_shard(shard, meant)
+        _check_same(shard, method.parse(data).shard)
+    elif method.name in _BY_WORKER:
+        _check_same(shard, home_shard(method.parse(data).worker, table.shard_count))
+    elif method.name in _AT_HOME:
+        _check_home(method.parse(data).queue, shard, table)
+    elif method.name == "Enqueue":
+        _check_tasks(method.parse(data).tasks, shard, table)
+    elif method.name in ("Reserve", "AwaitTasks"):
+        _check_claims(method.parse(data), shard, table)
+
+
+def _check_same(named: int, meant: int) -> None:
+    if named != meant:
+        raise another_shard(named, meant)
+
+
+def _check_ids(task_ids: Sequence[str], shard: int, table: Map) -> None:
+    for task_id in task_ids:
+        found = shard_of_id(task_id, table.shard_count)
+        if found is not None:
+            _check_same(shard, found)
+
+
+def _check_home(queue: str, shard: int, table: Map) -> None:
+    home = table.route(queue).home
+    if home != shard:
+        raise wrong_shard(queue, shard, home)
+
+
+def _check_tasks(tasks: Sequence[pb.TaskSpec], shard: int, table: Map) -> None:
+    """Of tasks that could be on any shard of a set, also older ones will do: the caller may not have heard of the
+    newest."""
+    for queue in {task.queue for task in tasks if not _is_placed(task)}:
+        if shard not in ever(table.route(queue)):
+            raise not_on_shard(queue, shard, table.route(queue).home)
+    for task in tasks:
+        if not _is_placed(task):
+            continue
+        route = table.route(task.queue)
+        try:
+            meant = shard_for_task(route, task.request_id, task.unique_key, task.limit_key, 0)
+        except UnknownGenerationError as error:
+            raise stale_map(error.queue, error.generation, error.newest) from None
+        if meant != shard:
+            refusal = wrong_shard if meant == route.home else not_on_shard
+            raise refusal(task.queue, shard, route.home)
+
+
+def _is_placed(task: pb.TaskSpec) -> bool:
+    """Whether there is one shard that it must go to."""
+    return bool(task.request_id or task.unique_key or task.limit_key)
+
+
+def _check_claims(request: Any, shard: int, table: Map) -> None:
+    """One queue that may have tasks there is enough. What was claimed before is asked for wherever that was."""
+    queues = request.queues
+    if not queues or getattr(request, "held_only", False):
         return
-    else:
-        return
-    for task_id in ids:
-        found = shard_of_id(task_id, shard_count)
-        if found is not None and found != shard:
-            raise another_shard(shard, found)
+    if not any(shard in ever(table.route(queue)) for queue in queues):
+        raise not_on_shard(queues[0], shard, table.route(queues[0]).home)
+
+
+def has_too_many_follow_ups(request: Any) -> bool:
+    """More than a broker takes in one call, of all acks together."""
+    return isinstance(request, pb.AckRequest) and sum(len(item.follow_ups) for item in request.items) > ITEMS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ class RouterConfig(MapSettings):
 
     # What may pass, and how much of it at once
     message_bytes_max: int = Field(16 * _MIB, ge=64 * _KIB, le=_GIB, description="largest request or answer")
+    batch_bytes_max: int = Field(
+        4 * _MIB, ge=_KIB, le=256 * _MIB, description="most bytes in one call; as on the brokers"
+    )
     wait_ms_max: int = Field(60_000, ge=0, le=_HOUR_MS, description="longest a call may wait; as on the brokers")
     idle_wait_ms_max: int = Field(
         600_000, ge=0, le=_HOUR_MS, description="longest that idle workers are told to wait when very many do"

@@ -1,7 +1,7 @@
 """What a router does with each call: finds the shards it is about, sends it there, and makes one answer of theirs.
 
 A call that is about one shard passes as bytes in both directions. That is every call that names its shard in the
-metadata, and of the others nearly all.
+metadata, if it is about what can be there, and of the others nearly all.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from holdfast.router.batches import (
     BY_TASK,
     check_named_shard,
     fit,
+    has_too_many_follow_ups,
     parts_of,
     place,
     shard_of_id,
@@ -37,10 +38,8 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.pages import order_of
 from holdfast.routing.sets import QueueRoute, counted, visible
 from holdfast.serving.refusals import no_such_shard, shutting_down
-from holdfast.serving.request_limits import ITEMS_MAX
+from holdfast.serving.request_limits import ITEMS_MAX, QUEUES_PER_RESERVE_MAX, QUEUES_PER_STATS_MAX
 
-QUEUES_PER_RESERVE_MAX = 64
-QUEUES_PER_STATS_MAX = 100
 _WAITING_BYTES_MAX = 64 * 1024  # 1,000 task ids, or 64 queues and all else that a Reserve may name
 
 _Handler = Callable[[Method, bytes, Caller, float], Coroutine[Any, Any, bytes]]
@@ -201,12 +200,14 @@ class Gateway:
     async def _as_it_is(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         assert caller.shard is not None
         shard = self._checked(caller.shard)
-        check_named_shard(method, data, shard, self._table.shard_count)
+        check_named_shard(method, data, shard, self._table)
         return await self._forwarder.send(method, shard, data, deadline_s)
 
-    async def _reserve_as_it_is(self, _method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+    async def _reserve_as_it_is(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         assert caller.shard is not None
-        return await self._reserving.claim(self._checked(caller.shard), data, caller, deadline_s)
+        shard = self._checked(caller.shard)
+        check_named_shard(method, data, shard, self._table)
+        return await self._reserving.claim(shard, data, caller, deadline_s)
 
     async def _by_task_id(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         shard = shard_of_id(method.parse(data).task_id, self._table.shard_count)
@@ -246,7 +247,7 @@ class Gateway:
         items = getattr(request, batch.items)
         shards = shards_of_tasks([batch.task_id(item) for item in items], self._table.shard_count)
         # What no broker takes whole is not split: one of them says what is wrong with it.
-        if len(set(shards)) <= 1 or len(items) > ITEMS_MAX:
+        if len(set(shards)) <= 1 or len(items) > ITEMS_MAX or has_too_many_follow_ups(request):
             return await self._forwarder.send(method, shards[0] if shards else 0, data, deadline_s)
         response = await self._parts.send(method, parts_of(request, batch.items, shards), deadline_s)
         if isinstance(response, pb.WaitTasksResponse):

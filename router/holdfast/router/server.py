@@ -34,6 +34,7 @@ from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import etcd_unavailable
 from holdfast.serving.reloading import certificate_gauges
+from holdfast.serving.request_limits import read_bytes_max
 
 GC_THRESHOLDS = (50_000, 20, 50)  # as in brokers: many short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
@@ -124,14 +125,15 @@ class Router:
         self._routed_by = follower.map
         follower.on_change.append(self._map_changed)
         limits = ServerLimits(
-            message_bytes_max=config.message_bytes_max,
+            message_bytes_max=min(read_bytes_max(config.batch_bytes_max), config.message_bytes_max),
             bytes_max=config.bytes_in_flight_max,
             calls_max=config.calls_max + config.waits_max + CALLS_SPARE,
             connections_max=connections_allowed(config.connections_max, allow_many_files(), with_states=False),
         )
         self._rpc = RouterServer(
-            self._gateway.handle, self.metrics, limits, readiness=self.readiness, check=self._gateway.check
-        )
+            self._gateway.handle, self.metrics, limits, batch_bytes_max=config.batch_bytes_max,
+            readiness=self.readiness, check=self._gateway.check,
+        )  # fmt: skip
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)
 

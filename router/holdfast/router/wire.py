@@ -217,17 +217,19 @@ class RouterServer:
         metrics: Metrics,
         limits: ServerLimits,
         *,
+        batch_bytes_max: int,
         readiness: Callable[[], tuple[bool, str]],
         check: Callable[[Method], None] = lambda _method: None,
     ) -> None:
-        """`check` refuses a call before its request is let in."""
+        """`batch_bytes_max`: what brokers take. Here it counts for the whole call: whether that is too large must not
+        depend on the shards of its items. `check` refuses a call before its request is let in."""
         self._handle = handle
         self._metrics = metrics
         self._check = check
         self._server = GrpcServer(limits, readiness, self._refuse)
         services: dict[str, dict[str, Served]] = {}
         for method in ALL:
-            limit = request_limit(method.name, method.request, large_bytes_max=limits.message_bytes_max)
+            limit = request_limit(method.name, method.request, large_bytes_max=batch_bytes_max)
             served = Served(method.name, limit, metrics.rpc(method.name), partial(self._begin, method))
             services.setdefault(method.path.split("/")[1], {})[method.name] = served
         for service, methods in services.items():

@@ -221,6 +221,27 @@ def wrong_shard(queue: str, here: int, home: int) -> RefusedError:
     )
 
 
+def not_on_shard(queue: str, here: int, home: int) -> RefusedError:
+    """The same for what could be on any shard of the queue, but not on this one: a task there would never be found."""
+    return RefusedError(
+        WRONG_SHARD,
+        f"Expected one of the shards of queue {queue}, whose home is shard {home}, but shard {here} is none of them; "
+        "ask for the topology again, or leave the shard to a router.",
+        metadata={"queue": queue, "shard": str(here), "home": str(home)},
+    )
+
+
+def not_known_here(queue: str, here: int) -> RefusedError:
+    """Nothing was done. The queue may have been spread a moment ago, and then asking again helps."""
+    return RefusedError(
+        STALE_MAP,
+        f"Expected one of the shards of queue {queue}, but shard {here} is none of them, as far as this server has "
+        "heard; ask for the topology again, or leave the shard to a router.",
+        retry_after_ms=100,
+        metadata={"queue": queue, "shard": str(here), "why": "newer"},
+    )
+
+
 def another_shard(named: int, meant: int) -> RefusedError:
     """The metadata of a call and its request are about different shards: nobody can know which one is meant."""
     return RefusedError(

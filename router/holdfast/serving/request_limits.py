@@ -1,59 +1,103 @@
 """What one request of each method may be: how many bytes, and how many fields before anybody parses it. Pure.
 
-Every method has its own bounds: asking for one task takes no 4 MiB.
+Every method has its own bounds: asking for one task takes no 4 MiB. Everything that is repeated has one, wherever it
+stands in a request: the descriptors say what there is, and a field without a bound here is an error at the start.
 """
 
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.serving.refusals import BATCH_TOO_LARGE, MALFORMED_REQUEST, TOO_LARGE, RefusedError
-from holdfast.serving.scanner import BrokenBytesError, Shape, TooManyFieldsError, scan
+from holdfast.serving.scanner import BrokenBytesError, Packed, Shape, TooManyFieldsError, scan
 
 ITEMS_MAX = 1000  # in one call, whatever is set
 FOLLOW_UPS_MAX = 100  # of one ack
 HEADERS_MAX = 64  # of one task
-SNAPSHOT_FILES_MAX = 20_000  # of one shard's state
+NON_RETRYABLE_MAX = 64  # types of errors
+QUEUES_PER_RESERVE_MAX = 64
+QUEUES_PER_STATS_MAX = 100
+LEASES_PER_RESERVE_MAX = 100
+TASK_SPARE_BYTES = 64 * 1024  # what a task may have beside its payload: headers, names, types of errors
 
+_SHARDS_MAX = 1024
 _KIB = 1024
 # Beside what is repeated: every field once, those of newer clients, and room for one more item than allowed, which the
 # validation refuses with more to say.
 _FIELDS_SPARE = 64
-_TASK = Shape(HEADERS_MAX + 3 * _FIELDS_SPARE)
-_ACK_ITEM = Shape(FOLLOW_UPS_MAX + _FIELDS_SPARE, {3: _TASK})
-_FEW = Shape(_FIELDS_SPARE)
-_MANY = Shape(ITEMS_MAX + _FIELDS_SPARE)
 
-# Of the methods that bring payloads, results or errors, whose bytes only the configuration bounds. In bodies up to
-# the size that is named here, what is inside the items takes the parser less than 30 ms.
-_LARGE = {
-    "Enqueue": Shape(_MANY.fields_max, {1: _TASK}, shallow_bytes_max=256 * _KIB),
-    "Ack": Shape(_MANY.fields_max, {1: _ACK_ITEM}, shallow_bytes_max=64 * _KIB),
-    "Fail": _MANY,
-    "PutSchedule": _FEW,
-    "RestoreShard": Shape(_FIELDS_SPARE, {6: Shape(SNAPSHOT_FILES_MAX + _FIELDS_SPARE)}),
-    "RestoreQueues": _MANY,
-    "ReceiveTasks": Shape(_MANY.fields_max, {6: Shape(_FIELDS_SPARE, {1: _TASK})}, shallow_bytes_max=256 * _KIB),
+# How often what is repeated may be there, in the message that it stands in.
+_REPEATED_MAX = {
+    "EnqueueRequest.tasks": ITEMS_MAX,
+    "TaskSpec.headers": HEADERS_MAX,
+    "RetryPolicy.non_retryable": NON_RETRYABLE_MAX,
+    "ReserveRequest.queues": QUEUES_PER_RESERVE_MAX,
+    "ReserveRequest.queue_tasks_max": QUEUES_PER_RESERVE_MAX,
+    "ReserveRequest.type_lease_ms": LEASES_PER_RESERVE_MAX,
+    "ReserveRequest.held_at": _SHARDS_MAX,
+    "AwaitTasksRequest.queues": QUEUES_PER_RESERVE_MAX,
+    "AckRequest.items": ITEMS_MAX,
+    "AckItem.follow_ups": FOLLOW_UPS_MAX,
+    "FailRequest.items": ITEMS_MAX,
+    "ExtendRequest.items": ITEMS_MAX,
+    "ReleaseRequest.claims": ITEMS_MAX,
+    "CancelRequest.task_ids": ITEMS_MAX,
+    "UpdateTasksRequest.items": ITEMS_MAX,
+    "WaitTasksRequest.task_ids": ITEMS_MAX,
+    "QueueStatsRequest.queues": QUEUES_PER_STATS_MAX,
+    "RetryDeadLettersRequest.task_ids": ITEMS_MAX,
+    "DiscardDeadLettersRequest.task_ids": ITEMS_MAX,
+    "HeartbeatRequest.queues": QUEUES_PER_RESERVE_MAX,
+    "TaskFilter.states": 64,
+    "GetTopologyRequest.queues": ITEMS_MAX,
+    "ListQueueSettingsRequest.queues": ITEMS_MAX,
+    "SetQueueRequest.clear": 256,
+    "QueuePolicy.non_retryable": NON_RETRYABLE_MAX,
+    "QueuePolicy.tenants": 256,
+    "ShardList.shards": _SHARDS_MAX,
+    "Plan.steps": 10_000,
+    "RestoreClusterRequest.incarnations": 4096,
+    "RestoreQueuesRequest.queues": ITEMS_MAX,
+    "RestoreFiles.files": 20_000,  # of one shard's state
+    "ReceiveTasksRequest.letters": ITEMS_MAX,
+    "DealSharesRequest.reports": ITEMS_MAX,
 }
+_NUMBER_BYTES = {  # all others are varints
+    **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), 8),
+    **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), 4),
+}
+
+# Methods that bring payloads, results or errors, whose bytes only the configuration bounds.
+_LARGE = frozenset({"Enqueue", "Ack", "Fail", "RestoreShard", "RestoreQueues", "ReceiveTasks"})
+_ONE_TASK = frozenset({"PutSchedule"})
 _SMALL_BYTES_MAX = 64 * _KIB
-_SMALL: dict[str, tuple[int, Shape]] = {
+_BYTES_MAX = {
     **dict.fromkeys(
         ("Extend", "Release", "Cancel", "UpdateTasks", "WaitTasks", "RetryDeadLetters", "DiscardDeadLetters"),
-        (512 * _KIB, _MANY),
+        512 * _KIB,
     ),
-    "GetTopology": (512 * _KIB, _MANY),
-    "ListQueueSettings": (512 * _KIB, _MANY),
-    "QueueStats": (256 * _KIB, _MANY),
-    "Reserve": (_SMALL_BYTES_MAX, Shape(8 * _FIELDS_SPARE)),
-    "Heartbeat": (_SMALL_BYTES_MAX, Shape(8 * _FIELDS_SPARE)),
-    "AwaitTasks": (_SMALL_BYTES_MAX, Shape(8 * _FIELDS_SPARE)),
-    "DealShares": (1024 * _KIB, _MANY),
-    "SetQueue": (512 * _KIB, Shape(8 * _FIELDS_SPARE)),
-    "StartPlan": (1024 * _KIB, _FEW),
-    "RestoreCluster": (_SMALL_BYTES_MAX, Shape(4096 + _FIELDS_SPARE)),
+    "GetTopology": 512 * _KIB,
+    "ListQueueSettings": 512 * _KIB,
+    "QueueStats": 256 * _KIB,
+    "DealShares": 1024 * _KIB,
+    "SetQueue": 512 * _KIB,
+    "StartPlan": 1024 * _KIB,
 }
+# In bodies up to this size, what is inside the items takes the parser less than 30 ms, and nobody looks. For tasks, in
+# which no message is repeated but the entries of a map, it takes less.
+_SHALLOW_BYTES_MAX = 64 * _KIB
+_SHALLOW_TASKS_BYTES_MAX = 256 * _KIB
+_BRINGS_TASKS = frozenset({"Enqueue", "ReceiveTasks"})
+
+_READ_SPARE_BYTES = 4 * 1024 * _KIB
 
 MessageT = TypeVar("MessageT", bound=Message)
+
+
+def read_bytes_max(batch_bytes_max: int) -> int:
+    """A batch that is somewhat too large is still read, to be refused by name."""
+    return batch_bytes_max + max(batch_bytes_max // 2, _READ_SPARE_BYTES)
 
 
 class RequestLimit:
@@ -81,12 +125,38 @@ class RequestLimit:
             raise malformed(self._request) from None
 
 
-def request_limit(method: str, request: type[Message], *, large_bytes_max: int) -> RequestLimit:
-    """`large_bytes_max`: of a call that may be as large as any."""
-    if method in _LARGE:
-        return RequestLimit(request, large_bytes_max, _LARGE[method])
-    bytes_max, shape = _SMALL.get(method, (_SMALL_BYTES_MAX, _FEW))
-    return RequestLimit(request, min(bytes_max, large_bytes_max), shape)
+def request_limit(
+    method: str, request: type[Message], *, large_bytes_max: int, payload_bytes_max: int | None = None
+) -> RequestLimit:
+    """`large_bytes_max`: of a call that may be as large as any. `payload_bytes_max`: of one task, if it is known."""
+    bytes_max = large_bytes_max
+    if method in _ONE_TASK and payload_bytes_max is not None:
+        bytes_max = min(bytes_max, payload_bytes_max + TASK_SPARE_BYTES)
+    elif method not in _LARGE | _ONE_TASK:
+        bytes_max = min(bytes_max, _BYTES_MAX.get(method, _SMALL_BYTES_MAX))
+    shallow_bytes_max = _SHALLOW_TASKS_BYTES_MAX if method in _BRINGS_TASKS else _SHALLOW_BYTES_MAX
+    return RequestLimit(request, bytes_max, _shape_of(request.DESCRIPTOR, shallow_bytes_max=shallow_bytes_max))
+
+
+def _shape_of(message: Any, **how: Any) -> Shape:
+    """Of any message: no field is left out, at any depth."""
+    inside: dict[int, Shape | Packed] = {}
+    fields_max = _FIELDS_SPARE
+    for field in message.fields:
+        if field.is_repeated:
+            fields_max += _repeated_max(field)
+        if field.message_type is not None:
+            inside[field.number] = _shape_of(field.message_type, is_single=not field.is_repeated)
+        elif field.is_packed:
+            inside[field.number] = Packed(_repeated_max(field), _NUMBER_BYTES.get(field.type, 0))
+    return Shape(fields_max, inside, **how)
+
+
+def _repeated_max(field: Any) -> int:
+    name = f"{field.containing_type.name}.{field.name}"
+    if name not in _REPEATED_MAX:
+        raise LookupError(f"{name} is repeated, and nothing says how often it may be in a request")
+    return _REPEATED_MAX[name]
 
 
 def parse(request: type[MessageT], data: bytes) -> MessageT:
@@ -113,8 +183,11 @@ def _too_many(request: Any, error: TooManyFieldsError) -> RefusedError:
         names.append(found.name if found is not None else f"field {number}")
         message = found.message_type if found is not None else None
     name = ".".join(names)
-    if error.limit == _MANY.fields_max and found is not None and found.is_repeated:
-        sentence = f"Expected at most {ITEMS_MAX} items in {{field}}, but there are more."
-        return RefusedError(BATCH_TOO_LARGE, sentence, name, str(ITEMS_MAX))
+    if found is not None and found.is_repeated and error.count > _repeated_max(found):
+        limit = _repeated_max(found)
+        sentence = f"Expected at most {limit} items in {{field}}, but there are more."
+        return RefusedError(BATCH_TOO_LARGE if len(names) == 1 else TOO_LARGE, sentence, name, str(limit))
+    if error.limit == 1:
+        return RefusedError(TOO_LARGE, "Expected {field} once, but it is there again.", name, "1")
     sentence = f"Expected at most {error.limit} fields, but there are more, most of them {{field}}."
     return RefusedError(TOO_LARGE, sentence, name, str(error.limit))

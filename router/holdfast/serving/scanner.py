@@ -6,7 +6,8 @@ limit, so the worst body costs no more than the largest good one. Pure.
 
 Only the number of fields is bounded, whatever they are: with that the parser has a bounded amount of work, and what
 else may be wrong with a request the validation says better. A message of n bytes has at most n / 2 fields, so nobody
-looks into one that is short.
+looks into one that is short. Numbers that are packed into one field are counted as well, and a message that can stand
+there only once must not come twice: the parser would merge them, and together they could be anything.
 """
 
 from collections import Counter
@@ -19,33 +20,53 @@ _FIXED_32 = 5
 _FIELD_BYTES_MIN = 2
 _NUMBER_MAX = (1 << 32) - 1  # of a tag or a length
 _VARINT_BYTES_MAX = 10
+_CONTINUED = bytes(range(0x80, 0x100))  # a varint goes on after such a byte
 
 
 class TooManyFieldsError(Exception):
     """`path` are the numbers of the fields in which it was found, the last one being the most frequent of the message
-    that has more than `limit` fields."""
+    that has more than `limit` fields: at least `count` of them."""
 
-    def __init__(self, path: tuple[int, ...], limit: int) -> None:
+    def __init__(self, path: tuple[int, ...], limit: int, count: int) -> None:
         super().__init__(f"more than {limit} fields at {path}")
         self.path = path
         self.limit = limit
+        self.count = count
 
 
 class BrokenBytesError(Exception):
     """These bytes are no message. Groups, which nothing of ours has, count as broken too."""
 
 
+class Packed:
+    """Numbers in one field. `number_bytes`: of each; 0 if they are varints."""
+
+    def __init__(self, numbers_max: int, number_bytes: int = 0) -> None:
+        self.numbers_max = numbers_max
+        self.number_bytes = number_bytes
+        self.unseen_bytes_max = numbers_max * max(1, number_bytes)
+
+
 class Shape:
-    """How many fields a message may have, and those of its fields that are messages to be looked into."""
+    """How many fields a message may have, and those of its fields that are to be looked into."""
 
     def __init__(
-        self, fields_max: int, inside: "Mapping[int, Shape] | None" = None, *, shallow_bytes_max: int = 0
+        self,
+        fields_max: int,
+        inside: "Mapping[int, Shape | Packed] | None" = None,
+        *,
+        is_single: bool = False,
+        shallow_bytes_max: int = 0,
     ) -> None:
-        """`inside`: by field number. `shallow_bytes_max`: so small, what is inside can do no harm in all."""
+        """`inside`: by field number. `is_single`: it may not come twice, unless it is short. `shallow_bytes_max`: of a
+        body so small, what is inside can do no harm in all."""
         self.fields_max = fields_max
+        self.is_single = is_single
         self.shallow_bytes_max = shallow_bytes_max
         inside = inside or {}
-        self.unseen_bytes_max = _FIELD_BYTES_MIN * min([fields_max, *(shape.fields_max for shape in inside.values())])
+        self.unseen_bytes_max: int = min(
+            [_FIELD_BYTES_MIN * fields_max, *(shape.unseen_bytes_max for shape in inside.values())]
+        )
         self.inside = {  # by tag
             number << 3 | _LENGTH: (shape.unseen_bytes_max, shape) for number, shape in inside.items()
         }
@@ -60,12 +81,14 @@ def scan(data: bytes, shape: Shape) -> None:
         raise BrokenBytesError from None
 
 
-def _scan(data: bytes, at: int, end: int, fields_max: int, inside: dict[int, tuple[int, Shape]]) -> None:
+def _scan(data: bytes, at: int, end: int, fields_max: int, inside: dict[int, tuple[int, Shape | Packed]]) -> None:
     start, left = at, fields_max
+    single: tuple[int, ...] = ()  # tags of what must not come again
     while at < end:
         left -= 1
         if left < 0:
-            raise TooManyFieldsError((_most_frequent(data, start, max(1, fields_max)),), fields_max)
+            number, count = _most_frequent(data, start, max(1, fields_max))
+            raise TooManyFieldsError((number,), fields_max, count)
         tag = data[at]
         at += 1
         if tag >= 0x80:
@@ -81,7 +104,7 @@ def _scan(data: bytes, at: int, end: int, fields_max: int, inside: dict[int, tup
             if tag in inside:
                 unseen_bytes_max, shape = inside[tag]
                 if size > unseen_bytes_max:
-                    _scan_inside(data, at, at + size, tag, shape)
+                    single = _scan_inside(data, at, at + size, tag, shape, single)
             at += size
         elif kind == _VARINT:
             while data[at] >= 0x80:
@@ -93,11 +116,27 @@ def _scan(data: bytes, at: int, end: int, fields_max: int, inside: dict[int, tup
         raise BrokenBytesError
 
 
-def _scan_inside(data: bytes, at: int, end: int, tag: int, shape: Shape) -> None:
+def _scan_inside(
+    data: bytes, at: int, end: int, tag: int, shape: Shape | Packed, single: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Returns which must not come again from now on."""
+    if tag in single:
+        raise TooManyFieldsError((tag >> 3,), 1, 2)
+    if isinstance(shape, Packed):
+        count = (end - at) // shape.number_bytes if shape.number_bytes else _varints(data[at:end])
+        if count > shape.numbers_max:
+            raise TooManyFieldsError((tag >> 3,), shape.numbers_max, count)
+        return single
     try:
         _scan(data, at, end, shape.fields_max, shape.inside)
     except TooManyFieldsError as error:
-        raise TooManyFieldsError((tag >> 3, *error.path), error.limit) from None
+        raise TooManyFieldsError((tag >> 3, *error.path), error.limit, error.count) from None
+    return (*single, tag) if shape.is_single else single
+
+
+def _varints(data: bytes) -> int:
+    """How many there are: each has one byte that is its last."""
+    return len(data.translate(None, _CONTINUED))
 
 
 def _fixed_bytes(kind: int) -> int:
@@ -122,10 +161,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise BrokenBytesError
 
 
-def _most_frequent(data: bytes, at: int, fields: int) -> int:
-    """The number of the field that stands there most often; of those fields that were just counted."""
-    [(number, _)] = Counter(_numbers(data, at, fields)).most_common(1)
-    return number
+def _most_frequent(data: bytes, at: int, fields: int) -> tuple[int, int]:
+    """The number of the field that stands there most often, and how often; of those fields that were just counted."""
+    [found] = Counter(_numbers(data, at, fields)).most_common(1)
+    return found
 
 
 def _numbers(data: bytes, at: int, fields: int) -> Iterator[int]:
