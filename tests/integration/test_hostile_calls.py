@@ -19,7 +19,8 @@ from tests.integration.server import ServerProcess
 from tests.integration.wire import Refusal, Wire
 
 MIB = 1024 * 1024
-SILENT = 150
+OPEN_FILES = 500
+RESERVED_FILES = 100  # for the state, however many connect
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,10 @@ def peak_mb(server: ServerProcess) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
     assert found is not None
     return int(found[1]) // 1024
+
+
+def open_files(server: ServerProcess) -> int:
+    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
 def bombs() -> list[tuple[str, str, bytes]]:
@@ -112,7 +117,7 @@ async def test_health_is_what_readyz_says(tmp_path: Path) -> None:
 
 async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> None:
     """More connections than there are descriptors: the node goes on reading and writing, and says that it lives."""
-    server = ServerProcess(tmp_path, open_files_max=500)
+    server = ServerProcess(tmp_path, open_files_max=OPEN_FILES)
     strangers: list[socket.socket] = []
     try:
         await asyncio.to_thread(server.start)
@@ -120,6 +125,9 @@ async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> No
             await client.enqueue(NewTask("q", "t"))  # it is connected before the others
             for port in (server.port, server.ops_port):
                 strangers += [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
+                for _ in range(5):  # for ten seconds they need not shake hands
+                    await asyncio.sleep(0.1)
+                    assert OPEN_FILES - open_files(server) >= RESERVED_FILES
             assert (await asyncio.to_thread(server.get, "/livez"))[0] == 200
             for _ in range(20):
                 await client.enqueue(NewTask("q", "t", bytes(500_000)))

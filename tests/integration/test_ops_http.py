@@ -128,11 +128,41 @@ async def strangers(server: OpsServer) -> AsyncIterator[Connect]:
     await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
 
 
-async def test_silent_connections_do_not_keep_others_out(server: OpsServer, strangers: Connect) -> None:
+async def test_silent_connections_do_not_keep_others_out(
+    server: OpsServer, strangers: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "REQUEST_SECONDS_MAX", 600.0)  # nobody is closed for being silent
     [(oldest, _), *_] = await strangers(150)
     assert [(await get(server, "/livez")).status for _ in range(20)] == [200] * 20
     assert (await get(server, "/metrics")).status == 200
-    assert await oldest.read() == b""  # it made room
+    async with asyncio.timeout(10):
+        assert await oldest.read() == b""  # it made room
+
+
+async def test_a_burst_of_connections_does_not_push_out_a_request_that_has_come(server: OpsServer) -> None:
+    def connect() -> socket.socket:
+        return socket.create_connection((server.host, server.port), timeout=30)
+
+    # The loop stands still meanwhile: all of them are there when it goes on.
+    with connect() as asking:
+        asking.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        silent = [connect() for _ in range(500)]
+        answer = await asyncio.to_thread(asking.recv, 1024)
+        for each in silent:
+            each.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_those_who_have_asked_do_not_push_out_one_whose_request_is_on_its_way(
+    server: OpsServer, strangers: Connect
+) -> None:
+    [(reader, writer)] = await strangers(1)
+    for _ in range(150):
+        asked_reader, asked_writer = (await strangers(1))[-1]
+        asked_writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asked_reader.readuntil(b'{"live":true}')
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert await reader.readuntil(b'{"live":true}')
 
 
 async def test_connections_that_do_not_read_do_not_keep_others_out(

@@ -1,6 +1,7 @@
 """Calls that come in while a server is busy wait for it. None is cancelled unseen: its outcome would be open."""
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -78,6 +79,8 @@ async def test_calls_wait_for_a_busy_server(port: int) -> None:
 # --- strangers --------------------------------------------------------------------------------------------------
 
 ENQUEUE = "/holdfast.proto.v1.Tasks/Enqueue"
+ACK = "/holdfast.proto.v1.Tasks/Ack"
+CHECK = "/grpc.health.v1.Health/Check"
 GET_TASK = "/holdfast.proto.v1.Tasks/GetTask"
 MIB = 1024 * 1024
 
@@ -184,6 +187,47 @@ async def test_a_request_that_never_ends_is_forgotten_with_its_connection(server
             call.cancel()
         await late
     assert owner.requests == [b""]
+
+
+@contextlib.asynccontextmanager
+async def calls_without_bodies(port: int, method: str, *, connections: int, calls: int) -> AsyncIterator[None]:
+    """As soon as one of them is ended there is another one."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) for _ in range(connections)]
+
+    async def call_again_and_again(channel: Any) -> None:
+        while True:
+            call = channel.stream_unary(method)(timeout=60)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await call
+
+    begun = [asyncio.create_task(call_again_and_again(channels[at % connections])) for at in range(calls)]
+    for channel in channels:
+        await channel.channel_ready()
+    await asyncio.sleep(0.2)  # until they are at the server
+    yield
+    for task in begun:
+        task.cancel()
+    await asyncio.wait(begun)
+    for channel in channels:
+        await channel.close()
+
+
+@pytest.mark.parametrize("method", [ACK, ENQUEUE, CHECK])
+async def test_calls_without_bodies_do_not_keep_others_out(owner: Owner, method: str) -> None:
+    server = owner.serve(message_bytes_max=16 * MIB)
+    port = await server.start("127.0.0.1", 0)
+    async with (
+        calls_without_bodies(port, method, connections=4, calls=200),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel,
+        asyncio.timeout(20),  # each of them had no answer within 25 s
+    ):
+        for name in (ACK, CHECK, ENQUEUE) * 4:
+            call: Any = channel.unary_unary(name)
+            await call(b"", timeout=20)
+    await server.stop(0)
+    assert len(owner.requests) == 8
+    assert server.intake.bytes == 0
 
 
 async def test_health_is_readiness(server: RouterServer, owner: Owner) -> None:

@@ -27,6 +27,7 @@ from holdfast.serving.statuses import DETAILS_KEY
 REFLECTIONS_MAX = 8
 HANDSHAKE_SECONDS = 10
 IDLE_SECONDS = 300
+WAITING_SHARE = 8  # of all calls one in so many may wait to be received in each of four lines
 BRINGS_TASKS = frozenset({"Enqueue", "PutSchedule"})
 
 _OPTIONS = [
@@ -88,7 +89,11 @@ class GrpcServer:
     """Serves what is added to it, health checking and reflection on one port."""
 
     def __init__(self, limits: ServerLimits, readiness: Callable[[], tuple[bool, str]], refuse: Refuse) -> None:
-        self.intake = Intake(bytes_max=limits.bytes_max, message_bytes_max=limits.message_bytes_max)
+        self.intake = Intake(
+            bytes_max=limits.bytes_max,
+            message_bytes_max=limits.message_bytes_max,
+            waiting_max=max(1, limits.calls_max // WAITING_SHARE),
+        )
         self._refuse = refuse
         self._server = grpc.aio.server(options=_OPTIONS + limits.options(), maximum_concurrent_rpcs=limits.calls_max)
         self._names: list[str] = []
@@ -165,9 +170,12 @@ class GrpcServer:
             context.set_trailing_metadata(((DETAILS_KEY, details),))
         return code
 
+    # Calls about health never wait for others. If too many of them send nothing, the next ones are answered unread, as
+    # if they asked for the whole server: every service is as ready as that.
+
     async def _check_health(self, _bodies: object, context: Any) -> bytes:
         try:
-            answer = self._health.check(await self._receive_small(context))
+            answer = self._health.check(await self.intake.receive_aside(context) or b"")
         except Exception as error:  # noqa: BLE001 - as above
             self._end_refused("Check", error, context)
             return b""
@@ -177,16 +185,10 @@ class GrpcServer:
 
     async def _watch_health(self, _bodies: object, context: Any) -> AsyncIterator[bytes]:
         try:
-            async for answer in self._health.watch(await self._receive_small(context)):
+            async for answer in self._health.watch(await self.intake.receive_aside(context) or b""):
                 yield answer
         except Exception as error:  # noqa: BLE001 - as above
             self._end_refused("Watch", error, context)
-
-    async def _receive_small(self, context: Any) -> bytes:
-        """A body of which nothing is kept."""
-        data = await self.intake.receive(context, brings_tasks=False)
-        self.intake.leave(len(data))
-        return data
 
 
 class _Reflection:

@@ -2,7 +2,8 @@
 
 Whoever reaches the port can open connections and say nothing, or not read what they asked for. One connection too many
 pushes out the oldest, not the newest: whoever asks whether the node lives gets an answer at once, and is gone before
-it is the oldest.
+it is the oldest. So that this holds while thousands connect, few are accepted in one turn of the loop: what those have
+sent is read before so many others have come. The rest waits in the system's queue, and the loop does other work.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from holdfast.serving.scrapes import Scrapes, Shown
 
 CONNECTIONS_MAX = 100
+ACCEPTED_AT_ONCE = 8  # it takes about five turns of the loop until one is answered
+QUEUED_MAX = 2048  # connections that are not accepted yet
 REQUEST_SECONDS_MAX = 10.0  # until a connection has asked for something
 LIFE_SECONDS_MAX = 60.0  # of any connection
 _STOP_SECONDS_MAX = 2
@@ -64,6 +67,7 @@ class OpsServer:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_STOP_SECONDS_MAX,
+            backlog=ACCEPTED_AT_ONCE,  # asyncio takes it for that too
         )
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="ops-http")
@@ -72,6 +76,7 @@ class OpsServer:
         if self._serving.done():  # it ended before it began: let its error out
             is_up.cancel()
             self._serving.result()
+        listener.listen(QUEUED_MAX)
 
     async def stop(self) -> None:
         if self._server is not None and self._serving is not None:
@@ -119,7 +124,11 @@ class _Connection(H11Protocol):
     def _make_room(self) -> None:
         others: set[Any] = self.connections
         if len(others) >= CONNECTIONS_MAX:
-            oldest: _Connection = min(others, key=lambda each: (each.cycle is not None, each._began_s))
+            # Of those that have asked for something, or of those that have not, whichever are more: neither a scrape
+            # nor a probe whose request is on its way pays for a flood of the other kind.
+            silent = [each for each in others if each.cycle is None]
+            many = silent if 2 * len(silent) >= len(others) else others.difference(silent)
+            oldest: _Connection = min(many, key=lambda each: each._began_s)
             others.discard(oldest)  # at once, so that it is not counted until it has closed
             oldest.transport.abort()
 
