@@ -152,9 +152,9 @@ def _what_to_do(config: BrokerConfig) -> str:
 
 
 def _sole_replicas(config: BrokerConfig) -> list[int] | None:
-    """See `sole_replicas`. A list of nodes in the configuration says that all of them have every shard."""
-    sole = sole_replicas(config.data_dir, config.cluster_name)
-    return [] if sole is None and config.etcd_endpoints is None else sole
+    """See `sole_replicas`. A list of nodes in the configuration says that all of them have every shard; one that began
+    alone beside another is given up in this way."""
+    return [] if config.etcd_endpoints is None else sole_replicas(config.data_dir, config.cluster_name)
 
 
 def _lost_with(shards: Sequence[int]) -> str:
