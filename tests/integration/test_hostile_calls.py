@@ -5,6 +5,7 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
@@ -153,3 +154,25 @@ async def test_a_flood_of_large_batches_takes_a_bounded_amount_of_memory(tmp_pat
         assert peak_mb(server) - before_mb < 450
     finally:
         server.close()
+
+
+async def test_connections_that_have_sent_much_hold_little(server: ServerProcess) -> None:
+    """gRPC would keep a buffer for each that is as large as what has come, as long as the connection is there."""
+    refused = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="", type="t", payload=bytes(MIB - 1000))]).SerializeToString()
+    own = [("grpc.use_local_subchannel_pool", 1)]  # a connection for each
+    async with AsyncExitStack() as stack:
+        channels = [grpc.aio.insecure_channel(server.address, options=own) for _ in range(100)]
+        calls: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = [
+            (await stack.enter_async_context(channel)).unary_unary("/holdfast.proto.v1.Tasks/Enqueue")
+            for channel in channels
+        ]
+        before_mb = now_mb(server)
+        for call in calls * 3:
+            await call(refused)
+        assert now_mb(server) - before_mb < 50
+
+
+def now_mb(server: ServerProcess) -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) // 1024

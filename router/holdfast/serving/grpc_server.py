@@ -41,6 +41,10 @@ _OPTIONS = [
     ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
     # 16 KB can be 16 MB that are compressed: they are not unpacked, and so no message.
     ("grpc.per_message_decompression", 0),
+    # Otherwise gRPC holds ever more of the calls that nobody reads, the faster their connections are, and for each
+    # connection a buffer that grows as large as the bodies that have come: a megabyte for each of five hundred.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.experimental.tcp_max_read_buffer_size", 64 * 1024),
 ]
 
 
