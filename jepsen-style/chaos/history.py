@@ -40,6 +40,7 @@ NEEDS_TOKEN = (*SETTLING, EXTEND)
 _POLL_NS_MAX = 40_000_000_000  # so long does a worker of the library wait for an answer
 LAG_NS_MIN = 20_000_000  # less is as usual, and not written down
 _LAG_NS_MAX = 5_000_000_000  # the longest lag that is looked for
+_BUSY_NS = 2_000_000_000  # a machine that was busy is taken to be so for this long before and after
 PROCESSES_ON_THE_WAY = 6  # worker, router, leader, two followers, and back
 NEMESIS = -1  # the process id of whoever breaks the servers
 
@@ -218,8 +219,9 @@ class Story:
         return PROCESSES_ON_THE_WAY * max(self.lag_ns(from_ns, to_ns), LAG_NS_MIN)
 
     def lag_ns(self, from_ns: int, to_ns: int) -> int:
-        """How much too late the harness itself was given a processor, at the worst of this time. A line tells of the
-        time before it."""
+        """How much too late the harness itself was given a processor, at the worst of this time or shortly before and
+        after: it is one process of many, and others wait while it does not. A line tells of the time before it."""
+        from_ns, to_ns = from_ns - _BUSY_NS, to_ns + _BUSY_NS
         place = bisect_left(self.lags, from_ns, key=lambda event: event.t_ns)
         worst_ns = 0
         for number in range(place, len(self.lags)):
