@@ -31,6 +31,7 @@ class Stage:
         self.store = store
         self.known = known
         self.silent: set[str] = set()
+        self.broken: set[str] = set()
         self.asked = 0
         self.told: list[tuple[int, str, int]] = []
         self.news = SettingsNews(known["a"], self, self, lambda: ("b", "c"))
@@ -40,6 +41,8 @@ class Stage:
         self.asked += 1
         if node in self.silent:
             raise CallFailedError("it is silent")
+        if node in self.broken:
+            return b"\xff\xff"
         return self.known[node].settings_news(pb.SettingsNewsRequest.FromString(message)).SerializeToString()
 
     def settings_told(self, number: int, queue: bytes, version: int) -> None:
@@ -73,6 +76,13 @@ async def test_while_all_know_the_same_nothing_is_told(stage: Stage) -> None:
 async def test_one_node_that_knows_more_is_enough(stage: Stage, silent: str) -> None:
     stage.silent.add(silent)
     version = await stage.cap("q", "b" if silent == "c" else "c")
+    await stage.news.ask()
+    assert stage.told == [(home_shard("q", SHARDS), "q", version)]
+
+
+async def test_an_answer_that_nobody_understands_is_none(stage: Stage) -> None:
+    stage.broken.add("c")
+    version = await stage.cap("q", "b")
     await stage.news.ask()
     assert stage.told == [(home_shard("q", SHARDS), "q", version)]
 

@@ -7,12 +7,10 @@ from typing import Protocol
 
 from holdfast.broker.internal_service import SETTINGS_NEWS
 from holdfast.broker.map_surroundings import NEWS_QUEUES, MapSurroundings
-from holdfast.broker.peer_calls import CallFailedError
 from holdfast.broker.settings_guard import ANSWER_SECONDS, ASK_SECONDS, QUEUES_MAX, RENEW_SECONDS
 from holdfast.proto.v1 import couriers_pb2 as pb
 from holdfast.routing.sets import visible
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import RefusedError
 
 _log = get_logger(__name__)
 
@@ -67,6 +65,6 @@ class SettingsNews:
                 found.update((each.queue, each.version) for each in page)
                 more = len(page) >= NEWS_QUEUES
                 after = page[-1].version if page else after
-        except (CallFailedError, RefusedError) as error:
-            _log.debug("settings_news_not_told", node=node, error=str(error))
+        except Exception as error:  # noqa: BLE001 - however it failed, it is asked again: it must not end the node
+            _log.debug("settings_news_not_told", node=node, error=str(error) or type(error).__name__)
         return found
