@@ -271,16 +271,24 @@ def test_one_caller_tries_a_sick_shard_again_and_ever_later() -> None:
 
 def test_a_silent_leader_is_avoided_by_all_its_shards_until_one_answers() -> None:
     sick = SickShards()
-    silent, other = ("a", 1), ("b", 1)
-    sick.failed(1, 100.0, silent, is_silent=True)
-    assert [sick.has(shard, 100.0, leader) for shard, leader in ((1, silent), (2, silent), (2, other), (2, None))] == [
+    silent, also, other = ("a", 1), ("a", 7), ("b", 1)
+    sick.silent(1, 100.0, {1: silent, 2: also, 3: other, 4: None})
+    assert [sick.has(shard, 100.0, leader) for shard, leader in ((1, silent), (2, also), (3, other), (4, None))] == [
         True, True, False, False,
     ]  # fmt: skip
-    assert sick.begin_try(2, 100.0 + SICK_S, silent)
+    assert sick.begin_try(2, 100.0 + SICK_S, also)
     assert not sick.begin_try(1, 100.0 + SICK_S, silent), "that one caller tries it at another shard is enough"
-    sick.answered(2, silent)
-    sick.answered(1, silent)
+    sick.answered(2, also)
     assert sick.begin_try(1, 100.0 + SICK_S, silent)
+
+
+def test_a_node_that_was_silent_and_is_elected_again_is_not_avoided() -> None:
+    sick = SickShards(SICK_S, SICK_S_MAX)
+    sick.silent(1, 100.0, {1: ("a", 1), 2: ("a", 7)})
+    assert sick.begin_try(2, 100.1, ("a", 9)), "it stood still, another one led, and now it leads again"
+    assert sick.has(1, 100.1, ("a", 1)), "what it has led all the time waits for an answer"
+    sick.silent(2, 100.2, {2: ("a", 9)})
+    assert not sick.has(2, 100.2 + SICK_S, ("a", 9)), "and what it did before does not count"
 
 
 def test_hasty_callers_wait_for_many_times_what_answers_usually_take() -> None:

@@ -354,7 +354,10 @@ class ReserveOverShards:
 
     def _failed(self, call: _Call, shard: int, error: HoldfastError, *, is_silent: bool = False) -> None:
         call.errors.append(error)
-        self._sick.failed(shard, time.monotonic(), self._topology.leader_of(shard), is_silent=is_silent)
+        if is_silent:
+            self._sick.silent(shard, time.monotonic(), self._topology.leaders)
+        else:
+            self._sick.failed(shard, time.monotonic(), self._topology.leader_of(shard))
         self._topology.doubt_after(error)
 
 

@@ -9,7 +9,7 @@ the same, because every server sees to it that the shards of older routes stay v
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.client._cluster import GET_TOPOLOGY
 from holdfast.client._rpc import Connection
@@ -103,6 +103,11 @@ class TopologyCache:
     def leader_of(self, shard: int) -> tuple[str, int] | None:
         """Its address and epoch, as the map has it."""
         return self._leaders.get(shard)
+
+    @property
+    def leaders(self) -> Mapping[int, tuple[str, int]]:
+        """The same of all shards whose leader the map has."""
+        return self._leaders
 
     def generation_of(self, queue: str) -> int:
         route = self._routes.get(queue)

@@ -3,6 +3,8 @@
 A shard that has lost its majority, or whose leader is silent, must not keep tasks of the others from their workers.
 """
 
+from collections.abc import Mapping
+
 TRY_S_MAX = 2.0  # for one shard, so that one without a leader does not hold up the others
 # The same for callers that come back for what was claimed: many times what answers usually take, so that a shard which
 # is merely busy is rarely given up.
@@ -43,47 +45,55 @@ class UsualTimes:
 class SickShards:
     """Shards that did not answer: not for long, and not any more when another leader is known.
 
-    A leader that said nothing at all is avoided by all the shards that it leads. When the time is over one caller tries
-    it (`begin_try`), and the others not before that one has got an answer. Only an answer of the kind that failed
-    counts: a leader whose disk stands still answers what needs no write.
+    A leader that said nothing at all is avoided by all the shards that it leads. One that is elected later is not: that
+    it was elected shows that it answers. When the time is over one caller tries it (`begin_try`), and the others not
+    before that one has got an answer. Only an answer of the kind that failed counts: a leader whose disk stands still
+    answers what needs no write.
     """
 
     def __init__(self, sick_s: float = SICK_S, sick_s_max: float | None = None) -> None:
         self._sick_s = sick_s
         self._sick_s_max = sick_s if sick_s_max is None else sick_s_max
-        self._until: dict[int | str, tuple[float, Leader, float]] = {}  # and for how long; of shards and of addresses
+        self._until: dict[int, tuple[float, Leader, float]] = {}  # with who led the shard, and for how long it is
 
-    def failed(self, shard: int, now_s: float, leader: Leader = None, *, is_silent: bool = False) -> None:
-        """`leader`: who is known to lead it. `is_silent`: it did not even refuse."""
+    def failed(self, shard: int, now_s: float, leader: Leader = None) -> None:
+        """`leader`: who is known to lead it."""
         self._until = {each: known for each, known in self._until.items() if known[0] + self._sick_s_max > now_s}
-        self._note(shard, now_s, leader)
-        if is_silent and leader is not None:
-            self._note(leader[0], now_s, None)
+        until_s, led_by, sick_s = self._until.get(shard, (0.0, leader, 0.0))
+        if led_by != leader or not sick_s:
+            sick_s = self._sick_s
+        elif until_s <= now_s + TRY_S_MAX:  # not by callers that tried it at the same time
+            sick_s = min(2 * sick_s, self._sick_s_max)
+        self._until[shard] = (now_s + sick_s, leader, sick_s)
+
+    def silent(self, shard: int, now_s: float, leaders: Mapping[int, Leader]) -> None:
+        """It did not even refuse. `leaders`: of this shard and of others."""
+        silent = leaders.get(shard)
+        self.failed(shard, now_s, silent)
+        for other, leader in leaders.items():
+            if other != shard and silent is not None and leader is not None and leader[0] == silent[0]:
+                self.failed(other, now_s, leader)
 
     def answered(self, shard: int, leader: Leader = None) -> None:
-        self._until.pop(shard, None)
-        if leader is not None:
-            self._until.pop(leader[0], None)
+        for each in (shard, *self._marked_of(leader)):
+            self._until.pop(each, None)
 
     def has(self, shard: int, now_s: float, leader: Leader = None) -> bool:
         until_s, led_by, _ = self._until.get(shard, (0.0, leader, 0.0))
-        is_away = leader is not None and self._until.get(leader[0], (0.0,))[0] > now_s
-        return is_away or (until_s > now_s and led_by == leader)
+        return until_s > now_s and led_by == leader
 
     def begin_try(self, shard: int, now_s: float, leader: Leader = None) -> bool:
         """Whether this caller may try it. If that failed the last time, it is the only one for now."""
         if self.has(shard, now_s, leader):
             return False
-        for name in (shard, *(leader[:1] if leader is not None else ())):
-            if name in self._until:
-                _, led_by, sick_s = self._until[name]
-                self._until[name] = (now_s + TRY_S_MAX, led_by, sick_s)
+        if shard in self._until:
+            for each in {shard, *self._marked_of(leader)}:
+                _, led_by, sick_s = self._until[each]
+                self._until[each] = (now_s + TRY_S_MAX, led_by, sick_s)
         return True
 
-    def _note(self, name: int | str, now_s: float, leader: Leader) -> None:
-        until_s, led_by, sick_s = self._until.get(name, (0.0, leader, 0.0))
-        if led_by != leader or not sick_s:
-            sick_s = self._sick_s
-        elif until_s <= now_s + TRY_S_MAX:  # not by callers that tried it at the same time
-            sick_s = min(2 * sick_s, self._sick_s_max)
-        self._until[name] = (now_s + sick_s, leader, sick_s)
+    def _marked_of(self, leader: Leader) -> list[int]:
+        """Shards that did not answer, and that this node leads."""
+        if leader is None:
+            return []
+        return [each for each, (_, led_by, _) in self._until.items() if led_by is not None and led_by[0] == leader[0]]

@@ -352,7 +352,10 @@ class Reserving:
             return answer
         if is_cut_off:
             self._usual.took(shard, time.monotonic() - began_s)
-        self._note(shard, failure, is_silent=is_cut_off)
+            self._good.discard(shard)
+            self._sick.silent(shard, time.monotonic(), {each: self._leader_of(each) for each in round_.places})
+        else:
+            self._note(shard, failure)
         may_hold = not is_passing(failure) or shard in round_.held
         if may_hold and request.claim_request_id:
             round_.doubt(shard, failure)
@@ -452,11 +455,11 @@ class Reserving:
     def _is_sick(self, shard: int) -> bool:
         return self._sick.has(shard, time.monotonic(), self._leader_of(shard))
 
-    def _note(self, shard: int, failure: Failure, *, is_silent: bool = False) -> None:
+    def _note(self, shard: int, failure: Failure) -> None:
         """One that is busy, or has no room, is well."""
         if _is_of_shard(failure):
             self._good.discard(shard)
-            self._sick.failed(shard, time.monotonic(), self._leader_of(shard), is_silent=is_silent)
+            self._sick.failed(shard, time.monotonic(), self._leader_of(shard))
         else:
             self._claimed_at(shard)
 
