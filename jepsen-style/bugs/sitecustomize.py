@@ -136,7 +136,7 @@ def _failures_not_counted() -> None:
 
 def _cap_doubled(which: str) -> None:
     """Twice as many may be claimed at the same time as was said."""
-    from holdfast.broker.policies import _Reader
+    from holdfast.broker.policy.policies import _Reader
 
     cap = _Reader.cap
     _Reader.cap = lambda self, name, plain=0: (1 + (name == which)) * cap(self, name, plain)  # type: ignore[method-assign]
@@ -171,7 +171,7 @@ def _tick_twice() -> None:
 
 def _ticks_not_made_up() -> None:
     """A leader does not care about ticks from before its time."""
-    keeper: Any = importlib.import_module("holdfast.broker.schedule_keeper")
+    keeper: Any = importlib.import_module("holdfast.broker.leader.schedule_manager")
 
     keeper.GRACE_MS = 0
     keeper.CATCH_UPS = dict.fromkeys(keeper.CATCH_UPS, "none")
@@ -263,8 +263,8 @@ def _rounds_without_budget() -> None:
     """Each busy shard takes its time in a round, one after the other, and signs of life wait for the end of it."""
     import time
 
-    rounds: Any = importlib.import_module("holdfast.broker.rounds")
-    replica: Any = importlib.import_module("holdfast.broker.replica")
+    rounds: Any = importlib.import_module("holdfast.broker.replica.commit_loop")
+    replica: Any = importlib.import_module("holdfast.broker.replica.replica")
     step = replica.Replica.step
 
     def step_slowly(self: Any, *arguments: Any) -> Any:

@@ -10,10 +10,10 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.broker import disk_watch
-from holdfast.broker.log.disk import RealDisk
-from holdfast.broker.state import RocksState
 from holdfast.cli.main import main
+from holdfast.storage import disk_watch
+from holdfast.storage.rocksdb import RocksState
+from holdfast.wal.disk import RealDisk
 
 
 def _hang() -> None:

@@ -10,11 +10,11 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.snapshots.codec import decode, encode
-from holdfast.broker.snapshots.directories import StateDirectories
-from holdfast.broker.snapshots.messages import SnapshotMessage
-from holdfast.broker.snapshots.receiving import SnapshotReceiver
+from holdfast.raft.messages import Configuration
+from holdfast.storage.snapshots.codec import decode, encode
+from holdfast.storage.snapshots.directories import StateDirectories
+from holdfast.storage.snapshots.messages import SnapshotMessage
+from holdfast.storage.snapshots.receiving import SnapshotReceiver
 
 LENGTH_BYTES = 4
 

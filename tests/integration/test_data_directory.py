@@ -154,7 +154,7 @@ CLOCK_THAT_HANGS = """
 import asyncio, sys
 from pathlib import Path
 from holdfast.broker.main import run_dev
-from holdfast.broker.shard import Shard
+from holdfast.broker.replica.shard import Shard
 
 async def hang(shard):
     print("follows", flush=True)

@@ -11,12 +11,14 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.broker.peer_wire import PEER_LIMITS, host_and_port
 from holdfast.broker.peers import Peers, name_of, node_list_digest, pack, unpack
 from holdfast.broker.peers.handshake import ClusterSecret
-from holdfast.broker.raft.codec import FrameError, decode, encode
-from holdfast.broker.raft.engine import TERM_LIKELY_MAX
-from holdfast.broker.raft.messages import (
+from holdfast.broker.replica.peer_wire import PEER_LIMITS, host_and_port
+from holdfast.client import Client, NewTask
+from holdfast.machine import entries as machine_entries
+from holdfast.raft.codec import FrameError, decode, encode
+from holdfast.raft.engine import TERM_LIKELY_MAX
+from holdfast.raft.messages import (
     REGULAR,
     TERM_MAX,
     Append,
@@ -29,10 +31,8 @@ from holdfast.broker.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from holdfast.broker.snapshots import codec as snapshot_codec
-from holdfast.broker.snapshots.messages import SnapshotChunk, SnapshotWants
-from holdfast.client import Client, NewTask
-from holdfast.machine import entries as machine_entries
+from holdfast.storage.snapshots import codec as snapshot_codec
+from holdfast.storage.snapshots.messages import SnapshotChunk, SnapshotWants
 from tests.integration.cluster import CLUSTER_SECRET, Cluster
 from tests.integration.cluster_tools import assert_equal_states
 from tests.integration.peer_nodes import until

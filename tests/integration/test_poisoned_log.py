@@ -3,11 +3,11 @@ it."""
 
 from pathlib import Path
 
-from holdfast.broker.log.disk import RealDisk
-from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.raft.messages import REGULAR
-from holdfast.broker.raft.node_journal import NodeJournal
 from holdfast.client import Client, NewTask
+from holdfast.raft.messages import REGULAR
+from holdfast.raft.node_journal import NodeJournal
+from holdfast.wal.disk import RealDisk
+from holdfast.wal.node_log import NodeLog
 from tests.integration.cluster import SETTINGS, Cluster, NodeProcess
 from tests.integration.cluster_tools import assert_equal_states
 from tests.integration.server import DEADLINE_S, wait_until

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from chaos.system.disks import Disk
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.snapshots.checkpoint import take_checkpoint
-from holdfast.broker.snapshots.directories import StateDirectories
-from holdfast.broker.snapshots.messages import SnapshotMessage
-from holdfast.broker.snapshots.receiving import SnapshotReceiver
-from holdfast.broker.snapshots.sending import SnapshotSender
-from holdfast.broker.snapshots.throttle import Throttle
-from holdfast.broker.state import RocksState, StateMemory
 from holdfast.machine import entries
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.machine import Machine
+from holdfast.raft.messages import Configuration
+from holdfast.storage.rocksdb import RocksState, StateMemory
+from holdfast.storage.snapshots.checkpoint import take_checkpoint
+from holdfast.storage.snapshots.directories import StateDirectories
+from holdfast.storage.snapshots.messages import SnapshotMessage
+from holdfast.storage.snapshots.receiving import SnapshotReceiver
+from holdfast.storage.snapshots.sending import SnapshotSender
+from holdfast.storage.snapshots.throttle import Throttle
 from tests.integration.small_disk import power_disk
 from tests.unit.machine_shard import START_MS, new_task
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.snapshots.checkpoint import CheckpointPoint, take_checkpoint
-from holdfast.broker.snapshots.directories import StateDirectories
-from holdfast.broker.snapshots.messages import SnapshotBegin, SnapshotChunk, SnapshotMessage
-from holdfast.broker.snapshots.sending import SendSettings, SnapshotSender
-from holdfast.broker.snapshots.throttle import Throttle
-from holdfast.broker.state import RocksState, StateMemory
 from holdfast.machine import entries
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.machine import Machine
+from holdfast.raft.messages import Configuration
+from holdfast.storage.rocksdb import RocksState, StateMemory
+from holdfast.storage.snapshots.checkpoint import CheckpointPoint, take_checkpoint
+from holdfast.storage.snapshots.directories import StateDirectories
+from holdfast.storage.snapshots.messages import SnapshotBegin, SnapshotChunk, SnapshotMessage
+from holdfast.storage.snapshots.sending import SendSettings, SnapshotSender
+from holdfast.storage.snapshots.throttle import Throttle
 from tests.integration.snapshot_process import read_message, write_message
 from tests.unit.machine_shard import START_MS, new_task
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.broker import views
-from holdfast.broker.decisions import BackOff, fail_verdict
-from holdfast.broker.reserving import ReserveWanted
+from holdfast.broker.leader.decisions import BackOff, fail_verdict
+from holdfast.broker.leader.reserver import ReserveWanted
 from holdfast.machine import keys
 from holdfast.machine.entries import (
     Ack,

@@ -8,7 +8,7 @@ import heapq
 import random
 from collections.abc import Sequence
 
-from holdfast.broker.clock import (
+from holdfast.broker.leader.clock import (
     AGREEMENT_MS,
     FAST_PPM,
     STEP_MS,
@@ -18,7 +18,7 @@ from holdfast.broker.clock import (
     Witnesses,
     carried_on,
 )
-from holdfast.broker.clock_evidence import BUCKET_MS, ClockEvidence, ClockFitness, GroupEvidence
+from holdfast.broker.leader.clock_evidence import BUCKET_MS, ClockEvidence, ClockFitness, GroupEvidence
 
 START_MS = 1_700_000_000_000
 DAY_MS = 24 * 60 * 60 * 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from holdfast.broker.log.disk import DiskFailedError, DiskFullError
+from holdfast.wal.disk import DiskFailedError, DiskFullError
 
 SECTOR_BYTES = 512
 
@@ -38,7 +38,7 @@ class _File:
 
 
 class FakeDisk:
-    """Implements holdfast.broker.log.disk.Disk. Every choice comes from `rng`, so a seed is a history."""
+    """Implements holdfast.wal.disk.Disk. Every choice comes from `rng`, so a seed is a history."""
 
     def __init__(self, rng: random.Random, *, capacity_bytes: int = 1 << 40) -> None:
         self.rng = rng

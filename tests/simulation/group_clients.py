@@ -8,7 +8,7 @@ import random
 from typing import Protocol
 
 from holdfast.broker import views
-from holdfast.broker.reserving import ReserveWanted
+from holdfast.broker.leader.reserver import ReserveWanted
 from holdfast.machine.entries import Ack, AckItem, Enqueue
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Claimed

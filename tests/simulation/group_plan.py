@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from holdfast.broker import checkpoints
-from holdfast.broker import shard as shard_module
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.raft import node_journal
+from holdfast.broker.replica import shard as shard_module
+from holdfast.raft import node_journal
+from holdfast.storage import checkpoints
 
 _CONFIG = BrokerConfig()
 

@@ -13,29 +13,29 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from holdfast.broker.checkpoints import Checkpointer
-from holdfast.broker.clock import ShardClock, carried_on
-from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.log.errors import DiskFullError
-from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.leader.clock import ShardClock, carried_on
+from holdfast.broker.leader.reserver import Applied
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import found
-from holdfast.broker.raft.library import Timing
-from holdfast.broker.raft.messages import BLANK, Configuration
-from holdfast.broker.raft.messages import Entry as LogEntry
-from holdfast.broker.raft.node_journal import NodeJournal
-from holdfast.broker.recovery import recover_shard
-from holdfast.broker.replica import NewState, Replica
-from holdfast.broker.reserving import Applied
-from holdfast.broker.rounds import Message, Rounds
-from holdfast.broker.shard import Shard
+from holdfast.broker.replica.commit_loop import Message, Rounds
+from holdfast.broker.replica.replica import NewState, Replica
+from holdfast.broker.replica.shard import Shard
 from holdfast.machine import machine as state_machine
 from holdfast.machine.effects import Effects
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of
 from holdfast.machine.kv import MemoryKV, OrderedKV
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import found
+from holdfast.raft.library import Timing
+from holdfast.raft.messages import BLANK, Configuration
+from holdfast.raft.messages import Entry as LogEntry
+from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import RefusedError, not_leader
+from holdfast.storage.checkpoints import Checkpointer
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.storage.startup_checks import recover_shard
+from holdfast.wal.errors import DiskFullError
+from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.group_plan import Plan
 from tests.simulation.world import ROOMY_BYTES, BrokenPromiseError, NodeDiedError, SimulatedTime, VolatileKV

@@ -2,24 +2,24 @@
 
 from collections.abc import Callable
 
-from holdfast.broker.clock import ShardClock, TimeSource
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.leader.clock import ShardClock, TimeSource
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import found
-from holdfast.broker.raft.library import Timing
-from holdfast.broker.raft.messages import REGULAR
-from holdfast.broker.raft.node_journal import NodeJournal
-from holdfast.broker.recovery import recover_shard
-from holdfast.broker.replica import Replica
-from holdfast.broker.rounds import Rounds
-from holdfast.broker.shard import Shard
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.replica import Replica
+from holdfast.broker.replica.shard import Shard
 from holdfast.machine.entries import decode
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import found
+from holdfast.raft.library import Timing
+from holdfast.raft.messages import REGULAR
+from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import not_leader
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.storage.startup_checks import recover_shard
+from holdfast.wal.node_log import NodeLog
 
 SHARD = 0
 ME = "n1/" + "0" * 32

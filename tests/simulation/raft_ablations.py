@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.library import CANDIDATE, LEADER
-from holdfast.broker.raft.messages import Append, AppendReply, Message, RequestVote, VoteReply
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.library import CANDIDATE, LEADER
+from holdfast.raft.messages import Append, AppendReply, Message, RequestVote, VoteReply
 
 
 def counted(engine: ShardRaft, voters: Iterable[str]) -> int:

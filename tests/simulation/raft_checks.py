@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.broker.raft.codec import decode_configuration
-from holdfast.broker.raft.journal import Known
-from holdfast.broker.raft.library import CONFIGURATION, LEADER
-from holdfast.broker.raft.messages import AppendReply, Configuration, Entry, Message, VoteReply
+from holdfast.raft.codec import decode_configuration
+from holdfast.raft.journal import Known
+from holdfast.raft.library import CONFIGURATION, LEADER
+from holdfast.raft.messages import AppendReply, Configuration, Entry, Message, VoteReply
 from tests.simulation.raft_disks import State
 
 if TYPE_CHECKING:

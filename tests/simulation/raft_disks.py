@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from zlib import crc32
 
-from holdfast.broker.log.node_log import SEGMENT_BYTES_MIN, Flush, NodeLog
-from holdfast.broker.raft.journal import Known, MemoryJournal
-from holdfast.broker.raft.library import REGULAR
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.raft.node_journal import NodeJournal, gone_of
+from holdfast.raft.journal import Known, MemoryJournal
+from holdfast.raft.library import REGULAR
+from holdfast.raft.messages import Configuration
+from holdfast.raft.node_journal import NodeJournal, gone_of
+from holdfast.wal.node_log import SEGMENT_BYTES_MIN, Flush, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 
 GROUP = 7

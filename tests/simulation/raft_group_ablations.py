@@ -1,9 +1,9 @@
 """Engines and worlds without one rule about members, snapshots, elections or reads each: the simulation must find out
 every one of them."""
 
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.library import LEADER
-from holdfast.broker.raft.messages import Append, AppendReply, Configuration
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.library import LEADER
+from holdfast.raft.messages import Append, AppendReply, Configuration
 from tests.simulation.raft_ablations import counted
 from tests.simulation.raft_process import Process
 from tests.simulation.raft_world import World

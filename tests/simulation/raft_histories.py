@@ -1,6 +1,6 @@
 """Histories of replicas under faults: what a seed means, and whether it counts."""
 
-from holdfast.broker.raft.engine import ShardRaft
+from holdfast.raft.engine import ShardRaft
 from tests.simulation.raft_checks import Violation
 from tests.simulation.raft_plots import a_leader, make_peace, one_plot, turmoil, two_down
 from tests.simulation.raft_world import World

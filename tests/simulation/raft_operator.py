@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.broker.raft.engine import ShardRaft
+from holdfast.raft.engine import ShardRaft
 from tests.simulation.raft_checks import Violation
 
 if TYPE_CHECKING:

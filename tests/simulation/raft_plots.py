@@ -5,7 +5,7 @@ Every plot leaves the network whole and all replicas running, and may be followe
 
 from collections.abc import Callable
 
-from holdfast.broker.raft.messages import Append, AppendReply, Message, RequestVote
+from holdfast.raft.messages import Append, AppendReply, Message, RequestVote
 from tests.simulation.raft_checks import Violation
 from tests.simulation.raft_faults import change_the_disks, change_the_network, one_fault
 from tests.simulation.raft_process import Process

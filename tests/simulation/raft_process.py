@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.broker.raft.codec import decode, peek
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.library import LEADER
-from holdfast.broker.raft.membership import ChangeRefusedError
-from holdfast.broker.raft.messages import Configuration, Message
+from holdfast.raft.codec import decode, peek
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.library import LEADER
+from holdfast.raft.membership import ChangeRefusedError
+from holdfast.raft.messages import Configuration, Message
 from tests.simulation.raft_disks import MemoryDisk, State
 
 if TYPE_CHECKING:

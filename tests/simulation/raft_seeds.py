@@ -8,7 +8,7 @@ case, which takes longer; look for new ones then.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.broker.raft.engine import ShardRaft
+from holdfast.raft.engine import ShardRaft
 from tests.simulation.raft_ablations import ABLATIONS
 from tests.simulation.raft_group_ablations import GROUP_ABLATIONS, WORLD_ABLATIONS
 from tests.simulation.raft_histories import history

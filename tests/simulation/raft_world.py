@@ -9,11 +9,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.broker.raft.codec import encode
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import found
-from holdfast.broker.raft.library import Timing
-from holdfast.broker.raft.messages import Message
+from holdfast.raft.codec import encode
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import found
+from holdfast.raft.library import Timing
+from holdfast.raft.messages import Message
 from tests.simulation.raft_checks import Checks, Violation
 from tests.simulation.raft_disks import Durable, MemoryDisk, NodeDisk
 from tests.simulation.raft_operator import Operator

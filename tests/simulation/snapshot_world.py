@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.snapshots.checkpoint import CheckpointPoint, take_checkpoint
-from holdfast.broker.snapshots.codec import decode, encode
-from holdfast.broker.snapshots.directories import StateDirectories
-from holdfast.broker.snapshots.messages import SnapshotBegin, SnapshotChunk, SnapshotDone, SnapshotMessage
-from holdfast.broker.snapshots.receiving import ReceiveSettings, SnapshotReceiver
-from holdfast.broker.snapshots.sending import SendSettings, SnapshotSender
-from holdfast.broker.snapshots.throttle import Throttle
-from holdfast.broker.state import RocksState, StateMemory
 from holdfast.machine import entries
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.machine import Machine
+from holdfast.raft.messages import Configuration
+from holdfast.storage.rocksdb import RocksState, StateMemory
+from holdfast.storage.snapshots.checkpoint import CheckpointPoint, take_checkpoint
+from holdfast.storage.snapshots.codec import decode, encode
+from holdfast.storage.snapshots.directories import StateDirectories
+from holdfast.storage.snapshots.messages import SnapshotBegin, SnapshotChunk, SnapshotDone, SnapshotMessage
+from holdfast.storage.snapshots.receiving import ReceiveSettings, SnapshotReceiver
+from holdfast.storage.snapshots.sending import SendSettings, SnapshotSender
+from holdfast.storage.snapshots.throttle import Throttle
 from tests.simulation.snapshot_files import PowerCutFiles
 from tests.unit.machine_shard import START_MS, new_task
 

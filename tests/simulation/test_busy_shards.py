@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.broker import shard as shard_module
-from holdfast.broker.replica import Replica
-from holdfast.broker.rounds import Rounds
+from holdfast.broker.replica import shard as shard_module
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.replica import Replica
 from holdfast.machine.entries import Enqueue
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 from tests.simulation import group_world, virtual_time

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.broker.clock import MedianRange, ShardClock, Witnesses
-from holdfast.broker.clock_evidence import GroupEvidence
+from holdfast.broker.leader.clock import MedianRange, ShardClock, Witnesses
+from holdfast.broker.leader.clock_evidence import GroupEvidence
 from tests.simulation.clock_world import AHEAD_MS_MAX, SETTLED_MS, SKEW_MS_MAX, START_MS, TICK_MS, ClockWorld, Member
 
 SEEDS = {3: range(12), 5: range(6)}

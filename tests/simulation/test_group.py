@@ -18,20 +18,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.checkpoints import Checkpointer, Kept
-from holdfast.broker.leading import Leadership
-from holdfast.broker.log.node_log import Flush
-from holdfast.broker.raft import node_journal
-from holdfast.broker.raft.journal import Row
-from holdfast.broker.raft.node_journal import JournalError, NodeJournal
-from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.replica import Replica
-from holdfast.broker.rounds import Rounds
-from holdfast.broker.shard import Shard
-from holdfast.broker.state import StateError
+from holdfast.broker.leader.leader import Leadership
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.replica import Replica
+from holdfast.broker.replica.shard import Shard
 from holdfast.machine import keys
 from holdfast.machine.hashing import state_hash
+from holdfast.raft import node_journal
+from holdfast.raft.journal import Row
+from holdfast.raft.node_journal import JournalError, NodeJournal
 from holdfast.serving.refusals import RefusedError
+from holdfast.storage.checkpoints import Checkpointer, Kept
+from holdfast.storage.rocksdb import StateError
+from holdfast.storage.startup_checks import RecoveryError
+from holdfast.wal.node_log import Flush
 from tests.simulation import group_world, virtual_time
 from tests.simulation.fake_disk import SimulatedCrash
 from tests.simulation.group_clients import QUEUES, Books, Caller, Finisher, Producer, Worker

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from holdfast.broker.log import recovery
-from holdfast.broker.log.disk import Disk, DiskFailedError, DiskFullError
-from holdfast.broker.log.errors import LogError
-from holdfast.broker.log.node_log import Entry, NodeLog
+from holdfast.wal import recovery
+from holdfast.wal.disk import Disk, DiskFailedError, DiskFullError
+from holdfast.wal.errors import LogError
+from holdfast.wal.node_log import Entry, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 
 SEEDS = 250

@@ -17,18 +17,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast.broker import reserving
-from holdfast.broker.checkpoints import Checkpointer, Kept
-from holdfast.broker.clock import ShardClock
-from holdfast.broker.log.errors import LogError
-from holdfast.broker.log.node_log import Flush
-from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.replica import Replica
-from holdfast.broker.reserving import Reserver
-from holdfast.broker.rounds import Rounds
-from holdfast.broker.scheduling.scheduler import Scheduler
-from holdfast.broker.state import StateError
-from holdfast.broker.sweeps import Sweep
+from holdfast.broker.leader import reserver as reserving
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.reserver import Reserver
+from holdfast.broker.leader.sweeps import Sweep
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.replica import Replica
+from holdfast.broker.scheduler.scheduler import Scheduler
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Mark
 from holdfast.machine.handlers import claiming
@@ -36,6 +31,11 @@ from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.serving.refusals import RefusedError
+from holdfast.storage.checkpoints import Checkpointer, Kept
+from holdfast.storage.rocksdb import StateError
+from holdfast.storage.startup_checks import RecoveryError
+from holdfast.wal.errors import LogError
+from holdfast.wal.node_log import Flush
 from tests.long import IS_LONG
 from tests.simulation import virtual_time
 from tests.simulation.actors import QUEUES, Actor, Finisher, Operator, Producer, Worker, live_tasks, unforgotten_rows

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.broker.api.tasks import Service
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.service import Service
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import reserving
 from holdfast.router.callers import Caller

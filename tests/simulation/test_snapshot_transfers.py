@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.snapshots.messages import Outcome, SnapshotBegin, SnapshotWants
-from holdfast.broker.snapshots.receiving import SnapshotReceiver
-from holdfast.broker.state import StateDamagedError
+from holdfast.storage.rocksdb import StateDamagedError
+from holdfast.storage.snapshots.messages import Outcome, SnapshotBegin, SnapshotWants
+from holdfast.storage.snapshots.receiving import SnapshotReceiver
 from tests.simulation import virtual_time
 from tests.simulation.snapshot_world import LEADER, SEND, TICK_S, Faults, World
 

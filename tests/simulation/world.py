@@ -15,19 +15,20 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from holdfast.broker import checkpoints, round_budget
-from holdfast.broker import shard as shard_module
-from holdfast.broker.checkpoints import Checkpointer, Kept
+from holdfast.broker import round_budget
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.log.errors import DiskFailedError
-from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.rounds import Rounds
-from holdfast.broker.scheduling import lines, scheduler
-from holdfast.broker.state import StateError, StateFullError
+from holdfast.broker.replica import shard as shard_module
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.scheduler import lines, scheduler
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
+from holdfast.storage import checkpoints
+from holdfast.storage.checkpoints import Checkpointer, Kept
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.storage.rocksdb import StateError, StateFullError
+from holdfast.wal.errors import DiskFailedError
+from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.lone_replica import lone_replica
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from holdfast.broker.raft.codec import encode_configuration
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import MemoryJournal, Row
-from holdfast.broker.raft.library import CONFIGURATION, LEADER, REGULAR, Timing
-from holdfast.broker.raft.messages import Configuration, Message
+from holdfast.raft.codec import encode_configuration
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import MemoryJournal, Row
+from holdfast.raft.library import CONFIGURATION, LEADER, REGULAR, Timing
+from holdfast.raft.messages import Configuration, Message
 
 TIMING = Timing()
 

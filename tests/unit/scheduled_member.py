@@ -1,7 +1,7 @@
 """A shard of the sharing stage that hands out by its real scheduler, with tenants, limit keys and rates."""
 
-from holdfast.broker.scheduling.scheduler import Scheduler
-from holdfast.broker.share_use import Outlook
+from holdfast.broker.scheduler.allocation_use import Outlook
+from holdfast.broker.scheduler.scheduler import Scheduler
 from tests.unit.machine_shard import QUEUE, new_task
 from tests.unit.scheduling_bench import PLENTY
 from tests.unit.sharing_stage import Member

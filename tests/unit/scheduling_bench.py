@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policies import Limits, QueuePolicy, TenantPolicy, default_policy
-from holdfast.broker.scheduling.gates import OWN_LIMITS, Allowance
-from holdfast.broker.scheduling.scheduler import Picked, Scheduler
+from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy, default_policy
+from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
+from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.machine import entries
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Claim, ClaimRef

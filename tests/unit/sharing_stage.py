@@ -5,11 +5,11 @@ import random
 from collections.abc import Sequence
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.dealer import CONCURRENCY, Dealer
-from holdfast.broker.policies import Policies
-from holdfast.broker.scheduling.gates import Allowance
-from holdfast.broker.share_keeper import HELD_UP, ShareKeeper
-from holdfast.broker.share_use import Outlook
+from holdfast.broker.policy.policies import Policies
+from holdfast.broker.quota.allocation_manager import HELD_UP, ShareKeeper
+from holdfast.broker.quota.coordinator import CONCURRENCY, Dealer
+from holdfast.broker.scheduler.allocation_use import Outlook
+from holdfast.broker.scheduler.limiter import Allowance
 from holdfast.limits.splitting import WHOLE
 from holdfast.machine import entries, keys
 from holdfast.machine.entries import Entry, LeaderStarted

@@ -4,14 +4,11 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.reserver import ReserveWanted
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.raft.messages import REGULAR
-from holdfast.broker.raft.messages import Entry as LogEntry
-from holdfast.broker.reserving import ReserveWanted
-from holdfast.broker.shard import Shard
-from holdfast.broker.state import StateFullError
+from holdfast.broker.replica.shard import Shard
 from holdfast.machine import entries
 from holdfast.machine.entries import AckItem, ClaimRef, Entry
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id
@@ -20,7 +17,10 @@ from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.raft.messages import REGULAR
+from holdfast.raft.messages import Entry as LogEntry
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
+from holdfast.storage.rocksdb import StateFullError
 from tests.unit.machine_shard import KEEP_MS, QUEUE, START_MS, new_task
 
 WAIT_MS = 60_000  # no test waits for its end

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker import admin, hosting
-from holdfast.broker.raft.library import FOLLOWER, LEADER
+from holdfast.broker.api import admin
+from holdfast.broker.replica import host as hosting
+from holdfast.raft.library import FOLLOWER, LEADER
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 INDEX, TERM = 10, 2

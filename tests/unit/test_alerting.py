@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker import alerting
-from holdfast.broker.alerting import AGAIN_MAX, AGAIN_MS, Alerts
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policies import Policies
+from holdfast.broker.leader import alerts as alerting
+from holdfast.broker.leader.alerts import AGAIN_MAX, AGAIN_MS, Alerts
+from holdfast.broker.policy.policies import Policies
 from holdfast.machine import entries
 from holdfast.machine.rows import WORKER_GAVE_UP
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy

@@ -18,8 +18,8 @@ FILE_LINES_MAX = 600
 
 # Each outside library has one importing file in a package, so that it can be replaced in one place.
 ONE_IMPORTER = {
-    "pysyncobj": {"broker/holdfast/broker/raft/library.py"},
-    "rocksdict": {"broker/holdfast/broker/state.py"},
+    "pysyncobj": {"broker/holdfast/raft/library.py"},
+    "rocksdict": {"broker/holdfast/storage/rocksdb.py"},
     "structlog": {"router/holdfast/serving/logs.py"},
     "prometheus_client": {
         "broker/holdfast/broker/metrics.py", "router/holdfast/rebalancer/metrics.py",

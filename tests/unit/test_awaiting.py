@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker import awaiting as awaiting_module
-from holdfast.broker.awaiting import HELD, NOTHING, READY, Awaited, AwaitWanted
-from holdfast.broker.service import Service
+from holdfast.broker.api.tasks import Service
+from holdfast.broker.leader import ready_waiters as awaiting_module
+from holdfast.broker.leader.ready_waiters import HELD, NOTHING, READY, Awaited, AwaitWanted
 from holdfast.machine import entries
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (

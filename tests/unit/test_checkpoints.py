@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.broker import checkpoints
-from holdfast.broker.checkpoints import Checkpointer, Flushable
-from holdfast.broker.log.node_log import NodeLog
+from holdfast.storage import checkpoints
+from holdfast.storage.checkpoints import Checkpointer, Flushable
+from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 64 * 1024

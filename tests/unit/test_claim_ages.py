@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.broker import claim_ages
-from holdfast.broker.claim_ages import ClaimAges
+from holdfast.broker.leader import claim_ages
+from holdfast.broker.leader.claim_ages import ClaimAges
 from holdfast.machine import keys
 from tests.unit.machine_shard import LEASE_MS, START_MS, Shard
 

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.broker.clock import (
+from holdfast.broker.leader.clock import (
     FAST_PPM,
     NEVER_HEARD,
     STEP_MS,

@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.broker.clock import AGREEMENT_MS, MedianRange
-from holdfast.broker.clock_evidence import (
+from holdfast.broker.leader.clock import AGREEMENT_MS, MedianRange
+from holdfast.broker.leader.clock_evidence import (
     BACK_AFTER_MS,
     BACK_MS_MAX,
     BUCKET_MS,

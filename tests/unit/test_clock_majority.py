@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.broker.clock import (
+from holdfast.broker.leader.clock import (
     AGREEMENT_MS,
     FAST_PPM,
     NEVER_HEARD,
@@ -17,7 +17,7 @@ from holdfast.broker.clock import (
     MedianRange,
     ShardClock,
 )
-from holdfast.broker.clock_evidence import BUCKET_MS, ClockEvidence, GroupEvidence
+from holdfast.broker.leader.clock_evidence import BUCKET_MS, ClockEvidence, GroupEvidence
 from tests.unit.clock_fakes import DAY_MS, MINUTE_MS, START_MS, YEAR_MS, FakeTime
 
 HOUR_MS = 60 * MINUTE_MS

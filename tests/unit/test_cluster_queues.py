@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker import policies
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.policy import policies
 from holdfast.cluster.messages import policy_message
 from holdfast.cluster.policy import (
     NO_POLICY,

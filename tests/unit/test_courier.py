@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker import courier as courier_module
-from holdfast.broker.answering import OUTBOX_RETRY_MS
-from holdfast.broker.courier import BATCH_LETTERS_MAX, Courier
-from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.messages import receive_request
-from holdfast.broker.service import Service
+from holdfast.broker.api.answering import OUTBOX_RETRY_MS
+from holdfast.broker.api.conversion import receive_request
+from holdfast.broker.api.tasks import Service
+from holdfast.broker.leader import outbox_relay as courier_module
+from holdfast.broker.leader.outbox_relay import BATCH_LETTERS_MAX, Courier
 from holdfast.broker.views import read_letters, read_outboxes
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import Delivered, Entry
@@ -34,6 +33,7 @@ from holdfast.serving.refusals import (
     RefusedError,
     overloaded,
 )
+from holdfast.storage.disk_guard import DiskGuard
 from tests.unit.machine_shard import QUEUE, START_MS
 from tests.unit.small_shard import SmallShard, settle
 
@@ -255,7 +255,7 @@ async def test_an_ack_whose_follow_up_here_conflicts_is_refused_and_nothing_goes
 
 
 async def test_a_full_outbox_refuses_the_ack_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.broker.service.OUTBOX_TASKS_MAX", 2)
+    monkeypatch.setattr("holdfast.broker.api.tasks.OUTBOX_TASKS_MAX", 2)
     pair.troubles = [ConnectionError()] * 10_000
     await pair.ack(far_task("a"), far_task("b"))
     (claim,), (neighbour,) = await pair.claim(), await pair.claim()

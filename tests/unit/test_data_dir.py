@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.data_dir import (
+from holdfast.storage.data_dir import (
     DataDir,
     DataDirDamagedError,
     DataDirError,
@@ -18,7 +18,7 @@ from holdfast.broker.data_dir import (
 HOLD_UNTIL_STDIN_CLOSES = """
 import sys
 from pathlib import Path
-from holdfast.broker.data_dir import DataDir
+from holdfast.storage.data_dir import DataDir
 with DataDir.open(Path(sys.argv[1])) as data_dir:
     print(data_dir.node_id, flush=True)
     sys.stdin.read()

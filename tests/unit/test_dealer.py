@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.dealer import LEASE_MS, RATE, Dealer
-from holdfast.broker.settings_guard import SETTINGS
+from holdfast.broker.policy.settings_guard import SETTINGS
+from holdfast.broker.quota.coordinator import LEASE_MS, RATE, Dealer
 from holdfast.proto.v1 import couriers_pb2 as pb
 from tests.unit.sharing_stage import HOME, LostError, Stage, books, report
 

@@ -7,10 +7,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.broker.back_off import SHAPES
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.decisions import BackOff, RetryRules, expire_verdict, fail_verdict, merge
-from holdfast.broker.policies import default_policy
+from holdfast.broker.leader.decisions import BackOff, RetryRules, expire_verdict, fail_verdict, merge
+from holdfast.broker.policy.back_off import SHAPES
+from holdfast.broker.policy.policies import default_policy
 from holdfast.machine.rows import (
     ATTEMPTS_SPENT,
     CLAIMED,

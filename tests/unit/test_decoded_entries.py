@@ -2,12 +2,12 @@
 
 import pytest
 
-from holdfast.broker import decoded_entries
-from holdfast.broker.decoded_entries import DecodedEntries, EntryError, skip_name
-from holdfast.broker.raft.codec import FrameError
-from holdfast.broker.raft.messages import NO_OP, REGULAR
-from holdfast.broker.raft.messages import Entry as LogEntry
+from holdfast.broker.replica import decoded_entries
+from holdfast.broker.replica.decoded_entries import DecodedEntries, EntryError, skip_name
 from holdfast.machine.entries import LeaderStarted, encode
+from holdfast.raft.codec import FrameError
+from holdfast.raft.messages import NO_OP, REGULAR
+from holdfast.raft.messages import Entry as LogEntry
 from tests.unit.machine_shard import QUEUE
 from tests.unit.small_shard import SmallShard
 

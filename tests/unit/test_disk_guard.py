@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.disk_guard import DiskGuard, free_bytes
 from holdfast.machine.entries import Ack, Cancel, Claim, Enqueue, Entry, Purge, RetryDead
 from holdfast.machine.operator_entries import FireSchedule, PutSchedule
 from holdfast.serving.refusals import DISK_LOW, RefusedError
+from holdfast.storage.disk_guard import DiskGuard, free_bytes
 
 MIN = 1000
 GROWING: list[Entry] = [

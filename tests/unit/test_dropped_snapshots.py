@@ -5,25 +5,25 @@ import random
 import time
 from collections.abc import Callable
 
-from holdfast.broker.checkpoints import Checkpointer
-from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.log.errors import DiskFullError
-from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.raft.codec import encode, encode_configuration
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.library import Timing
-from holdfast.broker.raft.messages import CONFIGURATION, REGULAR, Append, Configuration, Entry
-from holdfast.broker.raft.node_journal import NodeJournal
-from holdfast.broker.recovery import recover_shard
-from holdfast.broker.replica import NewState, Replica
-from holdfast.broker.rounds import Rounds
-from holdfast.broker.shard import Shard
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.replica import NewState, Replica
+from holdfast.broker.replica.shard import Shard
 from holdfast.machine import entries
 from holdfast.machine.machine import Machine
+from holdfast.raft.codec import encode, encode_configuration
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.library import Timing
+from holdfast.raft.messages import CONFIGURATION, REGULAR, Append, Configuration, Entry
+from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import not_leader
+from holdfast.storage.checkpoints import Checkpointer
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.storage.startup_checks import recover_shard
+from holdfast.wal.errors import DiskFullError
+from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.world import VolatileKV
 from tests.unit.machine_shard import START_MS, new_task

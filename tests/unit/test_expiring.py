@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.expiring import CLAIMS_SPENT, TASK_TIMEOUT, Expiries
-from holdfast.broker.policies import Policies
+from holdfast.broker.leader.expiring import CLAIMS_SPENT, TASK_TIMEOUT, Expiries
+from holdfast.broker.policy.policies import Policies
 from holdfast.machine import rows
 from holdfast.machine.kv import MemoryKV
 from holdfast.proto.v1 import tasks_pb2 as pb

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from holdfast.broker.finishing import ENDS, Finishing
+from holdfast.broker.leader.result_waiters import ENDS, Finishing
 from holdfast.machine import entries
 from holdfast.machine.operator_entries import DiscardDead
 from holdfast.machine.outcomes import Claimed

@@ -2,9 +2,9 @@
 
 import pytest
 
+from holdfast.broker.api.tasks import ENTRY_TASKS_MAX, Service
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.service import ENTRY_TASKS_MAX, Service
 from holdfast.machine.entries import Ack, Entry
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import RefusedError

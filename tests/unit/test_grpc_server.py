@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from holdfast.broker.api.server import RpcServer
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.rpc import RpcServer
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.metrics import Metrics as RouterMetrics
 from holdfast.router.wire import RouterServer

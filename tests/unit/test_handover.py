@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker import handover
-from holdfast.broker.handover import NodeHandover, OwnRecord
-from holdfast.broker.raft.library import FOLLOWER, LEADER
+from holdfast.broker.membership import handover
+from holdfast.broker.membership.handover import NodeHandover, OwnRecord
 from holdfast.cluster.etcd.api import Committed, Delete, EtcdError, OutcomeUnknownError, Put, Row, Snapshot, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.handovers import HandoverView
 from holdfast.cluster.records import Handover
 from holdfast.cluster.store import MapStore
 from holdfast.proto.v1 import shards_pb2 as pb
+from holdfast.raft.library import FOLLOWER, LEADER
 from holdfast.serving.refusals import RefusedError
 from tests.long import IS_LONG
 from tests.unit.cluster_stage import add_nodes, identity, make_store, no_sleep, node, node_id

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.home_guard import HomeGuard
-from holdfast.broker.map_surroundings import MapSurroundings
-from holdfast.broker.service import Service
+from holdfast.broker.api.home_guard import HomeGuard
+from holdfast.broker.api.tasks import Service
+from holdfast.broker.cluster_view.map_view import MapSurroundings
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.queues import Home, Pin, QueueChange

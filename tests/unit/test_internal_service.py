@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.broker.internal_service import DEAL_SHARES, RECEIVE_TASKS, SETTINGS_NEWS, InternalService
-from holdfast.broker.service import Service
-from holdfast.broker.state import StateDamagedError
+from holdfast.broker.api.internal import DEAL_SHARES, RECEIVE_TASKS, SETTINGS_NEWS, InternalService
+from holdfast.broker.api.tasks import Service
 from holdfast.proto.v1 import couriers_pb2, tasks_pb2
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
@@ -17,6 +16,7 @@ from holdfast.serving.refusals import (
     OutcomeUnknownError,
     RefusedError,
 )
+from holdfast.storage.rocksdb import StateDamagedError
 from tests.unit.machine_shard import QUEUE
 from tests.unit.small_shard import SmallShard
 

@@ -1,6 +1,6 @@
 """When a node says that a shard has no leader."""
 
-from holdfast.broker.leaderless import AGAIN_SECONDS, FIRST_SECONDS, Leaderless
+from holdfast.broker.replica.leaderless import AGAIN_SECONDS, FIRST_SECONDS, Leaderless
 
 
 def test_an_election_is_not_worth_a_line() -> None:

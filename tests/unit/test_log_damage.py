@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.broker.log import frames
-from holdfast.broker.log.frames import BLOCK_BYTES, FRAMES_START
-from holdfast.broker.log.node_log import READ_AHEAD_BYTES, Entry, LogDamagedError, LogFormatError, NodeLog
+from holdfast.wal import frames
+from holdfast.wal.frames import BLOCK_BYTES, FRAMES_START
+from holdfast.wal.node_log import READ_AHEAD_BYTES, Entry, LogDamagedError, LogFormatError, NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 32 * 1024

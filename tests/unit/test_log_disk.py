@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from holdfast.broker.log.disk import Disk, DiskFailedError, DiskFullError, RealDisk
+from holdfast.wal.disk import Disk, DiskFailedError, DiskFullError, RealDisk
 from tests.simulation.fake_disk import FakeDisk
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from holdfast.broker.log.disk import Disk, DiskFailedError, DiskFullError
-from holdfast.broker.log.node_log import Entry, NodeLog
+from holdfast.wal.disk import Disk, DiskFailedError, DiskFullError
+from holdfast.wal.node_log import Entry, NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 32 * 1024

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.broker.log import frames
-from holdfast.broker.log.frames import BLOCK_BYTES, FrameCodec, FrameHeader
+from holdfast.wal import frames
+from holdfast.wal.frames import BLOCK_BYTES, FrameCodec, FrameHeader
 
 SALT = b"saltsalt"
 

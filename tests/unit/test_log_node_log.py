@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.broker.log.disk import Disk, DiskFailedError, RealDisk
-from holdfast.broker.log.frames import BLOCK_BYTES, FRAME_BODY_BYTES_MAX
-from holdfast.broker.log.node_log import Entry, NodeLog
+from holdfast.wal.disk import Disk, DiskFailedError, RealDisk
+from holdfast.wal.frames import BLOCK_BYTES, FRAME_BODY_BYTES_MAX
+from holdfast.wal.node_log import Entry, NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 32 * 1024
@@ -146,7 +146,7 @@ class TestRounds:
 
     def test_a_round_has_a_largest_size(self, disk: FakeDisk, monkeypatch: pytest.MonkeyPatch) -> None:
         assert FRAME_BODY_BYTES_MAX < 1 << 31
-        monkeypatch.setattr("holdfast.broker.log.frames.FRAME_BODY_BYTES_MAX", 1000)
+        monkeypatch.setattr("holdfast.wal.frames.FRAME_BODY_BYTES_MAX", 1000)
         log = reopen(disk)
         log.stage_entry(1, 1, 1, bytes(900))
         with pytest.raises(ValueError, match="at most 1000 staged bytes"):

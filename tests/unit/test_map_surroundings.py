@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
+from holdfast.broker.cluster_view.map_view import MapCopy, MapSurroundings
 from holdfast.cluster.etcd.api import Row, Snapshot
 from holdfast.cluster.keys import Keys
 from holdfast.cluster.map import PartitionMap

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker.member_plan import Change, Step, next_change
-from holdfast.broker.raft.membership import check_change, with_learner, with_voter, without
-from holdfast.broker.raft.messages import Configuration
+from holdfast.broker.replica.member_plan import Change, Step, next_change
+from holdfast.raft.membership import check_change, with_learner, with_voter, without
+from holdfast.raft.messages import Configuration
 
 N1, N2, N3 = (f"n{number}/{str(number) * 32}" for number in (1, 2, 3))
 NEW_N2, NEWER_N2 = "n2/" + "a" * 32, "n2/" + "b" * 32

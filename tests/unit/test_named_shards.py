@@ -6,9 +6,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from holdfast.broker.api.server import RpcServer
+from holdfast.broker.api.tasks import Service
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.rpc import RpcServer
-from holdfast.broker.service import Service
 from holdfast.proto.v1 import backups_pb2, shards_pb2
 from holdfast.serving.grpc_server import ServerLimits
 

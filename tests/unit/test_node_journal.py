@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.raft import node_journal
-from holdfast.broker.raft.codec import encode_configuration
-from holdfast.broker.raft.journal import MemoryJournal, found
-from holdfast.broker.raft.messages import CONFIGURATION, REGULAR, Configuration
-from holdfast.broker.raft.node_journal import Gone, HardState, JournalError, NodeJournal, gone_of
+from holdfast.raft import node_journal
+from holdfast.raft.codec import encode_configuration
+from holdfast.raft.journal import MemoryJournal, found
+from holdfast.raft.messages import CONFIGURATION, REGULAR, Configuration
+from holdfast.raft.node_journal import Gone, HardState, JournalError, NodeJournal, gone_of
+from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 16 * 1024

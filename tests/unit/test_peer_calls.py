@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker import peer_calls
-from holdfast.broker.peer_calls import CallFailedError, PeerCalls
+from holdfast.broker.peers import peer_calls
 from holdfast.broker.peers.bodies import BodyError
 from holdfast.broker.peers.calls import ANSWER, REQUEST, Answer, Request, decode_call, encode_call, is_call
+from holdfast.broker.peers.peer_calls import CallFailedError, PeerCalls
 from holdfast.serving.refusals import INTERNAL, NOT_LEADER, OVERLOADED, RefusedError, not_leader
 
 METHOD, SHARD = 1, 3

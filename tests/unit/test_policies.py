@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.broker.api.tasks import Service
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.housekeeping import Housekeeping
-from holdfast.broker.policies import Limits, Policies, default_policy, parse_policy
-from holdfast.broker.service import Service
+from holdfast.broker.leader.timers import Housekeeping
+from holdfast.broker.policy.policies import Limits, Policies, default_policy, parse_policy
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.ids import parse_task_id
 from holdfast.machine.invariants import violations

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from pydantic import ValidationError
 
-from holdfast.broker.back_off import BackOff
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policies import Limits, QueuePolicy, TenantPolicy, default_policy, parse_policy
+from holdfast.broker.policy.back_off import BackOff
+from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy, default_policy, parse_policy
 from holdfast.cluster.messages import policy_message, policy_of, queue_change
 from holdfast.cluster.policy import (
     FRACTIONS,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.probes import KEPT_MAX, Probes
-from holdfast.broker.state import RocksState, StateDamagedError
+from holdfast.broker.replica.probes import KEPT_MAX, Probes
 from holdfast.machine.hashing import state_hash
+from holdfast.storage.rocksdb import RocksState, StateDamagedError
 from tests.unit.small_shard import settle
 
 

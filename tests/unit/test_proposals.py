@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.broker.proposals import Proposal, ProposalQueue
+from holdfast.broker.leader.proposals import Proposal, ProposalQueue
 from holdfast.broker.round_budget import SHARD_BYTES_MAX, SHARD_ENTRIES_MAX, SHARD_HOUSEKEEPING_MAX
 from holdfast.machine.entries import Enqueue, Entry, LeaderStarted, Purge, decode
 from holdfast.machine.outcomes import Accepted

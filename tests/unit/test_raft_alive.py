@@ -1,9 +1,9 @@
 """Signs of life in the middle of a round: they are sent and heard while an engine is frozen, and promise nothing."""
 
-from holdfast.broker.raft.codec import encode, peek
-from holdfast.broker.raft.library import CANDIDATE, FOLLOWER, LEADER
-from holdfast.broker.raft.messages import Append, AppendReply, Entry, PreVote, RequestVote, Sign
-from holdfast.broker.raft.peer import Peer
+from holdfast.raft.codec import encode, peek
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
+from holdfast.raft.messages import Append, AppendReply, Entry, PreVote, RequestVote, Sign
+from holdfast.raft.progress import Peer
 from tests.unit.raft_stage import TIMING, Stage
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker.raft.codec import (
+from holdfast.raft.codec import (
     MEMBER_BYTES_MAX,
     MEMBERS_MAX,
     TIME_MS_MAX,
@@ -14,7 +14,7 @@ from holdfast.broker.raft.codec import (
     encode,
     encode_configuration,
 )
-from holdfast.broker.raft.messages import (
+from holdfast.raft.messages import (
     CONFIGURATION,
     NO_OP,
     PROBE,

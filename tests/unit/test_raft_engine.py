@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, NO_OP, PROBE, REGULAR
-from holdfast.broker.raft.messages import (
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, NO_OP, PROBE, REGULAR
+from holdfast.raft.messages import (
     Append,
     AppendReply,
     Entry,

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.broker.raft.codec import ENTRIES_MAX
-from holdfast.broker.raft.engine import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, ShardRaft
-from holdfast.broker.raft.messages import Append, AppendReply, Entry
-from holdfast.broker.raft.peer import FLYING_APPENDS_MAX, FLYING_BYTES_MAX, SENDINGS_KEPT, Peer
+from holdfast.raft.codec import ENTRIES_MAX
+from holdfast.raft.engine import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, ShardRaft
+from holdfast.raft.messages import Append, AppendReply, Entry
+from holdfast.raft.progress import FLYING_APPENDS_MAX, FLYING_BYTES_MAX, SENDINGS_KEPT, Peer
 from tests.unit.raft_stage import TIMING, Stage
 
 

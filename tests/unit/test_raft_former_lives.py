@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import MemoryJournal
-from holdfast.broker.raft.library import FOLLOWER, LEADER
-from holdfast.broker.raft.membership import PROMOTE_LAG_ENTRIES_MAX
-from holdfast.broker.raft.messages import (
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import MemoryJournal
+from holdfast.raft.library import FOLLOWER, LEADER
+from holdfast.raft.membership import PROMOTE_LAG_ENTRIES_MAX
+from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,

@@ -3,10 +3,10 @@ or of somebody who knows less, is what it always was."""
 
 import pytest
 
-from holdfast.broker.raft.codec import decode, encode
-from holdfast.broker.raft.engine import TERM_LIKELY_MAX, TERMS_AHEAD_MAX, ShardRaft
-from holdfast.broker.raft.library import FOLLOWER, LEADER
-from holdfast.broker.raft.messages import (
+from holdfast.raft.codec import decode, encode
+from holdfast.raft.engine import TERM_LIKELY_MAX, TERMS_AHEAD_MAX, ShardRaft
+from holdfast.raft.library import FOLLOWER, LEADER
+from holdfast.raft.messages import (
     NO_OP,
     REGULAR,
     TERM_MAX,

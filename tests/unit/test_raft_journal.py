@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.broker.raft.codec import encode_configuration
-from holdfast.broker.raft.journal import MemoryJournal, found
-from holdfast.broker.raft.messages import CONFIGURATION, REGULAR, Configuration
+from holdfast.raft.codec import encode_configuration
+from holdfast.raft.journal import MemoryJournal, found
+from holdfast.raft.messages import CONFIGURATION, REGULAR, Configuration
 
 FIRST, SECOND, THIRD = (Configuration.of(version, "abcd"[: version + 1]) for version in (1, 2, 3))
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.raft import membership as reasons
-from holdfast.broker.raft.codec import encode_configuration
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import Journal, MemoryJournal, found
-from holdfast.broker.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, LibraryRaft
-from holdfast.broker.raft.membership import PROMOTE_LAG_ENTRIES_MAX, ChangeRefusedError, check_change
-from holdfast.broker.raft.messages import (
+from holdfast.raft import membership as reasons
+from holdfast.raft.codec import encode_configuration
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import Journal, MemoryJournal, found
+from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, LibraryRaft
+from holdfast.raft.membership import PROMOTE_LAG_ENTRIES_MAX, ChangeRefusedError, check_change
+from holdfast.raft.messages import (
     BLANK,
     Append,
     AppendReply,

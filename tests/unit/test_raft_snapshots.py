@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import MemoryJournal
-from holdfast.broker.raft.library import FOLLOWER, LEADER, NO_OP, REGULAR, LibraryRaft
-from holdfast.broker.raft.messages import Append, AppendReply, Configuration, Entry, Message
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import MemoryJournal
+from holdfast.raft.library import FOLLOWER, LEADER, NO_OP, REGULAR, LibraryRaft
+from holdfast.raft.messages import Append, AppendReply, Configuration, Entry, Message
 from tests.unit.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]

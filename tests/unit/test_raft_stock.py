@@ -43,9 +43,9 @@ import pytest
 from pysyncobj import SyncObj, replicated
 from pysyncobj.node import Node
 
-from holdfast.broker.raft.library import CANDIDATE, FOLLOWER, LEADER
 from holdfast.machine.entries import Enqueue
 from holdfast.machine.machine import OutOfOrderError
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
 from tests.unit.machine_shard import new_task
 from tests.unit.small_shard import SmallShard, settle
 from tests.unit.test_raft_stock_stage import FIRST, PATIENCE_S, TICK_S, Ours, Player, Stock, entry, exchange

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from pysyncobj.journal import FileJournal, ResizableFile
 
-from holdfast.broker.log.node_log import SEGMENT_BYTES_MIN, NodeLog
-from holdfast.broker.raft.codec import encode_configuration
-from holdfast.broker.raft.journal import Journal, Row
-from holdfast.broker.raft.messages import CONFIGURATION, Append, AppendReply, Configuration, VoteReply
-from holdfast.broker.raft.node_journal import NodeJournal
+from holdfast.raft.codec import encode_configuration
+from holdfast.raft.journal import Journal, Row
+from holdfast.raft.messages import CONFIGURATION, Append, AppendReply, Configuration, VoteReply
+from holdfast.raft.node_journal import NodeJournal
+from holdfast.wal.node_log import SEGMENT_BYTES_MIN, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.unit.test_raft_stock_stage import FIRST, PATIENCE_S, Ours, Player, Stock, entry
 

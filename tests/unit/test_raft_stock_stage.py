@@ -16,12 +16,12 @@ from pysyncobj.journal import MemoryJournal as LibraryJournal
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from holdfast.broker.raft.codec import encode_configuration
-from holdfast.broker.raft.engine import APPEND_BYTES_MAX, ShardRaft
-from holdfast.broker.raft.journal import Journal, MemoryJournal, Row
-from holdfast.broker.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, NO_OP, Timing
-from holdfast.broker.raft.membership import ChangeRefusedError, with_learner, without
-from holdfast.broker.raft.messages import (
+from holdfast.raft.codec import encode_configuration
+from holdfast.raft.engine import APPEND_BYTES_MAX, ShardRaft
+from holdfast.raft.journal import Journal, MemoryJournal, Row
+from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, NO_OP, Timing
+from holdfast.raft.membership import ChangeRefusedError, with_learner, without
+from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,

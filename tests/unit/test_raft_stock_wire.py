@@ -25,9 +25,9 @@ import holdfast.broker
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.peers import bodies, frames, words
 from holdfast.broker.peers.reasons import PeerError, Reason
-from holdfast.broker.raft.codec import FrameError, decode, decode_configuration, encode
-from holdfast.broker.raft.library import REGULAR
-from holdfast.broker.raft.messages import Append, Entry
+from holdfast.raft.codec import FrameError, decode, decode_configuration, encode
+from holdfast.raft.library import REGULAR
+from holdfast.raft.messages import Append, Entry
 from tests.unit.test_raft_stock_stage import FIRST, Ours, Player, Stock
 
 EVENT_S = 5.0  # for something that has happened already

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.reads import Reads
+from holdfast.broker.replica.read_barrier import Reads
 from holdfast.serving.refusals import OVERLOADED, RefusedError, not_leader
 from tests.unit.small_shard import MemoryLog, settle
 

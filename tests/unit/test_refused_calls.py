@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from holdfast.broker.api.server import RpcServer
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.rpc import RpcServer
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.metrics import Metrics as RouterMetrics
 from holdfast.router.wire import RouterServer

@@ -8,18 +8,22 @@ from collections.abc import Awaitable, Callable
 import pytest
 import structlog
 
-from holdfast.broker import rounds as rounds_module
-from holdfast.broker.clock import ShardClock
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.log.errors import DiskFullError
-from holdfast.broker.log.node_log import NodeLog
+from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.raft.codec import decode, encode
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.journal import MemoryJournal, found
-from holdfast.broker.raft.library import FOLLOWER, Timing
-from holdfast.broker.raft.messages import (
+from holdfast.broker.replica import commit_loop as rounds_module
+from holdfast.broker.replica.commit_loop import Message, Rounds
+from holdfast.broker.replica.replica import NewState, Replica
+from holdfast.broker.replica.shard import Shard
+from holdfast.machine.entries import Enqueue
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.outcomes import Outcome
+from holdfast.raft.codec import decode, encode
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import MemoryJournal, found
+from holdfast.raft.library import FOLLOWER, Timing
+from holdfast.raft.messages import (
     PROBE,
     TERM_MAX,
     Append,
@@ -30,17 +34,13 @@ from holdfast.broker.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from holdfast.broker.raft.node_journal import NodeJournal, gone_of
-from holdfast.broker.recovery import recover_shard
-from holdfast.broker.replica import NewState, Replica
-from holdfast.broker.rounds import Message, Rounds
-from holdfast.broker.shard import Shard
-from holdfast.machine.entries import Enqueue
-from holdfast.machine.kv import MemoryKV
-from holdfast.machine.machine import Machine
-from holdfast.machine.outcomes import Outcome
+from holdfast.raft.node_journal import NodeJournal, gone_of
 from holdfast.routing.groups import mapped_group
 from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError, not_leader
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.storage.startup_checks import recover_shard
+from holdfast.wal.errors import DiskFullError
+from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 from tests.unit.machine_shard import START_MS, new_task
 from tests.unit.small_shard import StillTime, settle

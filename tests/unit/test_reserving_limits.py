@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.awaiting import NOTHING, READY, Awaited, AwaitWanted
-from holdfast.broker.scheduling import lanes
-from holdfast.broker.scheduling import scheduler as scheduler_module
-from holdfast.broker.scheduling.gates import Allowance
-from holdfast.broker.share_use import NOTHING_OPEN
+from holdfast.broker.leader.ready_waiters import NOTHING, READY, Awaited, AwaitWanted
+from holdfast.broker.scheduler import scheduler as scheduler_module
+from holdfast.broker.scheduler import subqueues as lanes
+from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN
+from holdfast.broker.scheduler.limiter import Allowance
 from holdfast.machine import entries
 from holdfast.machine.outcomes import Claimed
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy

@@ -6,10 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.log.node_log import NodeLog
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.replica import Replica
+from holdfast.broker.replica.commit_loop import APPLY_SECONDS_MAX, ROUND_RECEIVED_BYTES_MAX, Rounds
+from holdfast.broker.replica.replica import Replica
 from holdfast.broker.round_budget import (
     BYTES_MAX,
     ENTRIES_MAX,
@@ -21,7 +20,8 @@ from holdfast.broker.round_budget import (
     SHARD_HOUSEKEEPING_MAX,
     RoundBudget,
 )
-from holdfast.broker.rounds import APPLY_SECONDS_MAX, ROUND_RECEIVED_BYTES_MAX, Rounds
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 TURN_SECONDS = 0.004

@@ -8,25 +8,25 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from holdfast.broker import rounds as rounds_module
-from holdfast.broker import shard as shard_module
-from holdfast.broker.checkpoints import Checkpointer, Flushable
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.disk_guard import DiskGuard
-from holdfast.broker.log.errors import DiskFailedError, DiskFullError
-from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.log.writer import Placed, RoundWriter
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.raft.node_journal import NodeJournal
-from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.replica import TIME_SECONDS
-from holdfast.broker.rounds import Rounds
-from holdfast.broker.state import StateError
+from holdfast.broker.replica import commit_loop as rounds_module
+from holdfast.broker.replica import shard as shard_module
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.replica import TIME_SECONDS
 from holdfast.machine.entries import Enqueue, Purge
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Accepted, Outcome
+from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import DISK_LOW, RefusedError
+from holdfast.storage.checkpoints import Checkpointer, Flushable
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.storage.rocksdb import StateError
+from holdfast.storage.startup_checks import RecoveryError
+from holdfast.wal.errors import DiskFailedError, DiskFullError
+from holdfast.wal.node_log import NodeLog
+from holdfast.wal.writer import Placed, RoundWriter
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import lone_replica, replay
 from tests.unit.machine_shard import QUEUE, START_MS, new_task

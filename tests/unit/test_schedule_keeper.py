@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from structlog.testing import capture_logs
 
-from holdfast.broker import schedule_keeper, sweeps
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader import schedule_manager as schedule_keeper
+from holdfast.broker.leader import sweeps
+from holdfast.broker.leader.schedule_manager import GRACE_MS, PAGE_SCHEDULES, ScheduleKeeper
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.policies import Policies
-from holdfast.broker.schedule_keeper import GRACE_MS, PAGE_SCHEDULES, ScheduleKeeper
+from holdfast.broker.policy.policies import Policies
 from holdfast.cron.ticks import CATCH_UP_TICKS_MAX
 from holdfast.machine import keys
 from holdfast.machine.entries import Entry

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker import schedule_service
+from holdfast.broker.api import schedules as schedule_service
+from holdfast.broker.api.schedules import ScheduleService
+from holdfast.broker.api.validation import Validator
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.schedule_keeper import GRACE_MS
-from holdfast.broker.schedule_service import ScheduleService
-from holdfast.broker.validation import Validator
+from holdfast.broker.leader.schedule_manager import GRACE_MS
 from holdfast.machine import keys
 from holdfast.machine.entries import Enqueue
 from holdfast.machine.ids import parse_task_id

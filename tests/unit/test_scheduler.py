@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policies import default_policy
-from holdfast.broker.scheduling import lines
-from holdfast.broker.scheduling import scheduler as scheduler_module
-from holdfast.broker.scheduling.lines import REFILL_TASKS
-from holdfast.broker.scheduling.scheduler import Picked, Scheduler
+from holdfast.broker.policy.policies import default_policy
+from holdfast.broker.scheduler import lines
+from holdfast.broker.scheduler import scheduler as scheduler_module
+from holdfast.broker.scheduler.lines import REFILL_TASKS
+from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.machine.effects import Effects
 from tests.unit.machine_shard import QUEUE, Shard, new_task
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.policies import TenantPolicy
-from holdfast.broker.scheduling import ages, gates, lanes, windows
-from holdfast.broker.scheduling import scheduler as scheduler_module
-from holdfast.broker.scheduling.gates import Allowance
+from holdfast.broker.policy.policies import TenantPolicy
+from holdfast.broker.scheduler import limiter as gates
+from holdfast.broker.scheduler import oldest as ages
+from holdfast.broker.scheduler import scheduler as scheduler_module
+from holdfast.broker.scheduler import subqueues as lanes
+from holdfast.broker.scheduler import windows
+from holdfast.broker.scheduler.limiter import Allowance
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
 from holdfast.machine.outcomes import Claimed

@@ -13,10 +13,12 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policies import Limits, default_policy
-from holdfast.broker.scheduling import ages, lanes, lines, windows
-from holdfast.broker.scheduling import scheduler as scheduler_module
-from holdfast.broker.scheduling.scheduler import Picked, Scheduler
+from holdfast.broker.policy.policies import Limits, default_policy
+from holdfast.broker.scheduler import lines, windows
+from holdfast.broker.scheduler import oldest as ages
+from holdfast.broker.scheduler import scheduler as scheduler_module
+from holdfast.broker.scheduler import subqueues as lanes
+from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.machine import entries
 from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry, Mark
 from holdfast.machine.invariants import violations

@@ -8,8 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from holdfast.broker.policies import TenantPolicy
-from holdfast.broker.scheduling import lanes, lines, scheduler, windows
+from holdfast.broker.policy.policies import TenantPolicy
+from holdfast.broker.scheduler import lines, scheduler, windows
+from holdfast.broker.scheduler import subqueues as lanes
 from holdfast.broker.views import read_oldest_ready
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.broker import settings_guard
-from holdfast.broker.settings_guard import (
+from holdfast.broker.policy import settings_guard
+from holdfast.broker.policy.settings_guard import (
     BEHIND_SECONDS,
     CONFIRMED_SECONDS,
     FRESH_SECONDS,

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.broker import map_surroundings, settings_news
-from holdfast.broker.internal_service import SETTINGS_NEWS
-from holdfast.broker.map_surroundings import MapSurroundings
-from holdfast.broker.peer_calls import CallFailedError
-from holdfast.broker.settings_guard import ASK_SECONDS
-from holdfast.broker.settings_news import SettingsNews
+from holdfast.broker.api.internal import SETTINGS_NEWS
+from holdfast.broker.cluster_view import map_view as map_surroundings
+from holdfast.broker.cluster_view.map_view import MapSurroundings
+from holdfast.broker.membership import settings_news
+from holdfast.broker.membership.settings_news import SettingsNews
+from holdfast.broker.peers.peer_calls import CallFailedError
+from holdfast.broker.policy.settings_guard import ASK_SECONDS
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.queues import QueueChange, Spread
 from holdfast.cluster.store import MapStore

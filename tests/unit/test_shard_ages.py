@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.mark_keeper import RAISE_AT
+from holdfast.broker.leader.watermarks import RAISE_AT
 from holdfast.machine import entries, keys
 from holdfast.machine.entries import ClaimRef, ExpireItem
 from holdfast.machine.operator_entries import Lapse

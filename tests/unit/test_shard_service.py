@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.shard_service import (
+from holdfast.broker.api.shards import (
     ChangeKind,
     LeaderView,
     NodeView,
@@ -15,8 +14,9 @@ from holdfast.broker.shard_service import (
     Role,
     ShardService,
 )
-from holdfast.broker.surroundings import NodeAddress
+from holdfast.broker.cluster_view.view import NodeAddress
 from holdfast.proto.v1 import shards_pb2 as pb
+from holdfast.raft.messages import Configuration
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.statuses import status_of

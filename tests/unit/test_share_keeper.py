@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.dealer import CONCURRENCY, LEASE_MS
-from holdfast.broker.scheduling.gates import OWN_LIMITS
-from holdfast.broker.share_keeper import ASK_SECONDS, SAID_SECONDS
+from holdfast.broker.quota.allocation_manager import ASK_SECONDS, SAID_SECONDS
+from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS
+from holdfast.broker.scheduler.limiter import OWN_LIMITS
 from holdfast.limits.buckets import Rate
 from holdfast.limits.dealing import HELD_PERCENT
 from holdfast.proto.v1 import couriers_pb2 as pb
@@ -173,7 +173,7 @@ async def test_a_share_runs_out_by_a_timer_too() -> None:
 async def test_a_home_that_does_not_answer_is_said_once_and_holds_up_no_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.broker.share_keeper.ASK_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.broker.quota.allocation_manager.ASK_SECONDS", 0.01)
     stage = Stage(2, concurrency_max=2)
     member = stage.members[1]
     hangs = asyncio.Event()

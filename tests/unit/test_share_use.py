@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.broker.share_use import EVERY_MS, SEEN, Seen, ShareUse
+from holdfast.broker.scheduler.allocation_use import EVERY_MS, SEEN, Seen, ShareUse
 from holdfast.limits.buckets import Rate
 from tests.unit.scheduled_member import ScheduledMember
 from tests.unit.sharing_stage import Stage

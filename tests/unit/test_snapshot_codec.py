@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker.raft import codec as raft_codec
-from holdfast.broker.raft.codec import FrameError
-from holdfast.broker.raft.messages import TERM_MAX, Configuration, TimeoutNow
-from holdfast.broker.snapshots.codec import (
+from holdfast.raft import codec as raft_codec
+from holdfast.raft.codec import FrameError
+from holdfast.raft.messages import TERM_MAX, Configuration, TimeoutNow
+from holdfast.storage.snapshots.codec import (
     CHUNK_BYTES_MAX,
     FILE_BYTES_MAX,
     FILES_MAX,
@@ -18,7 +18,7 @@ from holdfast.broker.snapshots.codec import (
     is_snapshot_file,
     is_snapshot_message,
 )
-from holdfast.broker.snapshots.messages import (
+from holdfast.storage.snapshots.messages import (
     Outcome,
     SnapshotBegin,
     SnapshotChunk,

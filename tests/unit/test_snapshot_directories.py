@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.snapshots.directories import StateDirectories, StateMissingError
-from holdfast.broker.snapshots.files import Files, RealFiles
-from holdfast.broker.snapshots.messages import SnapshotBegin, SnapshotFile
+from holdfast.raft.messages import Configuration
+from holdfast.storage.snapshots.directories import StateDirectories, StateMissingError
+from holdfast.storage.snapshots.files import Files, RealFiles
+from holdfast.storage.snapshots.messages import SnapshotBegin, SnapshotFile
 from tests.simulation.snapshot_files import PowerCutError, PowerCutFiles
 
 ROOT = Path("/data/state")

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.snapshots.checkpoint import CheckpointPoint
-from holdfast.broker.snapshots.directories import StateDirectories
-from holdfast.broker.snapshots.messages import (
+from holdfast.raft.messages import Configuration
+from holdfast.storage.snapshots.checkpoint import CheckpointPoint
+from holdfast.storage.snapshots.directories import StateDirectories
+from holdfast.storage.snapshots.messages import (
     Outcome,
     SnapshotBegin,
     SnapshotChunk,
@@ -22,9 +22,9 @@ from holdfast.broker.snapshots.messages import (
     SnapshotMessage,
     SnapshotWants,
 )
-from holdfast.broker.snapshots.receiving import ReceiveSettings, SnapshotReceiver
-from holdfast.broker.snapshots.sending import SendSettings, SnapshotSender
-from holdfast.broker.snapshots.throttle import Throttle
+from holdfast.storage.snapshots.receiving import ReceiveSettings, SnapshotReceiver
+from holdfast.storage.snapshots.sending import SendSettings, SnapshotSender
+from holdfast.storage.snapshots.throttle import Throttle
 from tests.simulation import virtual_time
 from tests.simulation.snapshot_files import PowerCutFiles
 

@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from holdfast.broker.data_dir import DataDir
-from holdfast.broker.log.disk import RealDisk
-from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.map_surroundings import MapCopy
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.raft.node_journal import HardState
-from holdfast.broker.sole_replicas import sole_replicas
+from holdfast.broker.cluster_view.map_view import MapCopy
+from holdfast.broker.offline.sole_replicas import sole_replicas
 from holdfast.cluster.etcd.api import Row, Snapshot
 from holdfast.cluster.keys import keys_of
 from holdfast.cluster.map import PartitionMap
 from holdfast.cluster.records import ClusterRecord, Members, ShardRecord
+from holdfast.raft.messages import Configuration
+from holdfast.raft.node_journal import HardState
 from holdfast.routing.groups import mapped_group
+from holdfast.storage.data_dir import DataDir
+from holdfast.wal.disk import RealDisk
+from holdfast.wal.node_log import NodeLog
 
 NAME = "main"
 GROUP = mapped_group(1, 5)

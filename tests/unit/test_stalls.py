@@ -1,6 +1,6 @@
 """Shards whose writes go nowhere are known after some seconds, and are forgotten when they go on."""
 
-from holdfast.broker.stalls import STALL_SECONDS, Stalls, Written
+from holdfast.broker.replica.stalls import STALL_SECONDS, Stalls, Written
 
 
 def test_a_shard_that_commits_nothing_of_what_it_has_stalls() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.state import RocksState, StateDamagedError, StateError, StateMemory, _table_bytes, read_row
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
+from holdfast.storage.rocksdb import RocksState, StateDamagedError, StateError, StateMemory, _table_bytes, read_row
 
 ROWS = 2000
 
@@ -268,7 +268,7 @@ def test_large_states_have_larger_files_so_that_they_are_not_too_many() -> None:
 
 
 def test_a_state_that_grows_or_shrinks_fits_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.broker.state._TABLES_WANTED", 0.1)  # so that little is much
+    monkeypatch.setattr("holdfast.storage.rocksdb._TABLES_WANTED", 0.1)  # so that little is much
 
     def written() -> str:
         newest = max(tmp_path.glob("OPTIONS-*"))
@@ -293,7 +293,7 @@ def test_files_that_cannot_be_fitted_do_not_undo_a_flush(tmp_path: Path, monkeyp
     state = open_state(tmp_path)
     state.write({key(1): b"one"})
     state.flush()
-    monkeypatch.setattr("holdfast.broker.state._TABLES_WANTED", 0)
+    monkeypatch.setattr("holdfast.storage.rocksdb._TABLES_WANTED", 0)
     shutil.rmtree(tmp_path)  # nothing new can be written
     state.flush()
     assert state._table_bytes == 8 * 1024 * 1024, "they were fitted"

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from holdfast.broker.cluster_view.view import StaticSurroundings
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.static_topology import StaticTopology
-from holdfast.broker.surroundings import StaticSurroundings
+from holdfast.broker.membership.static_topology import StaticTopology
 from holdfast.cluster import messages
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving import refusals

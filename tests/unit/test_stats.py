@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker import stats as stats_module
+from holdfast.broker.api.tasks import Service
 from holdfast.broker.histograms import BOUNDS_MS
-from holdfast.broker.service import Service
-from holdfast.broker.stats import (
+from holdfast.broker.leader import stats as stats_module
+from holdfast.broker.leader.stats import (
     NO_STATE,
     OTHER_TYPES,
     SAMPLES_MAX,

@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.map_surroundings import MapSurroundings
-from holdfast.broker.queue_steward import SEARCHED_QUEUES, QueueSteward
-from holdfast.broker.raft.messages import Configuration
-from holdfast.broker.steward import Steward
+from holdfast.broker.cluster_view.map_view import MapSurroundings
+from holdfast.broker.membership.queue_reconciler import SEARCHED_QUEUES, QueueSteward
+from holdfast.broker.membership.reconciler import Steward
 from holdfast.cluster.etcd.api import Change, Changes, Put
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.messages import policy_of
@@ -22,6 +21,7 @@ from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.rows import Queue, Settings
 from holdfast.proto.v1 import cluster_pb2 as pb
+from holdfast.raft.messages import Configuration
 from holdfast.routing.groups import mapped_group
 from holdfast.serving.refusals import OutcomeUnknownError
 from tests.unit.cluster_stage import add_nodes, make_store, node, read_map

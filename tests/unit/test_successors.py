@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker import hosting
-from holdfast.broker.hosting import Host
-from holdfast.broker.raft.engine import ShardRaft
-from holdfast.broker.raft.library import LEADER
-from holdfast.broker.successors import answers, best_successor, caught_up
+from holdfast.broker.replica import host as hosting
+from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.successors import answers, best_successor, caught_up
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.library import LEADER
 from tests.unit.raft_stage import TIMING, Stage
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.awaiting import AwaitWanted
-from holdfast.broker.reserving import ReserveWanted
-from holdfast.broker.suspects import (
+from holdfast.broker.leader.ready_waiters import AwaitWanted
+from holdfast.broker.leader.reserver import ReserveWanted
+from holdfast.broker.leader.suspects import (
     PATIENCE_MS,
     PATIENCE_MS_MAX,
     RUN_DRY_MS,

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.broker import sweeps
-from holdfast.broker.sweeps import Sweep
+from holdfast.broker.leader import sweeps
+from holdfast.broker.leader.sweeps import Sweep
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from holdfast.broker.api.tasks import Service
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.service import Service
 from holdfast.machine.entries import LeaderStarted
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.small_shard import SmallShard, settle

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.raft.messages import TERM_MAX, Configuration, ImpossibleMessageError
-from holdfast.broker.snapshots.codec import decode, encode
-from holdfast.broker.snapshots.directories import StateDirectories
-from holdfast.broker.snapshots.messages import (
+from holdfast.broker.replica.snapshot_transfers import Transfers
+from holdfast.raft.messages import TERM_MAX, Configuration, ImpossibleMessageError
+from holdfast.storage.snapshots.codec import decode, encode
+from holdfast.storage.snapshots.directories import StateDirectories
+from holdfast.storage.snapshots.messages import (
     Outcome,
     SnapshotBegin,
     SnapshotChunk,
@@ -21,8 +22,7 @@ from holdfast.broker.snapshots.messages import (
     SnapshotMessage,
     SnapshotWants,
 )
-from holdfast.broker.snapshots.throttle import Throttle
-from holdfast.broker.transfers import Transfers
+from holdfast.storage.snapshots.throttle import Throttle
 from tests.unit.raft_stage import Stage
 
 DEADLINE_S = 20.0

@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.broker import validation
+from holdfast.broker.api import validation
+from holdfast.broker.api.validation import Validator
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.validation import Validator
 from holdfast.machine.ids import TIME_MS_MAX, format_task_id, make_task_id
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (

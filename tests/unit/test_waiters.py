@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.waiters import Waiter, Waiters
+from holdfast.broker.leader.waiters import Waiter, Waiters
 from holdfast.serving.refusals import OVERLOADED, RefusedError
 
 A, B, C = b"a", b"b", b"c"

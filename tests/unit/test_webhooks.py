@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker import webhooks as webhooks_module
-from holdfast.broker.webhooks import ATTEMPTS_MAX, WAITING_MAX, Webhooks
+from holdfast.broker.leader import webhooks as webhooks_module
+from holdfast.broker.leader.webhooks import ATTEMPTS_MAX, WAITING_MAX, Webhooks
 
 DEADLINE_S = 20.0
 
@@ -225,7 +225,7 @@ async def test_a_pause_between_attempts_ends_with_it() -> None:
 def test_the_end_of_the_process_does_not_wait_for_a_post_that_hangs() -> None:
     program = """
 import asyncio, sys
-from holdfast.broker import webhooks
+from holdfast.broker.leader import webhooks
 webhooks.TIMEOUT_SECONDS = 3600.0
 async def main():
     hooks = webhooks.Webhooks()

@@ -7,24 +7,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.broker.config import BrokerConfig, ConfigError, load_config
-from holdfast.broker.data_dir import DataDirDamagedError, DataDirError, set_aside
-from holdfast.broker.decoded_entries import EntryError
-from holdfast.broker.log.errors import LogDamagedError, LogError
 from holdfast.broker.node import Node
+from holdfast.broker.offline.sole_replicas import sole_replicas
 from holdfast.broker.peers.handshake import ClusterSecretError
 from holdfast.broker.peers.tls import PeerTlsError
-from holdfast.broker.raft.node_journal import JournalError
-from holdfast.broker.recovery import RecoveryError
-from holdfast.broker.snapshots.directories import StateMissingError
-from holdfast.broker.sole_replicas import sole_replicas
-from holdfast.broker.state import StateDamagedError, StateError
+from holdfast.broker.replica.decoded_entries import EntryError
 from holdfast.cluster.records import NewerFormatError
 from holdfast.cluster.store_nodes import RegistrationError
+from holdfast.raft.node_journal import JournalError
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, refuse, refuse_configuration
+from holdfast.storage.data_dir import DataDirDamagedError, DataDirError, set_aside
+from holdfast.storage.rocksdb import StateDamagedError, StateError
+from holdfast.storage.snapshots.directories import StateMissingError
+from holdfast.storage.startup_checks import RecoveryError
+from holdfast.wal.errors import LogDamagedError, LogError
 
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (

@@ -11,37 +11,30 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from holdfast.broker.admin import Admin
-from holdfast.broker.backup_service import BackupService
-from holdfast.broker.backups import Backups
-from holdfast.broker.checkpoints import Checkpointer
-from holdfast.broker.clock import SystemTime
+from holdfast.broker.api.admin import Admin
+from holdfast.broker.api.backups import BackupService
+from holdfast.broker.api.server import RpcServer
+from holdfast.broker.api.shards import ShardService
+from holdfast.broker.api.tasks import Service
+from holdfast.broker.cluster_view.map_view import MapCopy, MapSurroundings
+from holdfast.broker.cluster_view.view import StaticSurroundings
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.data_dir import DataDir, not_in_place
-from holdfast.broker.disk_guard import DiskGuard, free_bytes
-from holdfast.broker.disk_watch import WatchedThread, end_in_time
-from holdfast.broker.hosting import Host
-from holdfast.broker.leaderless import Leaderless
-from holdfast.broker.log.disk import RealDisk
-from holdfast.broker.log.errors import LogError
-from holdfast.broker.log.node_log import NodeLog
-from holdfast.broker.map_surroundings import MapCopy, MapSurroundings
-from holdfast.broker.mapped_cluster import MappedCluster
+from holdfast.broker.leader.clock import SystemTime
+from holdfast.broker.leader.webhooks import Webhooks
+from holdfast.broker.membership.mapped_cluster import MappedCluster
+from holdfast.broker.membership.static import StaticCluster
+from holdfast.broker.membership.static_topology import StaticTopology
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
-from holdfast.broker.raft.library import LEADER
-from holdfast.broker.rounds import Rounds
-from holdfast.broker.rpc import RpcServer
-from holdfast.broker.service import Service
-from holdfast.broker.shard import Shard
-from holdfast.broker.shard_service import ShardService
-from holdfast.broker.stalls import STALL_SECONDS, Stalls, Written
-from holdfast.broker.static_cluster import StaticCluster
-from holdfast.broker.static_topology import StaticTopology
-from holdfast.broker.surroundings import StaticSurroundings
+from holdfast.broker.replica.backups import Backups
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.leaderless import Leaderless
+from holdfast.broker.replica.shard import Shard
+from holdfast.broker.replica.stalls import STALL_SECONDS, Stalls, Written
 from holdfast.broker.views import read_queue_names
-from holdfast.broker.webhooks import Webhooks
 from holdfast.cluster.connect import connect
+from holdfast.raft.library import LEADER
 from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -51,6 +44,13 @@ from holdfast.serving.ops import OpsServer
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import MISSING_FIELD, SHARD_KEY, RefusedError, shutting_down
 from holdfast.serving.request_limits import read_bytes_max
+from holdfast.storage.checkpoints import Checkpointer
+from holdfast.storage.data_dir import DataDir, not_in_place
+from holdfast.storage.disk_guard import DiskGuard, free_bytes
+from holdfast.storage.disk_watch import WatchedThread, end_in_time
+from holdfast.wal.disk import RealDisk
+from holdfast.wal.errors import LogError
+from holdfast.wal.node_log import NodeLog
 
 SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thread alone costs tens of milliseconds
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles

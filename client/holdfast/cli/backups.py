@@ -23,7 +23,7 @@ from holdfast.client._backups import BackupClient
 
 T = TypeVar("T")
 
-_REVIVING = "holdfast.broker.reviving"
+_REVIVING = "holdfast.broker.offline.restoring"
 _CODES = {
     "USAGE": ExitCode.USAGE,
     errors.MISSING_EXTRA: ExitCode.MISSING_EXTRA,

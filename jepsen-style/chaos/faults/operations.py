@@ -15,7 +15,7 @@ from holdfast.backup.creating import create
 from holdfast.backup.errors import BackupError
 from holdfast.backup.store import Store
 from holdfast.backup.targets import open_target
-from holdfast.broker.reviving import check_state
+from holdfast.broker.offline.restoring import check_state
 from holdfast.client import AsyncClient, HoldfastError, MoveWish, NotFound, Plan, StepState
 from holdfast.client._backups import BackupClient
 

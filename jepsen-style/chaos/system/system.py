@@ -11,7 +11,7 @@ from chaos.system.disks import Disk
 from chaos.system.hosts import Host, Ports
 from chaos.system.network import Network
 from chaos.system.process import Process, ProcessError, wait_until
-from holdfast.broker.reviving import check_state
+from holdfast.broker.offline.restoring import check_state
 from holdfast.client import Client, HoldfastError, ReplicaRole
 
 _DISK_BYTES = 192 * servers.MIB

@@ -1,0 +1,60 @@
+"""What is remembered on the home of a queue is refused everywhere else, before anything is proposed.
+
+A request id of the producer's own and a unique key are remembered by the shard that is told of them, the claims of a
+limit key are counted there, and schedules tick there. Accepted on another one than the home, because of a caller with a
+wrong idea of where that is, the same id would make a second task, and a key would have its cap twice. A task that has
+neither may be on any shard of its queue, and on no other: nobody would look for it there. What couriers bring is not
+checked: the shard that accepted it has decided where it goes.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from holdfast.broker.replica.shard import Shard
+from holdfast.machine.new_tasks import NewTask
+from holdfast.routing.sets import parse_made_up
+from holdfast.serving.refusals import not_known_here, wrong_shard
+
+REMEMBERED_MAX: Final = 1 << 15  # names of queues
+
+HomeOf = Callable[[bytes], int | None]
+MayHave = Callable[[int, bytes], bool]
+
+
+class HomeGuard:
+    """Of one shard. `home_of` says which shard is the home of a queue, which never changes; None: any may be.
+    `may_have`: whether a shard may have tasks of a queue, as far as is known."""
+
+    def __init__(self, shard: Shard, home_of: HomeOf, may_have: MayHave = lambda _shard, _queue: True) -> None:
+        self._shard = shard
+        self._home_of = home_of
+        self._may_have = may_have
+        self._at_home: set[bytes] = set()  # queues that were found to be right here
+
+    def check_tasks(self, tasks: Iterable[NewTask]) -> None:
+        """Refuses all of them if one should be elsewhere: whoever sent them goes by a wrong map."""
+        for new in tasks:
+            if new.queue in self._at_home:
+                continue
+            if new.unique_key or new.limit_key or _is_of_home(new.request_id):
+                self.check(new.queue)
+            elif not new.request_id and not self._may_have(self._shard.number, new.queue):
+                raise not_known_here(new.queue.decode(), self._shard.number)
+
+    def check(self, queue: bytes) -> None:
+        if queue in self._at_home:
+            return
+        home, here = self._home_of(queue), self._shard.number
+        if home is not None and home != here:
+            raise wrong_shard(queue.decode(), here, home)
+        if len(self._at_home) >= REMEMBERED_MAX:
+            self._at_home.clear()
+        self._at_home.add(queue)
+
+
+def _is_of_home(request_id: bytes) -> bool:
+    """Whether the producer chose it, or a client made it up for the first set of all, which is the home."""
+    if request_id[:1] != b"~":
+        return bool(request_id)
+    made_up = parse_made_up(request_id.decode())
+    return made_up is None or made_up.generation == 0

@@ -1,0 +1,186 @@
+"""The gRPC services of a broker: who answers a call is found before its body is let in; failures become refusals."""
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from google.protobuf.message import Message
+
+from holdfast.broker.api.tasks import Service
+from holdfast.broker.metrics import Metrics
+from holdfast.proto.v1 import backups_pb2 as backups_pb
+from holdfast.proto.v1 import cluster_pb2 as cluster_pb
+from holdfast.proto.v1 import queues_pb2 as queues_pb
+from holdfast.proto.v1 import schedules_pb2 as schedules_pb
+from holdfast.proto.v1 import shards_pb2 as shards_pb
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.grpc_server import Answer, GrpcServer, Served, ServerLimits
+from holdfast.serving.intake import Intake
+from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import (
+    INVALID_FIELD,
+    SHARD_KEY,
+    OutcomeUnknownError,
+    RefusedError,
+    another_shard,
+    internal_error,
+    outcome_unknown,
+)
+from holdfast.serving.request_limits import parse, request_limit
+from holdfast.serving.statuses import status_of
+from holdfast.storage.rocksdb import StateDamagedError
+
+ROOMS = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
+
+# Methods that write much: while nothing can be written they are refused before their bodies are let in.
+_CHECKED_FIRST = frozenset({"enqueue", "put_schedule"})
+
+_log = get_logger(__name__)
+
+_Handler = Callable[[Any], Awaitable[Message]]
+
+
+class RpcServer:
+    """Serves the wire API, health checking and reflection on one port."""
+
+    def __init__(
+        self,
+        find_service: Callable[[int], Service],
+        admin: object,
+        cluster: object,
+        backups: object,
+        metrics: Metrics,
+        limits: ServerLimits,
+        *,
+        batch_bytes_max: int,
+        payload_bytes_max: int | None = None,
+        readiness: Callable[[], tuple[bool, str]],
+        default_shard: Callable[[], int] = lambda: 0,
+        on_damage: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
+        self._on_damage = on_damage
+        self._find_service = find_service  # of a shard's number
+        self._default_shard = default_shard  # of a call that names none; may refuse it
+        self._batch_bytes_max = batch_bytes_max
+        self._payload_bytes_max = payload_bytes_max
+        self._metrics = metrics
+        self._server = GrpcServer(limits, readiness, self._refuse)
+        # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
+        served: list[tuple[Any, object | None]] = [
+            (pb, None),
+            (queues_pb, None),
+            (schedules_pb, None),
+            (shards_pb, admin),
+            (cluster_pb, cluster),
+            (backups_pb, backups),
+        ]
+        for messages, servant in served:
+            for descriptor in messages.DESCRIPTOR.services_by_name.values():
+                methods = {method.name: self._served(messages, method, servant) for method in descriptor.methods}
+                self._server.add(descriptor.full_name, methods)
+
+    @property
+    def intake(self) -> Intake:
+        return self._server.intake
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port, which is chosen by the system if `port` is 0."""
+        return await self._server.start(host, port)
+
+    def drain(self) -> None:
+        """Tells health checks that no more work should be sent here."""
+        self._server.drain()
+
+    async def stop(self, grace_seconds: float) -> None:
+        await self._server.stop(grace_seconds)
+
+    def _served(self, messages: Any, method: Any, servant: object | None) -> Served:
+        request_type: type[Message] = getattr(messages, method.input_type.name)
+        name = _snake_case(method.name)
+        room = ROOMS.get(method.containing_service.name, "")
+        find = self._finder(servant, room, name, names_shard="shard" in request_type.DESCRIPTOR.fields_by_name)
+        limit = request_limit(
+            method.name,
+            request_type,
+            large_bytes_max=self._batch_bytes_max,
+            payload_bytes_max=self._payload_bytes_max,
+        )
+        return Served(method.name, limit, self._metrics.rpc(method.name), partial(_begin, request_type, find))
+
+    def _finder(self, servant: object | None, room: str, name: str, *, names_shard: bool) -> Callable[[Any], _Handler]:
+        """`names_shard`: the request itself says which shard it is about."""
+        if servant is None:
+            return partial(self._find_handler, room, name)
+        return partial(_find_with_shard if names_shard else _find_in, servant, name)
+
+    def _find_handler(self, room: str, name: str, context: Any) -> _Handler:
+        """The method of the service of the shard that the call is about."""
+        number = _shard_of(context.invocation_metadata())
+        service = self._find_service(self._default_shard() if number is None else number)
+        if name in _CHECKED_FIRST:
+            service.check_open()
+        handler: _Handler = getattr(getattr(service, room) if room else service, name)
+        return handler
+
+    def _refuse(self, method: str, error: Exception) -> tuple[str, str, bytes]:
+        if isinstance(error, StateDamagedError):
+            self._on_damage(error)
+        refused = _as_refusal(method, error)
+        self._metrics.rejected(refused.reason).inc()
+        code, details = status_of(refused)
+        return code, refused.message, details
+
+
+def _begin(request_type: type[Message], find: Callable[[Any], _Handler], context: Any) -> Answer:
+    handler = find(context)
+    return lambda data: _serialized(handler(parse(request_type, data)))
+
+
+async def _serialized(response: Awaitable[Message]) -> bytes:
+    return (await response).SerializeToString()
+
+
+def _find_in(servant: object, name: str, _context: Any) -> _Handler:
+    handler: _Handler = getattr(servant, name)
+    return handler
+
+
+def _find_with_shard(servant: object, name: str, context: Any) -> _Handler:
+    """The same for requests that say themselves which shard they are about: the metadata must not say another one."""
+    handler: _Handler = getattr(servant, name)
+    named = _shard_of(context.invocation_metadata())
+    if named is None:
+        return handler
+
+    async def checked(request: Any) -> Message:
+        if request.shard != named:
+            raise another_shard(named, request.shard)
+        return await handler(request)
+
+    return checked
+
+
+def _shard_of(metadata: Any) -> int | None:
+    """The number of the shard that a call names; None if it names none."""
+    for key, value in metadata or ():
+        if key == SHARD_KEY:
+            if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5):
+                raise RefusedError(
+                    INVALID_FIELD, f"Expected the number of a shard in the metadata {SHARD_KEY}.", field=SHARD_KEY
+                )
+            return int(value)
+    return None
+
+
+def _as_refusal(method: str, error: Exception) -> RefusedError:
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, OutcomeUnknownError | StateDamagedError):
+        return outcome_unknown()  # of damage too: this broker stops, and another may have it whole
+    _log.error("call_failed", method=method, error=type(error).__name__, exc_info=error)
+    return internal_error()
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,485 @@
+"""The wire API: translates requests into entries and outcomes into answers. It holds no rules of its own."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from holdfast.broker import views
+from holdfast.broker.api.answering import Answering, in_order, succeeded
+from holdfast.broker.api.conversion import (
+    fill_accepted,
+    fill_claim,
+    fill_follow_up,
+    task_message,
+    wire_state,
+)
+from holdfast.broker.api.dead_letters import DeadLetterService
+from holdfast.broker.api.home_guard import HomeGuard, HomeOf, MayHave
+from holdfast.broker.api.queues import QueueService
+from holdfast.broker.api.schedules import ScheduleService
+from holdfast.broker.api.validation import Validator
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.decisions import fail_verdict, merge
+from holdfast.broker.leader.result_waiters import ENDS
+from holdfast.broker.leader.suspects import RunDry
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.policy.envelopes import brief_error, retry_of
+from holdfast.broker.policy.policies import Kept, Policies, QueuePolicy, default_policy
+from holdfast.broker.replica.shard import Shard
+from holdfast.machine import rejections
+from holdfast.machine.entries import (
+    MACHINE_LEVEL,
+    Ack,
+    AckAway,
+    AckItem,
+    Cancel,
+    ClaimRef,
+    Enqueue,
+    Entry,
+    Extend,
+    ExtendItem,
+    Fail,
+    FailItem,
+    Parcel,
+    Receive,
+    Release,
+)
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.operator_entries import UpdateTasks
+from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome, Received
+from holdfast.machine.rejections import Rejection
+from holdfast.machine.rows import DEAD, HAS_RETRY, NOT_DEAD, Execution
+from holdfast.proto.v1 import couriers_pb2 as couriers_pb
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import INVALID_FIELD, RefusedError
+
+OUTBOX_TASKS_MAX = 10_000  # on their way to one shard
+ENTRY_TASKS_MAX = 250  # made by the acks of one entry: applying it takes 10 ms, with all that tasks can have 40
+
+Valid = TypeVar("Valid")
+
+
+class _Call:
+    """A call whose answer tells of leases: what is left of them then, and how long the call had waited by then. Both of
+    one moment, so that they are true together, however shard time was moved before it."""
+
+    def __init__(self, clock: ShardClock) -> None:
+        self._clock = clock
+        self._received_ms = clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        """Shard time."""
+        return self._clock.now_ms()
+
+    def waited_ms(self) -> int:
+        return int(self._clock.monotonic_ms() - self._received_ms)
+
+
+class Service:
+    """One method per RPC about tasks; what is about dead letters, queues and schedules is in rooms of its own."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        config: BrokerConfig,
+        metrics: Metrics,
+        *,
+        draw: Callable[[], float] = random.random,
+        cluster_id: Callable[[], str] = lambda: "",
+        home_of: HomeOf = lambda _queue: None,
+        may_have: MayHave = lambda _shard, _queue: True,
+    ) -> None:
+        self._shard = shard
+        self._config = config
+        self._metrics = metrics
+        self._validator = Validator(config)
+        self._default_policy = default_policy(config)
+        self._draw = draw
+        self._cluster_id = cluster_id  # what a courier must name; nothing is checked while it is empty
+        self._answering = Answering(self._validator, metrics)
+        self.dead_letters = DeadLetterService(shard, config, self._validator, self._answering)
+        self.queues = QueueService(shard, config, self._validator)
+        self._homes = HomeGuard(shard, home_of, may_have)
+        self.schedules = ScheduleService(shard, config, self._validator, self._homes)
+
+    @property
+    def shard(self) -> Shard:
+        return self._shard
+
+    @property
+    def validator(self) -> Validator:
+        return self._validator
+
+    def check_open(self) -> None:
+        """Refuses if no write can be taken now, whatever it is."""
+        self._shard.check_open()
+
+    # --- producers --------------------------------------------------------------------------------------------
+
+    async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+        self._validator.batch(len(request.tasks), "tasks")
+        now_ms = self._shard.now_ms()
+        policies = self._shard.policies
+        new_tasks, refused = self._answering.validate(
+            request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms, policies)
+        )
+        self._homes.check_tasks(new_tasks)
+        count = len(request.tasks)
+        del request  # the entry has the payloads: a second copy would wait for the log with it
+        outcomes = await self._submit(Enqueue(now_ms, new_tasks), new_tasks)
+        response = pb.EnqueueResponse()
+        duplicates = 0
+        for at, outcome in in_order(count, outcomes, refused):
+            item = response.outcomes.add()
+            if isinstance(outcome, Accepted):
+                fill_accepted(item.accepted, outcome)
+                duplicates += outcome.duplicate
+            else:
+                self._answering.reject(item, outcome, refused.get(at), f"tasks[{at}]")
+        self._metrics.tasks_enqueued.inc(succeeded(outcomes) - duplicates)
+        self._metrics.duplicates.inc(duplicates)
+        return response
+
+    async def cancel(self, request: pb.CancelRequest) -> pb.CancelResponse:
+        task_ids, refused = self._answering.validate_ids(request.task_ids)
+        now_ms = self._shard.now_ms()
+        tasks = self._shard.executions(task_ids)
+        outcomes = await self._submit_kept(
+            task_ids, tasks, lambda keep_ms, _dead_ms, chosen: Cancel(now_ms, keep_ms, chosen)
+        )  # fmt: skip
+        response = pb.CancelResponse()
+        for at, outcome in in_order(len(request.task_ids), outcomes, refused):
+            item = response.outcomes.add()
+            if isinstance(outcome, Moved):
+                item.cancelled.state = wire_state(outcome.state)
+            else:
+                self._answering.reject(item, outcome, refused.get(at))
+        self._metrics.tasks_cancelled.inc(succeeded(outcomes))
+        return response
+
+    async def update_tasks(self, request: pb.UpdateTasksRequest) -> pb.UpdateTasksResponse:
+        self._validator.batch(len(request.items), "items")
+        now_ms = self._shard.now_ms()
+        items, refused = self._answering.validate(
+            request.items, "items", lambda item: self._validator.update_item(item, now_ms)
+        )
+        outcomes = await self._submit(UpdateTasks(now_ms, items), items)
+        response = pb.UpdateTasksResponse()
+        for at, outcome in in_order(len(request.items), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Moved):
+                answer.updated.state = wire_state(outcome.state)
+            else:
+                self._answering.reject(answer, outcome, refused.get(at))
+        return response
+
+    async def get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskResponse:
+        task_id = self._validator.task_id(request.task_id)
+        return pb.GetTaskResponse(task=task_message(await self._shard.current_task(task_id)))
+
+    async def wait_tasks(self, request: pb.WaitTasksRequest) -> pb.WaitTasksResponse:
+        task_ids, refused = self._answering.validate_ids(request.task_ids)
+        wait_ms = self._validator.wait_ms(request.wait_ms)
+        found = iter(zip(task_ids, await self._shard.wait_finished(task_ids, wait_ms), strict=True))
+        reports = views.ReportReader(self._shard.kv, self._config.batch_bytes_max)
+        now_ms = self._shard.now_ms()
+        response = pb.WaitTasksResponse()
+        for at in range(len(request.task_ids)):
+            answer = response.outcomes.add()
+            task_id, task = next(found) if at not in refused else (b"", None)
+            if task is None:
+                self._answering.reject(answer, rejections.task_not_found(), refused.get(at))
+                continue
+            report, omitted = reports.read(task_id)
+            view = views.make_view(task_id, task, None, report, now_ms)
+            answer.task.MergeFrom(task_message(view, with_payload=False))
+            answer.task.result_omitted = omitted and (task.state in ENDS or task.failures > 0)
+        return response
+
+    async def queue_stats(self, request: pb.QueueStatsRequest) -> pb.QueueStatsResponse:
+        return await self.queues.queue_stats(request, self._answering)
+
+    async def list_queues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
+        return await self.queues.list_queues(request)
+
+    # --- workers ----------------------------------------------------------------------------------------------
+
+    async def reserve(self, request: pb.ReserveRequest) -> pb.ReserveResponse:
+        wanted = self._validator.reserve(request)
+        call = _Call(self._shard.leader_clock())
+        with self._shard.stats.worker_asks(wanted.worker, wanted.queues, call.now_ms()):
+            claims = await self._shard.reserve(wanted)
+        if isinstance(claims, RunDry):
+            return pb.ReserveResponse(run_dry_ms=claims.wait_ms)
+        envelopes = views.read_envelopes(self._shard.kv, [claim.task_id for claim in claims])
+        waited_ms, now_ms = call.waited_ms(), call.now_ms()
+        # Without claims the answer stays empty.
+        response = pb.ReserveResponse(waited_ms=waited_ms) if claims else pb.ReserveResponse()
+        for claim, envelope in zip(claims, envelopes, strict=True):
+            if envelope is not None:
+                fill_claim(response.claims.add(), claim, envelope, now_ms)
+        self._metrics.tasks_claimed.inc(len(claims))
+        return response
+
+    async def await_tasks(self, request: pb.AwaitTasksRequest) -> pb.AwaitTasksResponse:
+        wanted = self._validator.await_tasks(request)
+        with self._shard.stats.worker_asks(wanted.worker, wanted.queues, self._shard.now_ms()):
+            tasks, held, suspects = await self._shard.await_tasks(wanted)
+        return pb.AwaitTasksResponse(ready=tasks > 0, held=held, tasks=tasks, suspects=suspects)
+
+    async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
+        self._validator.batch(len(request.items), "items")
+        self._validator.all_follow_ups(request.items)
+        now_ms = self._shard.now_ms()
+        policies = self._shard.policies
+        items, refused = self._answering.validate(
+            request.items, "items", lambda item: self._ack_item(item, now_ms, policies)
+        )
+        has_parcels = any(item.parcels for item in items)
+        if has_parcels:
+            await self._shard.use_level(MACHINE_LEVEL)
+
+        def make_entry(keep_ms: int, _dead_ms: int, chosen: list[AckItem]) -> Entry:
+            if has_parcels:
+                return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
+            return Ack(now_ms, keep_ms, chosen)
+
+        outcomes = await self._submit_kept(items, self._heard_of(items), make_entry, _tasks_made)
+        response = pb.AckResponse()
+        for at, outcome in in_order(len(request.items), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Acked):
+                answer.acked.SetInParent()
+                for accepted in outcome.follow_ups:
+                    fill_follow_up(answer.acked.follow_ups.add(), accepted)
+            else:
+                follow_up = outcome.place if isinstance(outcome, Rejection) else 0
+                self._answering.reject(answer, outcome, refused.get(at), f"items[{at}].follow_ups[{follow_up}]")
+        self._metrics.tasks_acked.inc(succeeded(outcomes))
+        return response
+
+    def _ack_item(self, item: pb.AckItem, now_ms: int, policies: Policies | None) -> AckItem:
+        task_id, token = self._answering.claim_ref(item.claim)
+        result = self._validator.result(item.result) if item.HasField("result") else None
+        follow_ups = self._validator.follow_ups(item, now_ms, policies) if item.follow_ups else ()
+        parcels: list[Parcel] = []
+        for at, new in enumerate(follow_ups):
+            destination = self._shard.elsewhere(new)
+            if destination is not None:
+                parcels.append(Parcel(at, destination, new.run_at_ms, new.envelope))
+        if parcels:
+            away = {parcel.place for parcel in parcels}
+            follow_ups = tuple(new for at, new in enumerate(follow_ups) if at not in away)
+        return AckItem(task_id, token, result, follow_ups, tuple(parcels))
+
+    async def fail(self, request: pb.FailRequest) -> pb.FailResponse:
+        self._validator.batch(len(request.items), "items")
+        now_ms = self._shard.now_ms()
+        policies = self._shard.policies
+        items, refused = self._answering.validate(
+            request.items, "items", lambda item: self._fail_item(item, now_ms, policies)
+        )
+        outcomes = await self._submit_kept(
+            items, self._heard_of(items), lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen)
+        )
+        response = pb.FailResponse()
+        dead = 0
+        for at, outcome in in_order(len(request.items), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Failed):
+                answer.failed.state = wire_state(outcome.state)
+                answer.failed.retry_at_ms = outcome.retry_at_ms
+                dead += outcome.state == DEAD
+            else:
+                self._answering.reject(answer, outcome, refused.get(at))
+        self._metrics.tasks_failed.inc(succeeded(outcomes))
+        self._metrics.tasks_dead.inc(dead)
+        return response
+
+    def _fail_item(self, item: pb.FailItem, now_ms: int, policies: Policies | None) -> FailItem:
+        """Decides between another attempt and a dead letter. Only the holder's failure counts, so what is read here
+        cannot change before the entry is applied without the holder losing its claim."""
+        task_id, token = self._answering.claim_ref(item.claim)
+        error = self._validator.error(item.error)
+        delay_ms = self._validator.retry_delay_ms(item)
+        at_ms = self._validator.retry_at_ms(item, now_ms)
+        brief = brief_error(item.error)
+        (task,) = self._shard.executions([task_id])
+        if task is None:
+            return FailItem(task_id, token, now_ms + 1, NOT_DEAD, error, brief)  # it is refused
+        rules = merge(self._policy_of(task, policies), self._own_retry(task_id, task))
+        verdict = fail_verdict(task, gave_up=item.dead, error_type=item.error.type, rules=rules)
+        if verdict != NOT_DEAD:
+            return FailItem(task_id, token, 0, verdict, error, brief)
+        retry_at_ms = rules.retry_at_ms(now_ms, task.failures + 1, self._draw, at_ms=at_ms, delay_ms=delay_ms)
+        return FailItem(task_id, token, retry_at_ms, NOT_DEAD, error, brief)
+
+    def _policy_of(self, task: Execution, policies: Policies | None) -> QueuePolicy:
+        return self._default_policy if policies is None else policies.of(task.queue)
+
+    def _own_retry(self, task_id: bytes, task: Execution) -> pb.RetryPolicy | None:
+        return retry_of(*views.read_envelopes(self._shard.kv, [task_id])) if task.flags & HAS_RETRY else None
+
+    async def extend(self, request: pb.ExtendRequest) -> pb.ExtendResponse:
+        self._validator.batch(len(request.items), "items")
+        call = _Call(self._shard.leader_clock())
+        now_ms = call.now_ms()
+        items, refused = self._answering.validate(request.items, "items", lambda item: self._extend_item(item, now_ms))
+        self._heard_of(items)
+        outcomes = await self._submit(Extend(now_ms, items), items)
+        waited_ms, now_ms = call.waited_ms(), call.now_ms()
+        asked = iter(items)
+        response = pb.ExtendResponse()
+        for at, outcome in in_order(len(request.items), outcomes, refused):
+            answer = response.outcomes.add()
+            item = None if at in refused else next(asked)
+            if isinstance(outcome, Extended) and item is not None:
+                answer.extended.lease_ms = max(0, outcome.expiry_ms - now_ms)
+                answer.extended.waited_ms = waited_ms
+                answer.extended.ends_attempt = outcome.expiry_ms < item.expiry_ms
+                answer.extended.cancel_requested = outcome.cancel_requested
+                answer.extended.draining = self._shard.is_draining
+            else:
+                self._answering.reject(answer, outcome, refused.get(at))
+        return response
+
+    def _extend_item(self, item: pb.ExtendItem, now_ms: int) -> ExtendItem:
+        task_id, token = self._answering.claim_ref(item.claim)
+        return ExtendItem(task_id, token, now_ms + self._validator.lease_ms(item.lease_ms))
+
+    async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        self._validator.batch(len(request.claims), "claims")
+        items, refused = self._answering.validate(
+            request.claims, "claims", lambda ref: ClaimRef(*self._validator.claim_ref(ref))
+        )
+        delay_ms = self._validator.snooze_ms(request.delay_ms)
+        now_ms = self._shard.now_ms()
+        ready_at_ms = now_ms + delay_ms if delay_ms else 0
+
+        def make_entry(keep_ms: int, _dead_ms: int, chosen: list[ClaimRef]) -> Entry:
+            return Release(now_ms, keep_ms, chosen, ready_at_ms)
+
+        outcomes = await self._submit_kept(items, self._heard_of(items), make_entry)
+        response = pb.ReleaseResponse()
+        for at, outcome in in_order(len(request.claims), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Moved):
+                answer.released.state = wire_state(outcome.state)
+            else:
+                self._answering.reject(answer, outcome, refused.get(at))
+        return response
+
+    # --- other shards -----------------------------------------------------------------------------------------
+
+    async def receive_tasks(self, request: couriers_pb.ReceiveTasksRequest) -> couriers_pb.ReceiveTasksResponse:
+        """What the leader of another shard brings out of its outbox."""
+        now_ms = self._shard.now_ms()
+        new_tasks = self._validator.received(
+            request, now_ms, self._cluster_id(), self._shard.number, self._shard.policies
+        )
+        await self._shard.use_level(MACHINE_LEVEL)
+        last = 0
+        for (outcome,) in await self._shard.submit_all(self._receipts(request, now_ms, new_tasks)):
+            if not isinstance(outcome, Received):
+                assert isinstance(outcome, Rejection)
+                raise RefusedError(INVALID_FIELD, outcome.message, "first_sequence")
+            last = outcome.last
+            self._count_received(outcome.accepted)
+        return couriers_pb.ReceiveTasksResponse(received=last)
+
+    def _receipts(
+        self, request: couriers_pb.ReceiveTasksRequest, now_ms: int, new_tasks: list[NewTask]
+    ) -> list[Receive]:
+        """One entry as a rule: an entry says only once how long dead letters are kept, and queues may differ in it."""
+        policies, default = self._shard.policies, self._default_policy
+        entries: list[Receive] = []
+        for at, new in enumerate(new_tasks):
+            dead_ms = (default if policies is None else policies.of(new.queue)).dead_retention_ms
+            if not entries or entries[-1].dead_keep_ms != dead_ms:
+                source = request.source_shard, request.source_incarnation
+                entries.append(Receive(now_ms, *source, request.first_sequence + at, dead_ms, []))
+            entries[-1].tasks.append(new)
+        return entries
+
+    def _count_received(self, accepted: Sequence[Accepted]) -> None:
+        duplicates = sum(each.duplicate for each in accepted)
+        self._metrics.tasks_enqueued.inc(len(accepted) - duplicates)
+        self._metrics.duplicates.inc(duplicates)
+        self._metrics.tasks_dead.inc(sum(not each.duplicate and each.state == DEAD for each in accepted))
+
+    async def deal_shares(self, request: couriers_pb.DealSharesRequest) -> couriers_pb.DealSharesResponse:
+        """What the leader of another shard asks for of limits of queues that are at home here."""
+        self._validator.share_reports(request, self._cluster_id(), self._shard.number)
+        grants = await self._shard.dealer.deal(request.source_shard, request.reports)
+        return couriers_pb.DealSharesResponse(grants=grants)
+
+    # --- shared -----------------------------------------------------------------------------------------------
+
+    def _heard_of(self, items: Sequence[AckItem | FailItem | ExtendItem | ClaimRef]) -> list[Execution | None]:
+        """Whoever says something about its claims is at work. A call may have claims of several workers, so each item
+        is looked at; the executions of claimed tasks are mostly in memory. Returns them."""
+        tasks = self._shard.executions([item.task_id for item in items])
+        held = {
+            task.worker
+            for task, item in zip(tasks, items, strict=True)
+            if task is not None and task.token == item.token
+        }
+        stats, now_ms = self._shard.stats, self._shard.now_ms()
+        for worker in held:
+            stats.worker_seen(worker, now_ms)
+        return tasks
+
+    async def _submit(self, entry: Entry, items: Sequence[object]) -> list[Outcome]:
+        return await self._shard.submit(entry) if items else []
+
+    async def _submit_kept(
+        self,
+        items: Sequence[Valid],
+        tasks: Sequence[Execution | None],  # theirs, read just now
+        make_entry: Callable[[int, int, list[Valid]], Entry],  # of how long what ends is kept, finished or dead
+        tasks_made: Callable[[Valid], int] | None = None,  # by an item; none if it is not given
+    ) -> list[Outcome]:
+        """The outcomes of items in their order. What ends is kept as its queue says, and an entry says it but once: so
+        items of queues that differ in this go into different entries, which are taken together or not at all. The same
+        if they make many tasks: between entries others have a turn."""
+        if not items:
+            return []
+        policies, default = self._shard.policies, self._default_policy
+        if policies is None:
+            groups = [Kept(default.finished_retention_ms, default.dead_retention_ms, [])]
+        else:
+            groups = policies.kept(tasks)
+        made = [tasks_made(item) for item in items] if tasks_made is not None else []
+        if sum(made) > ENTRY_TASKS_MAX:
+            all_items = range(len(items))
+            groups = [
+                Kept(keep_ms, dead_ms, part)
+                for keep_ms, dead_ms, places in groups
+                for part in _by_tasks_made(places or all_items, made)
+            ]
+        if len(groups) == 1:
+            keep_ms, dead_ms, _ = groups[0]
+            return await self._shard.submit(make_entry(keep_ms, dead_ms, list(items)))
+        entries = [make_entry(keep_ms, dead_ms, [items[at] for at in places]) for keep_ms, dead_ms, places in groups]
+        by_place: dict[int, Outcome] = {}
+        for group, outcomes in zip(groups, await self._shard.submit_all(entries), strict=True):
+            by_place.update(zip(group.places, outcomes, strict=True))
+        return [by_place[at] for at in range(len(items))]
+
+
+def _tasks_made(item: AckItem) -> int:
+    return len(item.follow_ups) + len(item.parcels)
+
+
+def _by_tasks_made(places: Iterable[int], made: Sequence[int]) -> list[list[int]]:
+    """The same places in parts, in order, each with few enough tasks made for an entry, or with one place."""
+    parts: list[list[int]] = []
+    room = 0
+    for at in places:
+        if not parts or made[at] > room:
+            parts.append([])
+            room = ENTRY_TASKS_MAX
+        parts[-1].append(at)
+        room -= made[at]
+    return parts

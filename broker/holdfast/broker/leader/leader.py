@@ -1,0 +1,239 @@
+"""What a shard has only while this node leads it: its clock, its scheduler, those who wait, and its housekeeping.
+
+All of it is soft state. It is thrown away when leadership is lost, and made anew, empty, when it is won: the scheduler
+fills its windows as tasks are asked for, so a fail-over does not get slower with the backlog.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.alerts import Alerts
+from holdfast.broker.leader.claim_ages import ClaimAges
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.outbox_relay import Courier, Deliver
+from holdfast.broker.leader.proposals import Proposal
+from holdfast.broker.leader.reserver import Applied, Reserver
+from holdfast.broker.leader.result_waiters import Finishing
+from holdfast.broker.leader.schedule_manager import ScheduleKeeper
+from holdfast.broker.leader.stats import Stats
+from holdfast.broker.leader.timers import Housekeeping
+from holdfast.broker.leader.watermarks import MarkKeeper
+from holdfast.broker.leader.webhooks import Post
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.policy.policies import Policies
+from holdfast.broker.policy.settings_guard import KnownSettings, SettingsGuard
+from holdfast.broker.quota.allocation_manager import AskDealer, ShareKeeper
+from holdfast.broker.quota.coordinator import Dealer
+from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
+from holdfast.broker.views import read_executions
+from holdfast.limits.splitting import Part
+from holdfast.machine import keys
+from holdfast.machine.effects import Effects
+from holdfast.machine.entries import Entry
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.outcomes import Outcome
+from holdfast.serving.background import Background
+
+Submit = Callable[[Entry], Awaitable[list[Outcome]]]
+
+
+def _always(_queue: bytes) -> bool:
+    return True
+
+
+def _own_limits(_queue: bytes) -> Allowance:
+    return OWN_LIMITS
+
+
+def _courier(
+    kv: OrderedKV, machine: Machine, deliver: Deliver | None, clock: ShardClock, submit: Submit
+) -> Courier | None:
+    """None if there is no other shard."""
+    if deliver is None:
+        return None
+    return Courier(kv, machine.meta.shard, machine.meta.incarnation, deliver, now_ms=clock.now_ms, submit=submit)
+
+
+class Leadership:
+    """One term of leading one shard."""
+
+    def __init__(
+        self,
+        term: int,
+        kv: OrderedKV,
+        machine: Machine,
+        clock: ShardClock,
+        config: BrokerConfig,
+        metrics: Metrics,
+        *,
+        propose: Callable[[Proposal], None],
+        submit: Submit,
+        submit_housekeeping: Submit,
+        check_open: Callable[[Entry], None],
+        check_room: Callable[[Entry], None],
+        check_written: Callable[[], None],
+        deliver: Deliver | None,
+        home_of: Callable[[bytes], int | None],
+        part_of: Callable[[bytes], Part],
+        ask_dealer: AskDealer | None,
+        known_settings: KnownSettings | None,
+        post: Post,
+        is_policy_expected: Callable[[bytes], bool],
+    ) -> None:
+        self.term = term
+        self.clock = clock
+        self.is_open = False  # its first entry is applied: it may serve
+        self.has_ended = False
+        self.policies = Policies(kv, config, is_policy_expected)
+        self.settings = self._settings_guard(machine.meta.shard, known_settings, ask_dealer)
+        self.dealer = Dealer(kv, machine, self.policies, now_ms=clock.now_ms, submit=submit, settings=self.settings)
+        self.shares = self._share_keeper(machine, home_of, part_of, ask_dealer)
+        self.reserver = Reserver(
+            kv,
+            machine,
+            clock,
+            config,
+            propose=propose,
+            check=check_open,
+            check_disk=check_room,
+            check_written=check_written,
+            policies=self.policies,
+            allowance=_own_limits if self.shares is None else self.shares.allowance,
+        )
+        self.finishing = Finishing(
+            lambda task_ids: read_executions(kv, task_ids),
+            watched_tasks_max=config.watched_tasks_max,
+            calls_max=config.waiters_max,
+        )
+        self.housekeeping = Housekeeping(
+            kv, machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
+        )
+        self.marks = MarkKeeper(kv, machine, clock.now_ms, submit_housekeeping, passed=self.reserver.pass_over)
+        self.schedules = ScheduleKeeper(
+            kv, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
+        )
+        self.alerts = Alerts(kv, machine, self.policies, now_ms=clock.now_ms, post=post)
+        self.stats = Stats(kv, machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
+        self.claim_ages = ClaimAges(
+            kv, machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
+        )
+        self.courier = _courier(kv, machine, deliver, clock, submit_housekeeping)
+
+    def _settings_guard(
+        self, shard: int, known: KnownSettings | None, ask_home: AskDealer | None
+    ) -> SettingsGuard | None:
+        """None: there is no map, and no other shard."""
+        if known is None or ask_home is None:
+            return None
+        return SettingsGuard(shard, known, ask_home, lambda queue: self.reserver.limits_changed(queue))
+
+    def _share_keeper(
+        self,
+        machine: Machine,
+        home_of: Callable[[bytes], int | None],
+        part_of: Callable[[bytes], Part],
+        ask_dealer: AskDealer | None,
+    ) -> ShareKeeper | None:
+        """None: no queue is spread, for there is no other shard."""
+        if ask_dealer is None:
+            return None
+        return ShareKeeper(
+            machine.meta.shard,
+            self.term,
+            machine,
+            self.policies,
+            self.dealer,
+            home_of=home_of,
+            part_of=part_of,
+            ask_dealer=ask_dealer,
+            may_hand_out=_always if self.settings is None else self.settings.may_hand_out,
+            on_change=lambda queue: self.reserver.limits_changed(queue),
+            coming=lambda queue: self.reserver.coming(queue),
+            outlook=lambda queue: self.reserver.outlook(queue),
+        )
+
+    def open(self) -> None:
+        self.is_open = True
+        for part in self._parts():
+            part.start()
+        self.alerts.look()
+
+    def follow(self, effects: Effects, applied: Applied) -> None:
+        """Takes note of what was applied, and answers."""
+        if effects.settings:
+            self.policies.changed(effects.settings)
+        self.reserver.follow(effects, applied)
+        self.housekeeping.arm(effects)
+        self.marks.follow(effects)
+        self.schedules.arm(effects)
+        self.stats.follow(effects)
+        if self.shares is not None and self.shares.has_shares and (effects.ready or effects.freed):
+            self.shares.follow({task.queue for task in effects.ready} | effects.freed.keys())
+        if effects.died or effects.settings:
+            self.alerts.follow({*effects.died, *effects.settings})
+        self.finishing.follow(effects.finished)
+        if effects.outbox and self.courier is not None:
+            self.courier.wake(effects.outbox)
+        for proposal, outcomes in applied:
+            proposal.resolve(self.reserver.answer(proposal, outcomes) if proposal.picks else outcomes)
+
+    async def hold_outbox(self) -> "OutboxHold":
+        if self.courier is not None:
+            await self.courier.hold()
+        return OutboxHold(self)
+
+    def drain(self) -> None:
+        """The node stops: sends everyone who waits home."""
+        self.reserver.drain()
+        self.finishing.drain()
+
+    def end(self, error: Exception) -> None:
+        """Leadership was lost: everyone who waits is told."""
+        self.has_ended = True
+        self.reserver.dismiss(error)
+        self.finishing.dismiss(error)
+        for part in self._parts():
+            part.cancel()
+
+    async def stop(self) -> None:
+        for part in self._parts():
+            await part.stop()
+
+    def failed(self) -> BaseException | None:
+        """The error that ended a part of it, if one did: a bug that must stop the node."""
+        return next((error for part in self._parts() if (error := part.failed()) is not None), None)
+
+    def time_was_moved(self) -> None:
+        """Shard time was moved: what was far away may be due."""
+        self.housekeeping.time_was_moved()
+        self.schedules.time_was_moved()
+
+    def _parts(self) -> Iterator[Background | Courier]:
+        """What goes on by itself."""
+        yield from (self.housekeeping, self.marks, self.schedules, self.stats, self.claim_ages)
+        if self.courier is not None:
+            yield self.courier
+        if self.settings is not None:
+            yield self.settings
+        if self.shares is not None:
+            yield self.shares
+
+
+class OutboxHold:
+    """Nothing is brought to other shards, for as long as the same leader holds it."""
+
+    def __init__(self, leading: Leadership) -> None:
+        self._leading = leading
+        self._is_released = False
+
+    @property
+    def is_intact(self) -> bool:
+        return not self._is_released and not self._leading.has_ended
+
+    def release(self) -> None:
+        """May be called twice."""
+        if not self._is_released:
+            self._is_released = True
+            if self._leading.courier is not None:
+                self._leading.courier.let_go()

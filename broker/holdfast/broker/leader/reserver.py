@@ -1,0 +1,532 @@
+"""How tasks are handed out: reserve calls, those that wait, and claims whose caller has gone."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.picking import Picking, line_of
+from holdfast.broker.leader.proposals import Proposal
+from holdfast.broker.leader.ready_waiters import HELD, NOTHING, Awaited, Awaiting, AwaitWanted
+from holdfast.broker.leader.suspects import RunDry
+from holdfast.broker.leader.waiters import Waiter, Waiters
+from holdfast.broker.policy.policies import Policies
+from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
+from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
+from holdfast.broker.scheduler.picks import Picked
+from holdfast.broker.scheduler.scheduler import Scheduler
+from holdfast.broker.views import read_executions
+from holdfast.machine.effects import Effects
+from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Entry, Mark, Release
+from holdfast.machine.ids import SECRET_BITS
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.outcomes import Claimed, Outcome
+from holdfast.machine.rows import Execution
+from holdfast.serving.refusals import RefusedError
+
+CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
+WAKE_MS_MIN = 1
+WAKE_MS_MAX = 1000  # shard time may be moved meanwhile
+
+_NOTHING = Claim(0, 0, b"", b"", 0, [], [])  # to ask whether a claim would be let in
+
+Applied = list[tuple[Proposal, list[Outcome]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveWanted:
+    """A worker's wish for tasks, already validated."""
+
+    queues: list[bytes]
+    tasks_max: int
+    lease_ms: int
+    wait_ms: int
+    worker: bytes
+    request_id: bytes
+    queue_tasks_max: dict[bytes, int] = field(default_factory=dict)  # for the queues that have a limit of their own
+    type_lease_ms: dict[bytes, int] = field(default_factory=dict)  # for the types that have a lease of their own
+    empty_handed: bool | None = None  # whether the worker holds nothing; None: it does not say
+    suspects_only: bool = False
+    held_only: bool = False  # only what an earlier call of this request has claimed
+
+
+def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
+    """Whether a claim's request had been answered before: its outcomes are those claims, and its picks stay ready."""
+    entry = proposal.entry
+    if not isinstance(entry, Claim) or not entry.request_id:
+        return False
+    return len(outcomes) != len(entry.task_ids) or any(
+        isinstance(outcome, Claimed) and outcome.task_id != task_id
+        for outcome, task_id in zip(outcomes, entry.task_ids, strict=True)
+    )
+
+
+def draw_secret() -> int:
+    """What nobody can guess of the tokens of one claim. Never 0, which stands for none on the wire."""
+    return secrets.randbits(SECRET_BITS) or 1
+
+
+class Reserver:
+    """Hands out the tasks of one shard. `propose` takes a claim into the log's queue; `check` refuses new work."""
+
+    def __init__(
+        self,
+        kv: OrderedKV,
+        machine: Machine,
+        clock: ShardClock,
+        config: BrokerConfig,
+        *,
+        propose: Callable[[Proposal], None],
+        check: Callable[[Entry], None],
+        check_disk: Callable[[Entry], None],
+        check_written: Callable[[], None],
+        policies: Policies,
+        allowance: Callable[[bytes], Allowance] = lambda _queue: OWN_LIMITS,
+    ) -> None:
+        """`allowance`: what this shard may use of the limits of a queue that is spread, if it is."""
+        self._kv = kv
+        self._machine = machine
+        self._policies = policies
+        self._clock = clock
+        self._config = config
+        self._propose = propose
+        self._check = check
+        self._check_disk = check_disk
+        self._check_written = check_written  # refuses while the machine is ahead of the state
+        self._waiters: Waiters[Waiter] = Waiters(config.waiters_max)
+        self._polls: dict[tuple[bytes, bytes], Waiter] = {}  # waiting calls by worker and request
+        self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
+        self._draining = False
+        self._claims: dict[Proposal, None] = {}  # that are proposed and not yet applied, in order
+        self._doubtful: list[Proposal] = []  # those of them from before a reset that may be applied nevertheless
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ms = 0  # the shard time for which it is set
+        self._looks_on = False  # a look for tasks that stopped half-way goes on soon
+        self._scheduler = Scheduler(
+            kv,
+            machine,
+            policy_of=policies.to_claim,
+            now_ms=clock.now_ms,
+            window_tasks_max=config.ready_window_tasks,
+            allowance=allowance,
+            wake_at=self._wake_at,
+        )
+        self._picking = Picking(
+            machine,
+            self._scheduler,
+            now_ms=clock.now_ms,
+            claims_per_worker_max=config.claims_per_worker_max,
+            bytes_max=config.batch_bytes_max,
+        )
+        self._awaiting = Awaiting(
+            self._picking.available, calls_max=config.waiters_max, may_offer=lambda: self._may_claim()
+        )
+
+    async def reserve(self, wanted: ReserveWanted) -> list[Claimed] | RunDry:
+        """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
+        deadline_ms = self._clock.now_ms() + wanted.wait_ms
+        if wanted.request_id:
+            self._send_home_an_older_call(wanted.worker, wanted.request_id)
+            if wanted.held_only:
+                await self._until_applied(wanted.worker, wanted.request_id)
+            held = self._held_by_request(wanted.worker, wanted.request_id)
+            if held or wanted.held_only:
+                return held
+        while True:
+            waiter = self._waiter(wanted)
+            proposal = await self._claim_or_wait(waiter, deadline_ms)
+            if waiter.runs_dry:
+                return RunDry()
+            if proposal is None:
+                # An older call of the same request may have claimed in the last moment, for a caller that is not there.
+                return self._held_by_request(wanted.worker, wanted.request_id) if wanted.request_id else []
+            claimed = await self._claimed(proposal)
+            # Every pick may have been cancelled on its way; then the wait goes on.
+            if claimed or self._clock.now_ms() >= deadline_ms:
+                return claimed
+
+    async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
+        """Waits until there is a task to claim, and claims none."""
+        worker, request_id = wanted.worker, wanted.request_id
+        if request_id:
+            self._send_home_an_older_call(worker, request_id)
+            if self._held_by_request(worker, request_id):
+                return HELD
+        self._check(_NOTHING)
+        self._picking.room(worker, 1, holds_nothing=bool(wanted.empty_handed))
+        hands = self._picking.hands(worker, wanted.empty_handed, suspects_only=wanted.suspects_only)
+        answer = await self._awaiting.wait(wanted, hands.lines(wanted.queues))
+        if answer == NOTHING and request_id and self._held_by_request(worker, request_id):
+            return HELD  # an older call of the same request claimed in the last moment
+        return answer
+
+    async def _until_applied(self, worker: bytes, request_id: bytes) -> None:
+        """A claim of this request that is on its way: that it holds nothing would be said too soon."""
+        claims = ((proposal, proposal.entry) for proposal in self._claims)
+        pending = [
+            proposal.future
+            for proposal, entry in claims
+            if isinstance(entry, Claim) and (entry.worker, entry.request_id) == (worker, request_id)
+        ]
+        if pending:
+            await asyncio.wait(pending)
+
+    def _held_by_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
+        """What the request has been given and still holds."""
+        now_ms = self._clock.now_ms()
+        held = self._still_held(self._machine.claims_of_request(worker, request_id))
+        held = [claim for claim in held if claim.expiry_ms > now_ms]
+        if held:
+            self._check_written()
+        return held
+
+    def _send_home_an_older_call(self, worker: bytes, request_id: bytes) -> None:
+        """Who repeats a request no longer waits for its first answer: its connection broke, and nobody told us."""
+        older = self._polls.get((worker, request_id))
+        if older is not None:
+            older.give_up()
+        self._awaiting.send_home(worker, request_id)
+
+    def _waiter(self, wanted: ReserveWanted) -> Waiter:
+        return Waiter(
+            wanted.queues,
+            wanted.tasks_max,
+            wanted.lease_ms,
+            wanted.worker,
+            wanted.request_id,
+            wanted.queue_tasks_max,
+            wanted.type_lease_ms,
+            self._picking.hands(wanted.worker, wanted.empty_handed, suspects_only=wanted.suspects_only),
+        )
+
+    async def _claim_or_wait(self, waiter: Waiter, deadline_ms: int) -> Proposal | None:
+        self._check(_NOTHING)
+        # Where others wait already nothing is left to take, but in the other queues there may be.
+        proposal = self._try_claim(waiter, [queue for queue in waiter.queues if self._waiters.first(queue) is None])
+        if proposal is not None or waiter.runs_dry:
+            return proposal
+        wait_ms = deadline_ms - self._clock.now_ms()
+        if wait_ms <= 0:
+            # Others wait, but this caller does not: it may take what they left.
+            return self._try_claim(waiter, waiter.queues)
+        return await self._wait(waiter, wait_ms)
+
+    async def _wait(self, waiter: Waiter, wait_ms: int) -> Proposal | None:
+        self._waiters.add(waiter)
+        name = (waiter.worker, waiter.request_id)
+        if waiter.request_id:
+            self._polls[name] = waiter
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, waiter.give_up)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            served = waiter.future
+            if served.done() and not served.cancelled() and not served.exception() and (proposal := served.result()):
+                self._release_when_claimed(proposal)
+            raise
+        finally:
+            timer.cancel()
+            self._waiters.remove(waiter)
+            if self._polls.get(name) is waiter:
+                del self._polls[name]
+
+    async def _claimed(self, proposal: Proposal) -> list[Claimed]:
+        try:
+            outcomes = await asyncio.shield(proposal.future)
+        except asyncio.CancelledError:
+            self._release_when_claimed(proposal)
+            raise
+        return [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
+
+    # --- picking and proposing --------------------------------------------------------------------------------
+
+    def _is_written(self) -> bool:
+        """Whether the state has all that was applied."""
+        try:
+            self._check_written()
+        except RefusedError:
+            return False
+        return True
+
+    def _may_claim(self) -> bool:
+        """Whether a claim would be let in; otherwise those who wait are served when space is back."""
+        try:
+            self._check_disk(_NOTHING)
+        except RefusedError:
+            return False
+        return True
+
+    def _try_claim(self, waiter: Waiter, queues: list[bytes]) -> Proposal | None:
+        """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks.
+
+        Also None if the caller is to run dry instead."""
+        if self._doubtful:
+            self._adopt()
+        picks = self._picking.pick(waiter, queues)
+        for picked in picks:
+            self._awaiting.was_taken(line_of(picked), len(picked.places))
+        if self._scheduler.unfinished:
+            self._look_on_soon()
+        if not picks:
+            return None
+        entry = self._claim_entry(waiter, picks)
+        proposal = Proposal(entry, picks)
+        self._claims[proposal] = None
+        self._picking.was_proposed(entry)
+        self._propose(proposal)
+        return proposal
+
+    def _claim_entry(self, waiter: Waiter, picks: list[Picked]) -> Claim:
+        now_ms = self._clock.now_ms()
+        task_ids: list[bytes] = []
+        marks: list[Mark] = []
+        levels: list[BucketLevel] = []
+        for picked in picks:
+            task_ids += picked.task_ids
+            marks += picked.marks
+            levels += picked.levels
+        lease_ms_max = max(waiter.lease_ms, *waiter.type_lease_ms.values(), CLAIM_REQUEST_KEEP_MS)
+        return Claim(
+            now_ms,
+            now_ms + waiter.lease_ms,
+            waiter.worker,
+            waiter.request_id,
+            now_ms + lease_ms_max,
+            task_ids,
+            marks,
+            levels,
+            {name: now_ms + lease_ms for name, lease_ms in waiter.type_lease_ms.items()},
+            draw_secret(),
+            picks[0].is_suspect,
+        )
+
+    # --- what was applied -------------------------------------------------------------------------------------
+
+    def follow(self, effects: Effects, applied: Applied) -> None:
+        """Takes note of what was applied and serves those who wait for it."""
+        queues = self._update_scheduler(effects, applied)
+        if self._waiters:
+            for line in self._picking.lines_of(queues):
+                self._serve_waiters(line)
+        if self._awaiting:
+            self._tell_awaiting(queues, applied)
+
+    def _tell_awaiting(self, queues: Iterable[bytes], applied: Applied) -> None:
+        """Offers what those who wait to claim have left. A settled claim changes what is counted as left, too."""
+        touched = dict.fromkeys(queues)
+        for proposal, outcomes in applied:
+            entry = proposal.entry
+            if isinstance(entry, Claim):
+                touched.update((picked.queue, None) for picked in proposal.picks)
+                if entry.request_id and not proposal.abandoned and self._still_held(outcomes):
+                    self._awaiting.was_claimed(entry.worker, entry.request_id)
+        self._awaiting.look(self._picking.lines_of(touched))
+
+    def answer(self, proposal: Proposal, outcomes: list[Outcome]) -> list[Outcome]:
+        """What the caller of a claim is told. If it has gone, its claims go back instead."""
+        if proposal.abandoned and not _is_repeat(proposal, outcomes):
+            self._release_abandoned(outcomes)
+            return outcomes
+        return [*self._still_held(outcomes)]
+
+    def _update_scheduler(self, effects: Effects, applied: Applied) -> Iterable[bytes]:
+        """Tells the scheduler what was applied; returns the queues in which tasks can be picked now."""
+        ready, withdrawn = effects.ready, effects.withdrawn
+        if ready and withdrawn:  # what came and went at once was never there
+            came, gone = {task.sequence for task in ready}, {task.sequence for task in withdrawn}
+            ready = [task for task in ready if task.sequence not in gone]
+            withdrawn = [task for task in withdrawn if task.sequence not in came]
+        self._scheduler.was_withdrawn(withdrawn)
+        queues = dict.fromkeys(task.queue for task in ready)
+        for proposal, outcomes in applied:
+            if not proposal.picks:
+                continue
+            self._claims.pop(proposal, None)
+            if proposal in self._doubtful:
+                self._doubtful.remove(proposal)
+            if isinstance(proposal.entry, Claim):
+                self._picking.was_applied(proposal.entry)
+            if _is_repeat(proposal, outcomes):
+                for picked in proposal.picks:
+                    self._scheduler.give_back(picked)
+                    queues[picked.queue] = None
+            else:
+                refused = not all(isinstance(outcome, Claimed) for outcome in outcomes)
+                for picked in proposal.picks:
+                    self._scheduler.settle(picked, refused=refused)
+                    if refused:  # a cap may have room for another one
+                        queues[picked.queue] = None
+        self._scheduler.became_ready(ready)
+        if effects.freed:
+            queues.update(dict.fromkeys(self._scheduler.was_freed(effects.freed)))
+        for queue in effects.settings:
+            self._scheduler.limits_changed(queue)
+            queues[queue] = None
+        return queues
+
+    def _serve_waiters(self, line: bytes) -> None:
+        while (waiter := self._waiters.first(line)) is not None:
+            if waiter.future.done():  # gave up or went away, and has not had its turn to say so
+                self._waiters.remove(waiter)
+                continue
+            if not self._may_claim():
+                return
+            try:
+                proposal = self._try_claim(waiter, waiter.queues)
+            except RefusedError as refused:  # only this worker: it got its share through other calls meanwhile
+                self._waiters.remove(waiter)
+                waiter.future.set_exception(refused)
+                continue
+            if proposal is None and not waiter.runs_dry:
+                return
+            self._waiters.remove(waiter)
+            waiter.future.set_result(proposal)
+
+    def serve_all_waiters(self) -> None:
+        """Looks for tasks for everyone who waits, after writes were refused for a while."""
+        for line in self._waiters.lines():
+            self._serve_waiters(line)
+        self._awaiting.look_everywhere()
+
+    def pass_over(self, marks: Iterable[Mark]) -> None:
+        """Nothing is ready before these marks, so nothing need be read there."""
+        self._scheduler.marks_were_raised(marks)
+
+    def limits_changed(self, queue: bytes) -> None:
+        """The allowance of the queue is another one."""
+        self._scheduler.limits_changed(queue)
+        self._look([queue])
+
+    def _look(self, queues: Iterable[bytes]) -> None:
+        """There may be more to claim in these queues than there was."""
+        lines = self._picking.lines_of(queues)
+        for line in lines:
+            self._serve_waiters(line)
+        self._awaiting.look(lines)
+
+    def _look_on_soon(self) -> None:
+        """Some queues have so much that is blocked that it is looked through bit by bit."""
+        if not self._looks_on:
+            self._looks_on = True
+            asyncio.get_running_loop().call_soon(self._look_on)
+
+    def _look_on(self) -> None:
+        self._looks_on = False
+        queues = list(self._scheduler.unfinished)
+        self._scheduler.unfinished.clear()
+        if not self._draining:
+            self._look(queues)
+
+    def _wake_at(self, when_ms: int) -> None:
+        """A rate lets something through then."""
+        if self._draining or (self._wake is not None and self._wake_ms <= when_ms):
+            return
+        self._stop_wake()
+        wait_ms = max(WAKE_MS_MIN, when_ms - self._clock.now_ms())
+        self._wake_ms = when_ms
+        self._wake = asyncio.get_running_loop().call_later(min(wait_ms, WAKE_MS_MAX) / 1000, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self._look(self._scheduler.open_due())
+
+    def _stop_wake(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+
+    # --- callers that have gone -------------------------------------------------------------------------------
+
+    def _still_held(self, outcomes: Sequence[Outcome]) -> list[Claimed]:
+        """The claims among them, without those on their way back because their first caller has gone."""
+        return [done for done in outcomes if isinstance(done, Claimed) and done.token not in self._returning]
+
+    def _release_when_claimed(self, proposal: Proposal) -> None:
+        """The caller has gone: what its claim brings goes back at once instead of waiting for the lease to end."""
+        if not proposal.future.done():
+            proposal.abandoned = True
+        elif isinstance(proposal.entry, Claim) and not proposal.entry.request_id and not proposal.future.exception():
+            # With a request id the claims are there to be asked for again, and somebody else may have done so.
+            self._release_abandoned(proposal.future.result())
+
+    def _release_abandoned(self, outcomes: list[Outcome]) -> None:
+        """Hands back claims whose answer reached nobody. The lease is the promise, so this may fail silently."""
+        items = [ClaimRef(claim.task_id, claim.token) for claim in self._still_held(outcomes)]
+        if not items or self._draining:
+            return
+        for kept in self._policies.kept(self._executions(items)):
+            self._give_back([items[place] for place in kept.places], kept.finished_ms)
+
+    def _executions(self, items: list[ClaimRef]) -> Sequence[Execution | None]:
+        """Only looked up if it matters: for queues that keep their tasks in their own way."""
+        return [None] * len(items) if self._policies.is_empty else read_executions(self._kv, [i.task_id for i in items])
+
+    def _give_back(self, items: list[ClaimRef], keep_ms: int) -> None:
+        tokens = {item.token for item in items}
+        self._returning |= tokens
+        proposal = Proposal(Release(self._clock.now_ms(), keep_ms, items))
+        proposal.future.add_done_callback(lambda _: self._returning.difference_update(tokens))
+        self._propose(proposal)
+
+    # --- life and looks ---------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Claims on their way will never be applied: forgets what was picked for them."""
+        self._scheduler.reset()
+        self._picking.reset()
+        self._doubtful += self._claims
+        self._claims.clear()
+
+    def _adopt(self) -> None:
+        """Claims that a reset did not end, because they were in the log already, count against limits as before."""
+        doubtful, self._doubtful = self._doubtful, []
+        for proposal in doubtful:
+            if proposal.future.done():  # it was refused
+                continue
+            self._claims[proposal] = None
+            if isinstance(proposal.entry, Claim):
+                self._picking.was_proposed(proposal.entry)
+            for picked in proposal.picks:
+                self._scheduler.adopt(picked)
+
+    def drain(self) -> None:
+        """Sends everyone who waits home."""
+        self._draining = True
+        self._stop_wake()
+        self._awaiting.drain()
+        for waiter in self._waiters.everyone():
+            waiter.give_up()
+
+    def dismiss(self, error: Exception) -> None:
+        """Somebody else hands out the tasks now: tells everyone who waits."""
+        self._draining = True
+        self._stop_wake()
+        self._awaiting.dismiss(error)
+        for waiter in self._waiters.everyone():
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+
+    def coming(self, queue: bytes) -> int:
+        """How many tasks of the queue are on their way to a claim."""
+        if self._doubtful:
+            self._adopt()
+        return self._scheduler.coming(queue)
+
+    def outlook(self, queue: bytes) -> Outlook:
+        """What holds up the ready tasks of the queue, if anything does. While the state lags behind the machine claims
+        count twice, applied and on their way: a look then would take open gates for closed ones."""
+        if not self._is_written():
+            return NOTHING_OPEN
+        if self._doubtful:
+            self._adopt()
+        return self._scheduler.outlook(queue)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiters) + len(self._awaiting)
+
+    def waiting_for(self, queue: bytes) -> int:
+        return self._waiters.waiting_for(queue) + self._awaiting.waiting_for(queue)

@@ -1,0 +1,131 @@
+"""What time alone brings about: expired leases, due tasks, purges. Decided here, written like everything else."""
+
+import random
+from collections.abc import Awaitable, Callable
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.expiring import Expiries, lapse_error
+from holdfast.broker.leader.sweeps import Sweep
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.policy.policies import Policies
+from holdfast.broker.views import read_executions
+from holdfast.machine import keys
+from holdfast.machine.effects import Effects
+from holdfast.machine.entries import Entry, Expire, Forget, ForgetItem, Promote, Purge
+from holdfast.machine.handlers.purging import purge_allowed_ms
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.operator_entries import Lapse
+from holdfast.machine.outcomes import Moved, Outcome
+from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD
+from holdfast.serving.background import Background
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
+
+Due = list[tuple[int, bytes]]  # when, what
+
+
+class Housekeeping(Background):
+    """The sweeps of a shard. `submit` writes an entry behind client traffic."""
+
+    def __init__(
+        self,
+        kv: OrderedKV,
+        machine: Machine,
+        config: BrokerConfig,
+        metrics: Metrics,
+        policies: Policies,
+        *,
+        now_ms: Callable[[], int],
+        submit: Callable[[Entry], Awaitable[list[Outcome]]],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._kv = kv
+        self._expiring = Expiries(kv, policies, draw)
+        self._metrics = metrics
+        self._policies = policies
+        self._now_ms = now_ms
+        self._submit = submit
+
+        def sweep(family: int, handle: Callable[[Due], Awaitable[bool]]) -> Sweep:
+            purging = family in (keys.RETENTION, keys.FORGET)
+            not_before_ms = (lambda: purge_allowed_ms(machine.meta.stepped_ms)) if purging else (lambda: 0)
+            rows = config.sweep_batch_tasks
+            return Sweep(kv, family, now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
+
+        self._expiries = sweep(keys.CLAIM_EXPIRY, self._expire)
+        self._dues = sweep(keys.DUE, self._promote)
+        self._purges = sweep(keys.RETENTION, self._purge)
+        self._forgets = sweep(keys.FORGET, self._forget)
+        self._lapses = sweep(keys.START_BY, self._lapse)
+        self._sweeps = (self._expiries, self._dues, self._purges, self._forgets, self._lapses)
+        super().__init__(*(sweep.run for sweep in self._sweeps))
+
+    def starts(self) -> dict[int, bytes]:
+        """By family: where its rows begin, as far as is known."""
+        sweeps = {keys.CLAIM_EXPIRY: self._expiries, keys.DUE: self._dues, keys.RETENTION: self._purges}
+        return {family: sweep.position for family, sweep in sweeps.items()}
+
+    def time_was_moved(self) -> None:
+        for sweep in self._sweeps:
+            sweep.look_again()
+
+    def arm(self, effects: Effects) -> None:
+        """Wakes the sweeps in time for what was just written."""
+        if effects.expiry_ms:
+            self._expiries.arm(effects.expiry_ms)
+        if effects.due_ms:
+            self._dues.arm(effects.due_ms)
+        if effects.purge_ms:
+            self._purges.arm(effects.purge_ms)
+        if effects.forget_ms:
+            self._forgets.arm(effects.forget_ms)
+        if effects.start_by_ms:
+            self._lapses.arm(effects.start_by_ms)
+
+    async def _write(self, entry: Entry) -> list[Moved] | None:
+        """What was moved, or None if the write was refused and must be tried again."""
+        try:
+            outcomes = await self._submit(entry)
+        except (RefusedError, OutcomeUnknownError):
+            return None
+        return [outcome for outcome in outcomes if isinstance(outcome, Moved)]
+
+    async def _expire(self, due: Due) -> bool:
+        task_ids = [task_id for _, task_id in due]
+        found = zip(task_ids, read_executions(self._kv, task_ids), strict=True)
+        claimed = [(task_id, task) for task_id, task in found if task is not None and task.state == CLAIMED]
+        for finished_ms, dead_ms, places in self._policies.kept([task for _, task in claimed]):
+            now_ms = self._now_ms()
+            items = [self._expiring.item(*claimed[place], now_ms) for place in places]
+            moved = await self._write(Expire(now_ms, finished_ms, dead_ms, items))
+            if moved is None:
+                return False
+            self._metrics.tasks_expired.inc(len(moved))
+            self._metrics.tasks_timed_out.inc(sum(item.how == ATTEMPT_TIMED_OUT for item in items))
+            self._metrics.tasks_dead.inc(sum(outcome.state == DEAD for outcome in moved))
+        return True
+
+    async def _promote(self, due: Due) -> bool:
+        moved = await self._write(Promote(self._now_ms(), [task_id for _, task_id in due]))
+        self._metrics.tasks_promoted.inc(len(moved or ()))
+        return moved is not None
+
+    async def _lapse(self, due: Due) -> bool:
+        task_ids = [task_id for _, task_id in due]
+        tasks = read_executions(self._kv, task_ids)
+        for _, dead_ms, places in self._policies.kept(tasks):
+            chosen = [task_ids[place] for place in places]
+            moved = await self._write(Lapse(self._now_ms(), dead_ms, lapse_error(), chosen))
+            if moved is None:
+                return False
+            self._metrics.tasks_dead.inc(len(moved))
+            self._metrics.tasks_lapsed.inc(len(moved))
+        return True
+
+    async def _purge(self, due: Due) -> bool:
+        moved = await self._write(Purge(self._now_ms(), [task_id for _, task_id in due]))
+        self._metrics.tasks_purged.inc(len(moved or ()))
+        return moved is not None
+
+    async def _forget(self, due: Due) -> bool:
+        return await self._write(Forget(self._now_ms(), [ForgetItem(when_ms, key) for when_ms, key in due])) is not None

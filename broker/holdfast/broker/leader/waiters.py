@@ -1,0 +1,106 @@
+"""Calls that wait for a task: woken by the event that makes one ready, in the order in which they came."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
+
+from holdfast.broker.leader.proposals import Proposal
+from holdfast.broker.leader.suspects import Hands
+from holdfast.serving.refusals import overloaded
+
+_FULL_HANDS = Hands(may_take_suspects=False, may_run_dry=False)
+_NONE: Mapping[bytes, int] = MappingProxyType({})
+
+
+class Waiter:
+    """One waiting call."""
+
+    __slots__ = (
+        "future", "hands", "lease_ms", "lines", "queue_tasks_max", "queues", "request_id", "runs_dry", "tasks_max",
+        "type_lease_ms", "worker",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queues: list[bytes],
+        tasks_max: int,
+        lease_ms: int,
+        worker: bytes,
+        request_id: bytes,
+        queue_tasks_max: Mapping[bytes, int] = _NONE,
+        type_lease_ms: Mapping[bytes, int] = _NONE,
+        hands: Hands = _FULL_HANDS,
+    ) -> None:
+        self.queues = queues
+        self.hands = hands
+        self.lines = hands.lines(queues)
+        self.runs_dry = False  # the wait is over because it was asked to
+        self.tasks_max = tasks_max
+        self.queue_tasks_max = queue_tasks_max  # for the queues that have a limit of their own
+        self.lease_ms = lease_ms
+        self.type_lease_ms = type_lease_ms  # for the types that have a lease of their own
+        self.worker = worker
+        self.request_id = request_id
+        # The claim that was proposed for it, or None when the wait is over without one.
+        self.future: asyncio.Future[Proposal | None] = asyncio.get_running_loop().create_future()
+
+    def give_up(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class _HasLines(Protocol):
+    lines: list[bytes]
+
+
+W = TypeVar("W", bound=_HasLines)
+
+
+class Waiters(Generic[W]):
+    """All waiting calls of one kind of a shard, by line: one for each queue, and see `suspects`."""
+
+    def __init__(self, waiters_max: int, what: str = "waiting reserve calls") -> None:
+        self._waiters_max = waiters_max
+        self._what = what
+        self._by_line: dict[bytes, OrderedDict[W, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def waiting_for(self, queue: bytes) -> int:
+        return len(self._by_line.get(queue, ()))
+
+    def of(self, line_name: bytes) -> Iterable[W]:
+        return self._by_line.get(line_name, ())
+
+    def lines(self) -> list[bytes]:
+        return list(self._by_line)
+
+    def add(self, waiter: W) -> None:
+        if self._count >= self._waiters_max:
+            raise overloaded(self._what, self._waiters_max)
+        self._count += 1
+        for line_name in waiter.lines:
+            self._by_line.setdefault(line_name, OrderedDict())[waiter] = None
+
+    def remove(self, waiter: W) -> None:
+        """Takes the waiter out of every line; does nothing if it is not there."""
+        present = False
+        for line_name in waiter.lines:
+            line = self._by_line.get(line_name)
+            if line is not None and waiter in line:
+                present = True
+                del line[waiter]
+                if not line:
+                    del self._by_line[line_name]
+        self._count -= present
+
+    def first(self, line_name: bytes) -> W | None:
+        line = self._by_line.get(line_name)
+        return next(iter(line)) if line else None
+
+    def everyone(self) -> list[W]:
+        return list(dict.fromkeys(waiter for line in self._by_line.values() for waiter in line))

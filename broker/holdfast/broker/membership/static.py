@@ -1,0 +1,181 @@
+"""A static cluster: the list of nodes in the configuration, how it is founded, and how membership follows it.
+
+The first node of the list founds all shards, once, when all nodes are there and none of them has anything yet: not a
+log, not a vote, not a promise. From then on the log of each shard is the only authority on its members; its leader
+brings them in line with the list, one change at a time.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.clock import TimeSource
+from holdfast.broker.peers.identities import node_list_digest
+from holdfast.broker.peers.records import PeerCounters
+from holdfast.broker.peers.transport import PeerInfo, Peers
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.member_plan import Change, Step, next_change
+from holdfast.broker.replica.peer_wire import (
+    PEER_LIMITS,
+    PeerWire,
+    cluster_secret,
+    host_and_port,
+    peer_tls,
+    warn_of_claims,
+)
+from holdfast.broker.replica.replica import Replica
+from holdfast.raft.membership import ChangeRefusedError
+from holdfast.serving.logs import get_logger
+from holdfast.serving.reloading import Reloaded
+
+FOUND_SECONDS = 0.5  # between attempts to found
+WAITING_SECONDS = 2.0  # without anything before that is said, and then
+WAITING_AGAIN_SECONDS = 30.0
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a node without anything waits for."""
+
+    missing: list[str]  # nodes of the list to which there is no connection
+    with_data: list[str]  # nodes that have a log: the cluster is there already
+
+    @property
+    def event(self) -> str:
+        return "waiting_to_join" if self.with_data else "waiting_to_found"
+
+    @property
+    def sentence(self) -> str:
+        if self.with_data:
+            return f"this node has no data and waits for the leader to add it; {', '.join(self.with_data)} has data"
+        if self.missing:
+            return f"waiting for {', '.join(self.missing)}: a cluster is founded when all of its nodes are there"
+        return "all nodes are there, and the first of the list is about to found the cluster"
+
+
+class StaticCluster:
+    """The other nodes, for a node that is not alone."""
+
+    def __init__(self, config: BrokerConfig, node_id: str, host: Host, rounds: Rounds, source: TimeSource) -> None:
+        self._config = config
+        self._host = host
+        self._rounds = rounds
+        self._changed = asyncio.Event()  # somebody came or went
+        others = [node for node in config.nodes if node.name != config.node_name]
+        self.peers = Peers(
+            name=config.node_name,
+            node_id=node_id,
+            cluster=config.cluster_name,
+            digest=_digest(config),
+            blank=lambda: host.is_blank,
+            addresses={node.name: host_and_port(node.peer_address) for node in others},
+            on_frame=lambda identity, body: self.wire.on_frame(identity, body),
+            on_change=self._changed.set,
+            tls=peer_tls(config),
+            secret=cluster_secret(config),
+            limits=PEER_LIMITS,
+        )
+        self.wire = PeerWire(self.peers, rounds, host.evidence, source)
+        rounds.wire = self.wire
+        rounds.on_stranger = host.join
+        rounds.on_other_group = host.note_other_group
+
+    async def start(self) -> int:
+        warn_of_claims(self._config)
+        return await self.peers.start(self._config.host, self._config.peer_port)
+
+    async def stop(self) -> None:
+        await self.peers.stop()
+
+    def connected(self) -> Mapping[str, PeerInfo]:
+        return self.peers.connected()
+
+    @property
+    def certificates(self) -> list[Reloaded[Any]]:
+        return [] if self.peers.certificates is None else [self.peers.certificates]
+
+    @property
+    def counters(self) -> PeerCounters:
+        return self.peers.counters
+
+    async def run(self) -> None:
+        """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""
+        await asyncio.gather(self._found(), self.wire.tell_time(), self._tell_waiting())
+
+    async def _tell_waiting(self) -> None:
+        """A node that has nothing and serves nothing must say what it waits for."""
+        await asyncio.sleep(WAITING_SECONDS)
+        while self._host.is_blank:
+            waiting = self.waiting()
+            _log.warning(
+                waiting.event, missing=waiting.missing, with_data=waiting.with_data,
+                founder=self._config.nodes[0].name, detail=waiting.sentence,
+            )  # fmt: skip
+            await asyncio.sleep(WAITING_AGAIN_SECONDS)
+
+    def waits_for(self) -> str:
+        """What a node without anything waits for, in a sentence."""
+        return self.waiting().sentence
+
+    def waiting(self) -> Waiting:
+        connected = self.peers.connected()
+        others = [node.name for node in self._config.nodes if node.name != self._config.node_name]
+        return Waiting(
+            [name for name in others if name not in connected],
+            [name for name in others if name in connected and not connected[name].blank],
+        )
+
+    async def _found(self) -> None:
+        if self._config.nodes[0].name != self._config.node_name:
+            return
+        while self._host.is_blank:
+            self._changed.clear()
+            if await self.peers.all_blank() and self._host.is_blank:
+                connected = self.peers.connected()
+                if len(connected) == len(self._config.nodes) - 1:
+                    self._host.found_all([self._host.me, *(peer.identity for peer in connected.values())])
+                    return
+            try:
+                async with asyncio.timeout(FOUND_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def care(self, replica: Replica) -> None:
+        """In the rounds of a shard that this node leads: brings its members in line with the list, by one step."""
+        if not replica.shard.serves:
+            return
+        present = {name: peer.identity for name, peer in self.peers.connected().items()}
+        present[self._config.node_name] = self._host.me
+        raft = replica.raft
+        change = next_change(raft.configuration, present, raft.has_caught_up)
+        if change is not None:
+            self._change(replica, change)
+
+    def _change(self, replica: Replica, change: Change) -> None:
+        raft = replica.raft
+        steps: dict[Step, Callable[[str, int], int]] = {
+            Step.ADD: raft.add_member,
+            Step.PROMOTE: raft.promote,
+            Step.REMOVE: raft.remove,
+        }
+        try:
+            index = steps[change.step](change.replica, raft.configuration.version)
+        except ChangeRefusedError as refused:
+            _log.debug("member_change_refused", shard=replica.number, step=change.step.value, reason=str(refused))
+            return
+        _log.info(
+            "member_change", shard=replica.number, step=change.step.value, replica=change.replica, index=index,
+            version=raft.configuration.version,
+        )  # fmt: skip
+
+
+def _digest(config: BrokerConfig) -> bytes:
+    """Of all that must be the same on every node."""
+    rows = [[node.name, node.address, node.peer_address] for node in config.nodes]
+    return node_list_digest([*rows, ["shards", str(config.shards)]])

@@ -1,0 +1,1 @@
+"""What queues do in their own way (`policies`), and what a task is to be under them (`task_specs`)."""

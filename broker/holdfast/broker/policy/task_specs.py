@@ -1,0 +1,234 @@
+"""What a task is to be, as its producer and the policy of its queue say: checked, with defaults filled in. Pure."""
+
+from hashlib import blake2b
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.policy import fields
+from holdfast.broker.policy.policies import (
+    ATTEMPTS_MAX,
+    CLAIMS_MAX,
+    TIMEOUT_MS_MAX,
+    TIMEOUT_MS_MIN,
+    TTL_MS_MAX,
+    TTL_MS_MIN,
+    Policies,
+    QueuePolicy,
+    default_policy,
+)
+from holdfast.machine.ids import TIME_MS_MAX
+from holdfast.machine.keys import PRIORITY_MAX
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.rows import HAS_RETRY, UNIQUE_UNTIL_DONE, UNIQUE_WHILE_WAITING
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.sets import is_made_up
+from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, OUT_OF_RANGE, RefusedError
+from holdfast.serving.request_limits import HEADERS_MAX, NON_RETRYABLE_MAX
+
+HEADERS_BYTES_MAX = 16 * 1024
+REQUEST_ID_TTL_MS_MIN = 1000
+REQUEST_ID_TTL_MS_MAX = 366 * 24 * 60 * 60 * 1000
+PRIORITY_DEFAULT = 5
+TEXTS_KNOWN_MAX = 10_000
+ERROR_TYPE_BYTES_MAX = 256
+
+_UNIQUE_FLAGS = {
+    pb.UNIQUE_SCOPE_UNSPECIFIED: UNIQUE_UNTIL_DONE,
+    pb.UNIQUE_SCOPE_UNTIL_DONE: UNIQUE_UNTIL_DONE,
+    pb.UNIQUE_SCOPE_WHILE_WAITING: UNIQUE_WHILE_WAITING,
+}
+
+_QUEUE_NAME_ALLOWED = "1-128 of [A-Za-z0-9._-]"
+
+
+class TaskSpecs:
+    """Makes tasks of what producers say, within the limits of this node."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._default_policy = default_policy(config)
+        self._known_queues: dict[str, bytes] = {}
+        self._known_types: set[str] = set()
+
+    def queue(self, name: str, field: str = "queue") -> bytes:
+        known = self._known_queues.get(name)
+        if known is not None:
+            return known
+        if not name:
+            raise RefusedError(MISSING_FIELD, "Expected {field} to name a queue, but it is empty.", field)
+        if not fields.QUEUE_NAME.fullmatch(name):
+            raise RefusedError(
+                INVALID_FIELD, f"Expected {{field}} of {_QUEUE_NAME_ALLOWED}, but got another name.", field,
+                _QUEUE_NAME_ALLOWED,
+            )  # fmt: skip
+        if len(self._known_queues) >= TEXTS_KNOWN_MAX:
+            self._known_queues.clear()
+        encoded = self._known_queues[name] = name.encode()
+        return encoded
+
+    def new_task(self, spec: pb.TaskSpec, now_ms: int, policies: Policies | None = None) -> NewTask:
+        """`policies` of the shard's queues; None if all are as the configuration says."""
+        queue = self.queue(spec.queue)
+        policy = self._default_policy if policies is None else policies.of(queue)
+        if spec.type not in self._known_types:
+            self._type(spec.type)
+        self.task_sizes(spec)
+        return self._make_task(spec, queue, policy, now_ms, self._run_at_ms(spec, now_ms), self._config.delay_ms_max)
+
+    def task_sizes(self, spec: pb.TaskSpec) -> None:
+        """Of what may be large: to be called before anything is made of a task."""
+        fields.size(len(spec.payload), "payload", self._config.payload_bytes_max)
+        if spec.headers:
+            self._headers(spec)
+
+    def received_task(self, spec: pb.TaskSpec, now_ms: int, run_at_ms: int, policies: Policies | None) -> NewTask:
+        """A task that another shard has accepted: limits of size and time were its business, defaults are ours."""
+        queue = self.queue(spec.queue)
+        policy = self._default_policy if policies is None else policies.of(queue)
+        run_at_ms = fields.number(run_at_ms, "run_at_ms", 0, TIME_MS_MAX)
+        return self._make_task(spec, queue, policy, now_ms, run_at_ms, TIME_MS_MAX)
+
+    def _make_task(
+        self, spec: pb.TaskSpec, queue: bytes, policy: QueuePolicy, now_ms: int, run_at_ms: int, delay_ms_max: int
+    ) -> NewTask:
+        priority = PRIORITY_DEFAULT
+        if spec.HasField("priority"):
+            priority = fields.number(spec.priority, "priority", 0, PRIORITY_MAX)
+        tenant, limit_key, request_id = spec.tenant, spec.limit_key, spec.request_id
+        max_attempts, max_claims = self._budgets(spec, policy)
+        return NewTask(
+            queue,
+            priority,
+            fields.name(tenant, "tenant") if tenant else b"",
+            fields.text(request_id, "request_id") if request_id else b"",
+            self._dedup_window_ms(spec, policy),
+            run_at_ms,
+            max_attempts,
+            max_claims,
+            self._result_ttl_ms(spec, policy, delay_ms_max),
+            spec.SerializeToString(),
+            spec.type.encode(),
+            fields.name(limit_key, "limit_key") if limit_key else b"",
+            fields.text(spec.unique_key, "unique_key") if spec.unique_key else b"",
+            self._flags(spec, delay_ms_max),
+            self._timeout_ms(spec, policy),
+            self._start_by_ms(spec, policy, max(now_ms, run_at_ms)),
+            _digest(spec) if request_id and not is_made_up(request_id) else 0,
+        )
+
+    def _flags(self, spec: pb.TaskSpec, delay_ms_max: int) -> int:
+        flags = 0
+        if spec.HasField("retry"):
+            self._retry(spec.retry, delay_ms_max)
+            flags |= HAS_RETRY
+        if spec.unique_key:
+            flag = _UNIQUE_FLAGS.get(spec.unique_scope)
+            if flag is None:
+                raise RefusedError(
+                    INVALID_FIELD, f"Expected {{field}} from 0 to 2, but got {spec.unique_scope}.", "unique_scope"
+                )
+            flags |= flag
+        elif spec.unique_scope:
+            raise RefusedError(
+                INVALID_FIELD, "Expected {field} only together with a unique_key, but there is none.", "unique_scope"
+            )
+        return flags
+
+    @staticmethod
+    def _retry(retry: pb.RetryPolicy, delay_ms_max: int) -> None:
+        if retry.shape not in pb.RetryShape.values():
+            raise RefusedError(INVALID_FIELD, f"Expected {{field}} from 0 to 3, but got {retry.shape}.", "retry.shape")
+        if retry.HasField("base_ms"):
+            fields.number(retry.base_ms, "retry.base_ms", 0, delay_ms_max)
+        if retry.HasField("factor"):
+            fields.fraction(retry.factor, "retry.factor", 1, 100)
+        if retry.HasField("cap_ms"):
+            fields.number(retry.cap_ms, "retry.cap_ms", 0, delay_ms_max)
+            if retry.base_ms > retry.cap_ms:
+                message = f"Expected {{field}} of at most cap_ms ({retry.cap_ms}), but it is {retry.base_ms}."
+                raise RefusedError(OUT_OF_RANGE, message, "retry.base_ms", f"0..{retry.cap_ms}")
+        if retry.HasField("jitter"):
+            fields.fraction(retry.jitter, "retry.jitter", 0, 1)
+        fields.size(len(retry.non_retryable), "retry.non_retryable", NON_RETRYABLE_MAX, "types")
+        for at, name in enumerate(retry.non_retryable):
+            field = f"retry.non_retryable[{at}]"
+            if not name:
+                raise RefusedError(MISSING_FIELD, "Expected {field} to name a type of errors, but it is empty.", field)
+            fields.text(name, field, ERROR_TYPE_BYTES_MAX)
+
+    @staticmethod
+    def _timeout_ms(spec: pb.TaskSpec, policy: QueuePolicy) -> int:
+        if not spec.HasField("timeout_ms"):
+            return policy.timeout_ms
+        return fields.number(spec.timeout_ms, "timeout_ms", TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
+
+    @staticmethod
+    def _start_by_ms(spec: pb.TaskSpec, policy: QueuePolicy, first_ms: int) -> int:
+        """Counted from when it may start first."""
+        ttl_ms = policy.ttl_ms
+        if spec.HasField("ttl_ms"):
+            ttl_ms = fields.number(spec.ttl_ms, "ttl_ms", TTL_MS_MIN, TTL_MS_MAX)
+        return first_ms + ttl_ms if ttl_ms else 0
+
+    def _type(self, name: str) -> None:
+        if not name:
+            raise RefusedError(MISSING_FIELD, "Expected {field} to name a handler, but it is empty.", "type")
+        fields.text(name, "type")
+        if len(self._known_types) >= TEXTS_KNOWN_MAX:
+            self._known_types.clear()
+        self._known_types.add(name)
+
+    def _headers(self, spec: pb.TaskSpec) -> None:
+        fields.size(len(spec.headers), "headers", HEADERS_MAX, "entries")
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in spec.headers.items())
+        fields.size(size, "headers", HEADERS_BYTES_MAX)
+
+    def _budgets(self, spec: pb.TaskSpec, policy: QueuePolicy) -> tuple[int, int]:
+        max_attempts, max_claims = policy.max_attempts, policy.max_claims
+        has_own_attempts = spec.HasField("max_attempts")
+        if has_own_attempts:
+            max_attempts = fields.number(spec.max_attempts, "max_attempts", 1, ATTEMPTS_MAX)
+        if spec.HasField("max_claims"):
+            return max_attempts, fields.number(spec.max_claims, "max_claims", 1, CLAIMS_MAX)
+        if max_claims is None or has_own_attempts:
+            # Every attempt needs a claim, so a default limit on claims never undercuts the one on attempts.
+            max_claims = max(max_claims or self._config.max_claims_default, 2 * max_attempts)
+        return max_attempts, max_claims
+
+    def _run_at_ms(self, spec: pb.TaskSpec, now_ms: int) -> int:
+        start = spec.WhichOneof("start")
+        if start is None:
+            return 0
+        limit_ms = self._config.delay_ms_max
+        if start == "run_at_ms":
+            return fields.number(spec.run_at_ms, "run_at_ms", 0, now_ms + limit_ms)
+        delay_ms = fields.number(spec.delay_ms, "delay_ms", 0, limit_ms)
+        return now_ms + delay_ms if delay_ms else 0
+
+    def _dedup_window_ms(self, spec: pb.TaskSpec, policy: QueuePolicy) -> int:
+        if not spec.HasField("request_id_ttl_ms"):
+            return policy.dedup_window_ms if spec.request_id else 0
+        if not spec.request_id:
+            raise RefusedError(
+                INVALID_FIELD,
+                "Expected {field} only together with a request_id, but there is none.",
+                "request_id_ttl_ms",
+            )
+        return fields.number(spec.request_id_ttl_ms, "request_id_ttl_ms", REQUEST_ID_TTL_MS_MIN, REQUEST_ID_TTL_MS_MAX)
+
+    @staticmethod
+    def _result_ttl_ms(spec: pb.TaskSpec, policy: QueuePolicy, delay_ms_max: int) -> int:
+        if spec.HasField("result_ttl_ms"):
+            return fields.number(spec.result_ttl_ms, "result_ttl_ms", 0, delay_ms_max)
+        return policy.result_ttl_ms
+
+
+def _digest(spec: pb.TaskSpec) -> int:
+    """What a request id stands for, in short: not when, how urgently or how often."""
+    hashed = blake2b(digest_size=8)
+    texts = [spec.type, spec.tenant, spec.unique_key, spec.limit_key]
+    for name in sorted(spec.headers):
+        texts += (name, spec.headers[name])
+    for part in (*map(str.encode, texts), spec.payload):
+        hashed.update(len(part).to_bytes(4, "big"))
+        hashed.update(part)
+    return int.from_bytes(hashed.digest(), "big") or 1  # 0 means: not to be compared

@@ -1,0 +1,416 @@
+"""The node's rounds: everything that arrived or waits is dealt with, with one shared write and sync for all shards.
+
+    deliver → tick → take proposals → send entries → write and sync, in a thread → send promises → apply → answer
+
+While the sync of a round runs nothing enters an engine: frames and proposals queue up for the next round, so nothing
+that was staged after the sync began can be counted as durable. What earlier rounds have committed is applied meanwhile.
+
+A round must not grow with the number of busy shards. What it delivers, stages and sends is bounded for the node
+(round_budget.py), and so is the time for which it applies; who was served longest ago goes first. If a round takes long
+nonetheless, for a disk is slow, signs of life leave and are heard in the middle of it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.replica.replica import Replica
+from holdfast.broker.round_budget import RoundBudget
+from holdfast.raft.codec import FrameError
+from holdfast.raft.messages import ImpossibleMessageError
+from holdfast.raft.node_journal import NodeJournal
+from holdfast.serving.logs import get_logger
+from holdfast.serving.refusals import RefusedError
+from holdfast.wal.errors import DiskFullError
+from holdfast.wal.node_log import Flush, NodeLog
+
+RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
+Message = tuple[int, int, bytes]  # shard, group, bytes
+
+ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
+ROUND_RECEIVED_BYTES_MAX = 4 * 1024 * 1024  # likewise
+DELIVER_SECONDS_MAX = 0.01
+APPLY_SECONDS_MAX = 0.02  # after the sync, for all shards; beside the sync they apply until it ends
+BEAT_SECONDS = 0.05  # into a round, and again: the others hear signs of life that are due
+# A round that takes longer than this has a disk that may never answer: somebody else must lead then.
+BEATS_SECONDS_MAX = 1.5
+INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
+INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
+FULL_SECONDS = 0.1  # between rounds when the disk has no room
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """A replica of which the log does not say durably yet that it is gone."""
+
+    replica: Replica
+    journal: NodeJournal
+    done: asyncio.Future[None]
+    is_staged: bool = False
+
+
+class Wire(Protocol):
+    """The way to the other nodes."""
+
+    def send(self, identity: str, messages: list[Message]) -> None:
+        """In one frame; whatever cannot be sent is lost."""
+        ...
+
+    def drop(self, identity: str, detail: str) -> None:
+        """What this node sent is not to be trusted: its connection ends. It may come again."""
+        ...
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class NoWire:
+    """A node alone."""
+
+    def send(self, identity: str, messages: list[Message]) -> None:
+        """Nobody is there."""
+
+    def drop(self, identity: str, detail: str) -> None:
+        """Nobody is there."""
+
+    def pause_reading(self) -> None:
+        """Nobody says anything."""
+
+    def resume_reading(self) -> None:
+        """Nobody says anything."""
+
+
+class Rounds:
+    """Drives all replicas of a node over its one log."""
+
+    def __init__(
+        self,
+        log: NodeLog,
+        metrics: Metrics,
+        *,
+        run_blocking: RunBlocking,
+        on_disk_full: Callable[[], RefusedError],
+        wire: Wire | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._metrics = metrics
+        self._run_blocking = run_blocking  # runs a blocking function off the event loop
+        self._on_disk_full = on_disk_full
+        self.wire: Wire = wire or NoWire()
+        self._monotonic = monotonic
+        self._replicas: dict[int, Replica] = {}
+        self._deadlines_s: dict[int, float] = {}
+        self._active: dict[int, Replica] = {}  # those with something to do in the next round
+        self._leaving: dict[int, _Leaving] = {}
+        self._inbox: deque[tuple[str, Message]] = deque()
+        self._inbox_bytes = 0
+        self._is_paused = False
+        self._turns = 0  # that replicas have had
+        self._beats: asyncio.TimerHandle | None = None
+        self._wanted = asyncio.Event()
+        self._stopping = False
+        self._has_synced = False
+        self.on_first_sync: Callable[[], None] = lambda: None  # before anybody is told of what is durable
+        self.on_other_group: Callable[[str, int], None] = lambda _sender, _number: None
+        self.on_stranger: Callable[[str, Message], Replica | None] = lambda _sender, _message: None
+
+    def attach(self, replica: Replica) -> None:
+        self._replicas[replica.number] = replica
+        self.wake(replica.number)
+
+    def detach(self, replica: Replica) -> None:
+        """Ceases to drive a replica, at once. What comes for it is a stranger's again."""
+        number = replica.number
+        assert self._replicas.get(number) is replica, "only what was attached can be detached"
+        del self._replicas[number]
+        self._active.pop(number, None)
+        self._deadlines_s.pop(number, None)
+        replica.detach()
+
+    async def forget(self, replica: Replica) -> None:
+        """Detaches a replica that is no member any more, and has the log keep nothing but what it has promised.
+
+        When this returns that is durable, and no round uses the replica: only then its state may be closed and deleted.
+        Until then nobody joins this shard. Cancelled, if the node stops before.
+        """
+        self.detach(replica)
+        done = asyncio.get_running_loop().create_future()
+        self._leaving[replica.number] = _Leaving(replica, replica.journal, done)
+        self._wanted.set()
+        await asyncio.shield(done)
+
+    @property
+    def replicas(self) -> Iterable[Replica]:
+        return self._replicas.values()
+
+    def wake(self, number: int) -> None:
+        """A replica has something for a round."""
+        if number in self._replicas:  # somebody may not have heard yet that it was detached
+            self._active[number] = self._replicas[number]
+            self._wanted.set()
+
+    def receive(self, sender: str, messages: list[Message]) -> None:
+        """What another node says; it is dealt with in the next round. Only that the other lives is known at once."""
+        now_s = self._monotonic()
+        for message in messages:
+            number, group, data = message
+            self._inbox.append((sender, message))
+            self._inbox_bytes += len(data)
+            replica = self._replicas.get(number)
+            if replica is not None and replica.group == group:
+                replica.overhear(sender, data, now_s)
+        if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
+            self._is_paused = True
+            self.wire.pause_reading()
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Works until stopped and nothing waits. Raises DiskFailedError when the disk fails: that must end the node."""
+        while True:
+            began_s = self._monotonic()
+            self._beats = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat, began_s)
+            try:
+                has_synced = await self._round(began_s)
+            finally:
+                self._beats.cancel()
+            await asyncio.sleep(0)  # the network and the callers get their turn
+            self._metrics.round_seconds.observe(self._monotonic() - began_s)
+            if self._stopping and not has_synced and not self._active:
+                self._leave_the_rest()
+                return
+            await self._wait()
+
+    async def _round(self, now_s: float) -> bool:
+        """Returns whether there was anything to sync."""
+        self._deliver(now_s)
+        active = self._take_active(now_s)
+        entries = self._step(active, now_s)
+        self._send(active)
+        self._stage_leaving()
+        flush = self._log.begin_flush()
+        if flush is not None:
+            await self._sync(flush, active)
+            self._metrics.round_entries.observe(entries)
+        else:
+            self._finish(active)
+        await self._apply(active, callers_first=True)
+        for replica in _driven(active):
+            replica.end_round()
+            self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
+            if replica.is_unfinished:
+                self._active[replica.number] = replica
+        return flush is not None
+
+    def _step(self, active: list[Replica], now_s: float) -> int:
+        """Returns how many entries were staged. Whoever had to wait goes first the next time, with its callers and with
+        what others lack each for itself: a shard whose housekeeping was taken, but not its callers, has waited."""
+        budget = RoundBudget(busy=sum(replica.shard.has_work for replica in active))
+        entries = 0
+        for replica in sorted(active, key=lambda replica: replica.staged_turn):
+            left = budget.entries
+            entries += replica.step(now_s, budget)
+            if budget.entries < left or not replica.shard.callers_wait:
+                replica.staged_turn = self._next_turn()
+        for replica in sorted(active, key=lambda replica: replica.sent_turn):
+            if replica.replicate(budget):
+                replica.sent_turn = self._next_turn()
+        return entries
+
+    def _next_turn(self) -> int:
+        self._turns += 1
+        return self._turns
+
+    def _beat(self, began_s: float) -> None:
+        """In the middle of a round: the engines are frozen or busy, but their heartbeats and echoes promise nothing."""
+        now_s = self._monotonic()
+        if now_s - began_s > BEATS_SECONDS_MAX:
+            return
+        self._beats = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat, began_s)
+        for replica in self._replicas.values():
+            replica.beat(now_s)
+        self._send(self._replicas.values())
+
+    def _take_active(self, now_s: float) -> list[Replica]:
+        for number, deadline_s in self._deadlines_s.items():
+            if deadline_s <= now_s:
+                self._active[number] = self._replicas[number]
+        active, self._active = list(self._active.values()), {}
+        return active
+
+    def _deliver(self, now_s: float) -> None:
+        left_bytes, ends_s = ROUND_RECEIVED_BYTES_MAX, now_s + DELIVER_SECONDS_MAX
+        for _ in range(ROUND_MESSAGES_MAX):
+            if not self._inbox or left_bytes <= 0 or self._monotonic() > ends_s:
+                break
+            sender, message = self._inbox.popleft()
+            number, group, data = message
+            self._inbox_bytes -= len(data)
+            left_bytes -= len(data)
+            if number in self._leaving:
+                continue
+            replica = self._replicas.get(number) or self.on_stranger(sender, message)
+            if replica is None:
+                continue
+            if replica.group != group:
+                self.on_other_group(sender, number)
+                continue
+            try:
+                replica.deliver(sender, data, now_s)
+            except (FrameError, ImpossibleMessageError) as error:
+                self._refuse(sender, number, str(error))
+                continue
+            self._active[number] = replica
+        if self._is_paused and self._inbox_bytes < INBOX_BYTES_LOW:
+            self._is_paused = False
+            self.wire.resume_reading()
+
+    def _refuse(self, sender: str, number: int, error: str) -> None:
+        """The frame was whole, so it is a fault of the sender's program, and must not end this one. Nothing else that
+        it said counts either: it goes with the connection."""
+        _log.warning("message_refused", sender=sender, shard=number, error=error)
+        self._inbox = deque(each for each in self._inbox if each[0] != sender)
+        self._inbox_bytes = sum(len(message[2]) for _, message in self._inbox)
+        self.wire.drop(sender, error)
+
+    def _send(self, active: Iterable[Replica]) -> None:
+        """One frame for each node, with what all shards have to say to it."""
+        outgoing: dict[str, list[Message]] = {}
+        for replica in _driven(active):
+            for to, data in replica.take_outgoing():
+                outgoing.setdefault(to, []).append((replica.number, replica.group, data))
+        for to, messages in outgoing.items():
+            self.wire.send(to, messages)
+
+    async def _sync(self, flush: Flush, active: list[Replica]) -> None:
+        """Makes a round durable, or drops it if there is no room for it."""
+        started = time.perf_counter()
+        syncing = asyncio.ensure_future(self._run_blocking(flush.run))
+        try:
+            await self._apply(active, callers_first=False, syncing=syncing)  # what earlier rounds have committed
+            await syncing
+        except DiskFullError:
+            flush.abort()
+            refused = self._on_disk_full()
+            # All of them: who was elected at the end of the last round has staged something since.
+            for replica in self._replicas.values():
+                replica.dropped(refused)
+            self._leave_again()
+            await asyncio.sleep(FULL_SECONDS)  # elections and first entries try again at once, and again
+            return
+        finally:
+            syncing.cancel()  # of a node that ends; otherwise it is done
+        self._metrics.fsync_seconds.observe(time.perf_counter() - started)
+        flush.done()
+        self._left()
+        if not self._has_synced:
+            self._has_synced = True
+            self.on_first_sync()
+        self._finish(active)
+
+    def _finish(self, active: list[Replica]) -> None:
+        """What was staged is durable: promises may leave."""
+        for replica in _driven(active):
+            replica.synced()
+        self._send(active)
+
+    async def _apply(
+        self, active: list[Replica], *, callers_first: bool, syncing: asyncio.Future[None] | None = None
+    ) -> None:
+        """Replicas apply in turns: at least one turn beside a sync, and as many as there are until it ends; after it
+        for a bounded time. Who gets no turn goes first the next time.
+
+        While a sync runs nothing is left out. After it housekeeping yields to callers of all shards: the sync of those
+        who came meanwhile begins at once, and housekeeping is applied beside it.
+        """
+        ends_s = self._monotonic() + APPLY_SECONDS_MAX
+        wanting = [replica for replica in active if not replica.is_detached and replica.has_to_apply]
+        line = deque(sorted(wanting, key=lambda replica: replica.applied_turn))
+        if callers_first:
+            line = deque(sorted(line, key=lambda replica: replica.shard.only_housekeeping_is_left))
+        while line:
+            replica = line.popleft()
+            if replica.is_detached or (callers_first and self._yields(replica)):
+                continue
+            has_more = await replica.apply(callers_first=callers_first)
+            replica.applied_turn = self._next_turn()
+            if has_more:
+                line.append(replica)
+            if line:
+                await asyncio.sleep(0)
+            if self._monotonic() >= ends_s if syncing is None else syncing.done():
+                break
+
+    def _yields(self, replica: Replica) -> bool:
+        if not replica.shard.only_housekeeping_is_left:
+            return False
+        return any(other.shard.callers_wait for other in self._replicas.values())
+
+    # --- those who leave --------------------------------------------------------------------------------------
+
+    def _stage_leaving(self) -> None:
+        for leaving in self._leaving.values():
+            if not leaving.is_staged and not self._stopping:
+                leaving.journal.forget()
+                leaving.is_staged = True
+
+    def _left(self) -> None:
+        """A round is durable. What was staged since it began belongs to the next: nobody leaves in between."""
+        for number, leaving in list(self._leaving.items()):
+            if leaving.is_staged:
+                del self._leaving[number]
+                leaving.replica.forgotten()
+                _settle(leaving.done)
+
+    def _leave_again(self) -> None:
+        """The round was dropped. What the log has of a replica is all that it ever promised."""
+        for number, leaving in list(self._leaving.items()):
+            journal = NodeJournal.load(self._log, number)
+            if journal is None:  # it never had a round, or a later one was dropped
+                del self._leaving[number]
+                leaving.replica.forgotten()
+                _settle(leaving.done)
+                continue
+            leaving.journal, leaving.is_staged = journal, False
+            self._wanted.set()
+
+    def _leave_the_rest(self) -> None:
+        """The node stops; it finds them again when it starts."""
+        for leaving in self._leaving.values():
+            leaving.done.cancel()
+        self._leaving.clear()
+
+    async def _wait(self) -> None:
+        """Until something is to be done, or a deadline has come."""
+        if self._active or self._inbox:
+            return
+        if not self._wanted.is_set():
+            due_s = min(self._deadlines_s.values(), default=None) if self._deadlines_s else None
+            delay_s = 1.0 if due_s is None else max(0.0, due_s - self._monotonic())
+            timer = asyncio.get_running_loop().call_later(delay_s, self._wanted.set)
+            try:
+                await self._wanted.wait()
+            finally:
+                timer.cancel()
+        self._wanted.clear()
+
+    def stop(self) -> None:
+        """Ends `run` once nothing waits any more."""
+        self._stopping = True
+        self._wanted.set()
+
+
+def _driven(active: Iterable[Replica]) -> list[Replica]:
+    """A replica may be detached in the middle of a round."""
+    return [replica for replica in active if not replica.is_detached]
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -1,0 +1,306 @@
+"""One replica of a shard on this node: its journal, its engine and its state, and what a round does with them."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.broker.leader.clock import carried_on
+from holdfast.broker.replica.shard import Shard
+from holdfast.broker.round_budget import RoundBudget
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.raft.codec import decode, encode, peek
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import NOTHING, found
+from holdfast.raft.library import LEADER
+from holdfast.raft.messages import Append, Configuration
+from holdfast.raft.node_journal import NodeJournal
+from holdfast.serving.refusals import RefusedError, shard_not_found
+from holdfast.storage.checkpoints import Flushable
+from holdfast.storage.snapshots.codec import is_snapshot_message
+from holdfast.wal.node_log import NodeLog
+
+TIME_SECONDS = 0.05  # between looks at shard time for the others: until the next one it is told as too slow by 10 %
+LOOK_SECONDS = 0.5  # between looks at what changes slowly: clocks, members, who needs a snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class NewState:
+    """A state that came as a snapshot, open and complete, and what the log must say of it."""
+
+    sender: str
+    term: int
+    index: int
+    index_term: int
+    configuration: Configuration
+    name: str  # of its directory
+    kv: OrderedKV
+    machine: Machine
+    ended: Callable[[bool, OrderedKV], None]  # whether it was taken, durably, and the state that is not needed any more
+
+
+class Replica:
+    """What `Rounds` drives. `shard` serves, `raft` agrees, `journal` remembers."""
+
+    def __init__(
+        self,
+        number: int,
+        log: NodeLog,
+        journal: NodeJournal,
+        make_engine: Callable[[NodeJournal, int], ShardRaft],  # of a journal and the applied index
+        make_shard: Callable[["Replica", ShardRaft], Shard],
+        applied_index: int,
+    ) -> None:
+        self.number = number
+        self.journal = journal
+        self._log = log
+        self._make_engine = make_engine
+        self.raft = make_engine(journal, applied_index)
+        self.shard = make_shard(self, self.raft)
+        self.raft.shard_time_ms = self._told_time_ms
+        self.durable_base_index = journal.base_index
+        self.on_snapshot_message: Callable[[str, bytes], None] = lambda _sender, _data: None
+        self.on_look: Callable[[float], None] = lambda _now_s: None  # a few times a second, inside a round
+        self._look_due_s = 0.0
+        self._now_s = 0.0
+        self._time_ms = 0  # shard time as of the last look; 0: it does not serve
+        self._time_looked_s = 0.0
+        # Entries after this one are still needed: somebody is sent a snapshot that ends with it.
+        self.log_needed_after: Callable[[], int | None] = lambda: None
+        self._compact_to = 0
+        self._wishes: list[Callable[[], None]] = []  # of operators: what they want done with the engine
+        self._watchers: list[asyncio.Future[None]] = []
+        self._new_state: NewState | None = None  # waits for the next round
+        self._replaced: tuple[NewState, OrderedKV, Machine] | None = None  # until the log says so durably
+        self.is_detached = False  # nobody drives it any more
+        # For the rounds: when it last had its turn, among all replicas of the node.
+        self.staged_turn = 0
+        self.sent_turn = 0
+        self.applied_turn = 0
+
+    @property
+    def group(self) -> int:
+        return self.journal.group
+
+    # --- a round ----------------------------------------------------------------------------------------------
+
+    def deliver(self, sender: str, data: bytes, now_s: float) -> None:
+        """One message of another replica. Raises `FrameError` for bytes that are none and `ImpossibleMessageError` for
+        what no correct member sends; then nothing has changed."""
+        if is_snapshot_message(data):
+            self.on_snapshot_message(sender, data)
+        else:
+            message = decode(data)
+            if isinstance(message, Append):
+                self.shard.entries.check(message.entries)
+            self.raft.receive(sender, message, now_s)
+
+    def overhear(self, sender: str, data: bytes, now_s: float) -> None:
+        """A message has come that will be delivered later; until then nothing but its sender's life is known of it."""
+        sign = peek(data)
+        if sign is not None:
+            self.raft.overhear(sender, sign, now_s)
+
+    def step(self, now_s: float, budget: RoundBudget | None = None) -> int:
+        """Lets time pass and takes proposals; returns how many entries were staged."""
+        budget = budget or RoundBudget()
+        self._now_s = now_s
+        is_look_due = now_s >= self._look_due_s
+        if not self.shard.serves:
+            self._time_ms = 0
+        elif not self._time_ms or now_s >= self._time_looked_s + TIME_SECONDS:
+            # From the first moment on: whoever leads next begins with what it heard.
+            self._time_ms, self._time_looked_s = self.shard.time_ms(), now_s
+        if is_look_due:
+            self._look_due_s = now_s + LOOK_SECONDS
+        self.raft.tick(now_s)
+        self._take_new_state()
+        if self._compact_to > self.journal.base_index:
+            needed_after = self.log_needed_after()
+            keep_after = self._compact_to if needed_after is None else min(self._compact_to, needed_after)
+            self.raft.compact(min(keep_after, self.shard.applied_index))
+        wishes, self._wishes = self._wishes, []
+        for wish in wishes:
+            wish()
+        if is_look_due:
+            self.on_look(now_s)
+        self.shard.follow_role()
+        return self.shard.stage(budget)
+
+    def replicate(self, budget: RoundBudget) -> int:
+        """Sends what the others lack; returns how many bytes."""
+        sent_bytes = self.raft.replicate(budget.send_bytes_each)
+        budget.send_bytes -= sent_bytes
+        return sent_bytes
+
+    def beat(self, now_s: float) -> None:
+        """A round takes long: what the others are to hear in time does not wait for its end."""
+        self._now_s = now_s
+        self.raft.beat(now_s)
+
+    def _told_time_ms(self) -> int:
+        """Shard time for heartbeats: what time it is at least. The next leader begins as late as this is, and one that
+        finds itself far behind moves time at once: were it late, leases would end early after a few leaders."""
+        return carried_on(self._time_ms, (self._now_s - self._time_looked_s) * 1000).least_ms
+
+    def take_outgoing(self) -> list[tuple[str, bytes]]:
+        outbox, self.raft.outbox = self.raft.outbox, []
+        return [(to, encode(message)) for to, message in outbox]
+
+    def synced(self) -> None:
+        """What was staged before the sync that just ended is durable on this node."""
+        self.journal.synced()
+        self.durable_base_index = self.journal.base_index
+        self.raft.synced()
+        self.shard.follow_role()
+        self._end_replaced()
+
+    def _end_replaced(self) -> None:
+        if self._replaced is not None:
+            (taken, old, _machine), self._replaced = self._replaced, None
+            taken.ended(True, old)
+
+    @property
+    def has_to_apply(self) -> bool:
+        return self.raft.ready_index > self.shard.applied_index
+
+    async def apply(self, *, callers_first: bool) -> bool:
+        """One turn. Returns whether it got on and there is more."""
+        before = self.shard.applied_index
+        await self.shard.apply_committed(callers_first=callers_first)
+        self.shard.follow_role()
+        return self.has_to_apply and self.shard.applied_index > before
+
+    def end_round(self) -> None:
+        """Tells those who wait for something to happen."""
+        if self.shard.reads_wait:
+            self.shard.step_reads()
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    async def next_round(self) -> None:
+        """Returns after a round in which something happened to this replica."""
+        if self.is_detached:
+            raise shard_not_found(self.number)
+        watcher = asyncio.get_running_loop().create_future()
+        self._watchers.append(watcher)
+        await watcher
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there is something to do that no event will announce."""
+        is_staged = bool(self.raft.outbox) or not self.journal.is_durable
+        return self.has_to_apply or self.shard.has_work or is_staged or self.raft.has_to_send
+
+    def dropped(self, refused: RefusedError) -> None:
+        """There was no room for the round: what was staged is gone, here. Others may have been sent it.
+
+        A group of one goes on as if the round had never been. Any other replica goes on as if it had crashed and come
+        back: it knows what is in the log, and leads nobody.
+        """
+        if self.journal.is_durable:
+            return
+        self._compact_to = 0
+        self.journal = NodeJournal.load(self._log, self.number) or self._begin_again(self.journal)
+        if self._replaced is not None:
+            (refused_state, old, machine), self._replaced = self._replaced, None
+            self.shard.replace_state(old, machine)
+            refused_state.ended(False, refused_state.kv)
+        leads = self.raft.is_alone and self.raft.role == LEADER and self.journal.getCurrentTerm() == self.raft.term
+        if leads and self.journal.last_index >= self.raft.first_own_index:
+            self.raft.go_back_to(self.journal)
+        else:
+            self.raft = self._make_engine(self.journal, self.shard.applied_index)
+            self.raft.shard_time_ms = self._told_time_ms
+            self.shard.replicator = self.raft
+        # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
+        # nor no. In a group of one nothing was sent, it still leads, and all of it is refused.
+        self.shard.follow_role()
+        self.shard.aborted(refused, self.journal.last_index)
+
+    def _begin_again(self, lost: NodeJournal) -> NodeJournal:
+        """Not even the first round of this replica had room: it is blank, or founds the group that it was to found."""
+        journal = NodeJournal.create(self._log, self.number, group=lost.group, state_name=lost.state_name)
+        # What a snapshot brought, or comes later in the log, is not what the group began with.
+        is_first = bool(lost.configurations) and lost.configurations[0][0] == 1 and not lost.base_index
+        if is_first and lost.former_last == NOTHING:
+            found(journal, lost.configurations[0][1].voters)
+        return journal
+
+    # --- its end ----------------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Nobody drives it any more, and whoever waits for something is told: it leads nobody and takes no snapshot."""
+        if self.is_detached:
+            return
+        self.is_detached = True
+        self.raft.resign()
+        self.shard.follow_role()
+        wishes, self._wishes = self._wishes, []
+        for wish in wishes:
+            wish()  # refused by an engine that leads nobody
+        new, self._new_state = self._new_state, None
+        if new is not None:
+            new.ended(False, new.kv)
+        self._tell_watchers()
+
+    def forgotten(self) -> None:
+        """The log says durably that it is gone, so it names no state of it any more."""
+        self._end_replaced()
+
+    # --- state and log ----------------------------------------------------------------------------------------
+
+    @property
+    def applied_index(self) -> int:
+        return self.shard.applied_index
+
+    @property
+    def lag(self) -> int:
+        """Entries that are committed, as far as is known here, and not applied yet."""
+        return max(0, max(self.raft.commit_index, self.raft.leader_commit_index) - self.shard.applied_index)
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.raft.configuration.members) == 1
+
+    @property
+    def state(self) -> Flushable:
+        state = self.shard.kv
+        assert isinstance(state, Flushable)
+        return state
+
+    def compact(self, index: int) -> None:
+        """Lets the log begin after this entry, with the next round."""
+        self._compact_to = index
+
+    def wish(self, act: Callable[[], None]) -> None:
+        """Has something done in the next round, when nothing is frozen."""
+        if self.is_detached:
+            raise shard_not_found(self.number)
+        self._wishes.append(act)
+
+    def offer_state(self, new: NewState) -> None:
+        """A snapshot is here; the next round decides whether it is still needed."""
+        assert self._new_state is None, "one at a time"
+        if self.is_detached:
+            new.ended(False, new.kv)
+        else:
+            self._new_state = new
+
+    def _take_new_state(self) -> None:
+        new, self._new_state = self._new_state, None
+        if new is None:
+            return
+        self.journal.next_state_name = new.name
+        if not self.raft.install_snapshot(new.sender, new.term, new.index, new.index_term, new.configuration):
+            new.ended(False, new.kv)
+            return
+        # The old state stays until the log says durably that there is a new one.
+        self._replaced = (new, self.shard.kv, self.shard.machine)
+        self.shard.follow_role()
+        self.shard.replace_state(new.kv, new.machine)

@@ -1,0 +1,591 @@
+"""A shard on this node: applies its log, and while this node leads it, takes entries into the log and answers.
+
+    propose -> (rounds.py: stage, sync, majority) -> apply -> commit -> effects -> answer
+
+Between a commit and the end of its effects nothing else runs, so a reader never sees one without the other.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.leader import Leadership, OutboxHold
+from holdfast.broker.leader.outbox_relay import Deliver
+from holdfast.broker.leader.proposals import Proposal, ProposalQueue
+from holdfast.broker.leader.ready_waiters import Awaited, AwaitWanted
+from holdfast.broker.leader.reserver import Applied, ReserveWanted
+from holdfast.broker.leader.stats import Stats
+from holdfast.broker.leader.suspects import RunDry
+from holdfast.broker.leader.webhooks import Post, tell_nobody
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.policy.policies import POLICY_BYTES_MAX, Policies
+from holdfast.broker.policy.settings_guard import KnownSettings
+from holdfast.broker.quota.allocation_manager import AskDealer
+from holdfast.broker.quota.coordinator import Dealer
+from holdfast.broker.replica.decoded_entries import DecodedEntries
+from holdfast.broker.replica.read_barrier import Reads
+from holdfast.broker.replica.replication import Replicator
+from holdfast.broker.round_budget import RoundBudget
+from holdfast.broker.views import (
+    TaskView,
+    read_oldest_ready,
+    read_outboxes,
+    read_settings_version,
+    read_task,
+)
+from holdfast.limits.splitting import WHOLE, Part
+from holdfast.machine.effects import Effects
+from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.outcomes import Changed, Claimed, Outcome
+from holdfast.machine.rejections import task_not_found
+from holdfast.machine.rows import Execution, Queue
+from holdfast.raft.messages import PROBE, REGULAR
+from holdfast.raft.messages import Entry as LogEntry
+from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
+from holdfast.storage.rocksdb import StateFullError
+
+SLICE_SECONDS = 0.002  # how long entries are applied before other work of the loop gets a turn
+APPLY_SECONDS_MAX = 0.004  # how long before another shard of the node gets its turn
+APPLY_ENTRIES_MAX = 64  # taken from the log at once
+FULL_SECONDS = 0.2  # between attempts to write when the disk has no room
+
+
+class Shard:
+    """One shard of this node."""
+
+    def __init__(
+        self,
+        kv: OrderedKV,
+        machine: Machine,
+        replicator: Replicator,
+        config: BrokerConfig,
+        metrics: Metrics,
+        *,
+        make_clock: Callable[[int], ShardClock],
+        wake_rounds: Callable[[], None],
+        check_disk: Callable[[Entry], None],
+        found_full: Callable[[], RefusedError],
+        redirect: Callable[[], RefusedError],
+        on_leading: Callable[[bool], None] = lambda _leads: None,
+        on_probe: Callable[[int], None] = lambda _index: None,
+        all_know_level: Callable[[int], bool] = lambda _level: True,
+        owner_of: Callable[[NewTask], int | None] = lambda _new: None,
+        deliver: Deliver | None = None,
+        home_of: Callable[[bytes], int | None] = lambda _queue: None,
+        part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
+        ask_dealer: AskDealer | None = None,
+        known_settings: KnownSettings | None = None,
+        post: Post = tell_nobody,
+        is_policy_expected: Callable[[bytes], bool] = lambda _queue: False,
+    ) -> None:
+        self.kv = kv
+        self.machine = machine
+        self.replicator = replicator
+        self._config = config
+        self._metrics = metrics
+        self._make_clock = make_clock  # of the last applied time
+        self._wake_rounds = wake_rounds
+        self._check_disk = check_disk
+        self._found_full = found_full
+        self._redirect = redirect  # says who leads instead
+        self._on_leading = on_leading
+        self._on_probe = on_probe
+        self._all_know_level = all_know_level  # whether every replica has a machine of this level
+        self._owner_of = owner_of  # the shard of a new task; None: this one
+        self._deliver = deliver  # brings tasks to other shards; None: there are none
+        self._home_of = home_of  # the home shard of a queue that is spread; None if it is on one shard
+        self._part_of = part_of  # which part of the shards of a queue this one is
+        self._known_settings = known_settings  # of queues; None: there is no map
+        self._ask_dealer = ask_dealer  # gets shares of limits from other shards; None: there are none
+        self._post = post  # a message to another system
+        self._is_policy_expected = is_policy_expected  # whether the map has a policy of a queue
+        self._draining = False
+        self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
+        self._state_lags = False  # something is applied and, for lack of room, not yet written
+        self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
+        self._reads = Reads(config.proposals_max)
+        self.entries = DecodedEntries(machine.meta.shard, config.skipped)
+        self._leading: Leadership | None = None
+        self._lead_not_before_s = 0.0
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Refuses new work and sends everyone who waits home; what is on its way is finished."""
+        self._draining = True
+        if self._leading is not None:
+            self._leading.drain()
+
+    async def stop(self) -> None:
+        if self._leading is not None:
+            await self._leading.stop()
+
+    def failed(self) -> BaseException | None:
+        """The error that ended a part of this shard, if one did: a bug that must stop the node."""
+        return None if self._leading is None else self._leading.failed()
+
+    def replace_state(self, kv: OrderedKV, machine: Machine) -> None:
+        """A snapshot took the place of the state. Only followers get one."""
+        assert self._leading is None, "a leader needs no snapshot"
+        self.kv, self.machine = kv, machine
+        self._committed_index = machine.meta.applied_index
+
+    # --- leading ----------------------------------------------------------------------------------------------
+
+    def follow_role(self) -> None:
+        """Takes note of leadership won or lost. Once in each round, before anything is staged or applied."""
+        term = self.replicator.term if self.replicator.serves else 0
+        if self._leading is not None and self._leading.term != term:
+            self._stop_leading(self._leading)
+        if self._leading is None and term and not self._draining and time.monotonic() >= self._lead_not_before_s:
+            self._start_leading(term)
+
+    def _start_leading(self, term: int) -> None:
+        clock = self._make_clock(self.machine.meta.now_ms)
+        leading = Leadership(
+            term,
+            self.kv,
+            self.machine,
+            clock,
+            self._config,
+            self._metrics,
+            propose=self._propose,
+            submit=self.submit,
+            submit_housekeeping=self._submit_housekeeping,
+            check_open=self._check_open,
+            check_room=self._check_room,
+            check_written=self._check_written,
+            deliver=self._deliver,
+            home_of=self._home_of,
+            part_of=self._part_of,
+            ask_dealer=self._ask_dealer,
+            known_settings=self._known_settings,
+            post=self._post,
+            is_policy_expected=self._is_policy_expected,
+        )
+        self._leading = leading
+        # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
+        proposal = Proposal(LeaderStarted(clock.now_ms(), clock.started_by_step))
+        proposal.future.add_done_callback(lambda done: self._open(leading) if not done.exception() else None)
+        self._proposals.add(proposal)
+
+    def _open(self, leading: Leadership) -> None:
+        if leading is self._leading and not self._draining:
+            leading.open()
+            self._on_leading(True)
+
+    def _stop_leading(self, leading: Leadership) -> None:
+        """Of what is in the log nobody here can know whether it will be committed; the rest was not begun."""
+        self._leading = None
+        for proposal in self._proposals.drop_staged():
+            proposal.reject(OutcomeUnknownError())
+        for proposal in self._proposals.drop_waiting():
+            proposal.reject(self._redirect())
+        leading.end(self._redirect())
+        self._reads.end(self._redirect())
+        if leading.is_open:
+            self._on_leading(False)
+
+    async def follow_clock(self) -> bool:
+        """Moves shard time by an entry of its own, if a majority has been far ahead for a while. To be called often."""
+        leading = self._leading
+        to_ms = leading.clock.step_wanted_ms() if leading is not None and leading.is_open else None
+        if leading is None or to_ms is None:
+            return False
+        try:
+            await self._submit_housekeeping(LeaderStarted(to_ms, stepped=True))
+        except (RefusedError, OutcomeUnknownError):
+            return False
+        leading.clock.stepped(to_ms)
+        leading.time_was_moved()
+        return True
+
+    def time_ms(self) -> int:
+        """Shard time for the other replicas to hear; 0 unless this node leads."""
+        return self._leading.clock.now_ms() if self._leading is not None and self._leading.is_open else 0
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
+
+    @property
+    def serves(self) -> bool:
+        """Whether calls are answered here."""
+        return self._leading is not None and self._leading.is_open
+
+    def _leads(self) -> Leadership:
+        if self._leading is None or not self._leading.is_open:
+            raise self._redirect()
+        return self._leading
+
+    # --- writes -----------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Shard time; only the leader knows it."""
+        return self.leader_clock().now_ms()
+
+    def leader_clock(self) -> ShardClock:
+        """For a call that needs it until its end: it runs on if the leadership ends before."""
+        return self._leads().clock
+
+    async def submit(self, entry: Entry) -> list[Outcome]:
+        """Proposes an entry and waits for its outcomes: they come once it is durable on a majority and applied."""
+        self._check_open(entry)
+        proposal = Proposal(entry)
+        self._propose(proposal)
+        return await proposal.future
+
+    async def submit_all(self, entries: Sequence[Entry]) -> list[list[Outcome]]:
+        """Proposes entries that belong together, one behind the other; all of them or none are taken up."""
+        for entry in entries:
+            self._check_open(entry)
+        proposals = [Proposal(entry) for entry in entries]
+        for proposal in proposals:
+            self._propose(proposal)
+        ended = await asyncio.gather(*(proposal.future for proposal in proposals), return_exceptions=True)
+        failed = [error for error in ended if isinstance(error, BaseException)]
+        if failed and len(failed) < len(ended):
+            raise OutcomeUnknownError  # for some it is known, but the caller asks for all
+        if failed:
+            unknown = [error for error in failed if isinstance(error, OutcomeUnknownError)]
+            raise (unknown or failed)[0]
+        return [outcomes for outcomes in ended if not isinstance(outcomes, BaseException)]
+
+    async def set_queue(self, queue: bytes, version: int, policy: bytes) -> bool:
+        """Logs what a queue does in its own way, a serialized QueuePolicy. False if this version or a newer one is
+        known already."""
+        if len(policy) > POLICY_BYTES_MAX:
+            raise ValueError(f"a policy of {len(policy)} bytes is too large: at most {POLICY_BYTES_MAX} are allowed")
+        policies = self._leads().policies
+        new = policies.parse(policy)  # what nobody can read must not get into the log
+        changes_rates = policies.of(queue).limits.changes_rates(new.limits)
+        await self.use_level(MACHINE_LEVEL)
+        (outcome,) = await self.submit(SetQueue(self.now_ms(), queue, version, policy, changes_rates))
+        return isinstance(outcome, Changed)
+
+    async def use_level(self, level: int) -> None:
+        """Returns once entries of this level may be used, or refuses: not every replica is known to know them."""
+        if self.machine.meta.machine_level >= level:
+            return
+        self._leads()
+        if not self._all_know_level(level):
+            sentence = (
+                f"Expected every replica to have a machine of level {level}, but some do not; upgrade them first."
+            )
+            raise change_refused("machine_level", sentence)
+        await self._submit_housekeeping(RaiseLevel(self.now_ms(), level))
+
+    async def reserve(self, wanted: ReserveWanted) -> list[Claimed] | RunDry:
+        """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
+        leading = self._leads()
+        if wanted.request_id:
+            await self.be_current()  # it may be told of claims that are in the state already
+        return await leading.reserver.reserve(wanted)
+
+    async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
+        """Waits until there is a task to claim, without claiming it."""
+        leading = self._leads()
+        if wanted.request_id:
+            await self.be_current()
+        return await leading.reserver.await_tasks(wanted)
+
+    async def wait_finished(self, task_ids: list[bytes], wait_ms: int) -> list[Execution | None]:
+        """Waits until all are finished or unknown, or the time is over; returns what each is then."""
+        leading = self._leads()
+        await self.be_current()
+        return await leading.finishing.wait(task_ids, wait_ms)
+
+    async def hold_outbox(self) -> OutboxHold:
+        """Keeps tasks for other shards in the outbox; returns when none is on its way."""
+        return await self._leads().hold_outbox()
+
+    async def be_current(self) -> None:
+        """Returns once the state is known to have everything that was acknowledged before the call."""
+        self._leads()
+        if not self.replicator.is_alone:
+            self._wake_rounds()
+            await self._reads.wait()
+
+    def check_open(self) -> None:
+        """Refuses if no write of a caller can be taken now, whatever it is."""
+        if self._draining:
+            raise shutting_down()
+        self._leads()
+        self._check_written()
+        self._proposals.check_room()
+
+    def _check_open(self, entry: Entry) -> None:
+        self.check_open()
+        self._check_disk(entry)
+
+    def _check_room(self, entry: Entry) -> None:
+        self._check_written()
+        self._check_disk(entry)
+
+    def _check_written(self) -> None:
+        """Refuses while the state lags behind the machine: a claim would be picked from a ready line that lags behind
+        its marks, or a caller be told of claims before it is known whether they go back."""
+        if self._state_lags:
+            raise self._found_full()
+
+    def _propose(self, proposal: Proposal) -> None:
+        if self._leading is None:  # lost since the proposal was decided
+            proposal.reject(self._redirect())
+            return
+        self._proposals.add(proposal)
+        self._wake_rounds()
+
+    async def _submit_housekeeping(self, entry: Entry) -> list[Outcome]:
+        self._check_room(entry)
+        if self._leading is None:
+            raise self._redirect()
+        proposal = Proposal(entry)
+        self._proposals.add_housekeeping(proposal)
+        self._wake_rounds()
+        return await proposal.future
+
+    # --- rounds -----------------------------------------------------------------------------------------------
+
+    def stage(self, budget: RoundBudget | None = None) -> int:
+        """Hands waiting proposals to the replicator, as many as the round takes; returns how many."""
+        self.step_reads()
+        if self._leading is None or not self.replicator.accepts:
+            return 0
+        taken = self._proposals.take_round(budget)
+        for proposal in taken:
+            index = self.replicator.propose(proposal.payload)
+            assert index is not None
+            self._proposals.stage(index, proposal)
+        return len(taken)
+
+    def aborted(self, error: Exception, last_index: int) -> None:
+        """The disk had no room for the round: nothing of it was written, and what waits behind it must not be either.
+
+        Entries that wait were decided as if those before them would be applied (low-water marks), so all after
+        `last_index` are refused and the scheduler starts afresh. Those up to it are in the log and will be applied.
+        """
+        dropped = [*self._proposals.drop_staged(last_index), *self._proposals.drop_waiting()]
+        if self._leading is not None:
+            self._leading.reserver.reset()
+            if not self._leading.is_open:
+                # Its first entry is among them: it begins again, a little later.
+                self._leading = None
+                self._lead_not_before_s = time.monotonic() + FULL_SECONDS
+        for proposal in dropped:
+            proposal.reject(error)
+
+    def give_up(self) -> None:
+        """The node is about to stop: nobody here will learn how the writes on their way ended."""
+        for proposal in [*self._proposals.drop_staged(), *self._proposals.drop_waiting()]:
+            proposal.reject(OutcomeUnknownError())
+        self._reads.end(shutting_down())
+        self.drain()
+
+    async def apply_committed(self, *, callers_first: bool = False) -> bool:
+        """One turn: applies what is committed, in slices that leave room for other work. False if more is left.
+
+        With `callers_first`, housekeeping is left while callers wait for a round, unless others wait behind it for
+        their answers. To be followed by a call without it: what was agreed later cannot be applied before.
+        """
+        began = time.perf_counter()
+        while committed := self.replicator.committed(APPLY_ENTRIES_MAX):
+            at = 0
+            while at < len(committed):
+                if callers_first and self.callers_wait and self._is_all_housekeeping(committed[at:]):
+                    return False
+                started = time.perf_counter()
+                at, applied = self._apply_slice(committed, at, started)
+                self._follow(await self._commit(), applied)
+                self.replicator.applied(self._committed_index)
+                if committed[at - 1].command[:1] == PROBE:
+                    self._on_probe(self._committed_index)
+                self._metrics.apply_seconds.observe(time.perf_counter() - started)
+                if at < len(committed):
+                    await asyncio.sleep(0)
+                if time.perf_counter() - began > APPLY_SECONDS_MAX:
+                    return False
+        self.step_reads()
+        return True
+
+    def step_reads(self) -> None:
+        """Ends the reads that are known to be current by now."""
+        self._reads.step(self.replicator, self._committed_index)
+
+    def _apply_slice(self, committed: Sequence[LogEntry], at: int, started: float) -> tuple[int, Applied]:
+        applied: Applied = []
+        while at < len(committed):
+            record = committed[at]
+            proposal = self._proposals.staged_at(record.index)
+            if proposal is not None and not proposal.is_callers and applied and applied[-1][0].is_callers:
+                break  # callers get their answers before housekeeping is applied
+            kind = record.command[:1]
+            entry: Entry | None = None
+            if kind == REGULAR:
+                entry = proposal.entry if proposal is not None else self.entries.take(record)
+            if entry is not None:
+                outcomes = self.machine.apply(record.index, record.term, entry)
+                if proposal is not None:
+                    applied.append((proposal, outcomes))
+            else:
+                self.machine.pass_over(record.index, record.term)
+            at += 1
+            if kind == PROBE or time.perf_counter() - started > SLICE_SECONDS:
+                break  # a probe asks for the state as it is after it
+        return at, applied
+
+    def _is_all_housekeeping(self, committed: Sequence[LogEntry]) -> bool:
+        """Whether nobody waits for an answer to one of these."""
+        proposals = [self._proposals.staged_at(record.index) for record in committed]
+        return all(proposal is not None and not proposal.is_callers for proposal in proposals)
+
+    @property
+    def only_housekeeping_is_left(self) -> bool:
+        """Whether nobody waits for an answer to what is to be applied next. A follower answers nobody, but it must keep
+        up with its leader: what it has to apply is no housekeeping."""
+        last_index = min(self.replicator.ready_index, self._committed_index + APPLY_ENTRIES_MAX)
+        proposals = [self._proposals.staged_at(index) for index in range(self._committed_index + 1, last_index + 1)]
+        return all(proposal is not None and not proposal.is_callers for proposal in proposals)
+
+    @property
+    def callers_wait(self) -> bool:
+        """Whether the next round will take something of a caller's."""
+        return self._leading is not None and self._proposals.callers_wait and self.replicator.accepts
+
+    async def _commit(self) -> Effects:
+        """Writes what was applied. It is durable in the log, so a full disk only delays this."""
+        while True:
+            try:
+                effects = self.machine.commit()
+                self._state_lags = False
+                self._committed_index = self.machine.meta.applied_index
+                return effects
+            except StateFullError:
+                self._state_lags = True
+                self._found_full()
+                await asyncio.sleep(FULL_SECONDS)
+
+    def _follow(self, effects: Effects, applied: Applied) -> None:
+        self._proposals.applied(self._committed_index)
+        if self._leading is not None:
+            self._leading.clock.not_before(self.machine.meta.now_ms)
+            self._leading.follow(effects, applied)
+
+    def serve_all_waiters(self) -> None:
+        """Looks for tasks for everyone who waits, after writes were refused for a while."""
+        if self._leading is not None:
+            self._leading.reserver.serve_all_waiters()
+
+    def elsewhere(self, new: NewTask) -> int | None:
+        """The other shard to which a new task belongs; None if it belongs here, or nothing can be brought elsewhere."""
+        owner = self._owner_of(new) if self._deliver is not None else None
+        return None if owner == self.number else owner
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    async def current_task(self, task_id: bytes) -> TaskView:
+        """Everything that is known of a task at this moment, or a refusal."""
+        await self.be_current()
+        task = read_task(self.kv, task_id, self.now_ms())
+        if task is None:
+            rejection = task_not_found()
+            raise RefusedError(rejection.code, rejection.message, field="task_id")
+        return task
+
+    @property
+    def dealer(self) -> Dealer:
+        """Deals the limits of queues whose home is here; refuses if this node does not lead."""
+        return self._leads().dealer
+
+    def settings_told(self, queue: bytes, version: int) -> None:
+        """Another node knows this version of the queue's settings: see settings_guard.py."""
+        settings = self._leads().settings
+        if settings is not None:
+            settings.told(queue, version)
+
+    @property
+    def stats(self) -> Stats:
+        """What is counted while this node leads; refuses if it does not."""
+        return self._leads().stats
+
+    def index_starts(self) -> dict[int, bytes]:
+        """By family of those that are ordered by time: where its rows begin."""
+        return self._leads().housekeeping.starts()
+
+    def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
+        """For reading only, and at once."""
+        return self.machine.executions(task_ids)
+
+    def queue(self, name: bytes) -> Queue | None:
+        """A queue's counters; None if nothing was ever enqueued to it."""
+        return self.machine.queue(name)
+
+    @property
+    def number(self) -> int:
+        return self.machine.meta.shard
+
+    @property
+    def policies(self) -> Policies | None:
+        """What queues do in their own way; None if all are as the configuration says, or this node does not lead."""
+        policies = None if self._leading is None else self._leading.policies
+        return None if policies is None or policies.is_empty else policies
+
+    def outboxes(self) -> list[tuple[int, int]]:
+        """(destination, how many tasks are on their way there), for all to which there ever were some."""
+        return [(destination, box.waiting) for destination, box in read_outboxes(self.kv)]
+
+    def settings_version(self, queue: bytes) -> int:
+        """The version of a queue's settings in the state; 0 if it has none."""
+        return read_settings_version(self.kv, queue)
+
+    def waiting_for(self, queue: bytes) -> int:
+        return 0 if self._leading is None else self._leading.reserver.waiting_for(queue)
+
+    def oldest_ready_age_ms(self, name: bytes, queue: Queue) -> int:
+        """How long the oldest ready task has been in its line, claims that came to nothing counted in; 0 if there is
+        none."""
+        task_id = None
+        if queue.ready:
+            task_id = read_oldest_ready(self.kv, self.machine.ready_in_age_page, name, queue)
+        (task,) = self.executions([task_id]) if task_id is not None else (None,)
+        return max(0, self.now_ms() - task.ready_since_ms) if task is not None else 0
+
+    def oldest_claim_age_ms(self, name: bytes) -> int:
+        """For how long the oldest claim of a queue has been held, as it was seen some seconds ago."""
+        return 0 if self._leading is None else self._leading.claim_ages.age_ms(name)
+
+    @property
+    def waiters(self) -> int:
+        return 0 if self._leading is None else self._leading.reserver.waiting
+
+    @property
+    def watched_tasks(self) -> int:
+        return 0 if self._leading is None else self._leading.finishing.watched
+
+    @property
+    def proposals_waiting(self) -> int:
+        return self._proposals.waiting + self._proposals.staged
+
+    @property
+    def reads_wait(self) -> bool:
+        return len(self._reads) > 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits for a round."""
+        proposes = self._leading is not None and self._proposals.waiting > 0 and self.replicator.accepts
+        return proposes or self._reads.want_a_question
+
+    @property
+    def applied_index(self) -> int:
+        """The newest entry that is in the state."""
+        return self._committed_index
+
+    @property
+    def clock(self) -> ShardClock | None:
+        """None unless this node leads."""
+        return None if self._leading is None else self._leading.clock

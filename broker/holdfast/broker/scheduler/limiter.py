@@ -1,0 +1,388 @@
+"""What may be claimed now: pause, caps on claims at the same time, and rates, of a queue, its tenants and limit keys.
+
+A cap counts the claims of the state and those on their way. A rate is a token bucket in shard time whose level is in
+the log with every claim, so that the next leader goes on exactly where this one was. Tasks without a tenant or without
+a limit key have no limits of that kind.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy
+from holdfast.broker.scheduler.lines import Names, Spot
+from holdfast.limits.buckets import NEVER_MS, Bucket, Level, Rate
+from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
+from holdfast.machine import keys
+from holdfast.machine.entries import BucketLevel
+from holdfast.machine.kv import OrderedKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.rows import Bucket as BucketRow
+from holdfast.machine.running import Counts
+
+GATES_HELD_MAX = 4096  # of tenants, and of limit keys, between two picks
+PAIRS_HELD_MAX = 16_384  # of both together
+FORGET_STEP_MS = 60_000
+PLENTY = 1 << 62
+
+UNTIL_FREED = 0  # closed until a claim ends; other closed times are in shard time
+
+Name = tuple[int, bytes]  # keys.SCOPE_*, and which one of that scope
+
+
+class Allowance(NamedTuple):
+    """What of the limits of a spread queue this shard may use."""
+
+    concurrency: int | None  # instead of the queue's own cap; None: that holds
+    rate: Rate | None  # the same
+    tenants: Part = WHOLE  # of the limits of each tenant
+
+
+OWN_LIMITS = Allowance(None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for a queue."""
+
+    paused: bool
+    oldest_share_percent: int
+    concurrency_max: int | None  # of the queue; None: no cap
+    rate: Rate | None
+    is_dealt: bool  # the rate is this shard's share of one
+    limits: Limits  # of tenants and limit keys
+    limited: bool  # there is something to look at before a claim
+    weights: Mapping[bytes, int]  # of the tenants whose turns are longer than one task
+    tenants_limited: bool  # some tenant may be closed
+    tenants_rated: bool  # some tenant has a rate
+    keys_limited: bool
+    tenant: TenantPolicy  # of those that have none of their own
+    rates_since_ms: int  # levels of buckets from before say nothing any more
+
+    @staticmethod
+    def of(policy: QueuePolicy, allowance: Allowance) -> "Rules":
+        limits = _parts_of_tenants(policy.limits, allowance.tenants)
+        concurrency_max, rate = limits.concurrency_max or None, limits.rate
+        concurrency_max = concurrency_max if allowance.concurrency is None else allowance.concurrency
+        rate = rate if allowance.rate is None else allowance.rate
+        tenant = TenantPolicy(1, limits.tenant_concurrency_max, limits.tenant_rate)
+        tenants = (tenant, *limits.tenants.values())
+        return Rules(
+            policy.paused,
+            policy.oldest_share_percent,
+            concurrency_max,
+            rate,
+            allowance.rate is not None,
+            limits,
+            limited=policy.paused or limits.has_any or concurrency_max is not None or rate is not None,
+            weights={name: each.weight for name, each in limits.tenants.items() if each.weight > 1},
+            tenants_limited=any(each.concurrency_max or each.rate is not None for each in tenants),
+            tenants_rated=any(each.rate is not None for each in tenants),
+            keys_limited=bool(limits.key_concurrency_max or limits.key_rate is not None),
+            tenant=tenant,
+            rates_since_ms=policy.rates_since_ms,
+        )
+
+    def limits_of(self, scope: int, name: bytes) -> tuple[int, Rate | None]:
+        """The cap, 0 if there is none, and the rate of a tenant or a limit key."""
+        if scope == keys.SCOPE_KEY:
+            return self.limits.key_concurrency_max, self.limits.key_rate
+        tenant = self.limits.tenants.get(name, self.tenant)
+        return tenant.concurrency_max, tenant.rate
+
+
+def _parts_of_tenants(limits: Limits, part: Part) -> Limits:
+    if part.of == 1:
+        return limits
+    return replace(
+        limits,
+        tenant_concurrency_max=cap_part(limits.tenant_concurrency_max, part),
+        tenant_rate=rate_part(limits.tenant_rate, part),
+        tenants={
+            name: TenantPolicy(tenant.weight, cap_part(tenant.concurrency_max, part), rate_part(tenant.rate, part))
+            for name, tenant in limits.tenants.items()
+        },
+    )
+
+
+class Gate:
+    """Of one tenant or limit key that has limits, or of the queue itself."""
+
+    __slots__ = (
+        "bucket", "cap", "full_name", "name", "open_until", "rate", "running", "scope", "settled", "taken",
+    )  # fmt: skip
+
+    def __init__(self, queue: bytes, scope: int, name: bytes, running: Counts) -> None:
+        self.scope = scope
+        self.name = name
+        self.full_name = queue, name
+        self.running = running  # all claims of the scope, by full name
+        self.cap = 0  # on claims at the same time; 0: none
+        self.rate: Rate | None = None
+        self.bucket: Bucket | None = None  # once the rate was asked for
+        self.taken = 0  # how many were taken for a claim since the gate was made
+        self.settled = 0  # those of them that are claimed by now, or given back
+        # The gate is open while `taken` is below: whatever else happens makes only more room, so there need not be
+        # looked before. Never above `taken` where there is a rate.
+        self.open_until = 0
+
+    @property
+    def coming(self) -> int:
+        """Claims on their way."""
+        return self.taken - self.settled
+
+    def set_limits(self, cap: int, rate: Rate | None) -> None:
+        self.cap, self.rate = cap, rate
+        self.open_until = 0
+
+    def is_full(self) -> bool:
+        """Whether the cap has no room."""
+        if self.taken < self.open_until:
+            return False
+        free = self.cap - self.running.get(self.full_name, 0) - self.coming if self.cap else PLENTY
+        if self.rate is None:
+            self.open_until = self.taken + free
+        return free <= 0
+
+
+class Gates:
+    """The gates of one queue."""
+
+    __slots__ = (
+        "_both", "_in_use", "_keys", "_kv", "_machine", "_most_in_use", "_now_ms", "_of_queue", "_queue",
+        "_short_of_rate", "_short_of_slots", "_tenants", "_was_asked", "rules",
+    )  # fmt: skip
+
+    def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
+        self._kv = kv
+        self._machine = machine
+        self._queue = queue
+        self._now_ms = now_ms
+        self.rules = rules
+        self._of_queue = Gate(queue, keys.SCOPE_QUEUE, b"", {})  # its claims are in the queue's row
+        self._of_queue.rate = rules.rate
+        self._tenants: dict[bytes, Gate] = {}
+        self._keys: dict[bytes, Gate] = {}
+        self._both: dict[Names, tuple[Gate, ...]] = {}  # the gates of a tenant and a limit key, if there are any
+        self._short_of_slots = False  # somebody wanted more
+        self._short_of_rate = False
+        self._in_use = 0  # of the cap, when there was last looked for room
+        self._most_in_use = 0
+        self._was_asked = False
+
+    def change_rules(self, rules: Rules, claiming: Iterable[Names]) -> None:
+        """From now on: until now the queue's bucket gained by the former rate, also if nobody has asked for long.
+
+        What is on its way to a claim is counted anew: where nothing had limits, it was not.
+        """
+        of_queue = self._of_queue
+        if of_queue.bucket is not None and rules.rate is not None:
+            of_queue.bucket.change_rate(rules.rate, self._now_ms())
+        of_queue.rate = rules.rate
+        self.rules = rules
+        self._both.clear()
+        for gate in (*self._tenants.values(), *self._keys.values()):
+            gate.taken = gate.settled = 0
+            gate.set_limits(*rules.limits_of(gate.scope, gate.name))
+        for tenant, limit_key in claiming:
+            self.adopt(tenant, limit_key)
+
+    # --- looks ------------------------------------------------------------------------------------------------
+
+    def room(self, coming: int, now_ms: int, wanted: int = 1) -> tuple[int, int]:
+        """How many tasks of the queue may be claimed, with so many on their way; and, if none, when to look again."""
+        rules = self.rules
+        if rules.paused:
+            return 0, UNTIL_FREED
+        slots = tokens = PLENTY
+        wake_ms = UNTIL_FREED
+        if rules.concurrency_max is not None:
+            row = self._machine.queue(self._queue)
+            self._in_use = coming + (0 if row is None else row.claimed)
+            slots = max(0, rules.concurrency_max - self._in_use)
+        if rules.rate is not None:
+            bucket = self._bucket(self._of_queue, rules.rate, now_ms)
+            tokens = bucket.available(now_ms)
+            if slots and not tokens:
+                wake_ms = bucket.ready_at_ms(now_ms)
+        self._was_asked = True
+        self._short_of_slots |= slots < min(wanted, tokens)
+        self._short_of_rate |= tokens < min(wanted, max(1, slots))
+        return min(slots, tokens), wake_ms
+
+    def use(self) -> tuple[bool, bool, int, bool]:
+        """Whether the queue's cap or its rate had less than was asked for, how much of the cap was in use at most, and
+        whether anybody asked, since this was called before."""
+        use = self._short_of_slots, self._short_of_rate, self._most_in_use, self._was_asked
+        self._short_of_slots = self._short_of_rate = self._was_asked = False
+        self._most_in_use = 0
+        return use
+
+    def tenant_closed(self, tenant: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
+        """None if a task of the tenant may be claimed; otherwise when to look again.
+
+        Into `blocked` goes what a rate holds up, and until when.
+        """
+        if not tenant or not self.rules.tenants_limited:
+            return None
+        return self._closed(self._tenants.get(tenant) or self._tenant(tenant), now_ms, blocked)
+
+    def key_closed(self, limit_key: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
+        """The same of a limit key."""
+        if not limit_key or not self.rules.keys_limited:
+            return None
+        return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
+
+    def _closed(self, gate: Gate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
+        if gate.is_full():
+            return UNTIL_FREED
+        if gate.rate is None:
+            return None
+        bucket = self._bucket(gate, gate.rate, now_ms)
+        if bucket.available(now_ms):
+            return None
+        until_ms = bucket.ready_at_ms(now_ms)
+        if blocked is not None:
+            blocked[gate.scope, gate.name] = until_ms
+        return until_ms
+
+    # --- claims on their way ----------------------------------------------------------------------------------
+
+    def take(self, names: Names, count: int, now_ms: int) -> None:
+        """So many more of a tenant and a limit key are on their way to a claim, after their gates were found open;
+        `take_of_queue` comes for all of them."""
+        for gate in self.of(names):
+            gate.taken += count
+            if gate.rate is not None:
+                self._bucket(gate, gate.rate, now_ms).take(count, now_ms)
+
+    def take_of_queue(self, count: int, now_ms: int) -> None:
+        """So many more are on their way, no more than there was room for just now."""
+        self._most_in_use = max(self._most_in_use, self._in_use + count)
+        if self.rules.rate is not None:
+            self._bucket(self._of_queue, self.rules.rate, now_ms).take(count, now_ms)
+
+    def settle(self, spots: Iterable[Spot]) -> None:
+        """These are on their way no more."""
+        rules = self.rules
+        if rules.tenants_limited:
+            tenants = self._tenants
+            for spot in spots:
+                if spot[2]:
+                    tenants[spot[2]].settled += 1
+        if rules.keys_limited:
+            limit_keys = self._keys
+            for spot in spots:
+                if spot[3]:
+                    limit_keys[spot[3]].settled += 1
+
+    def give_back(self, spot: Spot, taken_ms: int) -> None:
+        """One is on its way no more and was not claimed: its tokens come back."""
+        self.settle([spot])
+        _, _, tenant, limit_key = spot
+        now_ms = self._now_ms()
+        for gate in (self._of_queue, self._tenants.get(tenant), self._keys.get(limit_key)):
+            if gate is not None and gate.bucket is not None:
+                gate.bucket.give_back(1, taken_ms, now_ms)
+
+    def adopt(self, tenant: bytes, limit_key: bytes) -> None:
+        """One is on its way since before a fresh start."""
+        for gate in self.of((tenant, limit_key)):
+            gate.taken += 1
+
+    def adopt_levels(self, levels: list[BucketLevel]) -> None:
+        """What is left after claims that the state does not have yet."""
+        for level in levels:
+            gate = self._of_queue
+            if level.scope == keys.SCOPE_TENANT:
+                gate = self._tenant(level.name)
+            elif level.scope == keys.SCOPE_KEY:
+                gate = self._key(level.name)
+            if gate.rate is not None:
+                gate.bucket = Bucket(gate.rate, Level(level.level_micro, level.at_ms))
+
+    def levels(self, spots: Iterable[Spot], now_ms: int) -> list[BucketLevel]:
+        """What is left in the buckets of which these took tokens, for the log."""
+        rules = self.rules
+        gates = [] if rules.rate is None else [self._of_queue]
+        if rules.tenants_rated:
+            gates += [self._tenants[tenant] for tenant in {spot[2] for spot in spots} if tenant]
+        if rules.limits.key_rate is not None:
+            gates += [self._keys[limit_key] for limit_key in {spot[3] for spot in spots} if limit_key]
+        found = []
+        for gate in gates:
+            if gate.bucket is not None:
+                level = gate.bucket.level(now_ms)
+                forget_ms = _forget_ms(gate.bucket)
+                found.append(BucketLevel(self._queue, gate.scope, gate.name, level.level_micro, level.at_ms, forget_ms))
+        return found
+
+    # --- the gates that are held ------------------------------------------------------------------------------
+
+    def shrink(self) -> None:
+        """Forgets gates of which nothing is on its way: the levels of their buckets are in the state."""
+        if len(self._tenants) > GATES_HELD_MAX:
+            self._tenants = {name: gate for name, gate in self._tenants.items() if gate.coming}
+            self._both.clear()
+        if len(self._keys) > GATES_HELD_MAX:
+            self._keys = {name: gate for name, gate in self._keys.items() if gate.coming}
+            self._both.clear()
+        if len(self._both) > PAIRS_HELD_MAX:
+            self._both.clear()
+
+    def of(self, names: Names) -> tuple[Gate, ...]:
+        """The gates of a tenant and a limit key, as far as they have limits. For use at once."""
+        both = self._both.get(names)
+        if both is None:
+            tenant, limit_key = names
+            of_tenant = (self._tenant(tenant),) if tenant and self.rules.tenants_limited else ()
+            of_key = (self._key(limit_key),) if limit_key and self.rules.keys_limited else ()
+            both = self._both[names] = (*of_tenant, *of_key)
+        return both
+
+    def _tenant(self, name: bytes) -> Gate:
+        gate = self._tenants.get(name)
+        if gate is None:
+            gate = self._made(keys.SCOPE_TENANT, name, self._machine.running.tenants)
+            self._tenants[name] = gate
+        return gate
+
+    def _key(self, name: bytes) -> Gate:
+        gate = self._keys.get(name)
+        if gate is None:
+            gate = self._made(keys.SCOPE_KEY, name, self._machine.running.limit_keys)
+            self._keys[name] = gate
+        return gate
+
+    def _made(self, scope: int, name: bytes, running: Counts) -> Gate:
+        gate = Gate(self._queue, scope, name, running)
+        gate.set_limits(*self.rules.limits_of(scope, name))
+        return gate
+
+    def _bucket(self, gate: Gate, rate: Rate, now_ms: int) -> Bucket:
+        bucket = gate.bucket
+        if bucket is None:
+            level = self._stored_level(gate)
+            if gate is self._of_queue and self.rules.is_dealt:
+                # Others may have had the share until now. So it is not full, nor has it gained anything meanwhile.
+                level = Level(0 if level is None else level.level_micro, now_ms)
+            bucket = gate.bucket = Bucket(rate, level)
+        elif bucket.rate is not rate:
+            bucket.change_rate(rate, now_ms)
+        return bucket
+
+    def _stored_level(self, gate: Gate) -> Level | None:
+        """None: full. What was stored before the rates changed was counted, or forgotten, by another rate; then the
+        bucket is taken to have been empty when they did."""
+        row = self._kv.get(keys.bucket(self._queue, gate.scope, gate.name))
+        level = None if row is None else Level(*BucketRow.decode(row)[:2])
+        since_ms = self.rules.rates_since_ms
+        if since_ms and (level is None or level.at_ms < since_ms):
+            return Level(0, since_ms)
+        return level
+
+
+def _forget_ms(bucket: Bucket) -> int:
+    """When the level need not be known any more. All those of a while are the same, so that a bucket in use is not
+    given another time with every claim."""
+    return min(NEVER_MS, -(-bucket.full_at_ms() // FORGET_STEP_MS) * FORGET_STEP_MS)

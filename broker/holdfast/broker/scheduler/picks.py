@@ -1,0 +1,153 @@
+"""One pick: takes tasks out of the window of a queue, for a claim."""
+
+from dataclasses import dataclass
+
+from holdfast.broker.scheduler.limiter import Name
+from holdfast.broker.scheduler.lines import Line, Names, Spot
+from holdfast.broker.scheduler.subqueues import Band
+from holdfast.broker.scheduler.windows import Found, Window
+from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
+from holdfast.machine.ready_rows import Place
+
+LOOKS_PER_TASK = 4  # lanes that a pick may look at in vain for each task that it finds, besides the first ones
+
+
+@dataclass(slots=True)
+class Picked:
+    """Tasks of one queue that were taken out of the window for a claim.
+
+    The claim must be proposed before anything else is picked: its marks hold only if the log has claims in the order
+    of the picks.
+    """
+
+    window: Window
+    places: list[Spot]
+    marks: list[Mark]
+    size_bytes: int  # of all envelopes
+    levels: list[BucketLevel]
+    taken_ms: int  # shard time of the pick, if there are limits
+    is_suspect: bool = False  # one, for a claim of its own
+
+    @property
+    def queue(self) -> bytes:
+        return self.window.queue
+
+    @property
+    def task_ids(self) -> list[bytes]:
+        return [spot[1][1] for spot in self.places]
+
+
+class Pick:
+    """What was taken so far. There is room for so many tasks and so many bytes, but always for one task."""
+
+    __slots__ = (
+        "_bytes_max", "_claiming", "_touched", "_went", "blocked", "now_ms", "places", "room_bytes", "tasks_max",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, window: Window, tasks_max: int, bytes_max: int, now_ms: int) -> None:
+        self.window = window
+        self._claiming = window.lines.claiming
+        self._went = window.ages.went
+        self.tasks_max = tasks_max
+        self._bytes_max = self.room_bytes = bytes_max
+        self.now_ms = now_ms
+        self.places: list[Spot] = []
+        self.blocked: dict[Name, int] = {}  # what a rate holds up, and until when
+        self._touched: dict[tuple[int, bytes, bytes], Line] = {}  # lines whose marks the state is to be told
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.places) >= self.tasks_max or (self.room_bytes <= 0 and bool(self.places))
+
+    def take_turns(self, band: Band, tasks_max: int) -> int:
+        """Takes up to so many tasks of those whose turn it is, as long as it is plain to see that they may be taken,
+        and returns how many. Whoever is next then must be looked at closely, by `Window.next_lane`."""
+        ring, window, places = band.ring, self.window, self.places
+        if ring is None:
+            return 0
+        gates, first = window.gates, len(places)
+        last = min(self.tasks_max, first + tasks_max)
+        while len(places) < last and (self.room_bytes > 0 or not places):
+            lane = ring.lane_at_once()
+            if lane is None:
+                break
+            tenant, line = lane.tenant, lane.line
+            both = gates.of(lane.names)
+            count = last - len(places)
+            for gate in both:
+                if gate.taken + count > gate.open_until:
+                    count = gate.open_until - gate.taken
+            if line is None or count <= 0:
+                break
+            if not tenant.credit and not tenant.begin_turn(gates.rules.weights.get(tenant.name, 1)):
+                ring.finish_turn(tenant)  # it gave all of this turn before
+                continue
+            if tenant.only is None:
+                count = 1
+            elif tenant.credit < count:
+                count = tenant.credit
+            count = self._take_of_line(band.priority, lane.names, line, count)
+            for gate in both:
+                gate.taken += count
+            window.finish_turn(band, lane, count)
+        self._count(len(places) - first)
+        return len(places) - first
+
+    def take(self, found: Found, tasks_max: int) -> None:
+        """Takes what was found: one task, or up to so many if they are simply the next ones."""
+        band, names, source, lane = found
+        window, count = self.window, 1
+        if isinstance(source, Line):
+            is_simple = lane is None and not source.is_mixed
+            count = min(tasks_max, self.tasks_max - len(self.places)) if is_simple else 1
+            count = self._take_of_line(band.priority, names, source, count)
+        else:  # it is in no line that was read
+            self._note(band.priority, names, source)
+        window.gates.take(names, count, self.now_ms)
+        self._count(count)
+        if lane is not None:
+            window.finish_turn(band, lane, count)
+        else:
+            window.gave_out_of_turn(band, names[0])
+
+    def _take_of_line(self, priority: int, names: Names, line: Line, tasks_max: int) -> int:
+        """Up to so many tasks, at least one; returns how many."""
+        held, count = line.line, 0
+        while True:
+            self._note(priority, names, line.pop() if line.returned else held.popleft())
+            count += 1
+            if count == tasks_max or not held or self.room_bytes <= 0:
+                break
+        self.window.lines.size -= count
+        line.until_mark -= count
+        if line.until_mark <= 0:
+            self._touched[priority, *names] = line
+        return count
+
+    def _note(self, priority: int, names: Names, place: Place) -> None:
+        sequence = place[0]
+        self._claiming[sequence] = names
+        self._went(sequence)
+        self.places.append((priority, place, *names))
+        self.room_bytes -= place[2]
+
+    def _count(self, count: int) -> None:
+        window = self.window
+        window.picks += count
+        window.shelf.looks.left += LOOKS_PER_TASK * count
+
+    def picked(self, mark_version: int) -> Picked | None:
+        """All that was taken, with what the log is to be told about it; None if there is nothing."""
+        window, places = self.window, self.places
+        if not places:
+            return None
+        marks = []
+        for (priority, tenant, limit_key), line in self._touched.items():
+            if line.is_plain or not line.is_spent:  # a lane that has given its last begins anew with the next task
+                line.was_marked()
+                marks.append(Mark(window.queue, mark_version, priority, line.mark(), tenant, limit_key))
+        if any(tenant or limit_key for _, _, tenant, limit_key in places):
+            marks.append(Mark(window.queue, mark_version, AGE_MARK, window.ages.mark(window.lines.claiming)))
+        levels = window.gates.levels(places, self.now_ms)
+        return Picked(window, places, marks, self._bytes_max - self.room_bytes, levels, self.now_ms)

@@ -1,0 +1,144 @@
+"""Who belongs to the group, as one replica knows it: the newest configuration in its log, committed or not.
+
+A configuration counts from when it is appended, because then a majority of it may decide; and no longer when its entry
+is cut. Everything that is counted is counted over its voters.
+"""
+
+from collections.abc import Callable
+
+from holdfast.raft.codec import encode_configuration
+from holdfast.raft.journal import Journal
+from holdfast.raft.library import CONFIGURATION, LEADER, LibraryRaft, Timing
+from holdfast.raft.membership import (
+    CHANGE_UNDER_WAY,
+    NOT_CAUGHT_UP,
+    NOT_LEADER,
+    PROMOTE_LAG_ENTRIES_MAX,
+    ChangeRefusedError,
+    check_change,
+    with_learner,
+    with_voter,
+    without,
+)
+from holdfast.raft.messages import BLANK, Configuration, Entry
+from holdfast.raft.progress import Peer
+
+
+class GroupRaft(LibraryRaft):
+    """A replica's members, and what it knows of each while it leads."""
+
+    def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float], now_s: float) -> None:
+        # The library looks at all properties while it begins: what they go by comes first.
+        self.configuration = BLANK
+        self.durable_index = 0
+        self._handing_over_to: str | None = None
+        super().__init__(replica, journal, timing, draw)
+        self.durable_index = self.last_index  # what this replica has on disk
+        self._now_s = now_s
+        self._peers: dict[str, Peer] = {}
+        self._round = 0  # the number of the newest sending
+        self._configuration_changed()
+
+    # --- what this replica may do -----------------------------------------------------------------------------
+
+    @property
+    def serves(self) -> bool:
+        """Whether this replica leads and has applied an entry of its own term: only then its term may be used."""
+        return self.role == LEADER and self.applied_index >= self.first_own_index
+
+    @property
+    def accepts(self) -> bool:
+        """Whether proposals are taken."""
+        return self.role == LEADER and self._handing_over_to is None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else belongs to the group."""
+        return self.configuration.members == (self.replica,)
+
+    # --- what is known of the others --------------------------------------------------------------------------
+
+    def peer_lag(self, peer: str) -> int:
+        """How many entries another replica lacks, as far as this leader knows."""
+        return self.last_index - self.match_index(peer)
+
+    def peer_heard_s(self, peer: str) -> float | None:
+        """When the newest message was sent that another replica has answered to this leader; None if it has none."""
+        known = self._peers.get(peer)
+        return known.echoed_sent_s if known is not None and known.echoed_round else None
+
+    # --- changes ----------------------------------------------------------------------------------------------
+
+    def add_member(self, replica: str, expected_version: int) -> int:
+        """Adds a learner. As the others here, it returns the index of the change's entry or raises
+        `ChangeRefusedError`; the change counts from now on, and stays once that entry is committed."""
+        return self.propose_configuration(with_learner(self.configuration, replica), expected_version)
+
+    def promote(self, replica: str, expected_version: int) -> int:
+        """Makes a learner a voter."""
+        return self.propose_configuration(with_voter(self.configuration, replica), expected_version)
+
+    def remove(self, replica: str, expected_version: int) -> int:
+        """Removes a voter or a learner."""
+        return self.propose_configuration(without(self.configuration, replica), expected_version)
+
+    def propose_configuration(self, new: Configuration, expected_version: int) -> int:
+        """Changes the members, by one."""
+        # An entry of its own term is committed when it serves. Before, a change of an earlier leader that is not in
+        # this log may still win, and two changes away from the same configuration need not share a majority.
+        if not self.serves or not self.accepts:
+            raise ChangeRefusedError(NOT_LEADER, "Expected the change at the leader, but this replica does not serve.")
+        if self.configuration_index > self.commit_index:
+            raise ChangeRefusedError(
+                CHANGE_UNDER_WAY, f"Expected one change at a time, but {self.configuration.version} is not committed."
+            )
+        check_change(self.configuration, new, expected_version, self.replica)
+        for replica in new.voters:
+            if replica not in self._voters and not self.has_caught_up(replica):
+                raise ChangeRefusedError(
+                    NOT_CAUGHT_UP,
+                    f"Expected {replica} to have caught up, but it lacks {self.peer_lag(replica)} entries.",
+                )
+        entry = Entry(CONFIGURATION + encode_configuration(new), self.last_index + 1, self.term)
+        self.append(entry)
+        return entry.index
+
+    def has_caught_up(self, replica: str) -> bool:
+        """Whether a member has, but for a few entries, what this leader has, and was heard lately."""
+        heard_s = self.peer_heard_s(replica)
+        return (
+            heard_s is not None
+            and self._now_s <= heard_s + self.timing.election_s_max
+            and self.peer_lag(replica) <= PROMOTE_LAG_ENTRIES_MAX
+        )
+
+    def _configuration_changed(self) -> None:
+        """Goes by the newest configuration in the log, whether it is committed or not."""
+        known = self.journal.configurations
+        self.configuration_index, self.configuration = known[-1] if known else (0, BLANK)
+        self._voters = frozenset(self.configuration.voters)
+        self._other_voters = tuple(voter for voter in self.configuration.voters if voter != self.replica)
+        self._majority = len(self._voters) // 2 + 1
+        self._others_needed = self._majority - (self.replica in self._voters)
+        self._others = frozenset(self.configuration.members) - {self.replica}
+        self.set_others(self._others)
+        if self.role == LEADER:
+            self._follow_members()
+
+    def _follow_members(self) -> None:
+        known, self._peers = self._peers, {}
+        for peer in self.others:
+            if peer not in known:
+                self.set_next_index(peer, self.last_index)  # the change itself is the first that it gets
+            self._peers[peer] = known.get(peer) or Peer(self._now_s, former_round=self._round)
+
+    def append(self, entry: Entry) -> None:
+        super().append(entry)
+        if entry.command[:1] == CONFIGURATION:
+            self._configuration_changed()
+
+    def cut_from(self, index: int) -> None:
+        super().cut_from(index)
+        self.durable_index = min(self.durable_index, index - 1)
+        if self.configuration_index >= index:
+            self._configuration_changed()

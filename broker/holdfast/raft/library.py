@@ -1,0 +1,265 @@
+"""The only file that knows pysyncobj: which of its private names are used, and what they are called here.
+
+The library is made for one object per process that ticks by itself, talks over its own sockets and writes its own
+files. Here it keeps the state of one replica and a few steps that are right as they are (a term and a vote are stored
+together, a leader begins with an entry of its own term). Everything that was found wrong is replaced in engine.py.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pysyncobj.syncobj as _module
+from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
+from pysyncobj.version import VERSION as _VERSION
+
+from holdfast.raft.journal import Journal
+from holdfast.raft.messages import CONFIGURATION, NO_OP, PROBE, REGULAR, Entry
+
+__all__ = [
+    "CANDIDATE", "CONFIGURATION", "FOLLOWER", "LEADER", "NO_OP", "PROBE", "REGULAR", "LibraryRaft", "Timing",
+]  # fmt: skip
+
+_WANTED_VERSION = "0.3.17"
+_ATTRIBUTES = (
+    "raftState", "raftCurrentTerm", "votedForNodeId", "raftLeader", "raftElectionDeadline", "raftLog",
+    "raftCommitIndex", "raftLastApplied", "raftNextIndex", "raftMatchIndex", "otherNodes", "noopIDx",
+)  # fmt: skip
+_METHODS = (
+    "onMessageReceived",
+    "onBecomeLeader",
+    "setCurrentTerm",
+    "setState",
+    "sendAppendEntries",
+    "generateRaftTimeout",
+)
+
+
+def _check() -> None:
+    """Another release may have renamed or changed any of it: better no start than a wrong one."""
+    if _VERSION != _WANTED_VERSION:
+        raise ImportError(f"Expected pysyncobj {_WANTED_VERSION}, but {_VERSION} is installed.")
+    known = SyncObj.__init__.__code__.co_names
+    missing = [name for name in _ATTRIBUTES if f"_SyncObj__{name}" not in known]
+    missing += [name for name in _METHODS if not hasattr(SyncObj, f"_SyncObj__{name}")]
+    kinds = _module._COMMAND_TYPE
+    if bytes([kinds.REGULAR, kinds.NO_OP]) != REGULAR + NO_OP:
+        missing.append("the kinds of entries that logs on disk have")
+    if missing:
+        raise ImportError(f"Expected pysyncobj to have {', '.join(missing)}, but it has not.")
+
+
+_check()
+# The journal is handed over as it is, in the place of a file's name.
+_module.createJournal = lambda journal: journal
+
+FOLLOWER: int = _module._RAFT_STATE.FOLLOWER
+CANDIDATE: int = _module._RAFT_STATE.CANDIDATE
+LEADER: int = _module._RAFT_STATE.LEADER
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How patient replicas are with each other, in seconds."""
+
+    heartbeat_s: float = 0.15
+    election_s_min: float = 0.5  # without a sign of the leader before an election
+    election_s_max: float = 1.0
+    # Without an answer of a majority before a leader steps down. Counted from when the question was sent, and less than
+    # what followers wait from when they got it: nobody can be elected before that.
+    silence_s_max: float = 0.45
+
+
+class _Member(str):
+    """Another replica where the library keeps a node. It equals its name, so finding it by name costs nothing."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> str:
+        return str(self)
+
+
+class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
+    """Engines put what they have to say into their outbox."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def send(self, node: object, message: object) -> None:
+        raise AssertionError("a step of the library that should have been replaced has sent a message")
+
+
+class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
+    """The library's state of one replica, with plain names."""
+
+    def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float]) -> None:
+        self.draw = draw
+        self.timing = timing
+        self.replica = replica
+        self.journal = journal
+        self.others: tuple[str, ...] = ()
+        settings = SyncObjConf(
+            autoTick=False,
+            journalFile=journal,
+            dynamicMembershipChange=False,
+            appendEntriesUseBatch=True,
+            appendEntriesPeriod=timing.heartbeat_s,
+            raftMinTimeout=timing.election_s_min,
+            raftMaxTimeout=timing.election_s_max,
+            leaderFallbackTimeout=timing.silence_s_max,
+            connectionTimeout=max(timing.election_s_max, 1.0),
+        )
+        super().__init__(Node(replica), [], settings, transport=_NoTransport())
+
+    # --- its state, with plain names --------------------------------------------------------------------------
+
+    @property
+    def role(self) -> int:
+        role: int = self._SyncObj__raftState
+        return role
+
+    @property
+    def term(self) -> int:
+        term: int = self._SyncObj__raftCurrentTerm
+        return term
+
+    @property
+    def voted_for(self) -> str | None:
+        voted: str | None = self._SyncObj__votedForNodeId
+        return voted
+
+    @property
+    def leader(self) -> str | None:
+        node = self._SyncObj__raftLeader
+        return None if node is None else str(node.id)
+
+    def follow(self, leader: str | None) -> None:
+        """Becomes, or stays, a follower; of nobody known yet if there is no leader."""
+        self._SyncObj__raftLeader = None if leader is None else Node(leader)
+        self._SyncObj__setState(FOLLOWER)
+
+    def stand(self) -> None:
+        """Becomes a candidate."""
+        self._SyncObj__raftLeader = None
+        self._SyncObj__setState(CANDIDATE)
+
+    def set_term(self, term: int, voted_for: str | None) -> None:
+        """Term and vote go into the journal together."""
+        self._SyncObj__setCurrentTerm(term, voted_for)
+
+    def lead(self) -> None:
+        """Becomes the leader, with an entry of its own term at the end of its log."""
+        self._SyncObj__onBecomeLeader()
+
+    @property
+    def first_own_index(self) -> int:
+        """The entry with which this leader began."""
+        return int(self._SyncObj__noopIDx or 0)
+
+    def set_others(self, others: Iterable[str]) -> None:
+        """Who else belongs to the group. What is known of those who stay is kept."""
+        self.others = tuple(sorted(others))
+        members = {_Member(replica) for replica in self.others}
+        gone = self._SyncObj__otherNodes - members  # type: ignore[has-type]  # the library has no types
+        self._SyncObj__otherNodes = members
+        for member in members:
+            self._SyncObj__raftNextIndex.setdefault(member, self.last_index + 1)
+            self._SyncObj__raftMatchIndex.setdefault(member, 0)
+        for member in gone:
+            del self._SyncObj__raftNextIndex[member], self._SyncObj__raftMatchIndex[member]
+
+    @property
+    def election_deadline_s(self) -> float:
+        return float(self._SyncObj__raftElectionDeadline)
+
+    @election_deadline_s.setter
+    def election_deadline_s(self, deadline_s: float) -> None:
+        self._SyncObj__raftElectionDeadline = deadline_s
+
+    @property
+    def commit_index(self) -> int:
+        return int(self._SyncObj__raftCommitIndex)
+
+    @commit_index.setter
+    def commit_index(self, index: int) -> None:
+        self._SyncObj__raftCommitIndex = index
+
+    @property
+    def applied_index(self) -> int:
+        return int(self._SyncObj__raftLastApplied)
+
+    @applied_index.setter
+    def applied_index(self, index: int) -> None:
+        self._SyncObj__raftLastApplied = index
+
+    def next_index(self, replica: str) -> int:
+        index: int = self._SyncObj__raftNextIndex[replica]
+        return index
+
+    def set_next_index(self, replica: str, index: int) -> None:
+        self._SyncObj__raftNextIndex[replica] = index
+
+    def match_index(self, replica: str) -> int:
+        """Up to where another replica's log is known to be durable and the same as this leader's."""
+        index: int = self._SyncObj__raftMatchIndex[replica]
+        return index
+
+    def set_match_index(self, replica: str, index: int) -> None:
+        self._SyncObj__raftMatchIndex[replica] = index
+
+    def draw_election_s(self) -> float:
+        """How long to wait for a sign of a leader, this time."""
+        least_s, most_s = self.timing.election_s_min, self.timing.election_s_max
+        return least_s + (most_s - least_s) * self.draw()
+
+    # --- its log ----------------------------------------------------------------------------------------------
+
+    def use_journal(self, journal: Journal) -> None:
+        self.journal = self._SyncObj__raftLog = journal
+
+    @property
+    def base_index(self) -> int:
+        """The last entry that the log no longer has."""
+        return self.journal.base_index
+
+    @property
+    def last_index(self) -> int:
+        return self.journal.last_index
+
+    @property
+    def last_term(self) -> int:
+        term = self.journal.term_at(self.last_index)
+        assert term is not None
+        return term
+
+    def term_at(self, index: int) -> int | None:
+        """The term of an entry or of the base; None if the log does not have it."""
+        return self.journal.term_at(index)
+
+    def entry_at(self, index: int) -> Entry:
+        position = index - self.journal.base_index
+        assert position > 0, "the log no longer has it"
+        return Entry(*self.journal[position])
+
+    def append(self, entry: Entry) -> None:
+        self.journal.add(entry.command, entry.index, entry.term)
+
+    def cut_from(self, index: int) -> None:
+        self.journal.deleteEntriesFrom(index - self.journal.base_index)
+
+    # --- steps that the library would call by itself ----------------------------------------------------------
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - its name in the library
+        """Called when it becomes the leader. The engine sends by itself."""
+
+    def _SyncObj__onMessageReceived(self, node: object, message: object) -> None:  # noqa: N802
+        raise AssertionError("messages go to the engine's own step")
+
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+        return self.draw_election_s()

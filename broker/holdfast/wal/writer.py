@@ -1,0 +1,156 @@
+"""Writing rounds: one pwrite and one fdatasync each, and a new segment now and then.
+
+Everything here runs in the flush thread, one round at a time. The event loop sees none of it until the round is
+published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.wal import frames
+from holdfast.wal.disk import Disk
+from holdfast.wal.errors import DiskFailedError, DiskFullError
+from holdfast.wal.frames import FRAME_HEADER_BYTES, FRAMES_START, RECORD, FrameHeader
+from holdfast.wal.segments import Segment, create_segment
+
+# Buffers below this are joined, larger ones are handed to the kernel where they are.
+JOIN_BELOW_BYTES: Final = 16 * 1024
+# Buffers that are smaller than this on average are all joined: one copy is cheaper than looking at each.
+JOIN_ALL_BELOW_BYTES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a round went."""
+
+    segment: Segment
+    records_start: int  # the position in the file of the first staged record
+
+
+class RoundWriter:
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        segment_bytes: int,
+        random_bytes: Callable[[int], bytes],
+        active: tuple[Segment, int] | None,
+        last_round: int,
+    ) -> None:
+        self._disk = disk
+        self._segment_bytes = frames.block_end(segment_bytes)
+        self._random_bytes = random_bytes
+        self._active = active
+        # The next segment, created ahead so that rolling over costs no round more than an ordinary write.
+        self._spare: tuple[Segment, int] | None = None
+        self._spare_not_before = 0
+        self._last_round = last_round
+        self._failure: str | None = None
+
+    def check(self) -> None:
+        """Raises once the disk has failed, and from then on always."""
+        if self._failure is not None:
+            raise DiskFailedError(f"Expected to write to the log, but it is out of use: {self._failure}")
+
+    def fail(self, error: BaseException) -> None:
+        """Puts the log out of use for good."""
+        self._failure = self._failure or str(error) or type(error).__name__
+
+    @property
+    def spare_bytes(self) -> int:
+        spare = self._spare  # the flush thread may take it away meanwhile
+        return spare[0].size_bytes if spare else 0
+
+    def write(self, buffers: list[bytes], body_bytes: int, hard_states: Mapping[int, bytes]) -> Placed:
+        """Makes a round durable. DiskFullError: nothing was written. Anything else: the log is out of use."""
+        self.check()
+        try:
+            return self._write(buffers, body_bytes, hard_states)
+        except DiskFullError:
+            raise
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def close(self) -> None:
+        for opened in (self._active, self._spare):
+            if opened is not None:
+                self._disk.close(opened[1])
+        self._active = self._spare = None
+
+    def _write(self, buffers: list[bytes], body_bytes: int, hard_states: Mapping[int, bytes]) -> Placed:
+        repeated_bytes = 0
+        target = self._active
+        if target is None or target[0].end + FRAME_HEADER_BYTES + body_bytes > target[0].size_bytes:
+            # Each segment begins with all hard states, so that the ones before it can be cut.
+            repeated = [RECORD.pack(frames.HARD_STATE, shard, 0, 0, len(p)) + p for shard, p in hard_states.items()]
+            repeated_bytes = sum(map(len, repeated))
+            body_bytes += repeated_bytes
+            buffers = repeated + buffers
+            target = self._next_segment(FRAMES_START + FRAME_HEADER_BYTES + body_bytes)
+        segment, handle = target
+        offset = segment.end
+        body = _joined(buffers, body_bytes)
+        header = FrameHeader(self._last_round + 1, body_bytes, segment.codec.body_crc(body))
+        self._disk.pwrite(handle, [segment.codec.pack_header(offset, header), *body], offset)
+        self._disk.fdatasync(handle)
+        segment.end = frames.block_end(offset + header.frame_bytes)
+        self._last_round = header.round
+        if target is not self._active:
+            self._activate(target)
+        self._prepare_spare(segment)
+        return Placed(segment, offset + FRAME_HEADER_BYTES + repeated_bytes)
+
+    def _next_segment(self, needed_bytes: int) -> tuple[Segment, int]:
+        """An empty segment with room for this much. DiskFullError leaves everything as it was."""
+        needed_bytes = frames.block_end(needed_bytes)
+        if self._spare is None:
+            self._spare = self._create(max(needed_bytes, self._segment_bytes))
+        segment, handle = self._spare
+        if segment.size_bytes < needed_bytes:
+            self._disk.extend(handle, needed_bytes)
+            segment.size_bytes = needed_bytes
+        return self._spare
+
+    def _activate(self, target: tuple[Segment, int]) -> None:
+        if self._active is not None:
+            self._disk.close(self._active[1])
+        self._active = target
+        self._spare = None
+        self._spare_not_before = 0
+
+    def _prepare_spare(self, active: Segment) -> None:
+        """Creates the next segment once this one is half full. After its round, so only then may the file exist."""
+        if self._spare is not None or active.end < max(active.size_bytes // 2, self._spare_not_before):
+            return
+        try:
+            self._spare = self._create(self._segment_bytes)
+        except DiskFullError:
+            # The round is durable all the same. Ask again some writes later.
+            self._spare_not_before = active.end + active.size_bytes // 8
+
+    def _create(self, size_bytes: int) -> tuple[Segment, int]:
+        number = self._active[0].number + 1 if self._active else 1
+        return create_segment(self._disk, number, self._random_bytes(frames.SALT_BYTES), size_bytes)
+
+
+def _joined(buffers: list[bytes], total_bytes: int) -> list[bytes]:
+    """Fewer buffers with the same content, without copying large payloads."""
+    if total_bytes < len(buffers) * JOIN_ALL_BELOW_BYTES:
+        return [b"".join(buffers)]
+    joined: list[bytes] = []
+    small: list[bytes] = []
+    for buffer in buffers:
+        if len(buffer) < JOIN_BELOW_BYTES:
+            small.append(buffer)
+            continue
+        if small:
+            joined.append(b"".join(small))
+            small = []
+        joined.append(buffer)
+    if small:
+        joined.append(b"".join(small))
+    return joined
