@@ -12,8 +12,9 @@ from harness.results import Aim, BrokenRunError, Measured, Target, expect
 from harness.server import ServerProcess
 from holdfast.cluster.etcd.api import EtcdError, Put
 from holdfast.cluster.etcd.client import EtcdClient
-from holdfast.cluster.keys import Keys
-from holdfast.cluster.records import (
+from holdfast.cluster.map.bootstrap import first_records
+from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.records import (
     ClusterRecord,
     LeaderRecord,
     Members,
@@ -22,7 +23,6 @@ from holdfast.cluster.records import (
     QueueRecord,
     ShardRecord,
 )
-from holdfast.cluster.store_init import first_records
 
 NODES = 30
 ZONES = 3

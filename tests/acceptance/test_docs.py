@@ -15,7 +15,7 @@ from holdfast.cli.commands.root import app
 from holdfast.cli.problems import EXIT_CODE_MEANINGS
 from holdfast.client import Holdfast, Task, Worker
 from holdfast.client.worker.meters import GAUGES, Meter
-from holdfast.cluster.policy import POLICY_FIELDS
+from holdfast.cluster.map.policy import POLICY_FIELDS
 from holdfast.cluster.settings import ClusterSettings
 from holdfast.machine.rows import DEAD_REASONS
 from holdfast.rebalancer.config import RebalancerConfig

@@ -21,9 +21,9 @@ from holdfast.client import (
 )
 from holdfast.cluster.etcd.api import Put, Unchanged
 from holdfast.cluster.etcd.client import EtcdClient
-from holdfast.cluster.keys import keys_of
-from holdfast.cluster.records import FORMAT, ShardRecord
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.keys import keys_of
+from holdfast.cluster.map.records import FORMAT, ShardRecord
+from holdfast.cluster.map.store import MapStore
 from holdfast.routing.groups import RANDOM_BITS, incarnation_of, mapped_group
 from tests.integration.cluster import HOST, SETTINGS, NodeProcess, free_ports
 from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call

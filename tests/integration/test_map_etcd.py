@@ -12,7 +12,7 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.cli.problems import ExitCode
 from holdfast.client import Accepted, Client, Conflict, MoveWish, NewTask, QueuePolicy, Unavailable
-from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.map.partition_map import PartitionMap
 from tests.integration.map_cluster import MapCluster, apply_plan, until
 from tests.integration.map_load import claim_all, load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S

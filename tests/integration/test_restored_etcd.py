@@ -7,10 +7,10 @@ from pathlib import Path
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.client import EtcdClient
 from holdfast.cluster.etcd.process import EtcdProcess
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.keys import keys_of
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import ClusterRecord, QueueRecord
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.keys import keys_of
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import ClusterRecord, QueueRecord
 from tests.integration.etcd_server import FAST, WAIT_S, put
 
 

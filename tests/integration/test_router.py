@@ -14,8 +14,8 @@ import pytest
 from holdfast.client import AsyncClient, NewTask, TaskInfo
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.keys import keys_of
-from holdfast.cluster.records import ClusterRecord, LeaderRecord, NodeRecord, QueueRecord, ShardRecord
+from holdfast.cluster.map.keys import keys_of
+from holdfast.cluster.map.records import ClusterRecord, LeaderRecord, NodeRecord, QueueRecord, ShardRecord
 from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.config import RouterConfig

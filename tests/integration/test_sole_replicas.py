@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.client import Client
-from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.map.partition_map import PartitionMap
 from tests.integration.map_cluster import MapCluster, until
 from tests.integration.server import DEADLINE_S
 

@@ -5,9 +5,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import LeaderRecord, Members, ShardRecord, name_of
-from holdfast.cluster.steps import nodes_in_flux
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import LeaderRecord, Members, ShardRecord, name_of
+from holdfast.cluster.plans.steps import nodes_in_flux
 from tests.unit.cluster_stage import identity, make_store, read_map
 
 

@@ -27,14 +27,14 @@ class _LocalError(Exception):
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Stands for what starts processes."""
-    fake = ModuleType("holdfast.cluster.local")
+    fake = ModuleType("holdfast.cluster.local.cluster")
     vars(fake).update(LocalError=_LocalError, Wish=dict)
-    monkeypatch.setitem(sys.modules, "holdfast.cluster.local", fake)
+    monkeypatch.setitem(sys.modules, "holdfast.cluster.local.cluster", fake)
     return fake
 
 
 def running(directory: Path, *, is_new: bool, router_port: int = 7500) -> Any:
-    from holdfast.cluster.local import Report, Server
+    from holdfast.cluster.local.cluster import Report, Server
 
     servers = [
         Server(name, f"127.0.0.1:{port}", None, 100 + port, directory / f"{name}.log", is_new)
@@ -53,7 +53,7 @@ def test_up_passes_on_what_was_asked_and_prints_how_to_use_it(
         say("etcd started.")
         return running(directory, is_new=len(asked) == 1)
 
-    monkeypatch.setattr("holdfast.cluster.local.up", up)
+    monkeypatch.setattr("holdfast.cluster.local.cluster.up", up)
     arguments = ["cluster", "up", "--nodes", "5", "--dir", str(tmp_path), "--router-port", "7500", "--timeout", "1m"]
     assert main(arguments) == 0
     out, err = capsys.readouterr()
@@ -89,7 +89,7 @@ def test_what_up_prints_talks_to_the_cluster_that_is_up(
     if variable is not None:
         monkeypatch.setenv("HOLDFAST_ADDRESS", variable)
     report = running(tmp_path, is_new=True, router_port=port)
-    monkeypatch.setattr("holdfast.cluster.local.up", lambda *given, **more: report)
+    monkeypatch.setattr("holdfast.cluster.local.cluster.up", lambda *given, **more: report)
     assert main(["cluster", "up", "--dir", str(tmp_path)]) == 0
     assert f"Look at it:   holdfast cluster status{flag}\n" in capsys.readouterr().out
 

@@ -10,13 +10,13 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from holdfast.cluster import messages
-from holdfast.cluster.admin import ClusterAdmin
+from holdfast.cluster.admin import conversion as messages
+from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import LeaderRecord
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import LeaderRecord
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.homes import home_shard, spread_shards
 from holdfast.serving import refusals

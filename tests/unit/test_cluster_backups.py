@@ -2,14 +2,14 @@
 
 import pytest
 
-from holdfast.cluster import backups
-from holdfast.cluster.backups import ClusterBackups
+from holdfast.cluster.admin import backups
+from holdfast.cluster.admin.backups import ClusterBackups
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.policy import QueuePolicy
-from holdfast.cluster.queues import QueueChange, Spread
-from holdfast.cluster.records import QueueRecord
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.policy import QueuePolicy
+from holdfast.cluster.map.queues import QueueChange, Spread
+from holdfast.cluster.map.records import QueueRecord
+from holdfast.cluster.map.store import MapStore
 from holdfast.proto.v1 import backups_pb2 as pb
 from holdfast.serving.refusals import RefusedError
 from tests.unit.cluster_stage import NAME, add_nodes, following, make_store, read_map

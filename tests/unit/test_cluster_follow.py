@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.cluster.etcd.api import Delete, EtcdRefusedError, Put, Snapshot
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import ClusterRecord, QueuePolicy, QueueRecord
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import ClusterRecord, QueuePolicy, QueueRecord
 from tests.unit.cluster_stage import KEYS, NAME, WAIT_S, add_nodes, following, node, read_map
 
 CLUSTER = ClusterRecord("ab" * 16, 8, 1)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from holdfast.cluster.handovers import NodeSight, ShardSight, view_handover
-from holdfast.cluster.records import Handover, NodeRecord
+from holdfast.cluster.admin.handovers import NodeSight, ShardSight, view_handover
+from holdfast.cluster.map.records import Handover, NodeRecord
 from tests.unit.cluster_stage import identity, node
 
 A, B, C = identity("a"), identity("b"), identity("c")

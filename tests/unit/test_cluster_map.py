@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from holdfast.cluster.etcd.api import Change, Changes, Row, Snapshot
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import (
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import (
     EMPTY,
     ClusterRecord,
     LeaderRecord,

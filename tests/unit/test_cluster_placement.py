@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from holdfast.cluster.placement import NodeSpec, fair_shares, place, zone_limit
+from holdfast.cluster.placement.placement import NodeSpec, fair_shares, place, zone_limit
 
 quick = settings(max_examples=60, deadline=None, print_blob=True)
 

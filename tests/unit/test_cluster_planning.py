@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from holdfast.cluster.placement import NodeSpec, place
-from holdfast.cluster.planning import (
+from holdfast.cluster.placement.placement import NodeSpec, place
+from holdfast.cluster.placement.planning import (
     Move,
     Transfer,
     check_enough_nodes,

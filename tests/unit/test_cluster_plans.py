@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.cluster import admin_plans
-from holdfast.cluster.admin import ClusterAdmin
+from holdfast.cluster.admin import plans as admin_plans
+from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.etcd.api import Delete, Put
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import EMPTY, name_of
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import EMPTY, name_of
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError, change_refused

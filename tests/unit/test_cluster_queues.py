@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy import policies
-from holdfast.cluster.messages import policy_message
-from holdfast.cluster.policy import (
+from holdfast.cluster.admin.conversion import policy_message
+from holdfast.cluster.map.policy import (
     NO_POLICY,
     POLICY_BYTES_MAX,
     POLICY_FIELDS,
@@ -19,7 +19,7 @@ from holdfast.cluster.policy import (
     QueuePolicy,
     TenantPolicy,
 )
-from holdfast.cluster.queues import (
+from holdfast.cluster.map.queues import (
     GENERATIONS_MAX,
     Home,
     Pin,
@@ -31,7 +31,7 @@ from holdfast.cluster.queues import (
     note_drained,
     note_draining,
 )
-from holdfast.cluster.records import QueueRecord
+from holdfast.cluster.map.records import QueueRecord
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.homes import home_shard, spread_shards
 from holdfast.serving import refusals

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from holdfast.cluster.fields import encode
-from holdfast.cluster.keys import Keys
-from holdfast.cluster.policy import TenantPolicy
-from holdfast.cluster.records import (
+from holdfast.cluster.map.fields import encode
+from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.policy import TenantPolicy
+from holdfast.cluster.map.records import (
     ClusterRecord,
     LeaderRecord,
     Members,

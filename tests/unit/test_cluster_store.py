@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.cluster.etcd.api import Committed, Delete, EtcdUnavailableError, OutcomeUnknownError, Put, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.queues import Home, Pin, QueueChange, Spread
-from holdfast.cluster.records import (
+from holdfast.cluster.map.queues import Home, Pin, QueueChange, Spread
+from holdfast.cluster.map.records import (
     ClusterRecord,
     LeaderRecord,
     PlanRecord,
@@ -18,7 +18,7 @@ from holdfast.cluster.records import (
     ShardRecord,
     StepRecord,
 )
-from holdfast.cluster.transactions import ATTEMPTS_MAX
+from holdfast.cluster.map.transactions import ATTEMPTS_MAX
 from holdfast.routing.groups import mapped_group
 from holdfast.routing.homes import home_shard, spread_shards
 from holdfast.serving import refusals

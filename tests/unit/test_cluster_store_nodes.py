@@ -8,14 +8,14 @@ import pytest
 
 from holdfast.cluster.etcd.api import Committed, Delete, EtcdUnavailableError, Put, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.records import (
+from holdfast.cluster.map.records import (
     ClusterRecord,
     RemovedRecord,
     ShardRecord,
     name_of,
 )
-from holdfast.cluster.store import MapStore
-from holdfast.cluster.store_nodes import DuplicateNodeError, RemovedNodeError, WrongClusterError
+from holdfast.cluster.map.store import MapStore
+from holdfast.cluster.map.store_nodes import DuplicateNodeError, RemovedNodeError, WrongClusterError
 from holdfast.routing.groups import incarnation_of, mapped_group
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError

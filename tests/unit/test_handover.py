@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.broker.membership import handover
 from holdfast.broker.membership.handover import NodeHandover, OwnRecord
+from holdfast.cluster.admin.handovers import HandoverView
 from holdfast.cluster.etcd.api import Committed, Delete, EtcdError, OutcomeUnknownError, Put, Row, Snapshot, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.handovers import HandoverView
-from holdfast.cluster.records import Handover
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.records import Handover
+from holdfast.cluster.map.store import MapStore
 from holdfast.proto.v1 import shards_pb2 as pb
 from holdfast.raft.library import FOLLOWER, LEADER
 from holdfast.serving.refusals import RefusedError

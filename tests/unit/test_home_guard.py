@@ -8,8 +8,8 @@ from holdfast.broker.api.home_guard import HomeGuard
 from holdfast.broker.api.tasks import Service
 from holdfast.broker.cluster_view.map_view import MapSurroundings
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.queues import Home, Pin, QueueChange
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.queues import Home, Pin, QueueChange
 from holdfast.proto.v1 import schedules_pb2, tasks_pb2
 from holdfast.routing.homes import home_shard
 from holdfast.serving.refusals import STALE_MAP, WRONG_SHARD, RefusedError

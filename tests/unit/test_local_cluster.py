@@ -14,11 +14,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.cluster import local, local_processes, local_servers, local_state
 from holdfast.cluster.etcd.process import EtcdProcessError
-from holdfast.cluster.local import LocalError, Report, Wish
-from holdfast.cluster.local_processes import Identity
-from holdfast.cluster.local_state import Member, State, StateError
+from holdfast.cluster.local import cluster as local
+from holdfast.cluster.local import processes as local_processes
+from holdfast.cluster.local import servers as local_servers
+from holdfast.cluster.local import state as local_state
+from holdfast.cluster.local.cluster import LocalError, Report, Wish
+from holdfast.cluster.local.processes import Identity
+from holdfast.cluster.local.state import Member, State, StateError
 
 # A server that answers every request with 200; told so, it ends at once or when it is asked whether it is ready, is
 # never ready, or ready and for ever without the others.
@@ -490,5 +493,5 @@ def test_few_nodes_have_as_many_replicas(stage: Stage) -> None:
 def test_it_needs_the_standard_library_only() -> None:
     """So that the command line can load it where the server's libraries are missing, and say what is."""
     missing = ["grpc", "google.protobuf", "pydantic", "structlog"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import holdfast.cluster.local"
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import holdfast.cluster.local.cluster"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

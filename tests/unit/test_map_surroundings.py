@@ -7,10 +7,10 @@ import pytest
 
 from holdfast.broker.cluster_view.map_view import MapCopy, MapSurroundings
 from holdfast.cluster.etcd.api import Row, Snapshot
-from holdfast.cluster.keys import Keys
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import ClusterRecord, Members, NodeRecord, QueueRecord, ShardRecord
-from holdfast.cluster.store_nodes import WrongClusterError
+from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import ClusterRecord, Members, NodeRecord, QueueRecord, ShardRecord
+from holdfast.cluster.map.store_nodes import WrongClusterError
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.routing.groups import mapped_group
 from holdfast.routing.homes import home_shard

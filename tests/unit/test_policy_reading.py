@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy.back_off import BackOff
 from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy, default_policy, parse_policy
-from holdfast.cluster.messages import policy_message, policy_of, queue_change
-from holdfast.cluster.policy import (
+from holdfast.cluster.admin.conversion import policy_message, policy_of, queue_change
+from holdfast.cluster.map.policy import (
     FRACTIONS,
     NO_POLICY,
     POLICY_FIELDS,
@@ -22,9 +22,9 @@ from holdfast.cluster.policy import (
     TENANT_LIMITS,
     change_policy,
 )
-from holdfast.cluster.policy import QueuePolicy as PolicyRecord
-from holdfast.cluster.policy import TenantPolicy as TenantRecord
-from holdfast.cluster.records import QueueRecord
+from holdfast.cluster.map.policy import QueuePolicy as PolicyRecord
+from holdfast.cluster.map.policy import TenantPolicy as TenantRecord
+from holdfast.cluster.map.records import QueueRecord
 from holdfast.limits.buckets import Rate
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.proto.v1.cluster_pb2 import SetQueueRequest

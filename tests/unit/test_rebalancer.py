@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.cluster.admin import ClusterAdmin
-from holdfast.cluster.admin_plans import PlanAdmin, no_lag, no_state_bytes
+from holdfast.cluster.admin.plans import PlanAdmin, no_lag, no_state_bytes
+from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import Handover, RebalancingRecord, name_of
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import Handover, RebalancingRecord, name_of
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.rebalancer import election as elections
 from holdfast.rebalancer.config import RebalancerConfig

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import ClusterRecord, QueueRecord
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import ClusterRecord, QueueRecord
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.routes import moved_queues
 from holdfast.routing.homes import home_shard

@@ -14,10 +14,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.keys import keys_of
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.policy import QueuePolicy
-from holdfast.cluster.records import ClusterRecord, LeaderRecord, Members, NodeRecord, QueueRecord, ShardRecord
+from holdfast.cluster.map.keys import keys_of
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.policy import QueuePolicy
+from holdfast.cluster.map.records import ClusterRecord, LeaderRecord, Members, NodeRecord, QueueRecord, ShardRecord
 from holdfast.proto.v1 import cluster_pb2
 from holdfast.router import server
 from holdfast.router.config import RouterConfig

@@ -14,8 +14,8 @@ from holdfast.broker.membership.settings_news import SettingsNews
 from holdfast.broker.peers.peer_calls import CallFailedError
 from holdfast.broker.policy.settings_guard import ASK_SECONDS
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.queues import QueueChange, Spread
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.queues import QueueChange, Spread
+from holdfast.cluster.map.store import MapStore
 from holdfast.proto.v1 import couriers_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.serving.refusals import RefusedError

@@ -5,9 +5,9 @@ from pathlib import Path
 from holdfast.broker.cluster_view.map_view import MapCopy
 from holdfast.broker.offline.sole_replicas import sole_replicas
 from holdfast.cluster.etcd.api import Row, Snapshot
-from holdfast.cluster.keys import keys_of
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import ClusterRecord, Members, ShardRecord
+from holdfast.cluster.map.keys import keys_of
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import ClusterRecord, Members, ShardRecord
 from holdfast.raft.messages import Configuration
 from holdfast.raft.node_journal import HardState
 from holdfast.routing.groups import mapped_group

@@ -10,7 +10,7 @@ import pytest
 from holdfast.broker.cluster_view.view import StaticSurroundings
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.membership.static_topology import StaticTopology
-from holdfast.cluster import messages
+from holdfast.cluster.admin import conversion as messages
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError

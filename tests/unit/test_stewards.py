@@ -10,13 +10,13 @@ import pytest
 from holdfast.broker.cluster_view.map_view import MapSurroundings
 from holdfast.broker.membership.queue_reconciler import SEARCHED_QUEUES, QueueSteward
 from holdfast.broker.membership.reconciler import Steward
+from holdfast.cluster.admin.conversion import policy_of
 from holdfast.cluster.etcd.api import Change, Changes, Put
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.messages import policy_of
-from holdfast.cluster.policy import NO_POLICY, QueuePolicy
-from holdfast.cluster.queues import Home, Pin, QueueChange
-from holdfast.cluster.records import Members, ShardRecord
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy
+from holdfast.cluster.map.queues import Home, Pin, QueueChange
+from holdfast.cluster.map.records import Members, ShardRecord
+from holdfast.cluster.map.store import MapStore
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.rows import Queue, Settings

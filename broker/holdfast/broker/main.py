@@ -12,8 +12,8 @@ from holdfast.broker.offline.sole_replicas import sole_replicas
 from holdfast.broker.peers.handshake import ClusterSecretError
 from holdfast.broker.peers.tls import PeerTlsError
 from holdfast.broker.replica.decoded_entries import EntryError
-from holdfast.cluster.records import NewerFormatError
-from holdfast.cluster.store_nodes import RegistrationError
+from holdfast.cluster.map.records import NewerFormatError
+from holdfast.cluster.map.store_nodes import RegistrationError
 from holdfast.raft.node_journal import JournalError
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError

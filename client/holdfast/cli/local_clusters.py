@@ -10,12 +10,12 @@ from holdfast.cli import calls, cluster_calls, health
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 from holdfast.client import ConnectionFailed, DeadlineExceeded, HoldfastError, Rejected
 
-_MODULE = "holdfast.cluster.local"
+_MODULE = "holdfast.cluster.local.cluster"
 _ASK_S_MAX = 3.0
 
 
 class Server(Protocol):
-    """As holdfast.cluster.local.Server."""
+    """As holdfast.cluster.local.cluster.Server."""
 
     name: str
     address: str
@@ -26,7 +26,7 @@ class Server(Protocol):
 
 
 class Report(Protocol):
-    """As holdfast.cluster.local.Report."""
+    """As holdfast.cluster.local.cluster.Report."""
 
     directory: Path
     servers: tuple[Server, ...]

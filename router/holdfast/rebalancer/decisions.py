@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import Handover, RebalancingRecord, name_of
-from holdfast.cluster.steps import has_majority, view_steps
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import Handover, RebalancingRecord, name_of
+from holdfast.cluster.plans.steps import has_majority, view_steps
 
 
 class ActionKind(StrEnum):

@@ -5,9 +5,9 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.cluster.etcd.api import Etcd, EtcdError, OutcomeUnknownError, Put, Unchanged
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.keys import keys_of
-from holdfast.cluster.records import RebalancerRecord
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.keys import keys_of
+from holdfast.cluster.map.records import RebalancerRecord
 from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 

@@ -5,14 +5,14 @@ import os
 import signal
 import socket
 
-from holdfast.cluster.admin_plans import PlanAdmin
+from holdfast.cluster.admin.node_answers import NodeAnswers
+from holdfast.cluster.admin.node_calls import NodeCalls
+from holdfast.cluster.admin.plans import PlanAdmin
 from holdfast.cluster.connect import connect
 from holdfast.cluster.etcd.api import Etcd
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.node_answers import NodeAnswers
-from holdfast.cluster.node_calls import NodeCalls
-from holdfast.cluster.records import RebalancingRecord
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.records import RebalancingRecord
+from holdfast.cluster.map.store import MapStore
 from holdfast.rebalancer.config import RebalancerConfig
 from holdfast.rebalancer.election import Election
 from holdfast.rebalancer.metrics import Metrics

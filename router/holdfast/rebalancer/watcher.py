@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from holdfast.cluster.admin_plans import PlanAdmin
+from holdfast.cluster.admin.plans import PlanAdmin
 from holdfast.cluster.etcd.api import EtcdError
-from holdfast.cluster.fields import RecordError
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import RebalancingRecord
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.fields import RecordError
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import RebalancingRecord
+from holdfast.cluster.map.store import MapStore
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.rebalancer.config import RebalancerConfig
 from holdfast.rebalancer.decisions import Action, ActionKind, absent, next_action

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.records import name_of
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import name_of
 from holdfast.routing.sets import QueueRoute, visible
 
 

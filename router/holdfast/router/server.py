@@ -7,15 +7,15 @@ import signal
 import threading
 import time
 
-from holdfast.cluster.admin import ClusterAdmin
-from holdfast.cluster.backups import ClusterBackups
+from holdfast.cluster.admin.backups import ClusterBackups
+from holdfast.cluster.admin.node_answers import NodeAnswers
+from holdfast.cluster.admin.node_calls import NodeCalls
+from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.connect import connect
 from holdfast.cluster.etcd.api import Etcd
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.node_answers import NodeAnswers
-from holdfast.cluster.node_calls import NodeCalls
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.store import MapStore
 from holdfast.router.admission import Admission
 from holdfast.router.config import RouterConfig
 from holdfast.router.forwarding import Forwarder

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from holdfast.broker.cluster_view.view import NodeAddress
 from holdfast.broker.peers.identities import name_of
-from holdfast.cluster.fields import RecordError
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.policy import NO_POLICY
-from holdfast.cluster.records import Handover
-from holdfast.cluster.store_nodes import WrongClusterError
+from holdfast.cluster.map.fields import RecordError
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.policy import NO_POLICY
+from holdfast.cluster.map.records import Handover
+from holdfast.cluster.map.store_nodes import WrongClusterError
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
 from holdfast.proto.v1 import couriers_pb2 as pb

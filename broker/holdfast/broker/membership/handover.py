@@ -16,10 +16,10 @@ from holdfast.broker.peers.identities import identity_of, name_of
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.successors import caught_up
+from holdfast.cluster.admin.handovers import HandoverView, NodeSight, ShardSight, view_handover
 from holdfast.cluster.etcd.api import EtcdError, Unchanged
-from holdfast.cluster.handovers import HandoverView, NodeSight, ShardSight, view_handover
-from holdfast.cluster.records import Handover, NodeRecord
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.records import Handover, NodeRecord
+from holdfast.cluster.map.store import MapStore
 from holdfast.proto.v1 import shards_pb2 as pb
 from holdfast.raft.library import LEADER
 from holdfast.serving.background import end_tasks

@@ -34,17 +34,17 @@ from holdfast.broker.replica.peer_wire import (
     peer_tls,
     warn_of_claims,
 )
-from holdfast.cluster.admin import ClusterAdmin
-from holdfast.cluster.backups import ClusterBackups
+from holdfast.cluster.admin.backups import ClusterBackups
+from holdfast.cluster.admin.conversion import handover_message
+from holdfast.cluster.admin.node_answers import NodeAnswers
+from holdfast.cluster.admin.node_calls import NodeCalls
+from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.etcd.api import Etcd, EtcdError, EtcdUnavailableError, LeaseLostError
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.messages import handover_message
-from holdfast.cluster.node_answers import NodeAnswers
-from holdfast.cluster.node_calls import NodeCalls
-from holdfast.cluster.records import NewerFormatError, NodeRecord, RecordError
-from holdfast.cluster.store import MapStore
-from holdfast.cluster.store_nodes import DuplicateNodeError, RegistrationError, RemovedNodeError
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import NewerFormatError, NodeRecord, RecordError
+from holdfast.cluster.map.store import MapStore
+from holdfast.cluster.map.store_nodes import DuplicateNodeError, RegistrationError, RemovedNodeError
 from holdfast.machine.entries import MACHINE_LEVEL
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.background import end_tasks

@@ -20,12 +20,12 @@ from holdfast.broker.policy.policies import read_settings
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.views import read_queues
+from holdfast.cluster.admin.conversion import policy_message, policy_of
 from holdfast.cluster.etcd.api import EtcdError
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.messages import policy_message, policy_of
-from holdfast.cluster.policy import NO_POLICY, QueuePolicy
-from holdfast.cluster.records import QueueRecord
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy
+from holdfast.cluster.map.records import QueueRecord
+from holdfast.cluster.map.store import MapStore
 from holdfast.machine import keys
 from holdfast.machine.rows import Queue, Settings
 from holdfast.proto.v1 import cluster_pb2 as pb

@@ -26,8 +26,8 @@ from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.member_plan import Change, Step, next_change
 from holdfast.broker.replica.replica import Replica
 from holdfast.cluster.etcd.api import EtcdError, EtcdUnavailableError
-from holdfast.cluster.records import LeaderRecord, Members, RecordError, ShardRecord
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.map.records import LeaderRecord, Members, RecordError, ShardRecord
+from holdfast.cluster.map.store import MapStore
 from holdfast.raft.membership import ChangeRefusedError
 from holdfast.routing.groups import incarnation_of
 from holdfast.serving.background import end_tasks

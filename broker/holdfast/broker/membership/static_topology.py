@@ -11,10 +11,10 @@ from holdfast.broker.peers.identities import name_of
 from holdfast.broker.policy.policies import read_settings
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.shard import Shard
-from holdfast.cluster.messages import fill_settings, policy_message, policy_of, queue_change, queue_settings
-from holdfast.cluster.policy import NO_POLICY, QueuePolicy, change_policy
-from holdfast.cluster.queues import QUEUES_MAX, check_page, check_queue_name, check_queue_names
-from holdfast.cluster.records import QueueRecord
+from holdfast.cluster.admin.conversion import fill_settings, policy_message, policy_of, queue_change, queue_settings
+from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy, change_policy
+from holdfast.cluster.map.queues import QUEUES_MAX, check_page, check_queue_name, check_queue_names
+from holdfast.cluster.map.records import QueueRecord
 from holdfast.machine import keys
 from holdfast.machine.rows import Settings
 from holdfast.proto.v1 import cluster_pb2 as pb

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.broker.cluster_view.map_view import MapCopy
-from holdfast.cluster.store_nodes import WrongClusterError
+from holdfast.cluster.map.store_nodes import WrongClusterError
 from holdfast.raft.node_journal import HardState, JournalError
 from holdfast.routing.groups import incarnation_of
 from holdfast.storage.data_dir import DataDirError, log_dir_of, node_id_of

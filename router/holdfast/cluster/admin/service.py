@@ -7,21 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from holdfast.cluster.admin_plans import (
-    MAP_WAIT_S,
-    Lag,
-    PlanAdmin,
-    StateBytes,
-    TransferTo,
-    no_lag,
-    no_state_bytes,
-    no_transfer,
-)
-from holdfast.cluster.etcd.api import EtcdError
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.keys import NAME
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.messages import (
+from holdfast.cluster.admin.conversion import (
     fill_node,
     fill_route,
     fill_settings,
@@ -32,10 +18,24 @@ from holdfast.cluster.messages import (
     rebalancing_message,
     topology_leaders,
 )
-from holdfast.cluster.queues import check_page, check_queue_name, check_queue_names
-from holdfast.cluster.records import ClusterRecord, QueueRecord, RecordError, name_of, unreadable
-from holdfast.cluster.steps import view_steps
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.admin.plans import (
+    MAP_WAIT_S,
+    Lag,
+    PlanAdmin,
+    StateBytes,
+    TransferTo,
+    no_lag,
+    no_state_bytes,
+    no_transfer,
+)
+from holdfast.cluster.etcd.api import EtcdError
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.keys import NAME
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.queues import check_page, check_queue_name, check_queue_names
+from holdfast.cluster.map.records import ClusterRecord, QueueRecord, RecordError, name_of, unreadable
+from holdfast.cluster.map.store import MapStore
+from holdfast.cluster.plans.steps import view_steps
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.refusals import (
     INVALID_FIELD,

@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.messages import plan_message, steps_of
-from holdfast.cluster.plans import (
+from holdfast.cluster.admin.conversion import plan_message, steps_of
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import PlanRecord, ShardRecord
+from holdfast.cluster.map.store import MapStore
+from holdfast.cluster.plans.plans import (
     STEPS_MAX,
     check_plan,
     kind_of,
@@ -20,8 +22,7 @@ from holdfast.cluster.plans import (
     plan_leaders,
     plan_move,
 )
-from holdfast.cluster.records import PlanRecord, ShardRecord
-from holdfast.cluster.steps import (
+from holdfast.cluster.plans.steps import (
     BusyNodes,
     StepState,
     StepView,
@@ -29,7 +30,6 @@ from holdfast.cluster.steps import (
     view_steps,
     why_not_now,
 )
-from holdfast.cluster.store import MapStore
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import (

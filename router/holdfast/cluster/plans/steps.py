@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.placement import NodeSpec
-from holdfast.cluster.planning import NO_MAJORITY, Move, PlanProblem, Transfer, check_moves, check_transfers
-from holdfast.cluster.records import PlanRecord, ShardRecord, StepRecord, name_of
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import PlanRecord, ShardRecord, StepRecord, name_of
+from holdfast.cluster.placement.placement import NodeSpec
+from holdfast.cluster.placement.planning import NO_MAJORITY, Move, PlanProblem, Transfer, check_moves, check_transfers
 
 
 class StepState(Enum):

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.cluster import keys as kinds
 from holdfast.cluster.etcd.api import Change, Changes, Row, Snapshot
-from holdfast.cluster.fields import Fields, RecordError, encode
-from holdfast.cluster.keys import Keys, keys_of
-from holdfast.cluster.records import (
+from holdfast.cluster.map import keys as kinds
+from holdfast.cluster.map.fields import Fields, RecordError, encode
+from holdfast.cluster.map.keys import Keys, keys_of
+from holdfast.cluster.map.records import (
     EMPTY,
     ClusterRecord,
     Handover,

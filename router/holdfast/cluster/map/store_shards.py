@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.cluster.etcd.api import Put, Row
-from holdfast.cluster.records import LeaderRecord, Members, NodeRecord, ShardRecord, name_of
-from holdfast.cluster.transactions import Decision, Transactions
+from holdfast.cluster.map.records import LeaderRecord, Members, NodeRecord, ShardRecord, name_of
+from holdfast.cluster.map.transactions import Decision, Transactions
 from holdfast.routing.groups import incarnation_of
 from holdfast.serving.refusals import SHARD_NOT_FOUND, RefusedError
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.node_calls import NodeCallError, NodeCalls
-from holdfast.cluster.records import name_of
+from holdfast.cluster.admin.node_calls import NodeCallError, NodeCalls
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import name_of
 from holdfast.proto.v1 import cluster_pb2 as cluster_pb
 from holdfast.proto.v1 import shards_pb2 as pb
 from holdfast.serving.refusals import ETCD_UNAVAILABLE, RefusedError, change_refused, node_not_found

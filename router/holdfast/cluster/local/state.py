@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.cluster.local_processes import Identity
+from holdfast.cluster.local.processes import Identity
 
 FILE_NAME = "cluster.json"
 FORMAT = 1

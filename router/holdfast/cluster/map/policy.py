@@ -11,7 +11,7 @@ from dataclasses import fields as fields_of
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.cluster.fields import Fields, encode
+from holdfast.cluster.map.fields import Fields, encode
 from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, OUT_OF_RANGE, TOO_LARGE, RefusedError
 
 RETRY_SHAPES = ("exponential", "linear", "fixed")

@@ -16,10 +16,10 @@ from holdfast.cluster.etcd.api import (
     Put,
     Unchanged,
 )
-from holdfast.cluster.placement import NodeSpec, place
-from holdfast.cluster.records import REPLICATION_MAX, SHARDS_MAX, ClusterRecord, NodeRecord, ShardRecord
-from holdfast.cluster.store_shards import node_of
-from holdfast.cluster.transactions import ATTEMPTS_MAX, PAUSE_S, Transactions
+from holdfast.cluster.map.records import REPLICATION_MAX, SHARDS_MAX, ClusterRecord, NodeRecord, ShardRecord
+from holdfast.cluster.map.store_shards import node_of
+from holdfast.cluster.map.transactions import ATTEMPTS_MAX, PAUSE_S, Transactions
+from holdfast.cluster.placement.placement import NodeSpec, place
 from holdfast.routing.groups import RANDOM_BITS, mapped_group
 from holdfast.serving.refusals import (
     INVALID_FIELD,

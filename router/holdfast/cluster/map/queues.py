@@ -7,9 +7,9 @@ to drain: they stay visible until their leaders say that they have none of the q
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.cluster.keys import NAME
-from holdfast.cluster.policy import PolicyValue, change_policy
-from holdfast.cluster.records import QueueRecord, QueueSet
+from holdfast.cluster.map.keys import NAME
+from holdfast.cluster.map.policy import PolicyValue, change_policy
+from holdfast.cluster.map.records import QueueRecord, QueueSet
 from holdfast.routing.homes import home_shard, spread_shards
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.cluster.handovers import HandoverView
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.policy import TENANT_LIMITS, PolicyValue, QueuePolicy, TenantPolicy
-from holdfast.cluster.queues import Home, Pin, Placement, QueueChange, Spread
-from holdfast.cluster.records import (
+from holdfast.cluster.admin.handovers import HandoverView
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.policy import TENANT_LIMITS, PolicyValue, QueuePolicy, TenantPolicy
+from holdfast.cluster.map.queues import Home, Pin, Placement, QueueChange, Spread
+from holdfast.cluster.map.records import (
     Handover,
     LeaderRecord,
     NodeRecord,
@@ -16,7 +16,7 @@ from holdfast.cluster.records import (
     RebalancingRecord,
     StepRecord,
 )
-from holdfast.cluster.steps import StepState, StepView
+from holdfast.cluster.plans.steps import StepState, StepView
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from holdfast.cluster.local_state import ETCD, ROUTER, Member, State
+from holdfast.cluster.local.state import ETCD, ROUTER, Member, State
 
 HOST = "127.0.0.1"
 ZONES = 3  # nodes are spread over so many made-up zones, so that placement has something to show

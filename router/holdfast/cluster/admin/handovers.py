@@ -12,7 +12,7 @@ which is there for as long as its process holds its lease: at no moment is it re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.cluster.records import Handover, NodeRecord, name_of
+from holdfast.cluster.map.records import Handover, NodeRecord, name_of
 
 
 @dataclass(frozen=True, slots=True)

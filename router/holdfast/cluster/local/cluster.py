@@ -20,11 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.cluster import local_processes, local_servers, local_state
 from holdfast.cluster.etcd.process import EtcdProcessError, find_etcd
-from holdfast.cluster.local_processes import Identity
-from holdfast.cluster.local_servers import HOST
-from holdfast.cluster.local_state import ETCD, ROUTER, Member, State, StateError
+from holdfast.cluster.local import processes as local_processes
+from holdfast.cluster.local import servers as local_servers
+from holdfast.cluster.local import state as local_state
+from holdfast.cluster.local.processes import Identity
+from holdfast.cluster.local.servers import HOST
+from holdfast.cluster.local.state import ETCD, ROUTER, Member, State, StateError
 
 DEFAULT_NODES = 3
 DEFAULT_SHARDS = 4

@@ -16,8 +16,8 @@ import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from holdfast.cluster.fields import Fields, RecordError, encode
-from holdfast.cluster.policy import NO_POLICY, QueuePolicy
+from holdfast.cluster.map.fields import Fields, RecordError, encode
+from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy
 from holdfast.routing.groups import incarnation_of
 from holdfast.serving.refusals import RefusedError, bad_record, version_too_old
 

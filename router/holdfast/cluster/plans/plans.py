@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import blake2b
 
-from holdfast.cluster.fields import encode
-from holdfast.cluster.map import PartitionMap
-from holdfast.cluster.planning import Move, PlanProblem, Transfer, check_moves, rebalance, spread_leaders
-from holdfast.cluster.records import PlanRecord, StepRecord, name_of
-from holdfast.cluster.steps import first_problem, move_of, node_specs, replicas_after
+from holdfast.cluster.map.fields import encode
+from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.cluster.map.records import PlanRecord, StepRecord, name_of
+from holdfast.cluster.placement.planning import Move, PlanProblem, Transfer, check_moves, rebalance, spread_leaders
+from holdfast.cluster.plans.steps import first_problem, move_of, node_specs, replicas_after
 from holdfast.serving.refusals import RefusedError, no_such_shard, node_not_found, plan_refused
 
 STEPS_MAX = 2000  # of one plan, which stands in one value in etcd; the next plan does the rest

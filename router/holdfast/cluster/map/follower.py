@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from holdfast.cluster.etcd.api import CompactedError, Etcd, EtcdError, EtcdUnavailableError
-from holdfast.cluster.keys import keys_of
-from holdfast.cluster.map import PartitionMap
+from holdfast.cluster.map.keys import keys_of
+from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.serving.logs import get_logger
 
 _log = get_logger(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.cluster.etcd.api import Delete, LeaseLostError, Put, Row, Unchanged
-from holdfast.cluster.records import (
+from holdfast.cluster.map.records import (
     EMPTY,
     ClusterRecord,
     NodeRecord,
@@ -14,8 +14,8 @@ from holdfast.cluster.records import (
     identity_of,
     name_of,
 )
-from holdfast.cluster.store_shards import ShardStore, node_of
-from holdfast.cluster.transactions import Decision, unchanged
+from holdfast.cluster.map.store_shards import ShardStore, node_of
+from holdfast.cluster.map.transactions import Decision, unchanged
 from holdfast.serving.refusals import NO_CLUSTER, RefusedError, change_refused, conflict
 
 NODE_TTL_S = 10  # of the lease that says that a node is there

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.cluster.placement import NodeSpec, Pool, Spreader, fair_shares, spread_one_each, zone_limit
+from holdfast.cluster.placement.placement import NodeSpec, Pool, Spreader, fair_shares, spread_one_each, zone_limit
 
 # Why a plan is refused. They are part of the wire API and never change their meaning.
 UNKNOWN_SHARD = "UNKNOWN_SHARD"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from holdfast.cluster.etcd.api import Delete, Etcd, OutcomeUnknownError, Put, Row, Unchanged
-from holdfast.cluster.keys import keys_of
-from holdfast.cluster.records import ClusterRecord
+from holdfast.cluster.map.keys import keys_of
+from holdfast.cluster.map.records import ClusterRecord
 from holdfast.serving.refusals import conflict, no_cluster
 
 ATTEMPTS_MAX = 10

@@ -4,12 +4,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from holdfast.cluster.admin import etcd_errors
-from holdfast.cluster.fields import RecordError
-from holdfast.cluster.follow import MapFollower
-from holdfast.cluster.queues import check_queue_name
-from holdfast.cluster.records import QueueRecord, name_of
-from holdfast.cluster.store import MapStore
+from holdfast.cluster.admin.service import etcd_errors
+from holdfast.cluster.map.fields import RecordError
+from holdfast.cluster.map.follower import MapFollower
+from holdfast.cluster.map.queues import check_queue_name
+from holdfast.cluster.map.records import QueueRecord, name_of
+from holdfast.cluster.map.store import MapStore
 from holdfast.proto.v1 import backups_pb2 as pb
 from holdfast.routing.groups import INCARNATION_MAX
 from holdfast.serving.refusals import INVALID_FIELD, OUT_OF_RANGE, RefusedError, restore_refused

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from holdfast.cluster.etcd.api import Delete, Put, Row
-from holdfast.cluster.queues import QueueChange, change_queue, note_drained, note_draining
-from holdfast.cluster.records import ClusterRecord, PlanRecord, QueueRecord, RebalancingRecord, ShardRecord
-from holdfast.cluster.store_init import ClusterMaker
-from holdfast.cluster.store_nodes import NodeStore, check_destination
-from holdfast.cluster.store_shards import shard_of
-from holdfast.cluster.transactions import Decision
+from holdfast.cluster.map.bootstrap import ClusterMaker
+from holdfast.cluster.map.queues import QueueChange, change_queue, note_drained, note_draining
+from holdfast.cluster.map.records import ClusterRecord, PlanRecord, QueueRecord, RebalancingRecord, ShardRecord
+from holdfast.cluster.map.store_nodes import NodeStore, check_destination
+from holdfast.cluster.map.store_shards import shard_of
+from holdfast.cluster.map.transactions import Decision
 from holdfast.serving.refusals import (
     CLUSTER_EXISTS,
     RefusedError,

@@ -1,0 +1,1 @@
+"""A real cluster on this machine, whose processes outlive whoever started them."""
