@@ -76,7 +76,7 @@ def test_the_source_distribution_has_what_the_repository_has(unpacked: Path) -> 
 
 def test_the_wheel_has_the_packages_and_nothing_else(wheel: Path, unpacked: Path) -> None:
     """Built from the source distribution, so that is complete, too."""
-    roots = [unpacked / root for root in ("proto", "client", "router", "broker")]
+    roots = [unpacked / root for root in ("proto", "common", "client", "router", "broker")]
     names = set(zipfile.ZipFile(wheel).namelist())
     info = {name for name in names if name.startswith("holdfast_queue-")}
     assert names - info == set().union(*map(files_of, roots))

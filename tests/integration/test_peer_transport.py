@@ -156,7 +156,7 @@ async def test_a_repeated_connection_takes_the_place_of_the_first(ports: Mapping
 async def test_nodes_that_were_killed_come_back(ports: Mapping[str, int]) -> None:
     command = [sys.executable, "-m", "tests.integration.peer_nodes", "n2"]
     pairs = [f"{name}={port}" for name, port in pair(ports).items()]
-    roots = ":".join(str(REPO / root) for root in ("proto", "client", "router", "broker"))
+    roots = ":".join(str(REPO / root) for root in ("proto", "common", "client", "router", "broker"))
     async with PeerNode("n1", pair(ports)) as one:
         for number in (31, 31, 32):  # the same disk twice, then another one
             process = subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-SOURCE_ROOTS = ("proto", "client", "router", "broker")
+SOURCE_ROOTS = ("proto", "common", "client", "router", "broker")
 OTHER_ROOTS = ("tests", "tools", "benchmarks", "jepsen-style")
 
 FUNCTION_LINES_MAX = 70
@@ -20,21 +20,21 @@ FILE_LINES_MAX = 600
 ONE_IMPORTER = {
     "pysyncobj": {"broker/holdfast/raft/library.py"},
     "rocksdict": {"broker/holdfast/storage/rocksdb.py"},
-    "structlog": {"router/holdfast/serving/logs.py"},
+    "structlog": {"common/holdfast/serving/logs.py"},
     "prometheus_client": {
         "broker/holdfast/broker/metrics.py", "router/holdfast/rebalancer/metrics.py",
-        "router/holdfast/serving/metrics.py",
+        "common/holdfast/serving/metrics.py",
     },
-    "starlette": {"router/holdfast/serving/ops.py"},
-    "uvicorn": {"router/holdfast/serving/ops.py"},
+    "starlette": {"common/holdfast/serving/ops.py"},
+    "uvicorn": {"common/holdfast/serving/ops.py"},
     "pydantic": {
         "broker/holdfast/broker/config.py", "router/holdfast/cluster/settings.py", "router/holdfast/router/config.py",
-        "router/holdfast/rebalancer/config.py", "router/holdfast/serving/settings.py",
+        "router/holdfast/rebalancer/config.py", "common/holdfast/serving/settings.py",
     },
     "cryptography": {"client/holdfast/backup/encryption.py"},
     "obstore": {"client/holdfast/backup/s3.py"},
-    "pydantic_core": {"router/holdfast/serving/settings.py"},
-    "pydantic_settings": {"router/holdfast/serving/settings.py"},
+    "pydantic_core": {"common/holdfast/serving/settings.py"},
+    "pydantic_settings": {"common/holdfast/serving/settings.py"},
 }  # fmt: skip
 # Packages in which gRPC has one importing file; `grpc_health` and `grpc_reflection` count as gRPC.
 GRPC_IMPORTER = {"router/holdfast/router/": "router/holdfast/router/wire.py"}

@@ -37,7 +37,7 @@ sys.meta_path.insert(0, Missing())
 
 
 def run_light(code: str, *arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    roots = [str(REPO / root) for root in ("proto", "client", "router", "broker")]
+    roots = [str(REPO / root) for root in ("proto", "common", "client", "router", "broker")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-c", LIGHT + code, *arguments],

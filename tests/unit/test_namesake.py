@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-OURS = [str(REPO / root) for root in ("proto", "client", "router", "broker")]
+OURS = [str(REPO / root) for root in ("proto", "common", "client", "router", "broker")]
 COMMAND = "import sys; from holdfast_queue.command import main; sys.exit(main())"
 
 
