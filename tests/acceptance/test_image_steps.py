@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.cluster import free_ports
 from tests.long import long_only
-from tests.unit.test_image import LAST_STAGE, REPO, STEPS, only
+from tests.unit.deploy.test_image import LAST_STAGE, REPO, STEPS, only
 
 pytestmark = [long_only, pytest.mark.timeout(600)]
 

@@ -19,7 +19,7 @@ from holdfast.storage.snapshots.receiving import SnapshotReceiver
 from holdfast.storage.snapshots.sending import SnapshotSender
 from holdfast.storage.snapshots.throttle import Throttle
 from tests.integration.small_disk import power_disk
-from tests.unit.machine_shard import START_MS, new_task
+from tests.unit.machine.machine_shard import START_MS, new_task
 
 MIB = 1024 * 1024
 REPLICA = "n2/follower"

@@ -22,7 +22,7 @@ from holdfast.storage.snapshots.messages import SnapshotBegin, SnapshotChunk, Sn
 from holdfast.storage.snapshots.sending import SendSettings, SnapshotSender
 from holdfast.storage.snapshots.throttle import Throttle
 from tests.integration.snapshot_process import read_message, write_message
-from tests.unit.machine_shard import START_MS, new_task
+from tests.unit.machine.machine_shard import START_MS, new_task
 
 MIB = 1024 * 1024
 REPO = Path(__file__).resolve().parents[2]

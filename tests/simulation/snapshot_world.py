@@ -24,7 +24,7 @@ from holdfast.storage.snapshots.receiving import ReceiveSettings, SnapshotReceiv
 from holdfast.storage.snapshots.sending import SendSettings, SnapshotSender
 from holdfast.storage.snapshots.throttle import Throttle
 from tests.simulation.snapshot_files import PowerCutFiles
-from tests.unit.machine_shard import START_MS, new_task
+from tests.unit.machine.machine_shard import START_MS, new_task
 
 Result = TypeVar("Result")
 

@@ -19,7 +19,7 @@ from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 from tests.simulation import group_world, virtual_time
 from tests.simulation.group_plan import Plan
 from tests.simulation.group_world import Machine, Network, Node, Watch, WatchedShard
-from tests.unit.machine_shard import new_task
+from tests.unit.machine.machine_shard import new_task
 
 SECONDS = 8.0
 CALLERS = 2  # of each shard

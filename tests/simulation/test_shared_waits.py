@@ -21,7 +21,7 @@ from holdfast.router.methods import Method
 from holdfast.router.ready_waiters import Line, Waiter
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
-from tests.unit.small_shard import SmallShard, settle
+from tests.unit.replica.small_shard import SmallShard, settle
 
 SHARDS = 4
 WAIT_MS = 60_000

@@ -1,0 +1,137 @@
+"""Answers belong to those who earned them: what looks like a repetition, but is somebody else's call, is refused."""
+
+import pytest
+
+from holdfast.machine import entries, keys
+from holdfast.machine.entries import Mark
+from holdfast.machine.invariants import violations
+from holdfast.machine.outcomes import Accepted, Claimed
+from holdfast.machine.packing import DecodeError
+from holdfast.machine.rejections import Rejection
+from holdfast.machine.rows import DEAD, READY
+from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, WINDOW_MS, Shard, code, new_task
+
+
+@pytest.fixture
+def shard() -> Shard:
+    return Shard()
+
+
+def test_the_first_answer_of_one_task_is_not_given_for_another(shard: Shard) -> None:
+    acked, held = shard.enqueue(), shard.enqueue()
+    token = shard.claim(acked)
+    shard.claim(held)
+    shard.ack(acked, token, None, (new_task(),))
+    assert code(shard.ack(held, token)) == "STALE_TOKEN"
+
+
+def test_the_first_answer_is_not_given_for_an_unknown_task(shard: Shard) -> None:
+    task_id = shard.enqueue()
+    token = shard.claim(task_id)
+    shard.fail(task_id, token)
+    assert code(shard.fail(bytes(16), token)) == "TASK_NOT_FOUND"
+
+
+@pytest.mark.parametrize("settle", ["ack", "ack with a follow-up", "fail", "release", "nothing"])
+def test_whoever_guesses_a_number_but_not_its_secret_is_told_what_a_stale_holder_is_told(
+    shard: Shard, settle: str
+) -> None:
+    task_id = shard.enqueue()
+    stale = shard.claim(task_id)
+    shard.now_ms += LEASE_MS
+    shard.expire(task_id, stale)
+    token = shard.claim(task_id)
+    follow_ups = (new_task(),) if "follow-up" in settle else ()
+    settling = {"fail": lambda: shard.fail(task_id, token), "release": lambda: shard.release(task_id, token)}
+    if settle != "nothing":
+        settling.get(settle, lambda: shard.ack(task_id, token, None, follow_ups))()
+    before = dict(shard.kv.scan(b"", b"\xff", 1000))
+    for wrong in (token ^ 1, token ^ 1 << 63, token >> 64 << 64):
+        answers = [
+            [
+                shard.ack(task_id, number),
+                shard.ack(task_id, number, None, (new_task(),)),
+                shard.fail(task_id, number),
+                shard.extend(task_id, number, shard.now_ms + 1),
+                shard.release(task_id, number),
+            ]
+            for number in (wrong, stale)
+        ]
+        assert answers[0] == answers[1]
+        assert {code(answer) for answer in answers[0]} == {"STALE_TOKEN"}
+    after = dict(shard.kv.scan(b"", b"\xff", 1000))
+    assert {key for key in before | after if before.get(key) != after.get(key)} == {keys.META_KEY}
+
+
+def test_a_claim_request_id_belongs_to_its_worker(shard: Shard) -> None:
+    first, second = shard.enqueue(), shard.enqueue()
+    shard.claim_all(first, request_id=b"1", worker=b"w1")
+    (got,) = shard.claim_all(second, request_id=b"1", worker=b"w2")
+    assert isinstance(got, Claimed)
+    assert got.task_id == second
+
+
+def test_a_claim_whose_lease_has_run_out_is_not_given_again(shard: Shard) -> None:
+    first, second = shard.enqueue(), shard.enqueue()
+    shard.claim_all(first, request_id=b"r")
+    shard.now_ms += LEASE_MS
+    (got,) = shard.claim_all(second, request_id=b"r")
+    assert isinstance(got, Claimed)
+    assert got.task_id == second
+
+
+def test_a_retried_ack_is_refused_rather_than_told_of_no_follow_ups(shard: Shard) -> None:
+    task_id = shard.enqueue(result_ttl_ms=10 * KEEP_MS)
+    token = shard.claim(task_id)
+    first = shard.ack(task_id, token, b"result", (new_task(),))
+    shard.now_ms += KEEP_MS
+    shard.forget(shard.now_ms, keys.recent(token))
+    assert shard.ack(task_id, token, b"result", (new_task(),)) == first, "it is kept as long as the result"
+    shard.now_ms += 9 * KEEP_MS
+    shard.forget(shard.now_ms, keys.recent(token))
+    assert code(shard.ack(task_id, token, b"result", (new_task(),))) == "STALE_TOKEN"
+
+
+def test_a_dead_task_keeps_its_request_id(shard: Shard) -> None:
+    task_id = shard.task_in(DEAD, request_id=b"r")
+    shard.now_ms += WINDOW_MS
+    shard.forget(shard.now_ms, keys.dedup(QUEUE, b"r"))
+    shard.retry_dead(task_id)
+    assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, READY)]
+
+
+def test_a_repeated_claim_request_without_marks_hides_no_task(shard: Shard) -> None:
+    first, second, third = (shard.enqueue() for _ in range(3))
+    shard.claim_all(first, request_id=b"r", marks=(Mark(QUEUE, 0, 4, 2),))
+    shard.claim_all(second, request_id=b"r")  # the second stays ready
+    shard.claim_all(third, marks=(Mark(QUEUE, 0, 4, 4),))  # decided as if the second were gone
+    assert violations(shard.kv) == []
+
+
+def test_a_renewed_request_id_is_no_refusal(shard: Shard) -> None:
+    shard.enqueue(request_id=b"r")
+    shard.now_ms += WINDOW_MS
+    assert not isinstance(shard.forget(shard.now_ms, keys.dedup(QUEUE, b"r")), Rejection)
+
+
+def test_a_mark_makes_no_queue(shard: Shard) -> None:
+    shard.claim_all(bytes(16), marks=(Mark(b"nowhere", 0, 4, 9),))
+    assert shard.state_rows() == {}
+    assert shard.machine.queue(b"nowhere") is None
+
+
+def test_bytes_that_encode_never_writes_are_refused() -> None:
+    started = bytearray(entries.encode(entries.LeaderStarted(1, True)))
+    started[-1] = 2
+    ack = bytearray(entries.encode(entries.Ack(1, 1, [entries.AckItem(bytes(16), 1, None, ())])))
+    at = ack.rindex(b"\xff" * 8)
+    ack[at : at + 8] = b"\x80" + bytes(7)
+    for data in (started, ack):
+        with pytest.raises(DecodeError):
+            entries.decode(bytes(data))
+
+
+def test_asking_after_strangers_leaves_no_trace(shard: Shard) -> None:
+    for number in range(100):
+        assert shard.machine.worker_claims(b"%d" % number) == 0
+    assert not shard.machine._draft._counts

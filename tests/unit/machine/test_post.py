@@ -1,0 +1,361 @@
+"""Tasks that cross shards: accepted with the ack that made them or not at all, arrived exactly once and in order."""
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from holdfast.machine import entries, keys, rows
+from holdfast.machine.entries import AckItem, Parcel
+from holdfast.machine.hashing import state_hash
+from holdfast.machine.invariants import rows_of, violations
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, Changed, Claimed, Outcome, Received
+from holdfast.machine.rows import CLAIMED, DEAD, READY, SUCCEEDED
+from tests.unit.machine.machine_shard import DEAD_KEEP_MS, KEEP_MS, QUEUE, START_MS, WINDOW_MS, Shard, code, new_task
+
+AWAY = 2
+
+
+@pytest.fixture
+def shard() -> Shard:
+    return Shard()
+
+
+def parcels(*envelopes: bytes, destination: int = AWAY) -> tuple[Parcel, ...]:
+    return tuple(Parcel(at, destination, 0, envelope) for at, envelope in enumerate(envelopes))
+
+
+def ack_away(
+    shard: Shard, task_id: bytes, token: int, away: tuple[Parcel, ...], *here: NewTask, waiting_max: int = 100
+) -> Outcome:
+    item = AckItem(task_id, token, None, here, away)
+    return shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, waiting_max, [item]))[0]
+
+
+def letters(shard: Shard, destination: int = AWAY) -> list[tuple[int, bytes]]:
+    found = shard.kv.scan(keys.outbox(destination, 1), keys.outbox_end(destination), 1000)
+    return [(keys.outbox_place(key)[1], rows.Letter.decode(row).envelope) for key, row in found]
+
+
+def held_task(shard: Shard) -> tuple[bytes, int]:
+    task_id = shard.enqueue()
+    return task_id, shard.claim(task_id)
+
+
+def receive(shard: Shard, first: int, *tasks: NewTask, incarnation: int = 1) -> Outcome:
+    return shard.apply(entries.Receive(shard.now_ms, 5, incarnation, first, DEAD_KEEP_MS, list(tasks)))[0]
+
+
+def envelopes(shard: Shard) -> list[bytes]:
+    """Of all tasks, in the order in which they came."""
+    return [row for _, row in rows_of(shard.kv, b"\x02", b"\x03")]
+
+
+# --- the source -------------------------------------------------------------------------------------------------------
+
+
+def test_an_ack_posts_its_follow_ups_for_others_and_answers_in_their_order(shard: Shard) -> None:
+    away = (Parcel(0, AWAY, 7, b"first"), Parcel(2, 9, 0, b"other"), Parcel(3, AWAY, 0, b"second"))
+    task_id, token = held_task(shard)
+    outcome = ack_away(shard, task_id, token, away, new_task(), new_task())
+    assert isinstance(outcome, Acked)
+    assert [done.task_id == ELSEWHERE for done in outcome.follow_ups] == [True, False, True, True, False]
+    assert shard.state(task_id) == SUCCEEDED
+    assert (letters(shard), letters(shard, 9)) == ([(1, b"first"), (2, b"second")], [(1, b"other")])
+    first = shard.kv.get(keys.outbox(AWAY, 1))
+    assert first is not None
+    assert rows.Letter.decode(first).run_at_ms == 7
+    assert shard.effects.outbox == {AWAY, 9}
+    assert violations(shard.kv) == []
+
+
+def test_a_repeated_ack_posts_nothing_again(shard: Shard) -> None:
+    task_id, token = held_task(shard)
+    first = ack_away(shard, task_id, token, parcels(b"a"))
+    assert first == Acked((Accepted(ELSEWHERE, False),))
+    assert ack_away(shard, task_id, token, parcels(b"a"), waiting_max=0) == first, "also if it would find no room now"
+    assert letters(shard) == [(1, b"a")]
+    assert shard.effects.outbox == set()
+
+
+def test_without_room_the_whole_ack_is_refused(shard: Shard) -> None:
+    task_id, token = held_task(shard)
+    before = shard.state_rows()
+    refused = ack_away(shard, task_id, token, parcels(b"a", b"b", b"c"), new_task(), waiting_max=2)
+    assert code(refused) == "OUTBOX_FULL"
+    assert shard.state_rows() == before
+    assert shard.state(task_id) == CLAIMED
+    assert isinstance(ack_away(shard, task_id, token, parcels(b"a", b"b"), waiting_max=2), Acked)
+    task_id, token = held_task(shard)
+    assert code(ack_away(shard, task_id, token, parcels(b"c"), waiting_max=2)) == "OUTBOX_FULL"
+    shard.apply(entries.Delivered(shard.now_ms, AWAY, 1))
+    assert isinstance(ack_away(shard, task_id, token, parcels(b"c"), waiting_max=2), Acked)
+    assert letters(shard) == [(2, b"b"), (3, b"c")]
+
+
+def test_a_stale_ack_posts_nothing(shard: Shard) -> None:
+    task_id, token = held_task(shard)
+    assert code(ack_away(shard, task_id, token + 1, parcels(b"a"))) == "STALE_TOKEN"
+    assert letters(shard) == []
+
+
+def test_what_was_delivered_goes_and_its_numbers_are_not_used_again(shard: Shard) -> None:
+    ack_away(shard, *held_task(shard), parcels(b"a", b"b", b"c"))
+    for sequence in (0, 4):
+        assert code(shard.apply(entries.Delivered(shard.now_ms, AWAY, sequence))[0]) == "NOT_WAITING"
+    assert code(shard.apply(entries.Delivered(shard.now_ms, 9, 1))[0]) == "NOT_WAITING"
+    assert shard.apply(entries.Delivered(shard.now_ms, AWAY, 2)) == [Changed(2)]
+    assert letters(shard) == [(3, b"c")]
+    assert code(shard.apply(entries.Delivered(shard.now_ms, AWAY, 2))[0]) == "NOT_WAITING"
+    assert shard.apply(entries.Delivered(shard.now_ms, AWAY, 3)) == [Changed(3)]
+    shard.restart()
+    ack_away(shard, *held_task(shard), parcels(b"d"))
+    assert letters(shard) == [(4, b"d")]
+    assert violations(shard.kv) == []
+
+
+def test_an_entry_removes_no_more_than_its_share(shard: Shard) -> None:
+    for _ in range(11):
+        ack_away(shard, *held_task(shard), parcels(*[b""] * 100), waiting_max=2000)
+    assert shard.apply(entries.Delivered(shard.now_ms, AWAY, 1100)) == [Changed(entries.ENTRY_ITEMS_MAX)]
+    assert len(letters(shard)) == 100
+    assert violations(shard.kv) == []
+
+
+# --- the destination --------------------------------------------------------------------------------------------------
+
+
+def test_letters_are_taken_in_once_and_in_order(shard: Shard) -> None:
+    one, two, three = (new_task(envelope=name) for name in (b"one", b"two", b"three"))
+    first = receive(shard, 1, one, two)
+    assert isinstance(first, Received)
+    assert (first.last, len(first.accepted)) == (2, 2)
+    assert len(shard.effects.ready) == 2
+    before = shard.state_rows()
+    assert receive(shard, 1, one, two) == Received(2, ())
+    assert receive(shard, 2, two) == Received(2, ())
+    assert code(receive(shard, 4, three)) == "OUT_OF_ORDER"
+    assert receive(shard, 3) == Received(2, ())
+    assert shard.state_rows() == before
+    again = receive(shard, 2, two, three)
+    assert isinstance(again, Received)
+    assert (again.last, len(again.accepted)) == (3, 1)
+    assert envelopes(shard) == [b"one", b"two", b"three"]
+
+
+def test_a_source_that_was_created_anew_begins_anew(shard: Shard) -> None:
+    receive(shard, 1, new_task(), new_task())
+    outcome = receive(shard, 1, new_task(), incarnation=2)
+    assert isinstance(outcome, Received)
+    assert (outcome.last, len(outcome.accepted)) == (1, 1)
+
+
+def test_a_destination_that_was_created_anew_begins_where_the_source_is(shard: Shard) -> None:
+    outcome = receive(shard, 41, new_task(), new_task())
+    assert isinstance(outcome, Received)
+    assert (outcome.last, len(outcome.accepted)) == (42, 2)
+
+
+def test_a_request_id_counts_for_what_comes_by_letter_too(shard: Shard) -> None:
+    task_id = shard.enqueue(request_id=b"r")
+    assert receive(shard, 1, new_task(request_id=b"r")) == Received(1, (Accepted(task_id, True, READY),))
+    later = shard.now_ms + 50
+    outcome = receive(shard, 2, new_task(run_at_ms=later))
+    assert isinstance(outcome, Received)
+    assert shard.task(outcome.accepted[0].task_id).timer_ms == later
+
+
+def test_a_letter_whose_request_id_stands_for_another_task_is_a_dead_letter(shard: Shard) -> None:
+    """The ack that brought it has succeeded: it cannot be refused, and must not be lost."""
+    known = shard.enqueue(request_id=b"r", digest=7)
+    dedup = shard.kv.get(keys.dedup(QUEUE, b"r"))
+    other = new_task(request_id=b"r", digest=8, envelope=b"other", run_at_ms=START_MS + 50, start_by_ms=START_MS + 90)
+    outcome = receive(shard, 1, new_task(envelope=b"before"), other, new_task(request_id=b"r", digest=7))
+    assert isinstance(outcome, Received)
+    before, dead, same = outcome.accepted
+    assert (before.duplicate, dead.duplicate, dead.state, same) == (False, False, DEAD, Accepted(known, True, READY))
+    task = shard.task(dead.task_id)
+    assert (task.dead_reason, task.timer_ms) == (rows.REQUEST_ID_CONFLICT, START_MS + DEAD_KEEP_MS)
+    assert shard.kv.get(keys.report(dead.task_id)) == rows.Report(rows.REPORT_CONFLICT, known).encode()
+    assert shard.kv.get(keys.dedup(QUEUE, b"r")) == dedup, "the id is that of the other"
+    assert (shard.queue().dead, shard.queue().dead_total, shard.queue().enqueued_total) == (1, 1, 3)
+    assert (shard.effects.died, shard.effects.finished) == ({QUEUE}, [dead.task_id])
+    assert violations(shard.kv) == []
+    rows_before = shard.state_rows()
+    assert receive(shard, 1, new_task(envelope=b"before"), other) == Received(3, ()), "once"
+    assert shard.state_rows() == rows_before
+
+
+def test_a_conflict_that_is_retried_runs_and_has_no_part_in_the_id(shard: Shard) -> None:
+    known = shard.enqueue(request_id=b"r", digest=7)
+    outcome = receive(shard, 1, new_task(request_id=b"r", digest=8, unique_key=b"k", flags=rows.UNIQUE_UNTIL_DONE))
+    assert isinstance(outcome, Received)
+    dead = outcome.accepted[0].task_id
+    assert shard.holder(b"k") is None
+    shard.retry_dead(dead)
+    assert shard.holder(b"k") == dead
+    assert shard.enqueue_all(new_task(request_id=b"r", digest=7)) == [Accepted(known, True, READY)]
+    shard.ack(known, shard.claim(known))
+    shard.now_ms += WINDOW_MS
+    assert not shard.enqueue_all(new_task(request_id=b"r", digest=9))[0].duplicate, "although the letter lives"
+    assert isinstance(shard.ack(dead, shard.claim(dead)), Acked)
+    assert violations(shard.kv) == []
+
+
+def test_letters_are_compared_with_those_before_them(shard: Shard) -> None:
+    outcome = receive(shard, 1, *(new_task(request_id=b"r", digest=digest) for digest in (8, 7, 8)))
+    assert isinstance(outcome, Received)
+    assert [(each.duplicate, each.state) for each in outcome.accepted] == [(False, 0), (False, DEAD), (True, READY)]
+
+
+# --- two shards and a bad road between them ---------------------------------------------------------------------------
+
+Message = tuple[int, tuple[tuple[int, bytes], ...]]  # the first sequence and the letters
+
+
+class OneSide:
+    """A machine with its log, so that other replicas can be compared with it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.kv = MemoryKV()
+        self.machine = Machine(self.kv, shard=number)
+        self.log: list[bytes] = []
+
+    def apply(self, entry: entries.Entry) -> list[Outcome]:
+        self.log.append(entries.encode(entry))
+        done = self.machine.apply(len(self.log), 1, entries.decode(self.log[-1]))
+        self.machine.commit()
+        assert violations(self.kv) == []
+        return done
+
+    def restart(self) -> None:
+        self.kv = MemoryKV(self.kv.rows())
+        self.machine = Machine(self.kv, shard=self.number)
+
+    def check_replica(self, group: int) -> None:
+        """Another replica, that commits in groups of another size, has the same state."""
+        kv = MemoryKV()
+        machine = Machine(kv, shard=self.number)
+        for index, data in enumerate(self.log, start=1):
+            machine.apply(index, 1, entries.decode(data))
+            if index % group == 0 or index == len(self.log):
+                machine.commit()
+        assert state_hash(kv) == state_hash(self.kv)
+
+
+class BadRoad(RuleBasedStateMachine):
+    """Messages and answers are lost, repeated and overtaken; couriers are replaced in the middle of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.destination = OneSide(1), OneSide(AWAY)
+        self.road: list[Message] = []  # sent and not lost; each may arrive any number of times
+        self.answers: list[int] = []  # the same, back
+        self.posted: list[bytes] = []
+        self.courier_sent: Message | None = None  # what the courier waits for an answer to
+
+    @rule(count=st.integers(1, 3))
+    def ack(self, count: int) -> None:
+        (accepted,) = self.source.apply(entries.Enqueue(START_MS, [new_task()]))
+        assert isinstance(accepted, Accepted)
+        claim = entries.Claim(START_MS, START_MS + 9, b"", b"", 0, [accepted.task_id], [])
+        (claimed,) = self.source.apply(claim)
+        assert isinstance(claimed, Claimed)
+        names = [b"%d" % (len(self.posted) + at) for at in range(count)]
+        item = AckItem(accepted.task_id, claimed.token, None, (), parcels(*names))
+        (outcome,) = self.source.apply(entries.AckAway(START_MS, KEEP_MS, 6, [item]))
+        if isinstance(outcome, Acked):
+            self.posted += names
+        else:
+            assert code(outcome) == "OUTBOX_FULL"
+
+    @rule(count=st.integers(1, 4))
+    def send(self, count: int) -> None:
+        """The courier reads the state and sends, or sends once more what was not answered."""
+        row = self.source.kv.get(keys.outbox(AWAY, 0))
+        if row is None:
+            return
+        first = rows.Outbox.decode(row).delivered + 1
+        found = self.source.kv.scan(keys.outbox(AWAY, first), keys.outbox_end(AWAY), count)
+        if found:
+            read = [rows.Letter.decode(letter) for _, letter in found]
+            self.courier_sent = first, tuple((letter.run_at_ms, letter.envelope) for letter in read)
+            self.road.append(self.courier_sent)
+
+    @precondition(lambda self: self.road)
+    @rule(which=st.integers(0, 20), stays=st.booleans())
+    def arrive(self, which: int, stays: bool) -> None:
+        """Any message, old or new, maybe not for the last time."""
+        at = which % len(self.road)
+        first, sent = self.road[at] if stays else self.road.pop(at)
+        tasks = [new_task(envelope=envelope) for _, envelope in sent]
+        (outcome,) = self.destination.apply(entries.Receive(START_MS, 1, 1, first, DEAD_KEEP_MS, tasks))
+        assert isinstance(outcome, Received), "a courier that waits for answers never makes a gap"
+        self.answers.append(outcome.last)
+
+    @precondition(lambda self: self.road)
+    @rule(which=st.integers(0, 20))
+    def lose(self, which: int) -> None:
+        del self.road[which % len(self.road)]
+
+    @precondition(lambda self: self.answers)
+    @rule(which=st.integers(0, 20), is_lost=st.booleans())
+    def answer(self, which: int, is_lost: bool) -> None:
+        received = self.answers.pop(which % len(self.answers))
+        if self.courier_sent is None or is_lost:
+            return
+        first, sent = self.courier_sent
+        delivered = min(received, first + len(sent) - 1)
+        if delivered >= first:
+            self.source.apply(entries.Delivered(START_MS, AWAY, delivered))
+        self.courier_sent = None
+
+    @rule()
+    def fail_over(self) -> None:
+        """Another courier, which knows what the state knows; what the old one sent is still on the road."""
+        self.source.restart()
+        self.destination.restart()
+        self.courier_sent = None
+
+    @invariant()
+    def arrived_once_and_in_order(self) -> None:
+        arrived = [row for _, row in rows_of(self.destination.kv, b"\x02", b"\x03")]
+        assert arrived == self.posted[: len(arrived)]
+        waiting = rows_of(self.source.kv, keys.outbox(AWAY, 1), keys.outbox_end(AWAY))
+        left = [rows.Letter.decode(row).envelope for _, row in waiting]
+        assert left == self.posted[len(self.posted) - len(left) :]
+        assert len(arrived) + len(left) >= len(self.posted), "nothing is gone here before it is there"
+
+    def teardown(self) -> None:
+        """Once the road is good everything arrives."""
+        for _ in range(len(self.posted) + 1):
+            self.send(4)
+            if self.courier_sent is None:
+                break
+            self.road = [self.courier_sent]
+            self.arrive(0, False)
+            self.answers = self.answers[-1:]
+            self.answer(0, False)
+        arrived = Counter(row for _, row in rows_of(self.destination.kv, b"\x02", b"\x03"))
+        assert arrived == Counter(self.posted)
+        for side in (self.source, self.destination):
+            side.check_replica(3)
+            side.check_replica(1000)
+
+
+TestBadRoad = BadRoad.TestCase
+TestBadRoad.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, print_blob=True)
+
+
+def test_the_key_of_the_source_is_all_that_a_receiver_remembers() -> None:
+    """However many letters came: one small row for each source."""
+    shard = Shard()
+    for sequence in range(1, 30):
+        receive(shard, sequence, new_task(queue=QUEUE))
+    assert [key for key in shard.kv.rows() if key[0] == keys.INBOX] == [keys.inbox(5, 1)]

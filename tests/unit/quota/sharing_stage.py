@@ -1,0 +1,198 @@
+"""Shards that share the limits of a spread queue: real machines, dealers and keepers, and a net that may lose calls."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.policy.policies import Policies
+from holdfast.broker.quota.allocation_manager import HELD_UP, ShareKeeper
+from holdfast.broker.quota.coordinator import CONCURRENCY, Dealer
+from holdfast.broker.scheduler.allocation_use import Outlook
+from holdfast.broker.scheduler.limiter import Allowance
+from holdfast.limits.splitting import WHOLE
+from holdfast.machine import entries, keys
+from holdfast.machine.entries import Entry, LeaderStarted
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.outcomes import Outcome
+from holdfast.machine.rows import Queue
+from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1.cluster_pb2 import QueuePolicy
+from tests.unit.machine.machine_shard import QUEUE, START_MS, Shard, new_task
+
+HOME = 0
+
+
+class LostError(Exception):
+    """Nobody answers."""
+
+
+class Time:
+    """True time; the clocks of shards run a little off it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+
+class Member:
+    """A shard and its present leader. Its scheduler knows the allowance that it was last told of, and no newer one."""
+
+    def __init__(self, number: int, time: Time, stage: "Stage", percent: int = 100) -> None:
+        self.number = number
+        self.shard = Shard(shard=number)
+        self.kv: MemoryKV = self.shard.kv
+        self.stage = stage
+        self._time = time
+        self._percent = percent  # of true time is how fast its clocks run
+        self.stepped_ms = 0  # by how much shard time was moved
+        self.held: list[tuple[bytes, int]] = []  # claims
+        self.ready: list[bytes] = []
+        self.told = Allowance(None, None)
+        self.writes_fail = False
+        self.writes = 0
+        self.term = 0
+        self.version = 0
+        self.coming = 0
+        self.is_home_known = True
+        self.part = WHOLE
+
+    def set_policy(self, **policy: object) -> None:
+        self.version += 1
+        message = QueuePolicy(**policy).SerializeToString()  # type: ignore[arg-type]
+        self.shard.apply(entries.SetQueue(self.shard_ms(), QUEUE, self.version, message))
+        if self.term:
+            self.policies.changed([QUEUE])
+            self.look_at_limits(QUEUE)
+
+    def lead(self) -> None:
+        """A new leader: it has the state, and nothing else."""
+        self.term += 1
+        self.shard.apply(LeaderStarted(self.shard_ms(), False))
+        self.policies = Policies(self.kv, BrokerConfig())
+        self.dealer = Dealer(
+            self.kv, self.shard.machine, self.policies, now_ms=self.shard_ms, submit=self._submit
+        )  # fmt: skip
+        self.keeper = ShareKeeper(
+            self.number, self.term, self.shard.machine, self.policies, self.dealer,
+            home_of=lambda _queue: HOME if self.is_home_known else None, ask_dealer=self.stage.ask,
+            part_of=lambda _queue: self.part, on_change=self.look_at_limits, coming=lambda _queue: self.coming,
+            outlook=self.outlook, now_s=self.own_s,
+        )  # fmt: skip
+        self.look_at_limits(QUEUE)
+
+    def look_at_limits(self, queue: bytes) -> None:
+        assert queue == QUEUE
+        self.told = self.keeper.allowance(queue)
+
+    def outlook(self, queue: bytes) -> Outlook:
+        assert queue == QUEUE
+        return HELD_UP
+
+    def own_s(self) -> float:
+        return 1000 + self._time.now_ms * self._percent / 100_000
+
+    def shard_ms(self) -> int:
+        return START_MS + self.stepped_ms + self._time.now_ms * self._percent // 100
+
+    def step_clock(self, by_ms: int) -> None:
+        self.stepped_ms += by_ms
+        self.shard.apply(LeaderStarted(self.shard_ms(), True))
+
+    async def _submit(self, entry: Entry) -> list[Outcome]:
+        await asyncio.sleep(0)
+        if self.writes_fail:
+            raise LostError
+        self.writes += 1
+        return self.shard.apply(entry)
+
+    # Tasks.
+
+    def enqueue(self, count: int) -> None:
+        accepted = self.shard.enqueue_all(*[new_task(run_at_ms=0)] * count)
+        self.ready += [task.task_id for task in accepted]
+
+    def claim(self) -> None:
+        """Claims all it may."""
+        row = self.row
+        while self.ready and (self.told.concurrency is None or row.claimed < self.told.concurrency):
+            task_id = self.ready.pop()
+            self.held.append((task_id, self.shard.claim(task_id)))
+
+    def finish(self, count: int = 1) -> None:
+        for _ in range(min(count, len(self.held))):
+            self.shard.ack(*self.held.pop(0))
+
+    @property
+    def row(self) -> Queue:
+        row = self.shard.machine.queue(QUEUE)
+        assert row is not None
+        return row
+
+
+class Stage:
+    def __init__(
+        self,
+        shards: int,
+        seed: int = 0,
+        *,
+        lost: float = 0.0,
+        drift: bool = False,
+        member: type[Member] = Member,
+        **policy: object,
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.time = Time()
+        self.lost = lost
+        self.deaf: set[int] = set()  # shards that hear nothing of others
+        self.asked = 0
+        percents = [self.chance.choice((90, 100, 110)) if drift else 100 for _ in range(shards)]
+        self.members = [member(number, self.time, self, percents[number]) for number in range(shards)]
+        for each in self.members:
+            each.set_policy(**policy)
+            each.enqueue(1)
+            each.shard.cancel(each.ready.pop())  # its row is there, and nothing waits
+            each.lead()
+
+    async def ask(self, home: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+        self.asked += 1
+        if source in self.deaf or self.chance.random() < self.lost / 2:
+            raise LostError
+        grants = await self.members[home].dealer.deal(source, reports)
+        if self.chance.random() < self.lost / 2:
+            raise LostError  # on its way back
+        return pb.DealSharesResponse(grants=grants)
+
+    async def look(self, ms: int = 0, *, work: bool = True) -> None:
+        """Some time passes, all shards look, and hand out what they may."""
+        self.time.now_ms += ms
+        for member in self.members:
+            member.shard.now_ms = member.shard_ms()
+            member.keeper.look()
+        await asyncio.gather(*(task for member in self.members for task in member.keeper._asking.values()))
+        for member in self.members:
+            assert member.keeper.failed() is None
+            if work:
+                member.claim()
+
+    async def pass_time(self, ms: int, step_ms: int = 500, *, work: bool = True) -> None:
+        for _ in range(ms // step_ms):
+            await self.look(step_ms, work=work)
+
+    @property
+    def claimed(self) -> int:
+        return sum(member.row.claimed for member in self.members)
+
+    @property
+    def allowed(self) -> list[int | None]:
+        return [member.told.concurrency for member in self.members]
+
+
+def report(number: int, *, holds: int = 0, uses: int = 0, demand: int = 0, what: str = CONCURRENCY) -> pb.ShareReport:
+    return pb.ShareReport(
+        queue=QUEUE.decode(), what=what, holds=holds, uses=uses, demand=demand, number=(1 << 32) + number
+    )
+
+
+def books(home: Member) -> int:
+    prefix = keys.shares_of(QUEUE, 0x63)
+    return len(home.kv.scan(prefix, keys.after_prefix(prefix), 100))

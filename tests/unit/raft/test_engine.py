@@ -1,0 +1,559 @@
+"""The corrected steps of Raft, scene by scene. Each scene also shows that it fails without its correction."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, NO_OP, PROBE, REGULAR
+from holdfast.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    Message,
+    PreVote,
+    PreVoteReply,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
+from tests.simulation import raft_ablations as without
+from tests.unit.raft.raft_stage import TIMING, Stage
+
+Scene = Callable[[type[ShardRaft]], None]
+
+
+def an_old_message_that_comes_again_cuts_nothing(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    b = stage["b"]
+    first, second = Entry(b"\x00x", 2, 1), Entry(b"\x00y", 3, 1)
+    stage.give("b", "a", Append(1, 1, 0, (first, second), 3, 1))
+    stage.sync("b")
+    stage.give("b", "a", Append(1, 1, 0, (first,), 1, 2))
+    assert (b.last_index, b.commit_index) == (3, 3)
+
+
+def a_reply_of_an_earlier_term_counts_for_nothing(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine, "abcde")
+    for name in "ac":
+        stage.write_log(name, "2")
+    a = stage.elect("a", "ac" + "d")
+    assert a.term == 3
+    index = a.propose(b"new") or 0
+    stage.sync("a")
+    before = a.commit_index
+    for peer in "be":  # what they said in term 2, of other entries at these places
+        stage.give("a", peer, AppendReply(2, True, index, 1))
+    assert a.commit_index == before
+
+
+def a_vote_that_comes_twice_is_one_vote(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine, "abcde")
+    a = stage["a"]
+    stage.now_s = 10.0
+    a.tick(stage.now_s)
+    for peer in "bc":
+        stage.give("a", peer, PreVoteReply(1, True))
+    stage.sync("a")
+    assert a.role == CANDIDATE
+    for _ in range(3):
+        stage.give("a", "b", VoteReply(1, True))
+    assert a.role == CANDIDATE
+    stage.give("a", "c", VoteReply(1, True))
+    assert a.role == LEADER
+
+
+def an_entry_on_one_disk_of_three_is_not_committed(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    a = stage.elect("a")
+    before = a.commit_index
+    index = a.propose(b"new") or 0  # staged here, and not synced
+    stage.give("a", "b", AppendReply(a.term, True, index, 1))
+    assert a.commit_index == before
+    stage.sync("a")
+    assert a.commit_index == index
+
+
+def promises_leave_after_they_are_durable(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    stage.now_s = 10.0
+    stage.give("b", "a", RequestVote(1, 1, 0))
+    assert stage.collect("b") == []
+    stage.sync("b")
+    assert (("b", "a", VoteReply(1, True))) in stage.on_the_way
+    stage.give("b", "a", Append(1, 1, 0, (Entry(NO_OP, 2, 1),), 1, 7))
+    assert stage.collect("b") == []
+    stage.sync("b")
+    assert ("b", "a", AppendReply(1, True, 2, 7)) in stage.on_the_way
+
+
+def a_promise_of_an_old_term_never_leaves(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    stage.give("b", "a", Append(1, 1, 0, (Entry(b"\x00old", 2, 1),), 1, 1))  # the reply waits for the disk
+    stage.give("b", "c", Append(2, 1, 0, (Entry(b"\x00new", 2, 2),), 1, 1))  # and what it promises is cut
+    stage.sync("b")
+    assert [(to, message.term) for _, to, message in stage.on_the_way] == [("c", 2)]
+
+
+def only_what_was_compared_is_committed(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    stage.write_log("b", "111")  # entries 2, 3 and 4 of a leader that is gone; only 2 is the new leader's as well
+    stage.give("b", "a", Append(2, 1, 0, (Entry(b"\x002.1", 2, 1),), 4, 1))
+    assert stage["b"].commit_index == 2
+
+
+def copies_of_an_old_term_commit_nothing(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine, "abcde")
+    for name in "abc":
+        stage.write_log(name, "2", term=3)
+    a = stage.elect("a", "abc")
+    a.commit_index = 1
+    for peer in "bc":
+        a.set_match_index(peer, 0)
+        stage.give("a", peer, AppendReply(a.term, True, 2, 0))
+    assert a.commit_index == 1, "another leader may still overwrite it"
+    for peer in "bc":
+        stage.give("a", peer, AppendReply(a.term, True, 3, 0))
+    assert a.commit_index == 3, "with an entry of its own term it is safe"
+
+
+def a_candidate_without_committed_entries_gets_no_vote(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    stage.write_log("b", "12")
+    stage.now_s = 10.0
+    for last_index, last_term in [(1, 0), (9, 1), (2, 2)]:
+        stage.give("b", "a", RequestVote(3, last_index, last_term))
+    stage.sync("b")
+    assert not any(message.granted for _, _, message in stage.on_the_way if isinstance(message, VoteReply))
+    stage.give("b", "a", RequestVote(3, 3, 2))
+    stage.sync("b")
+    assert ("b", "a", VoteReply(3, True)) in stage.on_the_way
+
+
+def one_vote_per_term_also_after_a_crash(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    stage.now_s = 10.0
+    stage.give("b", "a", RequestVote(1, 1, 0))
+    stage.sync("b")
+    stage.restart("b")
+    stage.now_s = 20.0
+    stage.give("b", "c", RequestVote(1, 1, 0))
+    stage.sync("b")
+    assert ("b", "c", VoteReply(1, False)) in stage.on_the_way
+
+
+SCENES: list[tuple[Scene, type[ShardRaft]]] = [
+    (an_old_message_that_comes_again_cuts_nothing, without.CutsWhatFits),
+    (a_reply_of_an_earlier_term_counts_for_nothing, without.TakesOldReplies),
+    (a_vote_that_comes_twice_is_one_vote, without.CountsVotesTwice),
+    (an_entry_on_one_disk_of_three_is_not_committed, without.CountsWhatIsNotDurable),
+    (promises_leave_after_they_are_durable, without.PromisesAtOnce),
+    (a_promise_of_an_old_term_never_leaves, without.KeepsOldPromises),
+    (only_what_was_compared_is_committed, without.CommitsWhatWasNotCompared),
+    (copies_of_an_old_term_commit_nothing, without.CommitsOldTerms),
+    (a_candidate_without_committed_entries_gets_no_vote, without.VotesForAnyone),
+    (one_vote_per_term_also_after_a_crash, without.VotesTwice),
+]
+
+
+@pytest.mark.parametrize(("scene", "ablation"), SCENES, ids=[scene.__name__ for scene, _ in SCENES])
+def test_scene(scene: Scene, ablation: type[ShardRaft]) -> None:
+    scene(ShardRaft)
+    with pytest.raises(AssertionError):
+        scene(ablation)
+
+
+def test_every_ablation_has_a_scene() -> None:
+    assert {ablation for _, ablation in SCENES} == set(without.ABLATIONS)
+
+
+def test_a_refusal_that_comes_twice_is_answered_once() -> None:
+    """Otherwise a network that doubles messages doubles them again at every turn."""
+    stage = Stage()
+    a = stage.elect("a")
+    a.propose(b"x")
+    a.replicate()
+    refused = max(message.round for message in stage.collect("a") if isinstance(message, Append))
+    for _ in range(3):
+        stage.give("a", "b", AppendReply(a.term, False, 1, refused))
+    assert len(stage.collect("a")) == 1
+
+
+# --- elections and hand-over ------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again() -> None:
+    """Its last round was damaged, and taken for one that a crash had torn."""
+    stage = Stage()
+    leader = stage.serve("a")
+    for command in (b"x", b"y", b"z"):
+        leader.propose(command)
+    leader.replicate()
+    stage.sync("a")
+    stage.deliver()
+    acknowledged = leader.match_index("b")
+    assert acknowledged == leader.last_index
+    stage.journals["b"].deleteEntriesFrom(len(stage.journals["b"]) - 2)
+    stage.sync("b")
+    stage.restart("b")
+    stage.now_s += TIMING.heartbeat_s
+    leader.tick(stage.now_s)
+    stage.deliver()
+    assert stage["b"].last_index == acknowledged
+    assert leader.match_index("b") == acknowledged
+
+
+def test_a_replica_that_was_cut_off_disturbs_nobody() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    c, term = stage["c"], a.term
+    for _ in range(20):  # it hears nothing and asks, but it is cut off
+        stage.now_s += TIMING.election_s_max
+        c.tick(stage.now_s)
+        stage.collect("c")
+        a.tick(stage.now_s)
+        stage.give("b", "a", Append(term, 2, term, (), 2, 1))
+        stage.on_the_way.clear()
+    assert c.term == term, "asking raises no term"
+    stage.give("b", "c", PreVote(term + 1, 2, term))
+    assert PreVoteReply(term, False) in stage.collect("b"), "b hears the leader"
+    stage.give("b", "c", RequestVote(term + 5, 9, term))
+    assert stage["b"].term == term
+
+
+def test_a_leader_without_a_majority_steps_down_before_another_can_be_elected() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    sent_s = stage.now_s
+    a.begin_read()  # a heartbeat for all
+    stage.collect("a")
+    stage.deliver()
+    stage.now_s = sent_s + TIMING.silence_s_max - 0.001
+    a.tick(stage.now_s)
+    assert a.role == LEADER
+    assert a.next_deadline_s() == sent_s + TIMING.silence_s_max, "it wakes up in time for that"
+    stage.now_s = sent_s + TIMING.silence_s_max
+    a.tick(stage.now_s)
+    assert a.role == FOLLOWER
+    stage.now_s = sent_s + TIMING.election_s_min - 0.001
+    stage.give("b", "c", RequestVote(a.term + 1, 9, 9))
+    assert stage["b"].term == a.term, "b still owes its ear to the leader"
+
+
+def test_a_restarted_replica_votes_only_when_the_leader_that_it_may_have_heard_has_stepped_down() -> None:
+    stage = Stage()
+    stage.restart("b")
+    stage.give("b", "a", RequestVote(7, 9, 9))
+    assert stage["b"].term == 0
+    stage.now_s += TIMING.election_s_min
+    stage.give("b", "a", RequestVote(7, 9, 9))
+    assert stage["b"].term == 7
+
+
+def test_a_stale_leader_is_told() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    stage.write_log("b", "9")
+    stage.give("b", "a", Append(a.term, 1, 0, (), 1, 1))
+    [reply] = stage.collect("b")
+    stage.give("a", "b", reply)
+    assert (a.role, a.term) == (FOLLOWER, 9)
+
+
+def test_a_leader_hands_over() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    a.propose(b"last words")
+    a.replicate()
+    stage.collect("a")
+    stage.sync("a")
+    assert a.hand_over("b")
+    assert a.propose(b"too late") is None
+    stage.deliver()
+    assert stage["b"].role == LEADER
+    assert a.role == FOLLOWER
+    assert stage["b"].term == 2
+
+
+def test_a_hand_over_that_does_not_happen_ends() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    a.propose(b"it never gets this")
+    assert a.hand_over("c")
+    assert not any(isinstance(message, TimeoutNow) for message in stage.collect("a"))
+    ends_s = stage.now_s + 2 * TIMING.election_s_max
+    while stage.now_s < ends_s:
+        stage.now_s += TIMING.heartbeat_s
+        a.tick(stage.now_s)
+        stage.collect("a")
+        stage.on_the_way = [each for each in stage.on_the_way if "c" not in each[:2]]
+        stage.deliver("ab")
+    a.tick(stage.now_s)
+    assert a.role == LEADER
+    assert a.propose(b"again") is not None
+
+
+def test_a_read_waits_for_the_echo_of_a_majority() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    assert a.begin_read() is None, "no entry of its term is applied yet"
+    for entry in a.committed(10):
+        a.applied(entry.index)
+    number = a.begin_read()
+    assert number is not None
+    assert not a.may_read(number)
+    stage.collect("a")
+    stage.deliver("ab")
+    assert a.may_read(number)
+
+
+def test_an_answer_to_an_earlier_life_is_no_echo() -> None:
+    """A leader restarted and leads again in the next term: whoever gets its old words now tells that term, no more."""
+    stage = Stage()
+    leader = stage.serve("a")
+    for _ in range(50):
+        stage.now_s += TIMING.heartbeat_s
+        leader.tick(stage.now_s)
+        stage.deliver()
+    stage.now_s += TIMING.heartbeat_s
+    leader.tick(stage.now_s)
+    late = [message for sender, to, message in stage.on_the_way if to == "b"] or [
+        message for to, message in leader.outbox if to == "b"
+    ]
+    stage.collect("a")
+    stage.on_the_way.clear()
+    stage.restart("a")
+    again = stage.serve("a")
+    number = again.begin_read()
+    assert number is not None
+    stage.collect("a")
+    stage.on_the_way.clear()  # nobody hears the question
+    stage.give("b", "a", late[-1])
+    stage.collect("b")
+    stage.deliver()
+    assert not again.may_read(number)
+
+
+def test_a_group_of_one_leads_once_its_vote_is_durable() -> None:
+    stage = Stage(replicas="a")
+    a = stage["a"]
+    a.tick(10.0)
+    assert a.role == CANDIDATE
+    stage.sync("a")
+    assert a.role == LEADER
+    index = a.propose(b"x")
+    assert a.commit_index < (index or 0)
+    stage.sync("a")
+    assert a.commit_index == index
+
+
+def test_what_never_became_durable_is_taken_back_by_a_leader_on_its_own() -> None:
+    stage = Stage(replicas="a")
+    a = stage.serve("a")
+    last_index = a.last_index
+    a.propose(b"there was no room for it")
+    a.go_back_to(stage.journals["a"].after_crash())
+    assert (a.role, a.last_index, a.durable_index) == (LEADER, last_index, last_index)
+    assert a.propose(b"something else") == last_index + 1
+
+
+def test_a_leader_that_was_not_alone_takes_nothing_back() -> None:
+    stage = Stage(replicas="a", blank="b")
+    a = stage.serve("a")
+    a.add_member("b", 1)  # and b may have been sent it
+    a.go_back_to(stage.journals["a"].after_crash())
+    assert a.role == FOLLOWER
+    assert a.is_alone
+
+
+class AppliesBeforeItIsDurable(ShardRaft):
+    def committed(self, entries_max: int) -> list[Entry]:
+        self.durable_index = self.last_index
+        return super().committed(entries_max)
+
+
+def no_state_is_ahead_of_its_log(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    b = stage["b"]
+    stage.give("b", "a", Append(1, 1, 0, (Entry(NO_OP, 2, 1), Entry(NO_OP, 3, 1)), 3, 1))
+    assert (b.commit_index, b.committed(10)) == (3, [])
+    stage.sync("b")
+    assert [entry.index for entry in b.committed(10)] == [2, 3]
+    assert [entry.index for entry in b.committed(1)] == [2]
+
+
+def test_no_state_is_ahead_of_its_log() -> None:
+    no_state_is_ahead_of_its_log(ShardRaft)
+    with pytest.raises(AssertionError):
+        no_state_is_ahead_of_its_log(AppliesBeforeItIsDurable)
+
+
+def test_an_entry_has_a_kind() -> None:
+    stage = Stage(replicas="a")
+    a = stage.serve("a")
+    stage.settle("a")
+    assert a.entry_at(a.propose(b"task") or 0).command == REGULAR + b"task"
+    assert a.entry_at(a.propose(b"hash", PROBE) or 0).command == PROBE + b"hash"
+    with pytest.raises(AssertionError, match="propose_configuration"):
+        a.propose(b"", CONFIGURATION)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_hears_the_leaders_time() -> None:
+    stage = Stage()
+    a, b = stage.elect("a"), stage["b"]
+    a.shard_time_ms = lambda: 5_000
+    a.begin_read()
+    stage.settle("a")
+    assert b.leader_time_ms == 5_000
+    heard_s = b.leader_time_heard_s
+    stage.now_s += 1.0
+    stage.give("b", "a", Append(a.term, 2, a.term, (), 2, 1, now_ms=4_000))  # it was overtaken on its way
+    assert (b.leader_time_ms, b.leader_time_heard_s) == (5_000, heard_s)
+    stage.give("b", "a", Append(a.term, 2, a.term, (), 2, 1, now_ms=6_000))
+    assert (b.leader_time_ms, b.leader_time_heard_s) == (6_000, stage.now_s)
+
+
+def test_what_the_newest_leader_tells_counts_also_if_it_is_less() -> None:
+    """All that has happened since was counted by it: to go on with a later time would make leases end early."""
+    stage = Stage()
+    a, b, c = stage.serve("a"), stage["b"], stage["c"]
+    a.shard_time_ms = lambda: 9_000
+    a.begin_read()
+    stage.deliver()
+    assert (a.leader_time_ms, b.leader_time_ms, c.leader_time_ms) == (9_000, 9_000, 9_000), "its own, too"
+    stage.serve("b", "bc")
+    b.shard_time_ms = lambda: 8_000
+    b.begin_read()
+    stage.deliver("bc")
+    assert (b.leader_time_ms, c.leader_time_ms) == (8_000, 8_000)
+
+
+def test_a_replica_whose_clock_is_off_neither_campaigns_nor_leads() -> None:
+    stage = Stage()
+    a, b = stage.elect("a"), stage["b"]
+    b.may_campaign = False
+    stage.give("b", "a", TimeoutNow(a.term))
+    assert b.role == FOLLOWER
+    stage.now_s += 10.0
+    b.tick(stage.now_s)
+    assert stage.collect("b") == []
+    assert b.next_deadline_s() > stage.now_s, "it is not asked again and again"
+    stage = Stage()
+    a = stage.elect("a")
+    a.may_campaign = False
+    a.tick(stage.now_s)
+    assert a.role == FOLLOWER
+
+
+def test_a_leader_whose_clock_is_off_may_hand_over_first() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    a.propose(b"it lacks this")
+    a.may_campaign = False
+    a.hand_over("b")
+    a.tick(stage.now_s)
+    assert a.role == LEADER
+    a.replicate()
+    stage.sync("a")
+    stage.deliver()
+    assert (a.role, stage["b"].role) == (FOLLOWER, LEADER)
+
+
+def test_a_hand_over_that_does_not_happen_ends_the_time_of_a_leader_whose_clock_is_off() -> None:
+    stage = Stage()
+    a = stage.elect("a")
+    a.propose(b"it never gets this")
+    a.may_campaign = False
+    a.hand_over("b")
+    a.tick(stage.now_s + 2 * TIMING.election_s_max)
+    assert a.role == FOLLOWER
+
+
+def test_a_group_of_one_is_due_at_once_and_others_when_they_have_waited() -> None:
+    assert Stage(replicas="a")["a"].next_deadline_s() == 0.0
+    waits_s = TIMING.election_s_max - TIMING.election_s_min
+    deadlines_s = [Stage()[name].next_deadline_s() - TIMING.election_s_min for name in "abc"]
+    assert deadlines_s == pytest.approx([(turn + 0.25) / 3 * waits_s for turn in range(3)]), "one after the other"
+
+
+@pytest.mark.parametrize("replicas", ["ab", "abc", "abcde"])
+def test_voters_stand_in_turns_and_each_term_has_others(replicas: str) -> None:
+    """Two that stand at the same moment get half of the votes each: it took two elections to have a leader."""
+    stage = Stage(replicas=replicas)
+    first = set()
+    apart_s = (TIMING.election_s_max - TIMING.election_s_min) / len(replicas) / 2
+    for term in range(len(replicas)):
+        ends_s = {}
+        for name in replicas:
+            engine = stage[name]
+            engine.set_term(term, None)
+            for draw in (0.0, 0.999):
+                engine.draw = lambda draw=draw: draw  # type: ignore[misc]
+                ends_s[name, draw] = engine.draw_election_s()
+        assert TIMING.election_s_min <= min(ends_s.values()) < max(ends_s.values()) <= TIMING.election_s_max
+        order = sorted(replicas, key=lambda name: ends_s[name, 0.0])
+        for earlier, later in itertools.pairwise(order):
+            assert ends_s[later, 0.0] - ends_s[earlier, 0.999] >= apart_s - 1e-9
+        first.add(order[0])
+    assert first == set(replicas)
+    stage = Stage()
+    a = stage.elect("a")
+    assert a.next_deadline_s() == stage.now_s + TIMING.heartbeat_s
+
+
+# --- strangers --------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_answered_for_everybody() -> None:
+    """This replica may not have heard yet that they belong to the group."""
+    stage = Stage()
+    stage.now_s = 10.0
+    stage.give("a", "stranger", PreVote(7, 9, 9))
+    assert stage.collect("a") == [PreVoteReply(7, True)]
+    stage.give("a", "stranger", RequestVote(7, 9, 9))
+    stage.give("a", "stranger", Append(7, 1, 0, (), 1, 1))
+    stage.sync("a")
+    replies = [message for sender, _, message in stage.on_the_way if sender == "a"]
+    assert replies[1:] == [VoteReply(7, True), AppendReply(7, True, 1, 1)]
+
+
+def replies_of_strangers_count_for_nothing(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    a = stage["a"]
+    stage.now_s = 10.0
+    a.tick(stage.now_s)
+    stage.give("a", "stranger", PreVoteReply(9, False))
+    assert a.term == 0, "nor does their term"
+    stage.give("a", "stranger", PreVoteReply(1, True))
+    assert a.role == FOLLOWER
+
+
+def strangers_make_no_leader(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine)
+    a = stage["a"]
+    stage.now_s = 10.0
+    a.tick(stage.now_s)
+    stage.give("a", "b", PreVoteReply(1, True))
+    stage.sync("a")
+    stage.give("a", "stranger", VoteReply(1, True))
+    assert a.role == CANDIDATE
+
+
+class HearsStrangers(ShardRaft):
+    """Whoever replies is taken for a voter."""
+
+    def receive(self, sender: str, message: Message, now_s: float) -> None:
+        self._others |= {sender}
+        self._voters |= {sender}
+        super().receive(sender, message, now_s)
+
+
+@pytest.mark.parametrize("scene", [replies_of_strangers_count_for_nothing, strangers_make_no_leader])
+def test_strangers(scene: Scene) -> None:
+    scene(ShardRaft)
+    with pytest.raises(AssertionError):
+        scene(HearsStrangers)

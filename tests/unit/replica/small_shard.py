@@ -1,0 +1,228 @@
+"""A shard whose rounds a test makes by hand, so that it decides what is on its way at which moment."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.reserver import ReserveWanted
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.replica.shard import Shard
+from holdfast.machine import entries
+from holdfast.machine.entries import AckItem, ClaimRef, Entry
+from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id
+from holdfast.machine.invariants import violations
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.outcomes import Accepted, Claimed, Outcome
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.raft.messages import REGULAR
+from holdfast.raft.messages import Entry as LogEntry
+from holdfast.serving.refusals import RefusedError, disk_low, not_leader
+from holdfast.storage.rocksdb import StateFullError
+from tests.unit.machine.machine_shard import KEEP_MS, QUEUE, START_MS, new_task
+
+WAIT_MS = 60_000  # no test waits for its end
+TURNS = 10  # of the loop: enough for every task to reach what it waits for
+
+Result = TypeVar("Result")
+
+
+class StillTime:
+    """Clocks that stand unless they are moved."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+class MemoryLog:
+    """A Replicator without a disk, alone in its group, that leads until it is told otherwise."""
+
+    is_alone = True
+
+    def __init__(self) -> None:
+        self.term = 1
+        self.serves = True
+        self.accepts = True
+        self.commit_index = 0
+        self._entries: list[LogEntry] = []
+        self._taken = 0  # a test may run a round while an earlier one is stuck
+
+    @property
+    def ready_index(self) -> int:
+        return self.commit_index
+
+    def propose(self, command: bytes) -> int:
+        self._entries.append(LogEntry(REGULAR + command, len(self._entries) + 1, self.term))
+        return len(self._entries)
+
+    def flushed(self) -> None:
+        self.commit_index = len(self._entries)
+
+    def aborted(self) -> None:
+        del self._entries[self.commit_index :]
+
+    def committed(self, entries_max: int) -> list[LogEntry]:
+        taken = self._entries[self._taken : min(self.commit_index, self._taken + entries_max)]
+        self._taken += len(taken)
+        return taken
+
+    def take_again(self, applied_index: int) -> None:
+        """A round ended before all that it had taken was applied."""
+        self._taken = applied_index
+
+    def applied(self, index: int) -> None:
+        """Nobody asks."""
+
+    def begin_read(self) -> int:
+        return 1
+
+    def may_read(self, number: int) -> bool:
+        return self.serves
+
+
+class FillingKV(MemoryKV):
+    """A state that can be without room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        if self.is_full:
+            raise StateFullError("there is no room")
+        super().write(changes)
+
+
+async def settle() -> None:
+    """Lets everything run that can."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+class SmallShard:
+    def __init__(self, *, kv: FillingKV | None = None, **settings: Any) -> None:
+        self.kv = kv or FillingKV()
+        self.time = StillTime()
+        self.refuses = False  # as a full disk does
+        self.machine = Machine(self.kv)
+        self.log = MemoryLog()
+        self.shard = Shard(
+            self.kv, self.machine, self.log, BrokerConfig().model_copy(update=settings), Metrics(),
+            make_clock=lambda _applied_ms: ShardClock(self.time, 0), wake_rounds=lambda: None,
+            check_disk=self._check_disk, found_full=lambda: disk_low(0, 1),
+            redirect=lambda: not_leader(0, self.log.term, "elsewhere:1"),
+        )  # fmt: skip
+        self.lead()
+
+    def lead(self) -> None:
+        """As if the first entry of the term had been applied; without housekeeping, which tests do by hand."""
+        self.shard.follow_role()
+        self.shard._proposals.drop_waiting()
+        assert self.shard._leading is not None
+        self.shard._leading.is_open = True
+
+    def _check_disk(self, _entry: Entry) -> None:
+        if self.refuses:
+            raise disk_low(0, 1)
+
+    # Rounds.
+
+    async def round(self) -> None:
+        """Everything that waits is written and applied, and its callers get their answers."""
+        await settle()
+        self.shard.follow_role()
+        self.shard.stage()
+        self.log.flushed()
+        while not await self.shard.apply_committed():  # a large entry on a busy machine takes too long for one go
+            self.log.take_again(self.shard.applied_index)
+        await settle()
+        assert violations(self.kv) == []
+
+    async def round_without_room(self) -> None:
+        await settle()
+        self.shard.stage()
+        self.log.aborted()
+        self.shard.aborted(disk_low(0, 1), self.log.commit_index)
+        await settle()
+
+    async def rounds_until(self, work: Coroutine[Any, Any, Result]) -> Result:
+        task = asyncio.ensure_future(work)
+        await settle()
+        while not task.done():
+            await self.round()
+        return await task
+
+    # Calls.
+
+    async def submit(self, entry: Entry) -> list[Outcome]:
+        return await self.rounds_until(self.shard.submit(entry))
+
+    async def enqueue(self, count: int = 1, **changes: Any) -> list[bytes]:
+        tasks = [new_task(**changes)] * count
+        outcomes = await self.submit(entries.Enqueue(self.time.now_ms, tasks))
+        return [outcome.task_id for outcome in outcomes if isinstance(outcome, Accepted)]
+
+    async def cancel(self, task_id: bytes) -> None:
+        await self.submit(entries.Cancel(self.time.now_ms, KEEP_MS, [task_id]))
+
+    async def ack(self, claim: Claimed) -> Outcome:
+        item = AckItem(claim.task_id, claim.token, None, ())
+        return (await self.submit(entries.Ack(self.time.now_ms, KEEP_MS, [item])))[0]
+
+    async def release(self, claim: Claimed) -> None:
+        await self.submit(entries.Release(self.time.now_ms, KEEP_MS, [ClaimRef(claim.task_id, claim.token)]))
+
+    def reserve(
+        self,
+        *queues: bytes,
+        tasks_max: int = 1,
+        wait_ms: int = WAIT_MS,
+        worker: bytes = b"worker",
+        request_id: bytes = b"",
+        queue_tasks_max: dict[bytes, int] | None = None,
+        type_lease_ms: dict[bytes, int] | None = None,
+        held_only: bool = False,
+    ) -> asyncio.Task[list[Claimed]]:
+        """A call that has begun; it gets its claims in a later round."""
+        limits = queue_tasks_max or {}, type_lease_ms or {}
+        wanted = ReserveWanted(
+            list(queues or (QUEUE,)), tasks_max, 30_000, wait_ms, worker, request_id, *limits, held_only=held_only
+        )
+        return asyncio.ensure_future(self._claims(wanted))
+
+    async def _claims(self, wanted: ReserveWanted) -> list[Claimed]:
+        claims = await self.shard.reserve(wanted)
+        assert isinstance(claims, list)
+        return claims
+
+    async def claim(self, *queues: bytes, **wishes: Any) -> list[Claimed]:
+        """Claims what is there now."""
+        return await self.rounds_until(_taken(self.reserve(*queues, wait_ms=0, **wishes)))
+
+
+def claim_ref(task_id: bytes, token: int) -> pb.ClaimRef:
+    """As a caller names a claim."""
+    return pb.ClaimRef(task_id=format_task_id(task_id), token=token >> SECRET_BITS, secret=token & SECRET_MAX)
+
+
+async def _taken(call: asyncio.Task[list[Claimed]]) -> list[Claimed]:
+    return await call
+
+
+async def refusal(call: asyncio.Task[list[Claimed]]) -> str:
+    """The reason of a call that is refused at once."""
+    await settle()
+    assert call.done()
+    try:
+        await call
+    except RefusedError as refused:
+        return refused.reason
+    return ""

@@ -1,0 +1,444 @@
+"""A replica of a group of two, driven by rounds: the other is a real engine on a journal in memory."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+import structlog
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.replica import commit_loop as rounds_module
+from holdfast.broker.replica.commit_loop import Message, Rounds
+from holdfast.broker.replica.replica import NewState, Replica
+from holdfast.broker.replica.shard import Shard
+from holdfast.machine.entries import Enqueue
+from holdfast.machine.kv import MemoryKV
+from holdfast.machine.machine import Machine
+from holdfast.machine.outcomes import Outcome
+from holdfast.raft.codec import decode, encode
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.journal import MemoryJournal, found
+from holdfast.raft.library import FOLLOWER, Timing
+from holdfast.raft.messages import (
+    PROBE,
+    TERM_MAX,
+    Append,
+    AppendReply,
+    Configuration,
+    PreVote,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
+from holdfast.raft.node_journal import NodeJournal, gone_of
+from holdfast.routing.groups import mapped_group
+from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError, not_leader
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.storage.startup_checks import recover_shard
+from holdfast.wal.errors import DiskFullError
+from holdfast.wal.node_log import NodeLog
+from tests.simulation.fake_disk import FakeDisk
+from tests.unit.machine.machine_shard import START_MS, new_task
+from tests.unit.replica.small_shard import StillTime, settle
+
+SHARD, GROUP = 0, 1
+ME, OTHER = "n1/" + "1" * 32, "n2/" + "2" * 32
+PATIENT = Timing(heartbeat_s=60, election_s_min=300, election_s_max=600, silence_s_max=290)  # nothing by time alone
+
+
+class OtherNode:
+    """Takes what it is sent, makes it durable at once and answers; or does not listen."""
+
+    def __init__(self) -> None:
+        self.listens = True
+        self.rounds: Rounds | None = None
+        self.raft = ShardRaft(OTHER, MemoryJournal(), now_s=-1e9, timing=PATIENT, draw=lambda: 0.5)
+        self.heard = 0
+        self.drops: list[tuple[str, str]] = []
+
+    def send(self, identity: str, messages: list[Message]) -> None:
+        assert identity == OTHER
+        if not self.listens:
+            return
+        for _shard, _group, data in messages:
+            self.heard += 1
+            self.raft.receive(ME, decode(data), time.monotonic())
+        self.raft.synced()
+        answers, self.raft.outbox = self.raft.outbox, []
+        assert self.rounds is not None
+        self.rounds.receive(OTHER, [(SHARD, GROUP, encode(message)) for _to, message in answers])
+
+    def drop(self, identity: str, detail: str) -> None:
+        self.drops.append((identity, detail))
+
+    def pause_reading(self) -> None:
+        """It says little."""
+
+    def resume_reading(self) -> None:
+        """It says little."""
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.disk = FakeDisk(random.Random(0))
+        self.log = NodeLog.open(self.disk, segment_bytes=64 * 1024)
+        self.other = OtherNode()
+        self.guard = DiskGuard(self.disk.free_bytes, 0)
+        self.rounds = Rounds(
+            self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
+        )
+        self.other.rounds = self.rounds
+        kv, source = MemoryKV(), StillTime()
+        journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
+        machine = recover_shard(journal, self.log, kv, SHARD)
+        found(journal, [ME, OTHER])
+
+        def make_engine(journal: NodeJournal, applied_index: int) -> ShardRaft:
+            return ShardRaft(
+                ME, journal, now_s=time.monotonic(), applied_index=applied_index, timing=PATIENT, draw=lambda: 0.5
+            )
+
+        def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
+            return Shard(
+                kv, machine, raft, BrokerConfig(), Metrics(),
+                make_clock=lambda applied_ms: ShardClock(source, applied_ms),
+                wake_rounds=lambda: self.rounds.wake(SHARD), check_disk=self.guard.check,
+                found_full=self.guard.found_full, redirect=lambda: not_leader(SHARD, 0, None),
+            )  # fmt: skip
+
+        self.replica = Replica(SHARD, self.log, journal, make_engine, make_shard, machine.meta.applied_index)
+        self.shard = self.replica.shard
+        self.rounds.attach(self.replica)
+        self.running = asyncio.ensure_future(self.rounds.run())
+
+    async def leading(self) -> "Scene":
+        self.replica.raft.election_deadline_s = 0.0
+        self.rounds.wake(SHARD)
+        while not self.shard.serves:
+            await self.replica.next_round()
+        return self
+
+    def enqueue(self, size_bytes: int = 10) -> "asyncio.Task[list[Outcome]]":
+        entry = Enqueue(START_MS, [new_task(envelope=bytes(size_bytes))])
+        return asyncio.ensure_future(self.shard.submit(entry))
+
+    async def enqueue_for_ever(self) -> None:
+        while True:
+            await self.enqueue(size_bytes=4000)
+
+    async def stop(self) -> None:
+        await self.shard.stop()
+        self.rounds.stop()
+        self.rounds.wake(SHARD)
+        await self.running
+
+
+async def _at_once(work: Callable[[], None]) -> None:
+    work()
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    return await Scene().leading()
+
+
+async def refusal(call: Awaitable[object]) -> str:
+    with pytest.raises(RefusedError) as refused:
+        await call
+    return refused.value.reason
+
+
+async def test_what_two_have_is_acknowledged(scene: Scene) -> None:
+    await scene.enqueue()
+    assert scene.other.raft.last_index == scene.replica.raft.last_index
+    await scene.stop()
+
+
+async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:
+    scene.other.listens = False
+    call = scene.enqueue()
+    await settle()
+    assert not call.done()
+    scene.replica.raft.set_term(scene.replica.raft.term + 1, None)
+    scene.replica.raft.follow(None)
+    scene.rounds.wake(SHARD)
+    with pytest.raises(OutcomeUnknownError):
+        await call
+    await scene.stop()
+
+
+async def test_a_round_without_room_that_others_were_sent_is_neither_refused_nor_forgotten(scene: Scene) -> None:
+    """The other has it and may commit it with a third: to say that nothing was changed would be a lie."""
+    scene.disk.capacity_bytes -= scene.disk.free_bytes()
+    with pytest.raises(OutcomeUnknownError):
+        await scene.enqueue_for_ever()  # there is room until the end of the file
+    assert scene.other.raft.last_index == scene.replica.journal.last_index + 1
+    assert not scene.shard.serves, "it has nothing of what it sent: another must lead"
+    assert await refusal(scene.enqueue()) == NOT_LEADER
+    scene.disk.capacity_bytes = 1 << 40
+    await scene.stop()
+
+
+async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is elected at the end of a round stages its first entry then: it goes with the round of somebody else."""
+
+    async def without_room(_work: Callable[[], None]) -> None:
+        raise DiskFullError("there is no room")
+
+    monkeypatch.setattr(scene.rounds, "_run_blocking", without_room)
+    assert scene.replica.raft.propose(b"", PROBE) is not None
+    flush = scene.log.begin_flush()
+    assert flush is not None
+    await scene.rounds._sync(flush, [])
+    assert scene.replica.raft.last_index == scene.log.last_index(SHARD), "it would count what is on no disk of its own"
+    monkeypatch.undo()
+    await scene.stop()
+
+
+async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) -> None:
+    before = scene.replica.is_unfinished
+    scene.replica.raft.propose(b"", PROBE)
+    assert (before, scene.replica.is_unfinished) == (False, True)
+    await scene.stop()
+
+
+async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(scene: Scene) -> None:
+    for _ in range(20):
+        await scene.enqueue()
+    sent_index = scene.replica.applied_index - 10
+    needed: list[int | None] = [sent_index]
+    scene.replica.log_needed_after = lambda: needed[0]
+    scene.replica.compact(scene.replica.applied_index)
+    await scene.enqueue()
+    assert scene.replica.journal.base_index == sent_index
+    needed[0] = None
+    await scene.enqueue()
+    assert scene.replica.journal.base_index > sent_index, "it goes on by itself when the snapshot is there"
+    await scene.stop()
+
+
+async def test_reads_do_not_wait_for_the_next_heartbeat(scene: Scene) -> None:
+    """Each asks by itself, also the one that came while another was waiting for its answer."""
+    for _ in range(3):
+        reads = [asyncio.ensure_future(scene.shard.be_current()) for _ in range(2)]
+        write = scene.enqueue()
+        await settle()
+        reads.append(asyncio.ensure_future(scene.shard.be_current()))
+        done, waiting = await asyncio.wait([write, *reads], timeout=30)  # heartbeats come once a minute here
+        assert (len(done), len(waiting)) == (4, 0)
+    await scene.stop()
+
+
+async def test_what_is_asked_while_entries_are_applied_leaves_at_once(scene: Scene) -> None:
+    """The round has sent everything by then, and nothing else may come for a while."""
+    raft = scene.replica.raft
+    asked: list[int | None] = []
+    scene.shard._on_probe = lambda _index: asked.append(raft.begin_read())
+    proposed: list[int | None] = []
+    scene.replica.wish(lambda: proposed.append(raft.propose(b"", PROBE)))
+    scene.rounds.wake(SHARD)
+    async with asyncio.timeout(10):
+        while not asked or not raft.may_read(asked[0] or 0):
+            await scene.replica.next_round()
+    assert asked[0] is not None
+    await scene.stop()
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (b"\x07 nonsense", "a message of 10 bytes where it takes 9"),
+        (encode(RequestVote(2**63, 1, 1, transfer=True)), "a number that is too large"),
+        (encode(RequestVote(TERM_MAX + 1, 1, 1, transfer=True)), "a term that leaves no room for the next ones"),
+        (encode(RequestVote(TERM_MAX, 1, 1, transfer=True)), "too far ahead of term 2"),
+        (encode(Append(2, 1, 1, (), 0, 1)), f"entries of term 2, in which {ME} leads"),
+    ],
+)
+async def test_a_message_that_no_member_sends_costs_its_sender_the_connection(
+    scene: Scene, data: bytes, detail: str
+) -> None:
+    raft = scene.replica.raft
+    before = (raft.term, raft.voted_for, raft.last_index)
+    with structlog.testing.capture_logs() as logs:
+        # What follows it came by the same connection, and goes with it.
+        scene.rounds.receive(OTHER, [(SHARD, GROUP, data), (SHARD, GROUP, data)])
+        await settle()
+    assert [(sender, detail in found) for sender, found in scene.other.drops] == [(OTHER, True)]
+    said = [line for line in logs if line["event"] == "message_refused"]
+    assert [(line["sender"], line["shard"]) for line in said] == [(OTHER, SHARD)]
+    assert (raft.term, raft.voted_for, raft.last_index) == before
+    await scene.enqueue()
+    assert scene.shard.serves
+    await scene.stop()
+
+
+async def test_what_is_only_late_or_of_others_costs_nothing(scene: Scene) -> None:
+    late = [encode(Append(1, 1, 1, (), 0, 1)), encode(AppendReply(1, True, 99, 99)), encode(VoteReply(1, True))]
+    late += [encode(RequestVote(1, 1, 1)), encode(PreVote(1, 1, 1)), encode(TimeoutNow(1))]
+    messages = [(SHARD, GROUP, data) for data in late]
+    scene.rounds.receive(OTHER, [*messages, (SHARD, GROUP + 1, b"of another group"), (SHARD + 1, GROUP, b"elsewhere")])
+    await scene.enqueue()
+    assert scene.shard.serves
+    assert scene.other.drops == []
+    await scene.stop()
+
+
+async def test_a_wish_is_carried_out_in_a_round(scene: Scene) -> None:
+    done = asyncio.Event()
+    scene.replica.wish(done.set)
+    assert not done.is_set()
+    scene.rounds.wake(SHARD)
+    await done.wait()
+    await scene.stop()
+
+
+# --- leaving ------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_forgotten_leads_nobody_and_is_driven_no_more(scene: Scene) -> None:
+    await scene.enqueue()
+    last = (scene.replica.raft.last_term, scene.replica.raft.last_index)
+    scene.other.listens = False
+    call = scene.enqueue()
+    await settle()
+    await scene.rounds.forget(scene.replica)
+    with pytest.raises(OutcomeUnknownError):
+        await call
+    gone = gone_of(scene.log, SHARD)
+    assert gone is not None
+    assert (gone.group, gone.term, gone.last) == (GROUP, scene.replica.raft.term, (last[0], last[1] + 1))
+    assert list(scene.rounds.replicas) == []
+    assert not scene.shard.serves
+    scene.replica.raft.election_deadline_s = 0.0
+    scene.other.heard = 0
+    scene.other.listens = True
+    scene.rounds.wake(SHARD)  # somebody has not heard yet
+    await settle()
+    assert (scene.other.heard, scene.log.staged_bytes) == (0, 0)
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> None:
+    strangers: list[Message] = []
+
+    def on_stranger(_sender: str, message: Message) -> None:
+        strangers.append(message)
+
+    scene.rounds.on_stranger = on_stranger
+    leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
+    await asyncio.sleep(0)
+    scene.rounds.receive(OTHER, [(SHARD, GROUP, b"early")])
+    await leaving
+    assert strangers == [], "not before it is durable: nobody could join"
+    scene.rounds.receive(OTHER, [(SHARD, GROUP, b"late")])
+    await settle()
+    assert strangers == [(SHARD, GROUP, b"late")]
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_who_waits_for_a_replica_that_leaves_is_told(scene: Scene) -> None:
+    wished: list[int] = []
+    scene.replica.wish(lambda: wished.append(scene.replica.raft.role))
+    waiting = asyncio.ensure_future(scene.replica.next_round())
+    await asyncio.sleep(0)
+    scene.rounds.detach(scene.replica)
+    await waiting
+    assert wished == [FOLLOWER]
+    assert await refusal(scene.replica.next_round()) == SHARD_NOT_FOUND
+    with pytest.raises(RefusedError):
+        scene.replica.wish(lambda: None)
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_it_is_forgotten_once_there_is_room(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[bool] = []
+
+    async def sometimes_without_room(work: Callable[[], None]) -> None:
+        tries.append(gone_of(scene.log, SHARD) is not None)
+        if len(tries) < 3:
+            raise DiskFullError("there is no room")
+        work()
+
+    monkeypatch.setattr(scene.rounds, "_run_blocking", sometimes_without_room)
+    monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
+    await scene.rounds.forget(scene.replica)
+    assert tries == [False, False, False]
+    assert gone_of(scene.log, SHARD) is not None
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_a_stop_does_not_wait_for_room_to_forget(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def without_room(_work: Callable[[], None]) -> None:
+        raise DiskFullError("there is no room")
+
+    monkeypatch.setattr(scene.rounds, "_run_blocking", without_room)
+    monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
+    leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
+    await settle()
+    assert not leaving.done()
+    scene.rounds.stop()
+    await scene.running
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert NodeJournal.load(scene.log, SHARD) is not None, "the next start finds it"
+
+
+async def test_a_snapshot_that_comes_too_late_is_thrown_away(scene: Scene) -> None:
+    ended: list[bool] = []
+    kv = MemoryKV()
+    new = NewState(
+        OTHER, 1, 9, 1, Configuration.of(1, [ME]), "s-9", kv, Machine(kv), lambda taken, _kv: ended.append(taken)
+    )
+    scene.replica.offer_state(new)
+    await scene.rounds.forget(scene.replica)
+    scene.replica.offer_state(new)
+    assert ended == [False, False]
+    scene.rounds.stop()
+    await scene.running
+
+
+async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_not_name_it(scene: Scene) -> None:
+    """A replica that leaves between the round that takes a snapshot and its sync."""
+    ended: list[tuple[bool, object, bool]] = []
+    kv = MemoryKV()
+    old = scene.shard.kv
+    scene.replica.raft.set_term(9, None)
+    scene.replica.raft.follow(None)
+    new = NewState(
+        OTHER, 9, 50, 9, Configuration.of(2, [OTHER]), "s-50", kv, Machine(kv),
+        lambda taken, unneeded: ended.append((taken, unneeded, gone_of(scene.log, SHARD) is not None)),
+    )  # fmt: skip
+    scene.replica.offer_state(new)
+    scene.replica.step(time.monotonic())
+    assert (ended, scene.shard.kv) == ([], kv)
+    await scene.rounds.forget(scene.replica)
+    assert ended == [(True, old, True)]
+    gone = gone_of(scene.log, SHARD)
+    assert gone is not None
+    assert gone.last == (9, 50)
+    scene.rounds.stop()
+    await scene.running
+
+
+# --- a blank state ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("group", "incarnation"),
+    [(1, 1), ((1 << 63) - 1, 1), (mapped_group(1, 5), 1), (mapped_group(7, 5), 7), (mapped_group(65535, 0), 65535)],
+)
+def test_a_blank_state_has_the_incarnation_of_its_group(group: int, incarnation: int) -> None:
+    """Whoever founds or joins the group, and whenever: replicas with another one would make other tokens."""
+    log = NodeLog.open(FakeDisk(random.Random(0)), segment_bytes=64 * 1024)
+    journal = NodeJournal.create(log, SHARD, group=group, state_name="s")
+    assert recover_shard(journal, log, MemoryKV(), SHARD).meta.incarnation == incarnation

@@ -1,0 +1,164 @@
+"""Who is believed about who leads, and the way of one call: no channels, no clock."""
+
+import pytest
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from holdfast.router.failures import CallFailedError, rejection_of, told
+from holdfast.router.leaders import SUSPECT_S, Course, Leaders
+from holdfast.router.methods import ALL, QUEUES, SCHEDULES, TASKS
+from holdfast.serving.refusals import RefusedError
+from tests.unit.router.router_stage import Table
+
+A, B, C = "a:1", "b:1", "c:1"
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table(2, leaders={0: (A, 3)}, replicas={0: [A, B, C]})
+
+
+@pytest.fixture
+def leaders(table: Table) -> Leaders:
+    return Leaders(lambda: table)
+
+
+def refusal(reason: str, **metadata: str) -> CallFailedError:
+    status = status_pb2.Status(code=code_pb2.Code.Value("UNAVAILABLE"), message="No.")
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain="holdfast", metadata=metadata))
+    return CallFailedError("UNAVAILABLE", "No.", status.SerializeToString())
+
+
+NEVER_SENT = CallFailedError("UNAVAILABLE", "No connection.", was_connected=False)
+LOST = CallFailedError("UNAVAILABLE", "Socket closed")
+
+
+def test_the_hint_of_the_map_comes_first_and_only_newer_ones_replace_what_is_known(
+    leaders: Leaders, table: Table
+) -> None:
+    assert leaders.pick(0, 0.0) == A
+    assert leaders.name(0, B, 5, 0.0)
+    assert leaders.pick(0, 0.0) == B
+    assert not leaders.name(0, C, 4, 0.0)
+    table.leaders[0] = (C, 4)
+    assert leaders.pick(0, 0.0) == B
+    table.leaders[0] = (C, 6)
+    assert leaders.pick(0, 0.0) == C
+
+
+def test_without_a_hint_any_replica_is_asked(leaders: Leaders, table: Table) -> None:
+    table.leaders.clear()
+    assert leaders.pick(0, 0.0) == A
+    assert leaders.pick(0, 0.0, {A, B}) == C
+    assert leaders.pick(0, 0.0, {A, B, C}) is None
+    assert leaders.pick(1, 0.0) is None
+
+
+def test_a_suspect_counts_only_in_a_newer_epoch_for_a_while(leaders: Leaders) -> None:
+    assert leaders.pick(0, 0.0) == A
+    leaders.left(0, A, 0.0, suspect=True)
+    assert leaders.pick(0, 0.1) == B
+    assert not leaders.name(0, A, 3, 0.1)
+    assert leaders.name(0, A, 4, 0.1)
+    leaders.left(0, A, 1.0, suspect=True)
+    assert leaders.name(0, A, 4, 1.0 + SUSPECT_S)
+
+
+def test_who_carries_out_a_call_leads(leaders: Leaders, table: Table) -> None:
+    table.leaders.clear()
+    assert leaders.named(0) is None
+    leaders.answered(0, B)
+    assert (leaders.named(0), leaders.pick(0, 0.0)) == (B, B)
+
+
+def test_a_course_follows_the_first_redirect_at_once(leaders: Leaders) -> None:
+    course = Course(leaders, 0, leaders.pick(0, 0.0))
+    assert course.after(refusal("NOT_LEADER", leader=B, epoch="7"), lambda: False, 0.0) == 0.0
+    assert (course.address, leaders.named(0)) == (B, B)
+    assert course.after(refusal("NOT_LEADER", leader=C, epoch="8"), lambda: False, 0.0) != 0.0
+    assert course.address == C
+
+
+def test_a_course_asks_everybody_then_pauses_and_starts_over(leaders: Leaders) -> None:
+    course = Course(leaders, 0, leaders.pick(0, 0.0))
+    visited, pauses = [course.address], []
+    for _ in range(6):
+        pauses.append(course.after(refusal("NOT_LEADER", epoch="3"), lambda: False, 0.0))
+        visited.append(course.address)
+    assert sorted(str(each) for each in visited[:3]) == [A, B, C]
+    assert sorted(str(each) for each in visited[3:6]) == [A, B, C]
+    assert sum(pause or 0.0 for pause in pauses) > 0.05
+
+
+def test_a_shard_made_anew_starts_its_epochs_again(leaders: Leaders) -> None:
+    leaders.name(0, A, 900, 0.0)
+    course = Course(leaders, 0, A)
+    for _ in range(8):
+        course.after(refusal("NOT_LEADER", leader=C, epoch="1"), lambda: False, 0.0)
+        if course.address == C and leaders.named(0) == C:
+            return
+    raise AssertionError("it never believed in the new epochs")
+
+
+@pytest.mark.parametrize(
+    ("failure", "if_repeatable", "if_not"),
+    [
+        (NEVER_SENT, True, True),
+        (LOST, True, False),
+        # gRPC's words about the connection it has now: the call may have gone over the one before.
+        (CallFailedError("UNAVAILABLE", "failed to connect to all addresses; last error: …"), True, False),
+        (CallFailedError("CANCELLED", "It was silent."), True, False),
+        (CallFailedError("DEADLINE_EXCEEDED", "", was_connected=False), True, True),
+        (refusal("NOT_LEADER"), True, True),
+        (refusal("SHUTTING_DOWN"), True, True),
+        (refusal("SHARD_NOT_FOUND"), True, True),
+        (refusal("OUTCOME_UNKNOWN"), True, False),
+        (refusal("OVERLOADED"), False, False),
+        (refusal("INVALID_FIELD"), False, False),
+        (refusal("INTERNAL"), False, False),
+        (CallFailedError("UNIMPLEMENTED", "?"), False, False),
+    ],
+)
+def test_what_is_tried_again(leaders: Leaders, failure: CallFailedError, if_repeatable: bool, if_not: bool) -> None:
+    for may_repeat, expected in ((True, if_repeatable), (False, if_not)):
+        course = Course(leaders, 0, A)
+        assert (course.after(failure, lambda may_repeat=may_repeat: may_repeat, 0.0) is not None) is expected  # type: ignore[misc]
+
+
+def test_the_last_word() -> None:
+    assert isinstance(told(refusal("OVERLOADED"), 0, is_unknown=False), CallFailedError)
+    for failure, is_unknown, expected in (
+        (NEVER_SENT, False, "NOT_LEADER"),
+        (NEVER_SENT, True, "OUTCOME_UNKNOWN"),
+        (LOST, True, "OUTCOME_UNKNOWN"),
+        (refusal("NOT_LEADER", leader=A, epoch="3"), False, "NOT_LEADER"),
+        (refusal("OVERLOADED"), True, "OUTCOME_UNKNOWN"),
+        (CallFailedError("RESOURCE_EXHAUSTED", "Concurrent RPC limit exceeded!"), False, "OVERLOADED"),
+    ):
+        word = told(failure, 0, is_unknown=is_unknown)
+        assert isinstance(word, RefusedError)
+        assert (word.reason, "leader" in word.metadata) == (expected, False)
+    assert rejection_of(CallFailedError("DATA_LOSS", "secret")).message == (
+        "The broker failed with DATA_LOSS and gave no reason."
+    )
+
+
+def test_every_call_of_the_wire_api_has_its_rule() -> None:
+    """A new one is repeatable unless it is named: this list makes somebody think about it."""
+    assert {method.name for method in ALL if not method.may_repeat(b"")} == {
+        "Reserve", "RetryDeadLetters", "DiscardDeadLetters", "PurgeQueue", "DeleteSchedule", "TriggerSchedule"
+    }  # fmt: skip
+    assert {method.name for method in ALL if method.waits} == {
+        "Reserve", "AwaitTasks", "WaitTasks", "ReadProbe", "ListBackupFiles"
+    }  # fmt: skip
+    with_ids = TASKS["Enqueue"].request(tasks=[{"request_id": "a"}, {"request_id": "b"}])
+    without = TASKS["Enqueue"].request(tasks=[{"request_id": "a"}, {}])
+    assert TASKS["Enqueue"].may_repeat(with_ids.SerializeToString())
+    assert not TASKS["Enqueue"].may_repeat(without.SerializeToString())
+    assert TASKS["Reserve"].may_repeat(TASKS["Reserve"].request(claim_request_id="a").SerializeToString())
+    for method, fields, expected in (
+        (QUEUES["PurgeQueue"], {"page_token": "0.a"}, True),
+        (QUEUES["PurgeQueue"], {"dry_run": True}, True),
+        (SCHEDULES["PutSchedule"], {"must_be_new": True}, False),
+        (SCHEDULES["TriggerSchedule"], {"request_id": "a"}, True),
+    ):
+        assert method.may_repeat(method.request(**fields).SerializeToString()) is expected, method.name

@@ -1,0 +1,76 @@
+"""Ids that were made up for a set of shards which this router's map does not know: nothing is guessed."""
+
+import grpc
+import pytest
+
+from holdfast.client._leaders import Course, Leaders
+from holdfast.client.errors import ConnectionFailed, Unavailable
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router.batches import place
+from holdfast.routing.sets import made_up_id, shard_for_task
+from holdfast.serving.refusals import STALE_MAP, RefusedError
+from tests.unit.router.router_stage import Stage, Table, accept_all
+from tests.unit.router.test_passing import refusal_of
+
+
+def task(queue: str, request_id: str) -> pb.TaskSpec:
+    return pb.TaskSpec(queue=queue, type="t", payload=b"p", request_id=request_id)
+
+
+def request_of(*tasks: pb.TaskSpec) -> pb.EnqueueRequest:
+    return pb.EnqueueRequest(tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("queue", "generation", "why", "newest"),
+    [("plain", 1, "newer", 0), ("spread", 5, "newer", 4), ("spread", 3, "forgotten", 4)],
+)
+def test_the_whole_call_is_refused(queue: str, generation: int, why: str, newest: int) -> None:
+    """Also if only one of its tasks has such an id, and whether or not the map knows of any sets."""
+    table = Table(8)
+    table.pin("spread", 3, 5, 6, generation=4)
+    unknown = task(queue, made_up_id(generation, "key", 0))
+    for request in (request_of(unknown), request_of(task("other", "mine"), task(queue, ""), unknown)):
+        with pytest.raises(RefusedError) as refused:
+            place(request, table, 1)
+        assert refused.value.reason == STALE_MAP
+        assert refused.value.retry_after_ms > 0
+        assert refused.value.metadata == {"queue": queue, "generation": str(newest), "why": why}
+
+
+async def test_a_retry_through_a_router_that_is_behind_makes_no_second_task() -> None:
+    """It is refused until the router has heard of the set; then it goes to where its first attempt went."""
+    async with Stage(3) as stage:
+        for broker in stage.brokers:
+            broker.on["Enqueue"] = accept_all()
+        stage.table.at_home("q", 0)
+        current = Table(3)
+        current.pin("q", 0, 1, 2)
+        key = next(
+            key for key in "abcdefgh" if shard_for_task(current.route("q"), made_up_id(1, key, 0), "", "", 0) == 2
+        )
+        retry = request_of(task("q", made_up_id(1, key, 0)))
+        code, reason, _ = await refusal_of(stage.call("Enqueue", retry, attempt=2))
+        assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "STALE_MAP")
+        assert not any(broker.calls for broker in stage.brokers)
+        stage.table.routes |= current.routes
+        assert (await stage.call("Enqueue", retry, attempt=3)).outcomes[0].accepted.task_id == "2:p"
+
+
+def test_a_client_goes_on_to_the_next_router() -> None:
+    stale = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
+    course = Course(Leaders(["a:1", "b:1"]), retry=True, repeatable=False)
+    assert course.after(stale, 0.0) is not None
+    assert course.address == "b:1"
+    told = course.last_word(stale)
+    assert (type(told), getattr(told, "reason", "")) == (Unavailable, "STALE_MAP")
+
+
+def test_a_client_does_not_take_it_for_a_no_after_a_lost_answer() -> None:
+    course = Course(Leaders(["a:1", "b:1"]), retry=True, repeatable=True)
+    course.after(ConnectionFailed("a:1", "lost"), 0.0)
+    stale = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
+    assert course.after(stale, 0.0) is not None
+    told = course.last_word(stale)
+    assert isinstance(told, ConnectionFailed)
+    assert told.sent

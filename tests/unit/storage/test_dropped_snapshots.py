@@ -1,0 +1,150 @@
+"""A snapshot whose round finds no room is taken back: what is known of its state says nothing of the one before."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.replica import NewState, Replica
+from holdfast.broker.replica.shard import Shard
+from holdfast.machine import entries
+from holdfast.machine.machine import Machine
+from holdfast.raft.codec import encode, encode_configuration
+from holdfast.raft.engine import ShardRaft
+from holdfast.raft.library import Timing
+from holdfast.raft.messages import CONFIGURATION, REGULAR, Append, Configuration, Entry
+from holdfast.raft.node_journal import NodeJournal
+from holdfast.serving.refusals import not_leader
+from holdfast.storage.checkpoints import Checkpointer
+from holdfast.storage.disk_guard import DiskGuard
+from holdfast.storage.startup_checks import recover_shard
+from holdfast.wal.errors import DiskFullError
+from holdfast.wal.node_log import NodeLog
+from tests.simulation.fake_disk import FakeDisk
+from tests.simulation.world import VolatileKV
+from tests.unit.machine.machine_shard import START_MS, new_task
+from tests.unit.replica.small_shard import StillTime
+
+SHARD, GROUP = 0, 1
+ME, LEADER, THIRD = (f"n{n}/" + str(n) * 32 for n in (1, 2, 3))
+MEMBERS = Configuration.of(1, [ME, LEADER, THIRD])
+PATIENT = Timing(heartbeat_s=60, election_s_min=300, election_s_max=600, silence_s_max=290)  # nothing by time alone
+APPLIED, IN_SNAPSHOT = 20, 100
+
+
+def _entry(index: int) -> Entry:
+    if index == 1:
+        return Entry(CONFIGURATION + encode_configuration(MEMBERS), 1, 1)
+    return Entry(REGULAR + entries.encode(entries.Enqueue(START_MS + index, [new_task()])), index, 1)
+
+
+ENTRIES = [_entry(index) for index in range(1, IN_SNAPSHOT + 1)]
+
+
+class Follower:
+    """A replica, the rounds that drive it and the checkpointer that flushes it, on a disk that can be full."""
+
+    def __init__(self) -> None:
+        self.disk = FakeDisk(random.Random(0))
+        self.log = NodeLog.open(self.disk, segment_bytes=64 * 1024)
+        self.kv = VolatileKV()
+        self.sync_begins, self.sync_may_end = asyncio.Event(), asyncio.Event()
+        self.sync_may_end.set()
+        self.is_full = False
+        self.frames = 0
+        guard = DiskGuard(self.disk.free_bytes, 0)
+        self.rounds = Rounds(self.log, Metrics(), run_blocking=self._sync, on_disk_full=guard.found_full)
+        journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
+        machine = recover_shard(journal, self.log, self.kv, SHARD)
+
+        def make_engine(journal: NodeJournal, applied_index: int) -> ShardRaft:
+            now_s = time.monotonic()
+            return ShardRaft(ME, journal, now_s=now_s, applied_index=applied_index, timing=PATIENT, draw=lambda: 0.5)
+
+        def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
+            return Shard(
+                self.kv, machine, raft, BrokerConfig(), Metrics(),
+                make_clock=lambda applied_ms: ShardClock(StillTime(), applied_ms),
+                wake_rounds=lambda: self.rounds.wake(SHARD), check_disk=guard.check,
+                found_full=guard.found_full, redirect=lambda: not_leader(SHARD, 0, None),
+            )  # fmt: skip
+
+        self.replica = Replica(SHARD, self.log, journal, make_engine, make_shard, machine.meta.applied_index)
+        self.rounds.attach(self.replica)
+        self.checkpointer = Checkpointer(
+            self.log, lambda: [self.replica], log_bytes_max=1 << 30, age_seconds_max=0.0, keep_bytes=0,
+            run_blocking=_at_once,
+        )  # fmt: skip
+        self.running = asyncio.ensure_future(self.rounds.run())
+
+    async def _sync(self, work: Callable[[], None]) -> None:
+        self.sync_begins.set()
+        await self.sync_may_end.wait()
+        if self.is_full:
+            self.is_full = False
+            raise DiskFullError("no room for the segment that this round needs")
+        work()
+
+    def hears(self, previous: int, sent: list[Entry], commit: int) -> None:
+        self.frames += 1
+        term = 1 if previous else 0
+        message = Append(1, previous, term, tuple(sent), commit, self.frames)
+        self.rounds.receive(LEADER, [(SHARD, GROUP, encode(message))])
+
+    async def is_offered_a_snapshot(self, ended: Callable[[bool], None]) -> None:
+        """Returns when the round that takes it is being synced."""
+        kv = VolatileKV()
+        machine = Machine(kv)
+        for entry in ENTRIES:
+            if entry.command[:1] == REGULAR:
+                machine.apply(entry.index, entry.term, entries.decode(entry.command[1:]))
+            else:
+                machine.pass_over(entry.index, entry.term)
+        machine.commit()
+        self.sync_may_end.clear()
+        self.sync_begins.clear()
+        self.replica.offer_state(
+            NewState(LEADER, 1, IN_SNAPSHOT, 1, MEMBERS, "s-100", kv, machine, lambda taken, _unneeded: ended(taken))
+        )
+        self.rounds.wake(SHARD)
+        await self.sync_begins.wait()
+
+    async def crash(self) -> NodeLog:
+        self.rounds.stop()
+        self.rounds.wake(SHARD)
+        await self.running
+        self.kv.crash(random.Random(0))
+        return NodeLog.open(self.disk, segment_bytes=64 * 1024)
+
+
+async def _at_once(work: Callable[[], None]) -> None:
+    work()
+
+
+async def test_the_log_is_not_cut_by_what_was_flushed_of_a_snapshot_that_was_taken_back() -> None:
+    follower = Follower()
+    follower.hears(0, ENTRIES[:APPLIED], APPLIED)
+    while follower.replica.applied_index < APPLIED:
+        await follower.replica.next_round()
+    ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    await follower.is_offered_a_snapshot(ended.set_result)
+    await follower.checkpointer.look()  # flushes the state that came
+    follower.is_full = True
+    follower.sync_may_end.set()
+    assert not await ended
+    assert follower.replica.applied_index == APPLIED, "the state before is back"
+
+    follower.checkpointer.compact(follower.replica)
+    follower.hears(APPLIED, [ENTRIES[APPLIED]], APPLIED + 1)
+    while follower.replica.applied_index == APPLIED or not follower.replica.journal.is_durable:
+        await follower.replica.next_round()
+    assert follower.replica.durable_base_index == 0, "nothing of this state was ever flushed"
+    log = await follower.crash()
+    journal = NodeJournal.load(log, SHARD)
+    assert journal is not None
+    machine = recover_shard(journal, log, follower.kv, SHARD)
+    assert machine.meta.applied_index + len(list(log.entries(SHARD, machine.meta.applied_index))) == APPLIED + 1
