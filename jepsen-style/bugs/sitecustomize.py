@@ -171,10 +171,10 @@ def _tick_twice() -> None:
 
 def _ticks_not_made_up() -> None:
     """A leader does not care about ticks from before its time."""
-    keeper: Any = importlib.import_module("holdfast.broker.leader.schedule_manager")
+    manager: Any = importlib.import_module("holdfast.broker.leader.schedule_manager")
 
-    keeper.GRACE_MS = 0
-    keeper.CATCH_UPS = dict.fromkeys(keeper.CATCH_UPS, "none")
+    manager.GRACE_MS = 0
+    manager.CATCH_UPS = dict.fromkeys(manager.CATCH_UPS, "none")
 
 
 def _unique_keys_ignored() -> None:

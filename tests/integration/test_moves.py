@@ -20,15 +20,15 @@ from tests.integration.etcd_server import leader_of
 from tests.integration.map_cluster import MapCluster, until
 from tests.integration.server import DEADLINE_S
 
-# Places that a move gets to: the leader at the steward's, the destination where it joins and takes a snapshot, the
+# Places that a move gets to: the leader at the reconciler's, the destination where it joins and takes a snapshot, the
 # source where it retires. Whoever gets there first dies; `make moves` tries all places, and at each of them lets that
 # process halt as well while somebody else is killed.
 EVERYWHERE = [
-    "steward:add", "steward:add_done", "steward:telling", "host:joined", "snapshot:offered", "snapshot:taken",
-    "steward:promote", "steward:promote_done", "steward:told", "steward:remove", "steward:remove_done",
+    "reconciler:add", "reconciler:add_done", "reconciler:telling", "host:joined", "snapshot:offered", "snapshot:taken",
+    "reconciler:promote", "reconciler:promote_done", "reconciler:told", "reconciler:remove", "reconciler:remove_done",
     "retire:dropping", "retire:dropped", "retire:forgotten",
 ]  # fmt: skip
-SOMEWHERE = ["snapshot:taken", "steward:add_done", "steward:remove_done", "retire:dropped"]
+SOMEWHERE = ["snapshot:taken", "reconciler:add_done", "reconciler:remove_done", "retire:dropped"]
 OTHERS = ["router", "leader of etcd", "operator", "destination", "source"]
 IS_ALL = os.environ.get("PLACES") == "all"
 PLACES = EVERYWHERE if IS_ALL else SOMEWHERE
@@ -250,7 +250,7 @@ def test_the_source_stays_until_the_destination_that_died_is_back(cluster: MapCl
     with Load(cluster.address, "q-stays") as load:
         until(lambda: len(load.accepted) > 100, "some tasks")
         with Client(cluster.address, timeout_s=DEADLINE_S) as operator:
-            move.halt_at("steward:promote_done", lambda: move.start(operator))
+            move.halt_at("reconciler:promote_done", lambda: move.start(operator))
             move.kill("destination")
             time.sleep(UNHEARD_S)
             move.go_on()

@@ -117,7 +117,7 @@ def test_a_rate_is_kept_over_all_shards_whoever_leads_them(tmp_path: Path) -> No
 
             until(lambda: has_claimed(0.25), "a quarter of all to be claimed")
             cluster.nodes["n1"].kill()
-            until(lambda: has_claimed(0.5), "half of all to be claimed, with another dealer")
+            until(lambda: has_claimed(0.5), "half of all to be claimed, with another coordinator")
             client.transfer(other, "n3")
             until(lambda: has_claimed(1), "all to be claimed")
             ends.set()

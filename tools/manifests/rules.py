@@ -30,7 +30,7 @@ from tools.manifests.objects import (
 
 Rule = Callable[[Manifests], Iterator[str]]
 
-# What every server answers, and what may ask it: a restart helps a process, not its surroundings.
+# What every server answers, and what may ask it: a restart helps a process, not its cluster view.
 _PROBED = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
 _EVERYWHERE = ("kube-root-ca.crt",)  # a ConfigMap that Kubernetes puts into each namespace
 _NOT_SETTINGS = ("HOLDFAST_ADDRESS",)

@@ -16,8 +16,8 @@ from holdfast.broker.api.backups import BackupService
 from holdfast.broker.api.server import RpcServer
 from holdfast.broker.api.shards import ShardService
 from holdfast.broker.api.tasks import Service
-from holdfast.broker.cluster_view.map_view import MapCopy, MapSurroundings
-from holdfast.broker.cluster_view.view import StaticSurroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import SystemTime
 from holdfast.broker.leader.webhooks import Webhooks
@@ -91,7 +91,7 @@ class Node:
             self._build()
             await self._open_replicas()
             self._tasks.append(asyncio.create_task(self._rounds.run(), name="rounds"))
-            if self._surroundings.is_alone:
+            if self._cluster_view.is_alone:
                 await self._lead_alone()
             self._tasks.append(asyncio.create_task(self._checkpointer.run(WATCH_SECONDS), name="checkpoints"))
             self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
@@ -118,14 +118,14 @@ class Node:
         self._log_disk = RealDisk(self._data_dir.log_dir)
         self._node_log = NodeLog.open(self._log_disk, segment_bytes=config.segment_bytes)
         self._data_dir.check_log(is_empty=self._node_log.is_empty)
-        self._surroundings = self._look_around()
+        self._cluster_view = self._look_around()
 
-    def _look_around(self) -> StaticSurroundings | MapSurroundings:
+    def _look_around(self) -> StaticClusterView | MapClusterView:
         config = self._config
         if config.etcd_endpoints is None:
-            return StaticSurroundings(config)
+            return StaticClusterView(config)
         known = MapCopy(self._data_dir.path, config.cluster_name).load()
-        return MapSurroundings(identity_of(config.node_name, self._data_dir.node_id), known)
+        return MapClusterView(identity_of(config.node_name, self._data_dir.node_id), known)
 
     def _build(self) -> None:
         config, metrics = self._config, self.metrics
@@ -147,7 +147,7 @@ class Node:
             guard=self._guard,
             rounds=self._rounds,
             source=SystemTime(),
-            surroundings=self._surroundings,
+            cluster_view=self._cluster_view,
         )
         self._host.post = self._webhooks.post
         self._stack.callback(self._host.close)
@@ -165,7 +165,7 @@ class Node:
         self._backups = Backups(self._host)
         self._services: dict[int, Service] = {}
         self._admin = Admin(
-            config, self._data_dir.node_id, self._host, self._surroundings, self._node_log, self._checkpointer
+            config, self._data_dir.node_id, self._host, self._cluster_view, self._node_log, self._checkpointer
         )
         self._rpc = RpcServer(
             self._find_service,
@@ -198,17 +198,17 @@ class Node:
         service = self._services.get(number)
         if service is None or service.shard is not shard:  # a replica may leave, and come back as a new one
             service = self._services[number] = Service(
-                shard, self._config, self.metrics, cluster_id=lambda: self._surroundings.cluster_id,
-                home_of=self._surroundings.home_of, may_have=self._surroundings.may_have,
+                shard, self._config, self.metrics, cluster_id=lambda: self._cluster_view.cluster_id,
+                home_of=self._cluster_view.home_of, may_have=self._cluster_view.may_have,
             )  # fmt: skip
         return service
 
     def _make_cluster(self) -> StaticCluster | MappedCluster | None:
         """The other nodes; None for a node alone."""
         config, host, rounds = self._config, self._host, self._rounds
-        if isinstance(self._surroundings, MapSurroundings):
+        if isinstance(self._cluster_view, MapClusterView):
             return MappedCluster(
-                config, self._data_dir, host, rounds, SystemTime(), surroundings=self._surroundings,
+                config, self._data_dir, host, rounds, SystemTime(), cluster_view=self._cluster_view,
                 etcd=connect(config), find_service=self._find_service, metrics=self.metrics,
             )  # fmt: skip
         if not config.nodes:
@@ -220,17 +220,17 @@ class Node:
     def _cluster_service(self) -> object:
         if isinstance(self._cluster, MappedCluster):
             return self._cluster.admin
-        return StaticTopology(self._host, self._surroundings)
+        return StaticTopology(self._host, self._cluster_view)
 
     def _backup_service(self) -> BackupService:
         cluster_map = self._cluster.backups if isinstance(self._cluster, MappedCluster) else None
         replication = max(1, len(self._config.nodes))
-        return BackupService(self._backups, self._host, self._surroundings, cluster_map, replication)
+        return BackupService(self._backups, self._host, self._cluster_view, cluster_map, replication)
 
     def _default_shard(self) -> int:
         """Of a call that names none. In a cluster with a map, whoever does not know of shards needs a router."""
-        shards = self._surroundings.shard_count
-        if shards <= 1 or isinstance(self._surroundings, StaticSurroundings):
+        shards = self._cluster_view.shard_count
+        if shards <= 1 or isinstance(self._cluster_view, StaticClusterView):
             return 0
         raise RefusedError(
             MISSING_FIELD,
@@ -240,8 +240,8 @@ class Node:
         )
 
     def _announce(self, address: str, ops_address: str) -> None:
-        if isinstance(self._surroundings, StaticSurroundings):
-            self._surroundings.own_address = address
+        if isinstance(self._cluster_view, StaticClusterView):
+            self._cluster_view.own_address = address
         elif isinstance(self._cluster, MappedCluster):
             self._cluster.announce(address, ops_address)
 
@@ -250,7 +250,7 @@ class Node:
         if (cut := self._node_log.cut_tail) is not None:
             _log.warning("torn_tail_cut", file=cut.file, offset=cut.offset, bytes=cut.size_bytes)
         await asyncio.to_thread(self._host.open)
-        if self._host.is_blank and self._surroundings.is_alone:
+        if self._host.is_blank and self._cluster_view.is_alone:
             self._host.found_all([self._host.me])
         self._host.attach_all()
         _log.info(
@@ -452,7 +452,7 @@ class Node:
                 "wall_clock_jumped",
                 shard=number,
                 offset_ms=round(clock.wall_offset_ms),
-                followed="no, until the next start" if self._surroundings.is_alone else "no: the majority's clock is",
+                followed="no, until the next start" if self._cluster_view.is_alone else "no: the majority's clock is",
             )
             jumped.add(number)
         if not clock.jumped:

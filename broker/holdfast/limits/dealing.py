@@ -1,6 +1,6 @@
 """How a cap or a rate of a queue that is spread over shards is dealt to them, and dealt anew as demand moves.
 
-The leader of the queue's home shard is the dealer. It keeps books: one `Share` for each shard that reports. The leader
+The leader of the queue's home shard is the coordinator. It keeps books: one `Share` for each shard that reports. The leader
 of every shard of the queue is a holder: it sends a `Report` now and then and gets a `Grant`, an amount that it may use
 for the time of a lease. Amounts are slots for a cap and thousandths of a token per second for a rate.
 
@@ -17,14 +17,16 @@ or until the shard reports again, and then others get less until the sum fits.
 **What it rests on.** The books are stored before a grant is sent. A report's number grows with every report of a shard,
 over all its leaders; a holder heeds the answer to its latest report only, and counts the lease from when it sent that.
 A new leader of a shard holds nothing, and counts what is in use only when it has applied all that its predecessor could
-commit. The clocks of dealer and holders run at most 10 % apart from true time; where the dealer's clock steps, its
+commit. The clocks of coordinator and holders run at most 10 % apart from true time; where the coordinator's clock steps, its
 books are `postponed` by that step.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-HELD_PERCENT = 80  # of a lease counts for its holder: his clock may run 10 % slow (/0.9), the dealer's 10 % fast (/1.1)
+HELD_PERCENT = (
+    80  # of a lease counts for its holder: his clock may run 10 % slow (/0.9), the coordinator's 10 % fast (/1.1)
+)
 RENEW_PERCENT = 30  # of a lease may pass before a report is due: two can be lost before the holder has to stop
 _COUNTER_BITS = 32
 
@@ -134,7 +136,7 @@ def granted_now(books: Mapping[int, Share], now_ms: int) -> int:
 
 
 def postponed(books: Mapping[int, Share], by_ms: int) -> dict[int, Share]:
-    """The books after the dealer's clock stepped: the leases last as long as before."""
+    """The books after the coordinator's clock stepped: the leases last as long as before."""
     return {
         shard: share._replace(since_ms=share.since_ms + by_ms, expires_ms=share.expires_ms + by_ms)
         for shard, share in books.items()

@@ -263,7 +263,7 @@ class Ack:
 
 @dataclass(slots=True)
 class AckAway:
-    """An ack with follow-ups for other shards: they are put into the outbox, from where a courier brings them."""
+    """An ack with follow-ups for other shards: they are put into the outbox, from where a relay brings them."""
 
     now_ms: int
     keep_ms: int

@@ -177,7 +177,7 @@ class DealShares:
     now_ms: int
     queue: bytes
     what: int
-    shares: list[tuple[int, bytes]]  # (shard, what the dealer knows of it)
+    shares: list[tuple[int, bytes]]  # (shard, what the coordinator knows of it)
 
     def put(self, parts: list[bytes]) -> None:
         parts += (_SHARES_HEAD.pack(len(self.queue), self.what, len(self.shares)), self.queue)

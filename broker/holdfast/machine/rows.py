@@ -411,7 +411,7 @@ class Discard(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a shard may use of a limit that is dealt here: numbers of the dealer's own, opaque to the machine."""
+    """What a shard may use of a limit that is dealt here: numbers of the coordinator's own, opaque to the machine."""
 
     body: bytes
 

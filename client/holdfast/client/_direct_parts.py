@@ -21,7 +21,7 @@ from holdfast.client.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from holdfast.routing.patience import PART_S, SICK_PART_MEMORY_S, SICK_PART_S, Leader, SickShards
+from holdfast.routing.patience import PART_S, UNHEALTHY_PART_MEMORY_S, UNHEALTHY_PART_S, Leader, UnhealthyShards
 
 _PartT = TypeVar("_PartT", bound=Message, contravariant=True)
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -41,7 +41,7 @@ class Parts:
 
     def __init__(self, leader_of: Callable[[int], Leader]) -> None:
         self._leader_of = leader_of
-        self._sick = SickShards(SICK_PART_MEMORY_S)
+        self._unhealthy = UnhealthyShards(UNHEALTHY_PART_MEMORY_S)
 
     async def send(
         self, requests: Mapping[int, RequestT], send: Send[RequestT, ResponseT], *, is_impatient: bool
@@ -57,9 +57,9 @@ class Parts:
                 raise
             except HoldfastError as error:
                 if isinstance(error, _NO_ANSWER):
-                    self._sick.failed(shard, time.monotonic(), self._leader_of(shard))
+                    self._unhealthy.failed(shard, time.monotonic(), self._leader_of(shard))
                 return error
-            self._sick.answered(shard)
+            self._unhealthy.answered(shard)
             if not timers and is_impatient:
                 timers.extend(self._give_up_later(patience))
             return reply
@@ -76,8 +76,8 @@ class Parts:
         loop, now_s = asyncio.get_running_loop(), time.monotonic()
         by_time: dict[float, list[GivingUp]] = {}
         for shard, giving_up in patience.items():
-            is_sick = self._sick.has(shard, now_s, self._leader_of(shard))
-            by_time.setdefault(SICK_PART_S if is_sick else PART_S, []).append(giving_up)
+            is_unhealthy = self._unhealthy.has(shard, now_s, self._leader_of(shard))
+            by_time.setdefault(UNHEALTHY_PART_S if is_unhealthy else PART_S, []).append(giving_up)
         return [loop.call_later(wait_s, _give_up, late) for wait_s, late in by_time.items()]
 
 

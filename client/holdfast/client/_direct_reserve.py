@@ -28,10 +28,10 @@ from holdfast.routing.patience import (
     DOUBT_S,
     GRACE_S,
     REPEATS_SHARE,
-    SICK_S,
-    SICK_S_MAX,
     TRY_S_MAX,
-    SickShards,
+    UNHEALTHY_S,
+    UNHEALTHY_S_MAX,
+    UnhealthyShards,
     UsualTimes,
 )
 from holdfast.routing.sets import visible
@@ -108,7 +108,7 @@ class ReserveOverShards:
         self._connection = connection
         self._topology = topology
         self._turns = itertools.count(random.randrange(1 << 16))
-        self._sick = SickShards(SICK_S, SICK_S_MAX)
+        self._unhealthy = UnhealthyShards(UNHEALTHY_S, UNHEALTHY_S_MAX)
         self._usual = UsualTimes()
         self._left: set[asyncio.Task[Reply[pb.ReserveResponse]]] = set()  # claims that nobody waits for any more
 
@@ -183,7 +183,7 @@ class ReserveOverShards:
         """The shard that is tried before any look: the next one in turn that is not known not to answer."""
         now_s = time.monotonic()
         for shard in self._in_turn(call, queues):
-            if self._sick.begin_try(shard, now_s, self._topology.leader_of(shard)):
+            if self._unhealthy.begin_try(shard, now_s, self._topology.leader_of(shard)):
                 return shard
         return None
 
@@ -261,7 +261,7 @@ class ReserveOverShards:
                 call.doubt(shard, error)
             return None
         self._usual.took(shard, time.monotonic() - began_s)
-        self._sick.answered(shard, self._topology.leader_of(shard))
+        self._unhealthy.answered(shard, self._topology.leader_of(shard))
         call.settle(shard)
         return reply
 
@@ -355,9 +355,9 @@ class ReserveOverShards:
     def _failed(self, call: _Call, shard: int, error: HoldfastError, *, is_silent: bool = False) -> None:
         call.errors.append(error)
         if is_silent:
-            self._sick.silent(shard, time.monotonic(), self._topology.leaders)
+            self._unhealthy.silent(shard, time.monotonic(), self._topology.leaders)
         else:
-            self._sick.failed(shard, time.monotonic(), self._topology.leader_of(shard))
+            self._unhealthy.failed(shard, time.monotonic(), self._topology.leader_of(shard))
         self._topology.doubt_after(error)
 
 

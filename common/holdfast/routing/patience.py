@@ -19,10 +19,10 @@ DOUBT_S = 3.0  # the same for a shard that may have claimed for this call: about
 # Of a batch over several shards: for the answers of the last shards, counted from the first answer. Then their items
 # are refused one by one: whoever asked must not wait for a shard that may never answer.
 PART_S = 6.0  # longer than to elect a leader takes, also where machines are busy
-SICK_PART_S = 0.5  # the same for a shard that did not answer the last time
-SICK_PART_MEMORY_S = 30.0  # how long that is remembered
-SICK_S = 5.0  # how long a shard that did not answer is not the one that is tried first
-SICK_S_MAX = 40.0  # the same if it did not answer again and again: each time a caller pays for finding out
+UNHEALTHY_PART_S = 0.5  # the same for a shard that did not answer the last time
+UNHEALTHY_PART_MEMORY_S = 30.0  # how long that is remembered
+UNHEALTHY_S = 5.0  # how long a shard that did not answer is not the one that is tried first
+UNHEALTHY_S_MAX = 40.0  # the same if it did not answer again and again: each time a caller pays for finding out
 
 Leader = tuple[str, int] | None  # address and epoch of a leader, if it is known
 
@@ -42,7 +42,7 @@ class UsualTimes:
         return min(TRY_S_MAX, max(HASTY_S_MIN, HASTY_TIMES * self._usual_s.get(shard, 0.0)))
 
 
-class SickShards:
+class UnhealthyShards:
     """Shards that did not answer: not for long, and not any more when another leader is known.
 
     A leader that said nothing at all is avoided by all the shards that it leads. One that is elected later is not: that
@@ -51,20 +51,20 @@ class SickShards:
     answers what needs no write.
     """
 
-    def __init__(self, sick_s: float = SICK_S, sick_s_max: float | None = None) -> None:
-        self._sick_s = sick_s
-        self._sick_s_max = sick_s if sick_s_max is None else sick_s_max
+    def __init__(self, unhealthy_s: float = UNHEALTHY_S, unhealthy_s_max: float | None = None) -> None:
+        self._unhealthy_s = unhealthy_s
+        self._unhealthy_s_max = unhealthy_s if unhealthy_s_max is None else unhealthy_s_max
         self._until: dict[int, tuple[float, Leader, float]] = {}  # with who led the shard, and for how long it is
 
     def failed(self, shard: int, now_s: float, leader: Leader = None) -> None:
         """`leader`: who is known to lead it."""
-        self._until = {each: known for each, known in self._until.items() if known[0] + self._sick_s_max > now_s}
-        until_s, led_by, sick_s = self._until.get(shard, (0.0, leader, 0.0))
-        if led_by != leader or not sick_s:
-            sick_s = self._sick_s
+        self._until = {each: known for each, known in self._until.items() if known[0] + self._unhealthy_s_max > now_s}
+        until_s, led_by, unhealthy_s = self._until.get(shard, (0.0, leader, 0.0))
+        if led_by != leader or not unhealthy_s:
+            unhealthy_s = self._unhealthy_s
         elif until_s <= now_s + TRY_S_MAX:  # not by callers that tried it at the same time
-            sick_s = min(2 * sick_s, self._sick_s_max)
-        self._until[shard] = (now_s + sick_s, leader, sick_s)
+            unhealthy_s = min(2 * unhealthy_s, self._unhealthy_s_max)
+        self._until[shard] = (now_s + unhealthy_s, leader, unhealthy_s)
 
     def silent(self, shard: int, now_s: float, leaders: Mapping[int, Leader]) -> None:
         """It did not even refuse. `leaders`: of this shard and of others."""
@@ -88,8 +88,8 @@ class SickShards:
             return False
         if shard in self._until:
             for each in {shard, *self._marked_of(leader)}:
-                _, led_by, sick_s = self._until[each]
-                self._until[each] = (now_s + TRY_S_MAX, led_by, sick_s)
+                _, led_by, unhealthy_s = self._until[each]
+                self._until[each] = (now_s + TRY_S_MAX, led_by, unhealthy_s)
         return True
 
     def _marked_of(self, leader: Leader) -> list[int]:

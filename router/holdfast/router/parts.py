@@ -14,7 +14,7 @@ from holdfast.router.batches import Part, join_answers
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder, Sending
 from holdfast.router.methods import Method
-from holdfast.routing.patience import PART_S, SICK_PART_MEMORY_S, SICK_PART_S, Leader, SickShards
+from holdfast.routing.patience import PART_S, UNHEALTHY_PART_MEMORY_S, UNHEALTHY_PART_S, Leader, UnhealthyShards
 
 # Parts must answer before the caller has hung up: then it hears of those that did.
 _MARGIN_S_MAX = 0.1
@@ -27,7 +27,7 @@ class Parts:
     def __init__(self, forwarder: Forwarder, leader_of: Callable[[int], Leader]) -> None:
         self._forwarder = forwarder
         self._leader_of = leader_of
-        self._sick = SickShards(SICK_PART_MEMORY_S)
+        self._unhealthy = UnhealthyShards(UNHEALTHY_PART_MEMORY_S)
 
     async def send(self, method: Method, parts: Sequence[Part], deadline_s: float) -> Any:
         """The joined response. Raises CallFailedError or RefusedError if all parts failed alike."""
@@ -42,7 +42,7 @@ class Parts:
             except FAILURES as failure:
                 self._note(part.shard, failure)
                 return failure
-            self._sick.answered(part.shard)
+            self._unhealthy.answered(part.shard)
             # A part of a call that waits may be answered long before the others, which wait for something else.
             if not timers and not method.waits:
                 timers.extend(self._give_up_later(parts, sendings))
@@ -60,13 +60,13 @@ class Parts:
         loop, now_s = asyncio.get_running_loop(), time.monotonic()
         by_patience: dict[float, list[Sending]] = {}
         for part, sending in zip(parts, sendings, strict=True):
-            is_sick = self._sick.has(part.shard, now_s, self._leader_of(part.shard))
-            by_patience.setdefault(SICK_PART_S if is_sick else PART_S, []).append(sending)
+            is_unhealthy = self._unhealthy.has(part.shard, now_s, self._leader_of(part.shard))
+            by_patience.setdefault(UNHEALTHY_PART_S if is_unhealthy else PART_S, []).append(sending)
         return [loop.call_later(wait_s, _abandon, late) for wait_s, late in by_patience.items()]
 
     def _note(self, shard: int, failure: Failure) -> None:
         if is_passing(failure) or may_pass_if_read(failure):
-            self._sick.failed(shard, time.monotonic(), self._leader_of(shard))
+            self._unhealthy.failed(shard, time.monotonic(), self._leader_of(shard))
 
 
 def _abandon(sendings: Sequence[Sending]) -> None:

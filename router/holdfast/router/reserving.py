@@ -35,11 +35,11 @@ from holdfast.routing.patience import (
     DOUBT_S,
     GRACE_S,
     REPEATS_SHARE,
-    SICK_S,
-    SICK_S_MAX,
     TRY_S_MAX,
+    UNHEALTHY_S,
+    UNHEALTHY_S_MAX,
     Leader,
-    SickShards,
+    UnhealthyShards,
     UsualTimes,
 )
 from holdfast.routing.turns import shards_in_turn
@@ -47,7 +47,7 @@ from holdfast.serving.background import end_tasks
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
 
 # For the answers of the last shards if they are all known not to answer.
-_SICK_GRACE_S = 0.2
+_UNHEALTHY_GRACE_S = 0.2
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 _MARGIN_S = 0.05
 # Calls that look at shards before they wait, at a time. When very many workers come at once, the others only join the
@@ -88,7 +88,7 @@ class Reserving:
         self._idle_wait_ms_max = idle_wait_ms_max
         self._find_places = find_places
         self._leader_of = leader_of
-        self._sick = SickShards(SICK_S, SICK_S_MAX)
+        self._unhealthy = UnhealthyShards(UNHEALTHY_S, UNHEALTHY_S_MAX)
         self._usual = UsualTimes()
         self._held_asked = 0  # calls that ask what was claimed
         self._good: set[int] = set()  # shards that have answered something, and have not failed since
@@ -250,14 +250,14 @@ class Reserving:
         try:
             for shard in order:
                 is_asked = is_told or shard in round_.held
-                if not is_asked and not self._sick.begin_try(shard, time.monotonic(), self._leader_of(shard)):
+                if not is_asked and not self._unhealthy.begin_try(shard, time.monotonic(), self._leader_of(shard)):
                     continue
                 answer = await self._try(request, round_, shard, caller)
                 if answer is not None and _is_answer(answer):
                     return answer
                 if answer is not None and request.wait_ms:
                     self._known.add(request)
-                if answer is None and self._is_sick(shard):
+                if answer is None and self._is_unhealthy(shard):
                     break  # the others are looked at all at once: there may be more of this kind
         finally:
             self._looking -= 1
@@ -308,7 +308,7 @@ class Reserving:
     def _first_order(self, request: pb.ReserveRequest, round_: Round) -> list[int]:
         """The shards to be tried before a wait: those where something may be that nobody waits for already. One at
         least if no broker has seen such a request: it says what is wrong with it."""
-        order = [shard for shard in self._order(request, round_.places) if not self._is_sick(shard)]
+        order = [shard for shard in self._order(request, round_.places) if not self._is_unhealthy(shard)]
         if round_.is_over:
             return order
         if self._looking >= LOOKS_MAX:
@@ -353,7 +353,7 @@ class Reserving:
         if is_cut_off:
             self._usual.took(shard, time.monotonic() - began_s)
             self._good.discard(shard)
-            self._sick.silent(shard, time.monotonic(), {each: self._leader_of(each) for each in round_.places})
+            self._unhealthy.silent(shard, time.monotonic(), {each: self._leader_of(each) for each in round_.places})
         else:
             self._note(shard, failure)
         may_hold = not is_passing(failure) or shard in round_.held
@@ -433,7 +433,7 @@ class Reserving:
         if any(shard in round_.doubts for shard in pending):
             grace_s = DOUBT_S
         else:
-            grace_s = _SICK_GRACE_S if all(self._is_sick(shard) for shard in pending) else GRACE_S
+            grace_s = _UNHEALTHY_GRACE_S if all(self._is_unhealthy(shard) for shard in pending) else GRACE_S
         ends_s = min(max(until_s, round_.answered_s) + grace_s, round_.deadline_s - _MARGIN_S)
         return max(0.0, ends_s - time.monotonic())
 
@@ -452,21 +452,21 @@ class Reserving:
 
     # --- shards that do not answer ------------------------------------------------------------------------------
 
-    def _is_sick(self, shard: int) -> bool:
-        return self._sick.has(shard, time.monotonic(), self._leader_of(shard))
+    def _is_unhealthy(self, shard: int) -> bool:
+        return self._unhealthy.has(shard, time.monotonic(), self._leader_of(shard))
 
     def _note(self, shard: int, failure: Failure) -> None:
         """One that is busy, or has no room, is well."""
         if _is_of_shard(failure):
             self._good.discard(shard)
-            self._sick.failed(shard, time.monotonic(), self._leader_of(shard))
+            self._unhealthy.failed(shard, time.monotonic(), self._leader_of(shard))
         else:
             self._claimed_at(shard)
 
     def _claimed_at(self, shard: int) -> None:
         """It has answered a claim, whatever it said."""
         self._good.add(shard)
-        self._sick.answered(shard, self._leader_of(shard))
+        self._unhealthy.answered(shard, self._leader_of(shard))
 
     def _heard_of(self, shard: int, failure: Failure | None) -> None:
         """By a wait that calls share."""

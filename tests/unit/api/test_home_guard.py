@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.broker.api.home_guard import HomeGuard
 from holdfast.broker.api.tasks import Service
-from holdfast.broker.cluster_view.map_view import MapSurroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.queues import Home, Pin, QueueChange
@@ -32,7 +32,7 @@ async def map_of(shards: int) -> PartitionMap:
 async def serve(number: int, known: PartitionMap) -> tuple[SmallShard, Service]:
     small = SmallShard()
     small.machine.meta.shard = number
-    seen = MapSurroundings(node("a").identity, known)
+    seen = MapClusterView(node("a").identity, known)
     return small, Service(
         small.shard, small.shard._config, small.shard._metrics, home_of=seen.home_of, may_have=seen.may_have
     )
@@ -77,7 +77,7 @@ async def test_everything_else_is_taken(number: int, shards: int, tasks: list[ta
     known = await map_of(shards) if shards else PartitionMap(cluster_name=NAME)
     small, service = await serve(number, known)
     validator = service.validator
-    guard = HomeGuard(small.shard, MapSurroundings(node("a").identity, known).home_of)
+    guard = HomeGuard(small.shard, MapClusterView(node("a").identity, known).home_of)
     for _ in range(2):  # the second time from memory
         guard.check_tasks([validator.new_task(each, 0) for each in tasks])
 

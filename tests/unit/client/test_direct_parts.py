@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(40)
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setattr(_direct_parts, "PART_S", 0.3)
-    monkeypatch.setattr(_direct_parts, "SICK_PART_S", LONG_S)
+    monkeypatch.setattr(_direct_parts, "UNHEALTHY_PART_S", LONG_S)
     with two_shards() as cluster:
         cluster.leaders[0].on("Enqueue", accept(0))
         for server in (cluster.router, *cluster.leaders):
@@ -61,7 +61,7 @@ async def test_a_shard_that_was_given_up_has_less_time_until_it_answers(
     cluster.leaders[1].on("Enqueue", Hang(), Hang(), accept(1))
     await client.enqueue_many(TASKS)
     monkeypatch.setattr(_direct_parts, "PART_S", LONG_S)
-    monkeypatch.setattr(_direct_parts, "SICK_PART_S", 0.3)
+    monkeypatch.setattr(_direct_parts, "UNHEALTHY_PART_S", 0.3)
     assert isinstance((await client.enqueue_many(TASKS))[1], OutcomeUnknown)
     assert (await client.enqueue_many(TASKS))[1] == Accepted("1:t1")
-    assert not client._direct._parts._sick.has(1, time.monotonic())  # type: ignore[union-attr]
+    assert not client._direct._parts._unhealthy.has(1, time.monotonic())  # type: ignore[union-attr]

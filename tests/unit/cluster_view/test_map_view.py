@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.cluster_view.map_view import MapCopy, MapSurroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.cluster.etcd.api import Row, Snapshot
 from holdfast.cluster.map.keys import Keys
 from holdfast.cluster.map.partition_map import PartitionMap
@@ -31,13 +31,13 @@ def node(name: str) -> NodeRecord:
     return NodeRecord(name=name, node_id=node_id, address=f"{name}:7401", peer_address=f"{name}:7402")
 
 
-def around(name: str, shard: ShardRecord = SHARD, *, shards: int = 2, **queues: QueueRecord) -> MapSurroundings:
+def around(name: str, shard: ShardRecord = SHARD, *, shards: int = 2, **queues: QueueRecord) -> MapClusterView:
     keys = Keys("c")
     records = {keys.cluster: ClusterRecord("ab" * 16, shards, 3).encode(), keys.shard(0): shard.encode()}
     records |= {keys.queue(queue): record.encode() for queue, record in queues.items()}
     records |= {keys.node(each): node(each).encode() for each in IDS}
     rows = [Row(key, value, 1, 5, 0) for key, value in records.items()]
-    return MapSurroundings(IDS[name], PartitionMap.load("c", Snapshot(5, rows)))
+    return MapClusterView(IDS[name], PartitionMap.load("c", Snapshot(5, rows)))
 
 
 def test_a_node_listens_to_what_is_said_of_a_shard_that_it_should_have() -> None:
@@ -105,9 +105,9 @@ def test_which_part_of_the_shards_of_a_queue_a_shard_is() -> None:
     home = home_shard("spread", 64)
     others = [shard for shard in range(64) if shard != home][:4]
     record = QueueRecord(generation=1, sets=((1, tuple(others[:2])),), draining=(others[2],))
-    surroundings = around("n1", shards=64, spread=record, settled=QueueRecord())
+    cluster_view = around("n1", shards=64, spread=record, settled=QueueRecord())
     shards = sorted([home, *others[:3]])
-    assert [surroundings.part_of(shard, b"spread") for shard in shards] == [Part(place, 4) for place in range(4)]
-    assert surroundings.part_of(others[3], b"spread") == Part(4, 5)
-    assert surroundings.part_of(home_shard("settled", 64), b"settled") == WHOLE
-    assert surroundings.part_of(0, b"unknown") == WHOLE
+    assert [cluster_view.part_of(shard, b"spread") for shard in shards] == [Part(place, 4) for place in range(4)]
+    assert cluster_view.part_of(others[3], b"spread") == Part(4, 5)
+    assert cluster_view.part_of(home_shard("settled", 64), b"settled") == WHOLE
+    assert cluster_view.part_of(0, b"unknown") == WHOLE

@@ -17,7 +17,7 @@ class ScheduledMember(Member):
         super().lead()
         self.scheduler = Scheduler(
             self.kv, self.shard.machine, policy_of=self.policies.of, now_ms=self.shard_ms, window_tasks_max=4096,
-            allowance=self.keeper.allowance,
+            allowance=self.manager.allowance,
         )  # fmt: skip
 
     def look_at_limits(self, queue: bytes) -> None:
@@ -35,7 +35,7 @@ class ScheduledMember(Member):
         if self.scheduler is None:
             self.ready += [task.task_id for task in accepted]
         else:
-            self.keeper.follow([QUEUE])
+            self.manager.follow([QUEUE])
 
     def claim(self) -> None:
         assert self.scheduler is not None
@@ -59,7 +59,7 @@ class ScheduledMember(Member):
             self.shard.ack(*self.held.pop(0))
             self._follow()
         self.claim()
-        self.keeper.follow([QUEUE])
+        self.manager.follow([QUEUE])
 
     def _follow(self) -> None:
         effects = self.shard.effects

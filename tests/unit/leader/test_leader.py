@@ -253,10 +253,10 @@ async def test_reads_that_wait_for_proof_are_sent_to_the_leader(
 ) -> None:
     monkeypatch.setattr(replica.log, "is_alone", False, raising=False)
     monkeypatch.setattr(replica.log, "may_read", lambda _number: False)
-    asked = asyncio.ensure_future(replica.shard.be_current())
+    asked = asyncio.ensure_future(replica.shard.read_barrier())
     await settle()
     replica.stage()
-    coming = asyncio.ensure_future(replica.shard.be_current())
+    coming = asyncio.ensure_future(replica.shard.read_barrier())
     await settle()
     replica.stage()
     assert not asked.done()
@@ -271,7 +271,7 @@ async def test_a_follower_answers_nothing_by_itself(replica: Replica) -> None:
     calls: list[Coroutine[Any, Any, Any]] = [
         replica.shard.submit(entries.Enqueue(replica.time.now_ms, [new_task()])),
         replica.shard.wait_finished([b"x"], 0),
-        replica.shard.be_current(),
+        replica.shard.read_barrier(),
     ]
     for call in calls:
         assert (await refused(call)).reason == NOT_LEADER

@@ -9,8 +9,8 @@ import pytest
 from holdfast.broker.api.answering import OUTBOX_RETRY_MS
 from holdfast.broker.api.conversion import receive_request
 from holdfast.broker.api.tasks import Service
-from holdfast.broker.leader import outbox_relay as courier_module
-from holdfast.broker.leader.outbox_relay import BATCH_LETTERS_MAX, Courier
+from holdfast.broker.leader import outbox_relay as relay_module
+from holdfast.broker.leader.outbox_relay import BATCH_LETTERS_MAX, OutboxRelay
 from holdfast.broker.views import read_letters, read_outboxes
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import Delivered, Entry
@@ -82,8 +82,8 @@ class Pair:
         near.lead()
         leading = near.shard._leading
         assert leading is not None
-        assert leading.courier is not None
-        leading.courier.start()
+        assert leading.relay is not None
+        leading.relay.start()
 
     async def deliver(self, destination: int, source: int, incarnation: int, first: int, letters: list[Letter]) -> int:
         self.sent.append((first, len(letters)))
@@ -127,7 +127,7 @@ def bytes_of(message: couriers_pb2.ReceiveTasksRequest) -> bytes:
 
 @pytest.fixture
 async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    monkeypatch.setattr(courier_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
     pair = Pair()
     yield pair
     await pair.close()
@@ -274,7 +274,7 @@ async def test_a_full_outbox_refuses_the_ack_alone(pair: Pair, monkeypatch: pyte
     assert [spec.type for spec in pair.far.envelopes()] == ["a", "b", "c"]
 
 
-async def test_without_a_courier_everything_stays_here(pair: Pair) -> None:
+async def test_without_a_relay_everything_stays_here(pair: Pair) -> None:
     pair.near.shard._deliver = None
     outcome = await pair.ack(far_task("a"))
     assert outcome.acked.follow_ups[0].task_id
@@ -301,7 +301,7 @@ async def test_before_every_replica_knows_parcels_none_are_made(pair: Pair) -> N
     assert refused.value.reason == CHANGE_REFUSED
 
 
-# --- what a courier may say -------------------------------------------------------------------------------------------
+# --- what a relay may say -------------------------------------------------------------------------------------------
 
 
 def request(**changes: Any) -> couriers_pb2.ReceiveTasksRequest:
@@ -323,7 +323,7 @@ def request(**changes: Any) -> couriers_pb2.ReceiveTasksRequest:
         ({"first_sequence": 2**62}, OUT_OF_RANGE, "first_sequence"),
     ],
 )
-async def test_a_courier_at_the_wrong_door_is_refused(changes: dict[str, Any], reason: str, field: str) -> None:
+async def test_a_relay_at_the_wrong_door_is_refused(changes: dict[str, Any], reason: str, field: str) -> None:
     side = Side(AWAY)
     with pytest.raises(RefusedError) as refused:
         await side.service.receive_tasks(request(**changes))
@@ -378,7 +378,7 @@ def test_a_disk_that_is_low_takes_no_letters() -> None:
     assert refused.value.reason == DISK_LOW
 
 
-# --- the courier alone ------------------------------------------------------------------------------------------------
+# --- the relay alone ------------------------------------------------------------------------------------------------
 
 
 def filled(count: int, size: int = 1, destination: int = AWAY) -> MemoryKV:
@@ -443,19 +443,19 @@ async def test_one_destination_that_does_not_answer_holds_up_no_other() -> None:
             await stuck.wait()
         return first + len(letters) - 1
 
-    courier = Courier(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
-    courier.start()
+    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay.start()
     await until(lambda: dict(read_outboxes(kv))[7].waiting == 0)
     assert dict(read_outboxes(kv))[AWAY].waiting == 2
     stuck.set()
     await until(lambda: dict(read_outboxes(kv))[AWAY].waiting == 0)
     await settle()
-    assert courier._tasks == {}, "who has nothing to bring takes no memory"
-    await courier.stop()
+    assert relay._tasks == {}, "who has nothing to bring takes no memory"
+    await relay.stop()
 
 
 async def test_batches_follow_each_other_and_refused_notes_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
     kv = filled(BATCH_LETTERS_MAX + 3)
     desk = Desk(kv)
     desk.refusals = [overloaded("writes", 1)]
@@ -466,16 +466,16 @@ async def test_batches_follow_each_other_and_refused_notes_are_written_again(mon
         brought.append((first, len(letters)))
         return 10**9  # a destination may know more than it was told now
 
-    courier = Courier(kv, 4, 9, deliver, now_ms=lambda: START_MS, submit=desk.submit)
-    courier.wake([AWAY])
+    relay = OutboxRelay(kv, 4, 9, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay.wake([AWAY])
     await settle()
     assert brought == [], "nobody goes before it is started"
-    courier.start()
-    courier.wake([AWAY])
+    relay.start()
+    relay.wake([AWAY])
     await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
     half = BATCH_LETTERS_MAX // 2  # after anything that went wrong it is tried with fewer
     assert brought == [(1, BATCH_LETTERS_MAX), (1, half), (half + 1, half + 3)]
-    await courier.stop()
+    await relay.stop()
 
 
 async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
@@ -488,11 +488,11 @@ async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
         await answers.wait()
         return first + len(letters) - 1
 
-    courier = Courier(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
-    courier.start()
+    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay.start()
     await until(lambda: brought == [1])
-    given_up = asyncio.ensure_future(courier.hold())
-    holding = asyncio.ensure_future(courier.hold())
+    given_up = asyncio.ensure_future(relay.hold())
+    holding = asyncio.ensure_future(relay.hold())
     await settle()
     assert not holding.done(), "something is on its way"
     given_up.cancel()
@@ -500,17 +500,17 @@ async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
     await holding
     assert read_outboxes(kv)[0][1].waiting == 0, "what was on its way has left the outbox"
     kv.write(filled(4).rows() | {keys.outbox(AWAY, 0): Outbox(4, 2).encode()})
-    courier.wake([AWAY])
+    relay.wake([AWAY])
     await settle()
     assert brought == [1]
-    courier.let_go()
+    relay.let_go()
     await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
     assert brought == [1, 3], "who gave up holds nothing any more"
-    await courier.stop()
+    await relay.stop()
 
 
 async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
     kv = filled(2)
     calls = []
 
@@ -518,12 +518,12 @@ async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> No
         calls.append(first)
         return 0 if len(calls) < 4 else len(calls) - 3  # nothing, then one after the other
 
-    courier = Courier(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=Desk(kv).submit)
-    courier.start()
+    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=Desk(kv).submit)
+    relay.start()
     await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
     assert calls == [1, 1, 1, 1, 2]
-    await courier.stop()
-    assert courier.failed() is None
+    await relay.stop()
+    assert relay.failed() is None
 
 
 async def test_a_bug_in_a_delivery_is_seen() -> None:
@@ -535,10 +535,10 @@ async def test_a_bug_in_a_delivery_is_seen() -> None:
     async def submit(_entry: Entry) -> list[Outcome]:
         raise ZeroDivisionError
 
-    courier = Courier(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=submit)
-    courier.start()
-    await until(lambda: courier.failed() is not None)
-    assert isinstance(courier.failed(), ZeroDivisionError)
+    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=submit)
+    relay.start()
+    await until(lambda: relay.failed() is not None)
+    assert isinstance(relay.failed(), ZeroDivisionError)
 
 
 def test_an_id_is_never_that_of_elsewhere() -> None:

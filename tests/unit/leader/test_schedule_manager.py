@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from structlog.testing import capture_logs
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader import schedule_manager as schedule_keeper
+from holdfast.broker.leader import schedule_manager as schedule_manager
 from holdfast.broker.leader import sweeps
-from holdfast.broker.leader.schedule_manager import GRACE_MS, PAGE_SCHEDULES, ScheduleKeeper
+from holdfast.broker.leader.schedule_manager import GRACE_MS, PAGE_SCHEDULES, ScheduleManager
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
 from holdfast.cron.ticks import CATCH_UP_TICKS_MAX
@@ -48,22 +48,22 @@ class Stage:
         self.proposed: list[FireSchedule] = []
         self.fates: list[str] = []  # of the next writes; those behind them work
         self.gate: asyncio.Event | None = None  # writes wait for it
-        self.keepers: list[ScheduleKeeper] = []
+        self.keepers: list[ScheduleManager] = []
         self.metrics = Metrics()
 
     # Leaders.
 
-    def keeper(self) -> ScheduleKeeper:
+    def manager(self) -> ScheduleManager:
         kv = self.shard.kv
-        return ScheduleKeeper(
+        return ScheduleManager(
             kv, CONFIG, self.metrics, Policies(kv, CONFIG), now_ms=lambda: self.shard.now_ms, submit=self._submit
         )
 
-    def lead(self) -> ScheduleKeeper:
-        keeper = self.keeper()
-        keeper.start()
-        self.keepers.append(keeper)
-        return keeper
+    def lead(self) -> ScheduleManager:
+        manager = self.manager()
+        manager.start()
+        self.keepers.append(manager)
+        return manager
 
     async def _submit(self, entry: Entry) -> list[Outcome]:
         assert isinstance(entry, FireSchedule)
@@ -83,15 +83,15 @@ class Stage:
 
     def apply(self, entry: Entry) -> list[Outcome]:
         outcomes = self.shard.apply(entry)
-        for keeper in self.keepers:
-            keeper.arm(self.shard.effects)
+        for manager in self.keepers:
+            manager.arm(self.shard.effects)
         return outcomes
 
-    async def end(self, *keepers: ScheduleKeeper) -> None:
-        for keeper in keepers or tuple(self.keepers):
-            self.keepers.remove(keeper)
-            await keeper.stop()
-            assert keeper.failed() is None
+    async def end(self, *keepers: ScheduleManager) -> None:
+        for manager in keepers or tuple(self.keepers):
+            self.keepers.remove(manager)
+            await manager.stop()
+            assert manager.failed() is None
 
     # Time.
 
@@ -104,8 +104,8 @@ class Stage:
         done = -1
         while done != len(self.proposed):
             done = len(self.proposed)
-            for keeper in self.keepers:
-                keeper._sweep.look_again()  # its real sleep is too long for a test
+            for manager in self.keepers:
+                manager._sweep.look_again()  # its real sleep is too long for a test
             for _ in range(TURNS):
                 await asyncio.sleep(0)
 
@@ -234,10 +234,10 @@ async def test_a_leader_that_was_there_and_slow_misses_nothing(stage: Stage, cat
 
 async def test_ticks_over_which_the_clock_leapt_were_missed(stage: Stage) -> None:
     stage.put(catch_up=pb.CATCH_UP_ONE)
-    keeper = stage.lead()
+    manager = stage.lead()
     await stage.settle()
     stage.shard.now_ms += HOUR_MS
-    keeper.time_was_moved()
+    manager.time_was_moved()
     await stage.settle()
     assert stage.ticks() == [3600]
 
@@ -287,7 +287,7 @@ async def test_missed_ticks_of_a_large_task_go_in_entries_of_bounded_size(stage:
 
 
 async def test_a_task_larger_than_an_entry_should_be_goes_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_keeper, "ENTRY_BYTES_MAX", 100)
+    monkeypatch.setattr(schedule_manager, "ENTRY_BYTES_MAX", 100)
     stage.put(task={"payload": bytes(200)})
     stage.shard.now_ms += 2000
     stage.lead()
@@ -299,8 +299,8 @@ async def test_a_task_larger_than_an_entry_should_be_goes_alone(stage: Stage, mo
 async def test_one_with_much_to_make_up_for_does_not_hold_up_the_others(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule_keeper, "ENTRY_BYTES_MAX", 1)
-    monkeypatch.setattr(schedule_keeper, "PAGE_SCHEDULES", 2)
+    monkeypatch.setattr(schedule_manager, "ENTRY_BYTES_MAX", 1)
+    monkeypatch.setattr(schedule_manager, "PAGE_SCHEDULES", 2)
     stage.put(name=b"much")
     for name in (b"a", b"b", b"c"):
         stage.put("@every 40s", name=name, next_ms=START_MS + 40_000)
@@ -308,7 +308,7 @@ async def test_one_with_much_to_make_up_for_does_not_hold_up_the_others(
     stage.lead()
     await stage.settle()
     order = [entry.name for entry in stage.proposed]
-    turn = schedule_keeper.ENTRIES_PER_TURN
+    turn = schedule_manager.ENTRIES_PER_TURN
     assert [order[: turn + 1].count(b"a"), order[turn + 1 : 2 * turn + 2].count(b"b")] == [1, 1]
     assert stage.ticks(b"much") == seconds(1, 40)
     assert stage.ticks(b"a") == stage.ticks(b"b") == stage.ticks(b"c") == [40]
@@ -330,7 +330,7 @@ async def test_a_leader_may_die_at_every_write(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, catch_up: int, fate: str, died_at: int
 ) -> None:
     """Five entries with three ticks each: the next leader goes on where the state says."""
-    monkeypatch.setattr(schedule_keeper, "ENTRY_BYTES_MAX", 3500)
+    monkeypatch.setattr(schedule_manager, "ENTRY_BYTES_MAX", 3500)
     stage.put(catch_up=catch_up, task={"payload": bytes(1000)})
     stage.shard.now_ms += 15_000
     stage.fates = [WORKS] * died_at + [fate]
@@ -460,9 +460,9 @@ async def test_a_state_that_cannot_be_read_is_told_and_no_fault_of_a_schedule(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.put()
-    keeper = stage.lead()
+    manager = stage.lead()
     await stage.settle()
-    assert keeper.failed() is None
+    assert manager.failed() is None
     broken = OSError("the disk is gone")
 
     def get(_key: bytes) -> bytes:
@@ -471,13 +471,13 @@ async def test_a_state_that_cannot_be_read_is_told_and_no_fault_of_a_schedule(
     with monkeypatch.context() as patch:
         patch.setattr(stage.shard.kv, "get", get)
         await stage.pass_time(1000)
-    assert keeper.failed() is broken
-    await keeper.stop()
-    stage.keepers.remove(keeper)
+    assert manager.failed() is broken
+    await manager.stop()
+    stage.keepers.remove(manager)
 
 
-def test_a_keeper_that_was_never_started_can_be_stopped() -> None:
-    asyncio.run(Stage().keeper().stop())
+def test_a_manager_that_was_never_started_can_be_stopped() -> None:
+    asyncio.run(Stage().manager().stop())
 
 
 STEPS = st.one_of(

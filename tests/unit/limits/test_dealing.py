@@ -66,7 +66,7 @@ class Shard:
 
 
 class Stage:
-    """A dealer, shards, and a net between them that loses, delays and repeats."""
+    """A coordinator, shards, and a net between them that loses, delays and repeats."""
 
     def __init__(self, seed: int, shards: int, total: int, *, lost: float, late_ms: int) -> None:
         self.chance = random.Random(seed)
@@ -128,10 +128,10 @@ class Stage:
 
     def assert_within_books(self) -> None:
         """What a holder believes is in the books; and what all believe is not more than there was to deal."""
-        dealer_ms = self.clock.at(self.now_ms)
+        coordinator_ms = self.clock.at(self.now_ms)
         for shard, believed in zip(self.shards, self.believed(), strict=True):
             share = self.books.get(shard.number)
-            assert believed <= (share.granted if share is not None and share.expires_ms > dealer_ms else 0)
+            assert believed <= (share.granted if share is not None and share.expires_ms > coordinator_ms else 0)
         assert sum(self.believed()) <= self.largest_total(LEASE_MS)
 
 
@@ -239,7 +239,7 @@ def test_no_shard_starves_while_the_demand_of_others_goes_up_and_down() -> None:
 # --- one step at a time -------------------------------------------------------------------------------------------
 
 
-class Dealer:
+class QuotaCoordinator:
     """Deals by hand."""
 
     def __init__(self, total: int) -> None:
@@ -267,138 +267,138 @@ class Dealer:
 
 
 def test_a_raise_comes_at_once_and_a_lowering_once_it_is_confirmed() -> None:
-    dealer = Dealer(10)
-    assert dealer.hear(1, holds=0, demand=30) == 10
-    assert dealer.hear(2, holds=0, demand=30) == 0, "all is granted"
-    assert dealer.hear(1, holds=10, demand=30) == 5
-    assert dealer.hear(2, holds=0, demand=30) == 0, "the first may not know yet"
-    assert dealer.hear(1, holds=5, demand=30) == 5
-    assert dealer.hear(2, holds=0, demand=30) == 5
-    assert dealer.granted() == {1: 5, 2: 5}
+    coordinator = QuotaCoordinator(10)
+    assert coordinator.hear(1, holds=0, demand=30) == 10
+    assert coordinator.hear(2, holds=0, demand=30) == 0, "all is granted"
+    assert coordinator.hear(1, holds=10, demand=30) == 5
+    assert coordinator.hear(2, holds=0, demand=30) == 0, "the first may not know yet"
+    assert coordinator.hear(1, holds=5, demand=30) == 5
+    assert coordinator.hear(2, holds=0, demand=30) == 5
+    assert coordinator.granted() == {1: 5, 2: 5}
 
 
 def test_what_is_in_use_stays_in_the_books() -> None:
-    dealer = Dealer(10)
-    dealer.hear(1, holds=0, demand=30)
-    dealer.hear(2, holds=0, demand=30)
-    assert dealer.hear(1, holds=10, demand=30, uses=8) == 5
-    assert dealer.hear(1, holds=5, demand=30, uses=8) == 5
-    assert dealer.granted() == {1: 8, 2: 0}
-    assert dealer.hear(2, holds=0, demand=30) == 2
+    coordinator = QuotaCoordinator(10)
+    coordinator.hear(1, holds=0, demand=30)
+    coordinator.hear(2, holds=0, demand=30)
+    assert coordinator.hear(1, holds=10, demand=30, uses=8) == 5
+    assert coordinator.hear(1, holds=5, demand=30, uses=8) == 5
+    assert coordinator.granted() == {1: 8, 2: 0}
+    assert coordinator.hear(2, holds=0, demand=30) == 2
 
 
 def test_an_idle_shard_leaves_its_part_to_others() -> None:
-    dealer = Dealer(10)
-    assert dealer.hear(1, holds=0, demand=6) == 6
-    assert dealer.hear(2, holds=0, demand=9) == 4
-    assert dealer.hear(1, holds=6, demand=0) == 0
-    assert dealer.hear(1, holds=0, demand=0) == 0
-    assert dealer.hear(2, holds=4, demand=9) == 9
-    assert dealer.hear(1, holds=0, demand=1) == 1, "what is free is there at once"
+    coordinator = QuotaCoordinator(10)
+    assert coordinator.hear(1, holds=0, demand=6) == 6
+    assert coordinator.hear(2, holds=0, demand=9) == 4
+    assert coordinator.hear(1, holds=6, demand=0) == 0
+    assert coordinator.hear(1, holds=0, demand=0) == 0
+    assert coordinator.hear(2, holds=4, demand=9) == 9
+    assert coordinator.hear(1, holds=0, demand=1) == 1, "what is free is there at once"
 
 
 def test_what_a_shard_is_sure_of_is_kept_for_it() -> None:
-    dealer = Dealer(6)
-    assert dealer.hear(1, holds=0, demand=3) == 3
-    assert dealer.hear(2, holds=0, demand=3) == 3
-    assert dealer.hear(3, holds=0, demand=1) == 0
-    assert dealer.hear(1, holds=3, demand=1_000) == 2, "it should have 4, but one is for the third"
-    assert dealer.hear(1, holds=2, demand=1_000) == 2
-    assert dealer.hear(3, holds=0, demand=1) == 1
+    coordinator = QuotaCoordinator(6)
+    assert coordinator.hear(1, holds=0, demand=3) == 3
+    assert coordinator.hear(2, holds=0, demand=3) == 3
+    assert coordinator.hear(3, holds=0, demand=1) == 0
+    assert coordinator.hear(1, holds=3, demand=1_000) == 2, "it should have 4, but one is for the third"
+    assert coordinator.hear(1, holds=2, demand=1_000) == 2
+    assert coordinator.hear(3, holds=0, demand=1) == 1
 
 
 def test_a_turn_goes_to_who_has_wanted_it_longest() -> None:
-    dealer = Dealer(1)
-    assert dealer.hear(3, holds=0, demand=0) == 0
-    assert dealer.hear(1, holds=0, demand=9) == 1
-    dealer.now_ms += LEASE_MS // 2
-    assert dealer.hear(2, holds=0, demand=9) == 0
-    dealer.now_ms += LEASE_MS // 4
-    assert dealer.hear(3, holds=0, demand=9) == 0
-    assert dealer.hear(1, holds=1, demand=9) == 1
-    dealer.now_ms += LEASE_MS // 4
-    assert dealer.hear(1, holds=1, demand=9) == 0, "it has had its turn"
-    assert dealer.hear(1, holds=0, demand=9) == 0
-    assert dealer.hear(3, holds=0, demand=9) == 0, "it was there first, but wanted nothing"
-    assert dealer.hear(2, holds=0, demand=9) == 1
+    coordinator = QuotaCoordinator(1)
+    assert coordinator.hear(3, holds=0, demand=0) == 0
+    assert coordinator.hear(1, holds=0, demand=9) == 1
+    coordinator.now_ms += LEASE_MS // 2
+    assert coordinator.hear(2, holds=0, demand=9) == 0
+    coordinator.now_ms += LEASE_MS // 4
+    assert coordinator.hear(3, holds=0, demand=9) == 0
+    assert coordinator.hear(1, holds=1, demand=9) == 1
+    coordinator.now_ms += LEASE_MS // 4
+    assert coordinator.hear(1, holds=1, demand=9) == 0, "it has had its turn"
+    assert coordinator.hear(1, holds=0, demand=9) == 0
+    assert coordinator.hear(3, holds=0, demand=9) == 0, "it was there first, but wanted nothing"
+    assert coordinator.hear(2, holds=0, demand=9) == 1
 
 
 def test_a_lease_that_ran_out_frees_the_share() -> None:
-    dealer = Dealer(10)
-    dealer.hear(1, holds=0, demand=30)
-    dealer.now_ms += LEASE_MS - 1
-    assert dealer.hear(2, holds=0, demand=30) == 0
-    assert granted_now(dealer.books, dealer.now_ms) == 10
-    assert granted_now(dealer.books, dealer.now_ms + 1) == 0
-    dealer.now_ms += 1
-    assert dealer.hear(2, holds=0, demand=30) == 10
-    assert 1 not in dealer.books
-    assert dealer.hear(1, holds=10, demand=30) == 0, "what it says to hold is over"
-    assert granted_now(dealer.books, dealer.now_ms) == 10
+    coordinator = QuotaCoordinator(10)
+    coordinator.hear(1, holds=0, demand=30)
+    coordinator.now_ms += LEASE_MS - 1
+    assert coordinator.hear(2, holds=0, demand=30) == 0
+    assert granted_now(coordinator.books, coordinator.now_ms) == 10
+    assert granted_now(coordinator.books, coordinator.now_ms + 1) == 0
+    coordinator.now_ms += 1
+    assert coordinator.hear(2, holds=0, demand=30) == 10
+    assert 1 not in coordinator.books
+    assert coordinator.hear(1, holds=10, demand=30) == 0, "what it says to hold is over"
+    assert granted_now(coordinator.books, coordinator.now_ms) == 10
 
 
 def test_a_step_of_the_clock_ends_no_lease() -> None:
-    dealer = Dealer(10)
-    dealer.hear(1, holds=0, demand=30)
-    dealer.now_ms += 10**9
-    dealer.books = postponed(dealer.books, 10**9)
-    assert dealer.hear(2, holds=0, demand=30) == 0
-    dealer.now_ms += LEASE_MS
-    assert dealer.hear(2, holds=0, demand=30) == 10
+    coordinator = QuotaCoordinator(10)
+    coordinator.hear(1, holds=0, demand=30)
+    coordinator.now_ms += 10**9
+    coordinator.books = postponed(coordinator.books, 10**9)
+    assert coordinator.hear(2, holds=0, demand=30) == 0
+    coordinator.now_ms += LEASE_MS
+    assert coordinator.hear(2, holds=0, demand=30) == 10
 
 
 def test_a_step_of_the_clock_ends_no_turn() -> None:
-    dealer = Dealer(1)
-    assert dealer.hear(1, holds=0, demand=9) == 1
-    assert dealer.hear(2, holds=0, demand=9) == 0
-    dealer.now_ms += 10**9
-    dealer.books = postponed(dealer.books, 10**9)
-    assert dealer.hear(1, holds=1, demand=9) == 1
+    coordinator = QuotaCoordinator(1)
+    assert coordinator.hear(1, holds=0, demand=9) == 1
+    assert coordinator.hear(2, holds=0, demand=9) == 0
+    coordinator.now_ms += 10**9
+    coordinator.books = postponed(coordinator.books, 10**9)
+    assert coordinator.hear(1, holds=1, demand=9) == 1
 
 
 def test_a_repeated_report_gets_the_same_answer_and_an_older_one_none() -> None:
-    dealer = Dealer(10)
+    coordinator = QuotaCoordinator(10)
     first, second = Report(1, 1, 0, 0, 4), Report(1, 2, 4, 0, 6)
-    assert dealer.send(first).grant == Grant(1, 1, 4, LEASE_MS)
-    assert dealer.send(second).grant == Grant(1, 2, 6, LEASE_MS)
-    books = dealer.books
-    dealer.now_ms += 300
-    assert dealer.send(second).grant == Grant(1, 2, 6, LEASE_MS - 300)
-    assert dealer.send(first).grant is None
-    assert dealer.books == books
+    assert coordinator.send(first).grant == Grant(1, 1, 4, LEASE_MS)
+    assert coordinator.send(second).grant == Grant(1, 2, 6, LEASE_MS)
+    books = coordinator.books
+    coordinator.now_ms += 300
+    assert coordinator.send(second).grant == Grant(1, 2, 6, LEASE_MS - 300)
+    assert coordinator.send(first).grant is None
+    assert coordinator.books == books
 
 
 def test_a_lower_total_fits_once_all_have_confirmed() -> None:
-    dealer = Dealer(20)
-    held = {1: dealer.hear(1, 0, 8), 2: dealer.hear(2, 0, 8), 3: dealer.hear(3, 0, 4)}
+    coordinator = QuotaCoordinator(20)
+    held = {1: coordinator.hear(1, 0, 8), 2: coordinator.hear(2, 0, 8), 3: coordinator.hear(3, 0, 4)}
     assert sum(held.values()) == 20
-    dealer.total = 5
+    coordinator.total = 5
     for demand in [8, 20]:
         for shard in held:
-            held[shard] = dealer.hear(shard, held[shard], demand * shard)
-    assert sum(dealer.granted().values()) <= 5
+            held[shard] = coordinator.hear(shard, held[shard], demand * shard)
+    assert sum(coordinator.granted().values()) <= 5
     for _ in range(3):
         for shard in held:
-            held[shard] = dealer.hear(shard, held[shard], 9)
-    assert sum(held.values()) == sum(dealer.granted().values()) == 5
-    dealer.total = 30
-    assert dealer.hear(1, held[1], 9) == 9
+            held[shard] = coordinator.hear(shard, held[shard], 9)
+    assert sum(held.values()) == sum(coordinator.granted().values()) == 5
+    coordinator.total = 30
+    assert coordinator.hear(1, held[1], 9) == 9
 
 
 def test_a_total_of_nothing_gives_nothing() -> None:
-    dealer = Dealer(0)
-    assert [dealer.hear(shard, 0, 9) for shard in [1, 2, 1, 2]] == [0] * 4
+    coordinator = QuotaCoordinator(0)
+    assert [coordinator.hear(shard, 0, 9) for shard in [1, 2, 1, 2]] == [0] * 4
 
 
 def test_slots_in_use_after_a_lease_leave_others_less() -> None:
-    dealer = Dealer(10)
-    dealer.hear(1, holds=0, demand=30)
-    dealer.now_ms += LEASE_MS
-    assert dealer.hear(2, holds=0, demand=30) == 10
-    assert dealer.hear(1, holds=0, demand=30, uses=7) == 0
-    assert dealer.hear(2, holds=10, demand=30, uses=10) == 3
-    assert dealer.hear(2, holds=3, demand=30, uses=3) == 3
-    assert granted_now(dealer.books, dealer.now_ms) == 10
+    coordinator = QuotaCoordinator(10)
+    coordinator.hear(1, holds=0, demand=30)
+    coordinator.now_ms += LEASE_MS
+    assert coordinator.hear(2, holds=0, demand=30) == 10
+    assert coordinator.hear(1, holds=0, demand=30, uses=7) == 0
+    assert coordinator.hear(2, holds=10, demand=30, uses=10) == 3
+    assert coordinator.hear(2, holds=3, demand=30, uses=3) == 3
+    assert granted_now(coordinator.books, coordinator.now_ms) == 10
 
 
 shares = st.builds(

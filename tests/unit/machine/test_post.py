@@ -250,7 +250,7 @@ class OneSide:
 
 
 class BadRoad(RuleBasedStateMachine):
-    """Messages and answers are lost, repeated and overtaken; couriers are replaced in the middle of everything."""
+    """Messages and answers are lost, repeated and overtaken; relays are replaced in the middle of everything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class BadRoad(RuleBasedStateMachine):
         self.road: list[Message] = []  # sent and not lost; each may arrive any number of times
         self.answers: list[int] = []  # the same, back
         self.posted: list[bytes] = []
-        self.courier_sent: Message | None = None  # what the courier waits for an answer to
+        self.relay_sent: Message | None = None  # what the relay waits for an answer to
 
     @rule(count=st.integers(1, 3))
     def ack(self, count: int) -> None:
@@ -277,7 +277,7 @@ class BadRoad(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def send(self, count: int) -> None:
-        """The courier reads the state and sends, or sends once more what was not answered."""
+        """The relay reads the state and sends, or sends once more what was not answered."""
         row = self.source.kv.get(keys.outbox(AWAY, 0))
         if row is None:
             return
@@ -285,8 +285,8 @@ class BadRoad(RuleBasedStateMachine):
         found = self.source.kv.scan(keys.outbox(AWAY, first), keys.outbox_end(AWAY), count)
         if found:
             read = [rows.Letter.decode(letter) for _, letter in found]
-            self.courier_sent = first, tuple((letter.run_at_ms, letter.envelope) for letter in read)
-            self.road.append(self.courier_sent)
+            self.relay_sent = first, tuple((letter.run_at_ms, letter.envelope) for letter in read)
+            self.road.append(self.relay_sent)
 
     @precondition(lambda self: self.road)
     @rule(which=st.integers(0, 20), stays=st.booleans())
@@ -296,7 +296,7 @@ class BadRoad(RuleBasedStateMachine):
         first, sent = self.road[at] if stays else self.road.pop(at)
         tasks = [new_task(envelope=envelope) for _, envelope in sent]
         (outcome,) = self.destination.apply(entries.Receive(START_MS, 1, 1, first, DEAD_KEEP_MS, tasks))
-        assert isinstance(outcome, Received), "a courier that waits for answers never makes a gap"
+        assert isinstance(outcome, Received), "a relay that waits for answers never makes a gap"
         self.answers.append(outcome.last)
 
     @precondition(lambda self: self.road)
@@ -308,20 +308,20 @@ class BadRoad(RuleBasedStateMachine):
     @rule(which=st.integers(0, 20), is_lost=st.booleans())
     def answer(self, which: int, is_lost: bool) -> None:
         received = self.answers.pop(which % len(self.answers))
-        if self.courier_sent is None or is_lost:
+        if self.relay_sent is None or is_lost:
             return
-        first, sent = self.courier_sent
+        first, sent = self.relay_sent
         delivered = min(received, first + len(sent) - 1)
         if delivered >= first:
             self.source.apply(entries.Delivered(START_MS, AWAY, delivered))
-        self.courier_sent = None
+        self.relay_sent = None
 
     @rule()
     def fail_over(self) -> None:
-        """Another courier, which knows what the state knows; what the old one sent is still on the road."""
+        """Another relay, which knows what the state knows; what the old one sent is still on the road."""
         self.source.restart()
         self.destination.restart()
-        self.courier_sent = None
+        self.relay_sent = None
 
     @invariant()
     def arrived_once_and_in_order(self) -> None:
@@ -336,9 +336,9 @@ class BadRoad(RuleBasedStateMachine):
         """Once the road is good everything arrives."""
         for _ in range(len(self.posted) + 1):
             self.send(4)
-            if self.courier_sent is None:
+            if self.relay_sent is None:
                 break
-            self.road = [self.courier_sent]
+            self.road = [self.relay_sent]
             self.arrive(0, False)
             self.answers = self.answers[-1:]
             self.answer(0, False)

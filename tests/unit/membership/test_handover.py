@@ -71,10 +71,10 @@ class World:
         host = SimpleNamespace(me=identity(name), is_stopping=False, is_handing_over=False)
         host.replicas = {number: _Replica(self, number, name) for number in numbers}
         host.hand_over = self._hand_over
-        surroundings = SimpleNamespace(map=SimpleNamespace(shards={}))
+        cluster_view = SimpleNamespace(map=SimpleNamespace(shards={}))
         self.hosts[name], self.own[name] = host, OwnRecord(node(name))
         self.nodes[name] = NodeHandover(
-            cast(Any, host), store, cast(Any, surroundings), self.own[name], self._ask, now_s=lambda: self.now_s,
+            cast(Any, host), store, cast(Any, cluster_view), self.own[name], self._ask, now_s=lambda: self.now_s,
             sleep=no_sleep,
         )  # fmt: skip
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.cluster_view.map_view import MapSurroundings
-from holdfast.broker.membership.queue_reconciler import SEARCHED_QUEUES, QueueSteward
-from holdfast.broker.membership.reconciler import Steward
+from holdfast.broker.cluster_view.map_view import MapClusterView
+from holdfast.broker.membership.queue_reconciler import SEARCHED_QUEUES, QueueReconciler
+from holdfast.broker.membership.reconciler import ShardReconciler
 from holdfast.cluster.admin.conversion import policy_of
 from holdfast.cluster.etcd.api import Change, Changes, Put
 from holdfast.cluster.etcd.fake import FakeEtcd
@@ -36,7 +36,7 @@ IDS = {name: node(name).identity for name in NODES}
 
 @dataclass
 class Replica:
-    """As far as the steward looks at it."""
+    """As far as the reconciler looks at it."""
 
     number: int = 0
     group: int = GROUP
@@ -102,18 +102,20 @@ def shard_record(**changes: object) -> ShardRecord:
     return replace(first, **changes)  # type: ignore[arg-type]
 
 
-async def look(etcd: FakeEtcd, store: MapStore, host: Host, connected: Mapping[str, str] | None = None) -> Steward:
-    steward = Steward(
-        cast(Any, host), store, MapSurroundings(host.me, await read_map(etcd)), lambda: connected or {}
+async def look(
+    etcd: FakeEtcd, store: MapStore, host: Host, connected: Mapping[str, str] | None = None
+) -> ShardReconciler:
+    reconciler = ShardReconciler(
+        cast(Any, host), store, MapClusterView(host.me, await read_map(etcd)), lambda: connected or {}
     )  # fmt: skip
-    await look_again(steward)
-    return steward
+    await look_again(reconciler)
+    return reconciler
 
 
-async def look_again(steward: Steward) -> None:
-    steward.look(everywhere=True)
-    while steward._works:
-        await next(iter(steward._works.values()))
+async def look_again(reconciler: ShardReconciler) -> None:
+    reconciler.look(everywhere=True)
+    while reconciler._works:
+        await next(iter(reconciler._works.values()))
 
 
 async def test_a_replica_that_has_left_is_deleted_and_then_forgotten() -> None:
@@ -208,13 +210,13 @@ async def test_a_leader_that_nobody_relieves_pauses_before_it_asks_again(capsys:
     members = tuple(IDS.values())
     etcd, store = await cluster(shard_record(replicas=("b", "c", "d"), members=Members(2, members)))
     host = Host(replicas={0: Replica(version=2, members=members, serves=True)})
-    steward = await look(etcd, store, host, {name: IDS[name] for name in ("b", "c", "d")})
+    reconciler = await look(etcd, store, host, {name: IDS[name] for name in ("b", "c", "d")})
     assert host.asked_to_take_over == [(IDS["b"], IDS["c"], IDS["d"])]
-    await look_again(steward)
+    await look_again(reconciler)
     assert len(host.asked_to_take_over) == 1
     assert capsys.readouterr().out.count("Expected one of those who stay to take over, but none did.") == 1
-    steward._pauses[0].until_s = 0.0
-    await look_again(steward)
+    reconciler._pauses[0].until_s = 0.0
+    await look_again(reconciler)
     assert len(host.asked_to_take_over) == 2
 
 
@@ -272,12 +274,12 @@ async def with_queues(*shards: Shard) -> tuple[FakeEtcd, MapStore, Any]:
     return etcd, store, SimpleNamespace(me=IDS["a"], replicas=replicas)
 
 
-async def care(etcd: FakeEtcd, store: MapStore, host: Any) -> QueueSteward:
-    steward = QueueSteward(host, store, MapSurroundings(IDS["a"], await read_map(etcd)))
-    await steward.look()
+async def care(etcd: FakeEtcd, store: MapStore, host: Any) -> QueueReconciler:
+    reconciler = QueueReconciler(host, store, MapClusterView(IDS["a"], await read_map(etcd)))
+    await reconciler.look()
     for _ in host.replicas:
-        await steward.search()
-    return steward
+        await reconciler.search()
+    return reconciler
 
 
 async def away_from(etcd: FakeEtcd, queue: str) -> int:
@@ -325,10 +327,10 @@ async def test_all_queues_of_a_shard_are_looked_at_in_turn() -> None:
     stray = await away_from(etcd, "zz")
     shards[stray].set(**{f"a{number:04d}": 0 for number in range(SEARCHED_QUEUES + 20)})
     shards[stray].put("zz", ready=1)
-    steward = await care(etcd, store, host)
+    reconciler = await care(etcd, store, host)
     assert "zz" not in (await read_map(etcd)).queues
     for _ in shards:
-        await steward.search()
+        await reconciler.search()
     assert (await read_map(etcd)).route("zz").draining == (stray,)
 
 
@@ -383,9 +385,9 @@ async def test_settings_made_again_after_a_restore_count_although_their_version_
     etcd, store = await restored(etcd)
     new = await set_attempts(store, "q", 9)
     assert new < old
-    steward = await care(etcd, store, host)
+    reconciler = await care(etcd, store, host)
     assert (shard.settings[b"q"][0], shard.policy("q").max_attempts) == (old + 1, 9)
-    await steward.look()
+    await reconciler.look()
     assert shard.settings[b"q"][0] == old + 1, "once is enough"
 
     await set_attempts(store, "q", 4)
@@ -416,17 +418,17 @@ async def test_what_a_restored_etcd_does_not_know_is_as_if_it_was_never_set() ->
     etcd, store, host = await with_queues(shard)
     await advance(etcd, 40)
     old = await set_attempts(store, "q", 3)
-    seen = MapSurroundings(IDS["a"], await read_map(etcd))
-    steward = QueueSteward(host, store, seen)
-    await steward.look()
+    seen = MapClusterView(IDS["a"], await read_map(etcd))
+    reconciler = QueueReconciler(host, store, seen)
+    await reconciler.look()
     fresh, other = await restored(etcd)
     await care(fresh, other, host)  # by a node that has just begun to lead
     assert (shard.settings[b"q"][0], shard.policy("q")) == (old + 1, NO_POLICY)
 
     await shard.set_queue(b"q", old + 2, pb.QueuePolicy(max_attempts=7).SerializeToString())
-    steward._store = other
+    reconciler._store = other
     seen.map = await read_map(fresh)
-    await steward.look()  # by one that sees the record go
+    await reconciler.look()  # by one that sees the record go
     assert shard.policy("q") == NO_POLICY
 
 
@@ -441,11 +443,11 @@ async def test_a_leader_with_an_old_copy_of_the_map_does_not_undo_a_newer_settin
     logged = dict(shard.settings)
     assert logged[b"q"][0] == newer
 
-    steward = QueueSteward(host, store, MapSurroundings(IDS["a"], behind))
-    await steward.look()
+    reconciler = QueueReconciler(host, store, MapClusterView(IDS["a"], behind))
+    await reconciler.look()
     assert shard.settings == logged
     etcd.stop()
-    cut_off = QueueSteward(host, store, MapSurroundings(IDS["a"], behind))
+    cut_off = QueueReconciler(host, store, MapClusterView(IDS["a"], behind))
     await cut_off.look()
     assert shard.settings == logged
     etcd.resume()
@@ -462,10 +464,10 @@ async def test_an_etcd_without_the_cluster_says_nothing_about_its_queues() -> No
     await care(etcd, store, host)
     logged = dict(shard.settings)
     empty = make_store(FakeEtcd())
-    await QueueSteward(host, empty, MapSurroundings(IDS["a"], at)).look()
+    await QueueReconciler(host, empty, MapClusterView(IDS["a"], at)).look()
     _, other, _ = await with_queues(Shard())
     await set_attempts(other, "q", 5)
-    await QueueSteward(host, other, MapSurroundings(IDS["a"], at)).look()
+    await QueueReconciler(host, other, MapClusterView(IDS["a"], at)).look()
     assert shard.settings == logged
 
 
@@ -494,8 +496,8 @@ async def test_an_etcd_that_is_away_is_asked_once_at_a_look() -> None:
     await care(etcd, store, host)
     etcd.stop()
     counting = CountingEtcd(etcd)
-    steward = QueueSteward(host, make_store(cast(FakeEtcd, counting)), MapSurroundings(IDS["a"], behind))
-    await steward.look()
+    reconciler = QueueReconciler(host, make_store(cast(FakeEtcd, counting)), MapClusterView(IDS["a"], behind))
+    await reconciler.look()
     assert counting.gets == 1
 
 
@@ -507,12 +509,12 @@ async def test_a_look_goes_only_through_what_has_changed() -> None:
     etcd, store, host = await with_queues(shard)
     for number in range(30):
         await set_attempts(store, f"q{number}", 3)
-    surroundings = MapSurroundings(IDS["a"], await read_map(etcd))
-    steward = QueueSteward(host, store, surroundings)
+    cluster_view = MapClusterView(IDS["a"], await read_map(etcd))
+    reconciler = QueueReconciler(host, store, cluster_view)
 
     async def looks() -> int:
         before = shard.looks
-        await steward.look()
+        await reconciler.look()
         return shard.looks - before
 
     assert await looks() == 30
@@ -520,7 +522,7 @@ async def test_a_look_goes_only_through_what_has_changed() -> None:
     changed = await store.set_queue("q7", QueueChange(policy={"max_attempts": 8}))
     row = await etcd.get(store.keys.queue("q7"))
     assert row is not None
-    surroundings.map = surroundings.map.apply(Changes(changed[1], [Change(row, is_delete=False)]))
+    cluster_view.map = cluster_view.map.apply(Changes(changed[1], [Change(row, is_delete=False)]))
     assert await looks() == 1
     assert shard.policy("q7").max_attempts == 8
     assert await looks() == 0
@@ -534,12 +536,12 @@ async def test_what_could_not_be_done_is_tried_again() -> None:
     shard = Shard()
     etcd, store, host = await with_queues(shard)
     await set_attempts(store, "q", 3)
-    steward = QueueSteward(host, store, MapSurroundings(IDS["a"], await read_map(etcd)))
+    reconciler = QueueReconciler(host, store, MapClusterView(IDS["a"], await read_map(etcd)))
     right, shard.set_queue = shard.set_queue, refuse  # type: ignore[method-assign]
-    await steward.look()
+    await reconciler.look()
     assert not shard.settings
     shard.set_queue = right  # type: ignore[method-assign]
-    await steward.look()
+    await reconciler.look()
     assert shard.policy("q").max_attempts == 3
 
 

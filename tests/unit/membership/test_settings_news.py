@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from holdfast.broker.api.internal import SETTINGS_NEWS
-from holdfast.broker.cluster_view import map_view as map_surroundings
-from holdfast.broker.cluster_view.map_view import MapSurroundings
+from holdfast.broker.cluster_view import map_view as map_cluster_view
+from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.membership import settings_news
 from holdfast.broker.membership.settings_news import SettingsNews
 from holdfast.broker.peers.peer_calls import CallFailedError
@@ -27,7 +27,7 @@ SHARDS = 3
 class Stage:
     """Node a, cut off from etcd; b and c hear from it, if they are told to look."""
 
-    def __init__(self, etcd: FakeEtcd, store: MapStore, known: dict[str, MapSurroundings]) -> None:
+    def __init__(self, etcd: FakeEtcd, store: MapStore, known: dict[str, MapClusterView]) -> None:
         self.etcd = etcd
         self.store = store
         self.known = known
@@ -65,7 +65,7 @@ async def stage() -> Stage:
     await store.init_cluster(SHARDS, 3)
     await store.set_queue("spread", QueueChange(placement=Spread(SHARDS)))
     at = await read_map(etcd)
-    return Stage(etcd, store, {name: MapSurroundings(name, at) for name in ("a", "b", "c")})
+    return Stage(etcd, store, {name: MapClusterView(name, at) for name in ("a", "b", "c")})
 
 
 async def test_while_all_know_the_same_nothing_is_told(stage: Stage) -> None:
@@ -95,7 +95,7 @@ async def test_all_shards_of_a_queue_are_told(stage: Stage) -> None:
 
 
 async def test_many_are_told_page_by_page(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (map_surroundings, settings_news):
+    for module in (map_cluster_view, settings_news):
         monkeypatch.setattr(module, "NEWS_QUEUES", 2)
     versions = {f"q{n}": await stage.cap(f"q{n}", "c") for n in range(5)}
     stage.silent.add("b")
@@ -107,7 +107,7 @@ async def test_many_are_told_page_by_page(stage: Stage, monkeypatch: pytest.Monk
 async def test_another_cluster_is_told_nothing(stage: Stage) -> None:
     with pytest.raises(RefusedError, match="same cluster"):
         stage.known["b"].settings_news(pb.SettingsNewsRequest(cluster_id="another"))
-    no_map = MapSurroundings("b", replace(stage.known["b"].map, cluster=None))
+    no_map = MapClusterView("b", replace(stage.known["b"].map, cluster=None))
     with pytest.raises(RefusedError, match="same cluster"):
         no_map.settings_news(pb.SettingsNewsRequest())
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.broker.cluster_view.view import StaticSurroundings
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.membership.static_topology import StaticTopology
 from holdfast.cluster.admin import conversion as messages
@@ -25,7 +25,7 @@ class Node:
     def __init__(self) -> None:
         self.small = SmallShard()
         host: Any = SimpleNamespace(find_to_serve=lambda _number: self.small, replicas={})
-        self.service: Any = StaticTopology(host, StaticSurroundings(BrokerConfig()))
+        self.service: Any = StaticTopology(host, StaticClusterView(BrokerConfig()))
 
     async def ask(self, call: Coroutine[Any, Any, Result]) -> Result:
         return await self.small.rounds_until(call)

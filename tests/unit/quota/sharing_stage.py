@@ -1,4 +1,4 @@
-"""Shards that share the limits of a spread queue: real machines, dealers and keepers, and a net that may lose calls."""
+"""Shards that share the limits of a spread queue: real machines, coordinators and keepers, and a net that may lose calls."""
 
 import asyncio
 import random
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy.policies import Policies
-from holdfast.broker.quota.allocation_manager import HELD_UP, ShareKeeper
-from holdfast.broker.quota.coordinator import CONCURRENCY, Dealer
+from holdfast.broker.quota.allocation_manager import HELD_UP, AllocationManager
+from holdfast.broker.quota.coordinator import CONCURRENCY, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.limiter import Allowance
 from holdfast.limits.splitting import WHOLE
@@ -69,12 +69,12 @@ class Member:
         self.term += 1
         self.shard.apply(LeaderStarted(self.shard_ms(), False))
         self.policies = Policies(self.kv, BrokerConfig())
-        self.dealer = Dealer(
+        self.coordinator = QuotaCoordinator(
             self.kv, self.shard.machine, self.policies, now_ms=self.shard_ms, submit=self._submit
         )  # fmt: skip
-        self.keeper = ShareKeeper(
-            self.number, self.term, self.shard.machine, self.policies, self.dealer,
-            home_of=lambda _queue: HOME if self.is_home_known else None, ask_dealer=self.stage.ask,
+        self.manager = AllocationManager(
+            self.number, self.term, self.shard.machine, self.policies, self.coordinator,
+            home_of=lambda _queue: HOME if self.is_home_known else None, ask_coordinator=self.stage.ask,
             part_of=lambda _queue: self.part, on_change=self.look_at_limits, coming=lambda _queue: self.coming,
             outlook=self.outlook, now_s=self.own_s,
         )  # fmt: skip
@@ -82,7 +82,7 @@ class Member:
 
     def look_at_limits(self, queue: bytes) -> None:
         assert queue == QUEUE
-        self.told = self.keeper.allowance(queue)
+        self.told = self.manager.allowance(queue)
 
     def outlook(self, queue: bytes) -> Outlook:
         assert queue == QUEUE
@@ -157,7 +157,7 @@ class Stage:
         self.asked += 1
         if source in self.deaf or self.chance.random() < self.lost / 2:
             raise LostError
-        grants = await self.members[home].dealer.deal(source, reports)
+        grants = await self.members[home].coordinator.deal(source, reports)
         if self.chance.random() < self.lost / 2:
             raise LostError  # on its way back
         return pb.DealSharesResponse(grants=grants)
@@ -167,10 +167,10 @@ class Stage:
         self.time.now_ms += ms
         for member in self.members:
             member.shard.now_ms = member.shard_ms()
-            member.keeper.look()
-        await asyncio.gather(*(task for member in self.members for task in member.keeper._asking.values()))
+            member.manager.look()
+        await asyncio.gather(*(task for member in self.members for task in member.manager._asking.values()))
         for member in self.members:
-            assert member.keeper.failed() is None
+            assert member.manager.failed() is None
             if work:
                 member.claim()
 

@@ -32,7 +32,7 @@ async def test_a_cap_is_never_exceeded_and_all_tasks_are_done(seed: int) -> None
         for member in stage.members:
             member.finish(chance.randrange(3))
             if chance.random() < 0.01:
-                await member.keeper.stop()
+                await member.manager.stop()
                 member.lead()
         stage.members[HOME].writes_fail = chance.random() < 0.05
         await stage.look(chance.randrange(10, 400))
@@ -159,14 +159,14 @@ async def test_a_share_runs_out_by_a_timer_too() -> None:
     member = stage.members[0]
     member.enqueue(20)
     await stage.look(500)
-    limit = member.keeper._queues[QUEUE].limits[CONCURRENCY]
+    limit = member.manager._queues[QUEUE].limits[CONCURRENCY]
     assert limit.timer is not None
     left_s = limit.timer.when() - asyncio.get_running_loop().time()
     assert HELD_MS / 1000 - 1 < left_s <= HELD_MS / 1000 + 0.01
     stage.time.now_ms += HELD_MS
     limit.timer._run()
     assert member.told.concurrency == 0
-    member.keeper.cancel()
+    member.manager.cancel()
     assert limit.timer.cancelled()
 
 
@@ -182,7 +182,7 @@ async def test_a_home_that_does_not_answer_is_said_once_and_holds_up_no_other(
         await hangs.wait()
         raise AssertionError
 
-    member.keeper._ask_dealer = hang
+    member.manager._ask_coordinator = hang
     stage.members[0].enqueue(5)
     member.enqueue(5)
     for _ in range(int(2 * SAID_SECONDS)):
@@ -192,9 +192,9 @@ async def test_a_home_that_does_not_answer_is_said_once_and_holds_up_no_other(
     assert ASK_SECONDS < HELD_MS / 1000
 
 
-async def test_asks_of_a_keeper_that_stops_end() -> None:
+async def test_asks_of_a_manager_that_stops_end() -> None:
     stage = Stage(2, concurrency_max=2)
-    keeper = stage.members[1].keeper
+    manager = stage.members[1].manager
     asked = asyncio.Event()
 
     async def hang(_home: int, _source: int, _reports: object) -> pb.DealSharesResponse:
@@ -202,24 +202,24 @@ async def test_asks_of_a_keeper_that_stops_end() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    keeper._ask_dealer = hang
+    manager._ask_coordinator = hang
     stage.members[1].enqueue(5)
-    keeper.start()
+    manager.start()
     await asked.wait()
-    await keeper.stop()
-    assert keeper.failed() is None
+    await manager.stop()
+    assert manager.failed() is None
 
 
-async def test_new_tasks_wake_a_keeper_that_has_nothing() -> None:
+async def test_new_tasks_wake_a_manager_that_has_nothing() -> None:
     stage = Stage(2, concurrency_max=2)
     member = stage.members[1]
-    member.keeper.start()
+    member.manager.start()
     await asyncio.sleep(0)
-    member.keeper._woken.clear()
+    member.manager._woken.clear()
     member.enqueue(1)
-    member.keeper.follow([b"another", QUEUE])
-    assert member.keeper._woken.is_set()
-    await member.keeper.stop()
+    member.manager.follow([b"another", QUEUE])
+    assert member.manager._woken.is_set()
+    await member.manager.stop()
 
 
 async def test_what_it_has_is_enough_so_nobody_is_woken() -> None:
@@ -227,9 +227,9 @@ async def test_what_it_has_is_enough_so_nobody_is_woken() -> None:
     member = stage.members[1]
     member.enqueue(2)
     await stage.look(500, work=False)
-    member.keeper._woken.clear()
-    member.keeper.follow([QUEUE])
-    assert not member.keeper._woken.is_set()
+    member.manager._woken.clear()
+    member.manager.follow([QUEUE])
+    assert not member.manager._woken.is_set()
 
 
 # --- spread and not spread ------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ async def test_what_the_home_uses_already_is_not_dealt_to_others() -> None:
     home.coming = 1
     home.is_home_known = True
     other.enqueue(5)
-    (grant,) = await home.dealer.deal(1, [report(1, demand=5)])
+    (grant,) = await home.coordinator.deal(1, [report(1, demand=5)])
     assert grant.amount == 0
     assert home.told.concurrency == 0, "and the home keeps to a share from that moment"
 
@@ -323,7 +323,7 @@ async def test_what_ends_above_the_share_is_told_at_once() -> None:
     await stage.look(500)
     second.enqueue(9)
     await stage.pass_time(6000)
-    limit = first.keeper._queues[QUEUE].limits[CONCURRENCY]
+    limit = first.manager._queues[QUEUE].limits[CONCURRENCY]
     assert (first.told.concurrency, first.row.claimed, limit.booked) == (2, 4, 4)
     first.finish()
     await stage.look(20)

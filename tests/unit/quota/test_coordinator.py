@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.broker.policy.settings_guard import SETTINGS
-from holdfast.broker.quota.coordinator import LEASE_MS, RATE, Dealer
+from holdfast.broker.quota.coordinator import LEASE_MS, RATE, QuotaCoordinator
 from holdfast.proto.v1 import couriers_pb2 as pb
 from tests.unit.quota.sharing_stage import HOME, LostError, Stage, books, report
 
@@ -15,19 +15,19 @@ async def test_books_are_written_before_a_grant_is_told() -> None:
     home = stage.members[HOME]
     home.writes_fail = True
     with pytest.raises(LostError):
-        await home.dealer.deal(1, [report(1, demand=3)])
+        await home.coordinator.deal(1, [report(1, demand=3)])
     assert books(home) == 0
     home.writes_fail = False
-    (grant,) = await home.dealer.deal(1, [report(2, demand=3)])
+    (grant,) = await home.coordinator.deal(1, [report(2, demand=3)])
     assert (grant.amount, books(home)) == (3, 1)
 
 
 async def test_a_new_leader_of_the_home_goes_on_with_the_books() -> None:
     stage = Stage(3, concurrency_max=3)
     home = stage.members[HOME]
-    await home.dealer.deal(1, [report(1, demand=2)])
+    await home.coordinator.deal(1, [report(1, demand=2)])
     home.lead()
-    (grant,) = await home.dealer.deal(2, [report(1, demand=3)])
+    (grant,) = await home.coordinator.deal(2, [report(1, demand=3)])
     assert grant.amount == 1
 
 
@@ -40,11 +40,11 @@ async def test_who_goes_away_lets_nobody_in_before_the_books_are_written() -> No
         await may_write.wait()
         return home.shard.apply(entry)  # type: ignore[arg-type,return-value]
 
-    dealer = Dealer(home.kv, home.shard.machine, home.policies, now_ms=home.shard_ms, submit=submit)  # type: ignore[arg-type]
-    first = asyncio.create_task(dealer.deal(1, [report(1, demand=2)]))
+    coordinator = QuotaCoordinator(home.kv, home.shard.machine, home.policies, now_ms=home.shard_ms, submit=submit)  # type: ignore[arg-type]
+    first = asyncio.create_task(coordinator.deal(1, [report(1, demand=2)]))
     await asyncio.sleep(0)
     first.cancel()
-    second = asyncio.create_task(dealer.deal(2, [report(1, demand=3)]))
+    second = asyncio.create_task(coordinator.deal(2, [report(1, demand=3)]))
     for _ in range(5):
         await asyncio.sleep(0)
     assert first.cancelled()
@@ -67,13 +67,13 @@ class Settings:
 async def test_a_home_that_knows_less_than_others_deals_nothing() -> None:
     stage = Stage(2, concurrency_max=3)
     home = stage.members[HOME]
-    dealer = Dealer(
+    coordinator = QuotaCoordinator(
         home.kv, home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home._submit, settings=Settings()
     )
     before = home.writes
-    (told,) = await dealer.deal(1, [pb.ShareReport(queue="q", what=SETTINGS, version=7)])
+    (told,) = await coordinator.deal(1, [pb.ShareReport(queue="q", what=SETTINGS, version=7)])
     assert (told.version, home.writes) == (7, before), "what is told of settings is in no book"
-    (grant,) = await dealer.deal(1, [report(1, demand=2)])
+    (grant,) = await coordinator.deal(1, [report(1, demand=2)])
     assert (grant.amount, grant.unlimited) == (0, False)
 
 
@@ -82,7 +82,7 @@ async def test_a_call_with_many_reports_is_one_write_for_each_limit() -> None:
     home = stage.members[HOME]
     before = home.writes
     reports = [report(1, demand=1), report(1, demand=1000, what=RATE), report(2, holds=1, demand=2)]
-    grants = await home.dealer.deal(1, reports)
+    grants = await home.coordinator.deal(1, reports)
     assert [grant.amount for grant in grants] == [1, 1000, 2]
     assert home.writes - before == 2
 
@@ -90,8 +90,8 @@ async def test_a_call_with_many_reports_is_one_write_for_each_limit() -> None:
 async def test_an_overtaken_report_is_answered_with_nothing_that_counts() -> None:
     stage = Stage(2, concurrency_max=3)
     home = stage.members[HOME]
-    await home.dealer.deal(1, [report(5, demand=1)])
-    (grant,) = await home.dealer.deal(1, [report(4, demand=3)])
+    await home.coordinator.deal(1, [report(5, demand=1)])
+    (grant,) = await home.coordinator.deal(1, [report(4, demand=3)])
     assert (grant.number, grant.amount) == (0, 0)
 
 
@@ -122,7 +122,7 @@ async def test_who_can_use_little_gets_it_whatever_the_others_could_use() -> Non
     for number in range(1, 8):
         for shard, demand in ((0, 1000), (1, 3), (2, 100)):
             told = report(number, holds=amounts.get(shard, 0), demand=demand)
-            (grant,) = await home.dealer.deal(shard, [told])
+            (grant,) = await home.coordinator.deal(shard, [told])
             amounts[shard] = grant.amount
     assert amounts[1] == 3
     assert amounts[2] >= 4

@@ -226,10 +226,10 @@ async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(scene: Sce
 async def test_reads_do_not_wait_for_the_next_heartbeat(scene: Scene) -> None:
     """Each asks by itself, also the one that came while another was waiting for its answer."""
     for _ in range(3):
-        reads = [asyncio.ensure_future(scene.shard.be_current()) for _ in range(2)]
+        reads = [asyncio.ensure_future(scene.shard.read_barrier()) for _ in range(2)]
         write = scene.enqueue()
         await settle()
-        reads.append(asyncio.ensure_future(scene.shard.be_current()))
+        reads.append(asyncio.ensure_future(scene.shard.read_barrier()))
         done, waiting = await asyncio.wait([write, *reads], timeout=30)  # heartbeats come once a minute here
         assert (len(done), len(waiting)) == (4, 0)
     await scene.stop()

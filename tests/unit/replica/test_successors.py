@@ -67,7 +67,7 @@ def test_who_is_about_to_be_stopped_takes_over_only_at_need(
     stage.settle("c", among="bc")
     monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: stage.now_s))
     around = SimpleNamespace(takes_leadership=lambda name, at_need=False: at_need or name not in leaving)
-    host = cast(Any, SimpleNamespace(me="c", is_stopping=is_stopping, _surroundings=around))
+    host = cast(Any, SimpleNamespace(me="c", is_stopping=is_stopping, _cluster_view=around))
     host._willing = lambda raft: Host._willing(host, raft)
     assert Host._hand_over(host, cast(Any, SimpleNamespace(raft=leader))) == (takes_over is not None)
     if takes_over is not None:

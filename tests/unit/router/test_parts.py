@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(40)
 @pytest.fixture
 async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(parts, "PART_S", 0.3)
-    monkeypatch.setattr(parts, "SICK_PART_S", LONG_S)
+    monkeypatch.setattr(parts, "UNHEALTHY_PART_S", LONG_S)
     async with Stage(3) as built:
         for shard in range(3):
             built.table.at_home(f"q{shard}", shard)
@@ -65,7 +65,7 @@ async def test_a_shard_that_was_given_up_has_less_time_until_it_answers_or_anoth
     lose(stage, "silent")
     await stage.call("Enqueue", batch(0, 1), timeout_s=LONG_S)
     monkeypatch.setattr(parts, "PART_S", LONG_S)
-    monkeypatch.setattr(parts, "SICK_PART_S", 0.3)
+    monkeypatch.setattr(parts, "UNHEALTHY_PART_S", 0.3)
     response = await stage.call("Enqueue", batch(0, 1), timeout_s=LONG_S)
     assert ids(response) == ["0:0", "OUTCOME_UNKNOWN"]
 

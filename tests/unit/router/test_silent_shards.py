@@ -11,7 +11,7 @@ import pytest
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import reserving
 from holdfast.routing import patience
-from holdfast.routing.patience import HASTY_S_MIN, SICK_S, SICK_S_MAX, TRY_S_MAX, SickShards, UsualTimes
+from holdfast.routing.patience import HASTY_S_MIN, TRY_S_MAX, UNHEALTHY_S, UNHEALTHY_S_MAX, UnhealthyShards, UsualTimes
 from holdfast.routing.turns import shards_in_turn
 from tests.unit.router.router_stage import Call, FakeBroker, Refusal, never, not_leader, task_id
 from tests.unit.router.test_passing import refusal_of
@@ -237,58 +237,60 @@ async def test_if_nobody_answers_that_is_what_is_told(shop: Shop, how: str) -> N
     assert reason in ("NOT_LEADER", "OUTCOME_UNKNOWN")
 
 
-def test_a_sick_shard_is_forgotten_in_time_and_with_its_leader() -> None:
-    sick = SickShards()
-    sick.failed(3, 100.0, ("a", 1))
-    assert sick.has(3, 100.0, ("a", 1))
-    assert not sick.has(4, 100.0, ("a", 1))
-    assert not sick.has(3, 100.0, ("b", 2))
-    assert not sick.has(3, 100.0 + patience.SICK_S, ("a", 1))
-    sick.failed(4, 200.0)
-    assert list(sick._until) == [4], "what is over takes no room"
-    sick.answered(4)
-    assert not sick.has(4, 200.0)
+def test_a_unhealthy_shard_is_forgotten_in_time_and_with_its_leader() -> None:
+    unhealthy = UnhealthyShards()
+    unhealthy.failed(3, 100.0, ("a", 1))
+    assert unhealthy.has(3, 100.0, ("a", 1))
+    assert not unhealthy.has(4, 100.0, ("a", 1))
+    assert not unhealthy.has(3, 100.0, ("b", 2))
+    assert not unhealthy.has(3, 100.0 + patience.UNHEALTHY_S, ("a", 1))
+    unhealthy.failed(4, 200.0)
+    assert list(unhealthy._until) == [4], "what is over takes no room"
+    unhealthy.answered(4)
+    assert not unhealthy.has(4, 200.0)
 
 
-def test_one_caller_tries_a_sick_shard_again_and_ever_later() -> None:
-    sick = SickShards(SICK_S, SICK_S_MAX)
+def test_one_caller_tries_a_unhealthy_shard_again_and_ever_later() -> None:
+    unhealthy = UnhealthyShards(UNHEALTHY_S, UNHEALTHY_S_MAX)
     leader, now_s = ("a", 1), 100.0
-    sick.failed(3, now_s, leader)
-    sick.failed(3, now_s + 0.1, leader)  # by another one that had tried it meanwhile
-    for sick_s in (SICK_S, 2 * SICK_S, 4 * SICK_S, SICK_S_MAX, SICK_S_MAX):
-        assert not sick.begin_try(3, now_s + sick_s - 0.01, leader)
-        now_s += sick_s + 0.2
-        assert sick.begin_try(3, now_s, leader)
-        assert not sick.begin_try(3, now_s, leader), "one is enough to find out"
+    unhealthy.failed(3, now_s, leader)
+    unhealthy.failed(3, now_s + 0.1, leader)  # by another one that had tried it meanwhile
+    for unhealthy_s in (UNHEALTHY_S, 2 * UNHEALTHY_S, 4 * UNHEALTHY_S, UNHEALTHY_S_MAX, UNHEALTHY_S_MAX):
+        assert not unhealthy.begin_try(3, now_s + unhealthy_s - 0.01, leader)
+        now_s += unhealthy_s + 0.2
+        assert unhealthy.begin_try(3, now_s, leader)
+        assert not unhealthy.begin_try(3, now_s, leader), "one is enough to find out"
         now_s += 0.3
-        sick.failed(3, now_s, leader)
-    sick.answered(3, leader)
-    assert sick.begin_try(3, now_s, leader)
-    assert sick.begin_try(3, now_s, leader)
-    sick.failed(3, now_s, leader)
-    assert not sick.has(3, now_s + SICK_S, leader), "and it begins anew"
+        unhealthy.failed(3, now_s, leader)
+    unhealthy.answered(3, leader)
+    assert unhealthy.begin_try(3, now_s, leader)
+    assert unhealthy.begin_try(3, now_s, leader)
+    unhealthy.failed(3, now_s, leader)
+    assert not unhealthy.has(3, now_s + UNHEALTHY_S, leader), "and it begins anew"
 
 
 def test_a_silent_leader_is_avoided_by_all_its_shards_until_one_answers() -> None:
-    sick = SickShards()
+    unhealthy = UnhealthyShards()
     silent, also, other = ("a", 1), ("a", 7), ("b", 1)
-    sick.silent(1, 100.0, {1: silent, 2: also, 3: other, 4: None})
-    assert [sick.has(shard, 100.0, leader) for shard, leader in ((1, silent), (2, also), (3, other), (4, None))] == [
+    unhealthy.silent(1, 100.0, {1: silent, 2: also, 3: other, 4: None})
+    assert [unhealthy.has(shard, 100.0, leader) for shard, leader in ((1, silent), (2, also), (3, other), (4, None))] == [
         True, True, False, False,
     ]  # fmt: skip
-    assert sick.begin_try(2, 100.0 + SICK_S, also)
-    assert not sick.begin_try(1, 100.0 + SICK_S, silent), "that one caller tries it at another shard is enough"
-    sick.answered(2, also)
-    assert sick.begin_try(1, 100.0 + SICK_S, silent)
+    assert unhealthy.begin_try(2, 100.0 + UNHEALTHY_S, also)
+    assert not unhealthy.begin_try(1, 100.0 + UNHEALTHY_S, silent), (
+        "that one caller tries it at another shard is enough"
+    )
+    unhealthy.answered(2, also)
+    assert unhealthy.begin_try(1, 100.0 + UNHEALTHY_S, silent)
 
 
 def test_a_node_that_was_silent_and_is_elected_again_is_not_avoided() -> None:
-    sick = SickShards(SICK_S, SICK_S_MAX)
-    sick.silent(1, 100.0, {1: ("a", 1), 2: ("a", 7)})
-    assert sick.begin_try(2, 100.1, ("a", 9)), "it stood still, another one led, and now it leads again"
-    assert sick.has(1, 100.1, ("a", 1)), "what it has led all the time waits for an answer"
-    sick.silent(2, 100.2, {2: ("a", 9)})
-    assert not sick.has(2, 100.2 + SICK_S, ("a", 9)), "and what it did before does not count"
+    unhealthy = UnhealthyShards(UNHEALTHY_S, UNHEALTHY_S_MAX)
+    unhealthy.silent(1, 100.0, {1: ("a", 1), 2: ("a", 7)})
+    assert unhealthy.begin_try(2, 100.1, ("a", 9)), "it stood still, another one led, and now it leads again"
+    assert unhealthy.has(1, 100.1, ("a", 1)), "what it has led all the time waits for an answer"
+    unhealthy.silent(2, 100.2, {2: ("a", 9)})
+    assert not unhealthy.has(2, 100.2 + UNHEALTHY_S, ("a", 9)), "and what it did before does not count"
 
 
 def test_hasty_callers_wait_for_many_times_what_answers_usually_take() -> None:

@@ -73,16 +73,16 @@ async def test_what_opens_is_handed_out_at_once() -> None:
     assert blocked.told.rate.per_second_milli >= 45_000
 
 
-async def test_a_task_that_opens_wakes_the_keeper() -> None:
+async def test_a_task_that_opens_wakes_the_manager() -> None:
     stage, (busy, blocked) = stage_of(2, rate_per_second=100.0, key_concurrency_max=1)
     blocked.enqueue(50, b"k")
     await run(stage, 8000, busy)
-    blocked.keeper._woken.clear()
+    blocked.manager._woken.clear()
     blocked.enqueue(1, b"k")
-    assert not blocked.keeper._woken.is_set(), "it is blocked as the others are"
+    assert not blocked.manager._woken.is_set(), "it is blocked as the others are"
     stage.time.now_ms += 100
     blocked.finish(1)
-    assert blocked.keeper._woken.is_set()
+    assert blocked.manager._woken.is_set()
 
 
 async def test_a_shard_that_is_blocked_does_not_ask_all_the_time() -> None:
@@ -218,7 +218,7 @@ async def test_a_rate_is_kept_over_all_shards_whoever_leads_them(seed: int, cap:
                 member.enqueue(chance.randrange(1, 30))
             member.finish(100)
             if chance.random() < 0.01:
-                await member.keeper.stop()
+                await member.manager.stop()
                 member.lead()
         await stage.look(chance.randrange(10, 200))
         done.append((stage.time.now_ms, sum(member.handed_out for member in members)))

@@ -14,7 +14,7 @@ from holdfast.broker.api.shards import (
     ReplicaView,
     Role,
 )
-from holdfast.broker.cluster_view.view import Surroundings
+from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.replica.host import CHANGE_SECONDS_MAX, Host, committed
@@ -43,14 +43,14 @@ class Admin:
         config: BrokerConfig,
         node_id: str,
         host: Host,
-        surroundings: Surroundings,
+        cluster_view: ClusterView,
         log: NodeLog,
         checkpointer: Checkpointer,
     ) -> None:
         self._config = config
         self._node_id = node_id
         self._host = host
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self._log = log
         self._checkpointer = checkpointer
         self._probing: set[int] = set()
@@ -59,9 +59,9 @@ class Admin:
     # --- looks ------------------------------------------------------------------------------------------------
 
     def describe(self) -> NodeView:
-        numbers = {*self._host.replicas, *self._surroundings.shards_here}
+        numbers = {*self._host.replicas, *self._cluster_view.shards_here}
         replicas = [self._describe(number) for number in sorted(numbers)]
-        nodes = self._surroundings.nodes
+        nodes = self._cluster_view.nodes
         return NodeView(
             self._config.node_name, self._node_id, self._version, nodes, replicas, is_stopping=self._host.is_stopping
         )
@@ -94,7 +94,7 @@ class Admin:
         if raft.leader is None or (raft.leader == self._host.me and not self._host.find(shard).shard.serves):
             return LeaderView(raft.term, None)
         name = name_of(raft.leader)
-        return LeaderView(raft.term, next((node for node in self._surroundings.nodes if node.name == name), None))
+        return LeaderView(raft.term, next((node for node in self._cluster_view.nodes if node.name == name), None))
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Admin:
             names = ", ".join(voters)
             raise change_refused("NOT_A_VOTER", f"Expected a voter of shard {shard}, but {to} is none of {names}.")
         if voters[to] != self._host.me:
-            if not self._surroundings.takes_leadership(to):
+            if not self._cluster_view.takes_leadership(to):
                 raise change_refused("LEAVING", f"Expected a node that stays, but {to} is about to be stopped.")
             await self._hand_over(replica, voters[to])
         return self.find_leader(shard)
@@ -132,7 +132,7 @@ class Admin:
         return answers(raft, member, time.monotonic()) and raft.peer_lag(member) <= HAND_OVER_LAG_MAX
 
     async def change_membership(self, shard: int, expected_version: int, kind: ChangeKind, replica: str) -> int:
-        if self._surroundings.cluster_id:
+        if self._cluster_view.cluster_id:
             # The leader itself does it, and whoever leaves is listed before it may come back (steward.py).
             raise change_refused(
                 "MAPPED",

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from holdfast.broker.cluster_view.map_view import MapSurroundings
-from holdfast.broker.cluster_view.view import Surroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView
+from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.snapshot_transfers import Transfers
@@ -45,12 +45,12 @@ class BackupService:
     """One method per RPC."""
 
     def __init__(
-        self, backups: Backups, host: Host, surroundings: Surroundings, cluster_map: MapBackups | None, replication: int
+        self, backups: Backups, host: Host, cluster_view: ClusterView, cluster_map: MapBackups | None, replication: int
     ) -> None:
         """`cluster_map`: None without etcd; then there are `replication` nodes."""
         self._backups = backups
         self._host = host
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self._map = cluster_map
         self._replication = replication
         self._version = version()  # reads a file
@@ -58,7 +58,7 @@ class BackupService:
     async def read_map(self, request: pb.ReadMapRequest) -> pb.ReadMapResponse:
         if self._map is not None:
             return await self._map.read_map(request)
-        return pb.ReadMapResponse(shards=self._surroundings.shard_count, replication=self._replication)
+        return pb.ReadMapResponse(shards=self._cluster_view.shard_count, replication=self._replication)
 
     # --- taking one -------------------------------------------------------------------------------------------
 
@@ -131,9 +131,9 @@ class BackupService:
 
     def _awaiting(self, shard: int, backup_id: str) -> tuple[Transfers, tuple[str, ...]]:
         """The blank replica that waits for its state, and all voters that the shard begins with."""
-        if not isinstance(self._surroundings, MapSurroundings):
+        if not isinstance(self._cluster_view, MapClusterView):
             raise no_cluster()
-        known = self._surroundings.map
+        known = self._cluster_view.map
         record = known.shards.get(shard)
         if known.cluster is None or known.cluster.backup_id != backup_id or record is None:
             raise restore_refused("NO_RESTORE", f"Expected a cluster that is restored from {backup_id}, but it is not.")

@@ -92,7 +92,7 @@ def _fill_attempt(message: pb.Attempt, attempt: Attempt) -> None:
 def receive_request(
     cluster_id: str, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
 ) -> couriers_pb.ReceiveTasksRequest:
-    """What a courier says to the leader of the destination."""
+    """What a relay says to the leader of the destination."""
     request = couriers_pb.ReceiveTasksRequest(
         cluster_id=cluster_id,
         destination_shard=destination,

@@ -38,7 +38,7 @@ class DeadLetterService:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         begun = self._validator.dead_letter_page_token(request.page_token)
         wanted = self._validator.dead_letter_filter(request.filter)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         end_ms, after = begun or (self._shard.now_ms() + 1, b"")
         before_ms = min(wanted.died_before_ms or end_ms, end_ms)
         places, more = views.read_dead(self._shard.kv, queue, after, LOOKED_AT_MAX, wanted.died_from_ms, before_ms)
@@ -87,7 +87,7 @@ class DeadLetterService:
         queue = self._validator.queue(request.queue) if request.queue else b""
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.page_token(request.page_token)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         found, more = views.read_discards(self._shard.kv, after, LOOKED_AT_MAX)
         response = pb.ListDiscardsResponse()
         for at, (place, discard) in enumerate(found):

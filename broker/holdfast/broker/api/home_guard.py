@@ -3,7 +3,7 @@
 A request id of the producer's own and a unique key are remembered by the shard that is told of them, the claims of a
 limit key are counted there, and schedules tick there. Accepted on another one than the home, because of a caller with a
 wrong idea of where that is, the same id would make a second task, and a key would have its cap twice. A task that has
-neither may be on any shard of its queue, and on no other: nobody would look for it there. What couriers bring is not
+neither may be on any shard of its queue, and on no other: nobody would look for it there. What relays bring is not
 checked: the shard that accepted it has decided where it goes.
 """
 

@@ -30,7 +30,7 @@ class Purging:
 
     async def purge_page(self, request: pb.PurgeQueueRequest) -> pb.PurgeQueueResponse:
         queue = self._validator.queue(request.queue)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         phase, until_ms, after = self._validator.purge_page_token(request.page_token) or (
             DUE,
             self._shard.now_ms(),

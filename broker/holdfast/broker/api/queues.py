@@ -34,7 +34,7 @@ class QueueService:
 
     async def queue_stats(self, request: pb.QueueStatsRequest, answering: Answering) -> pb.QueueStatsResponse:
         self._validator.queues(len(request.queues))
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         response = pb.QueueStatsResponse()
         for at, name in enumerate(request.queues):
             item = response.outcomes.add()
@@ -53,7 +53,7 @@ class QueueService:
     async def list_queues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.queue_page_token(request.page_token)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         queues, more = views.read_queues(self._shard.kv, after, limit)
         response = pb.ListQueuesResponse(next_page_token=queues[-1][0].decode() if more else "")
         for at, (name, counters) in enumerate(queues):
@@ -81,7 +81,7 @@ class QueueService:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.task_page_token(request.page_token)
         wanted = TaskWanted(queue, *self._validator.task_filter(request.filter))
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         places = walk(self._shard.kv, wanted.states, queue, after, self._shard.index_starts())
         response = queues_pb.ListTasksResponse()
         looked_at = 0
@@ -116,5 +116,5 @@ class QueueService:
     async def list_workers(self, request: queues_pb.ListWorkersRequest) -> queues_pb.ListWorkersResponse:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.worker_page_token(request.page_token)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         return self._shard.stats.workers_page(after, limit)

@@ -73,7 +73,7 @@ class ScheduleService:
         queue, name = self._names(request.queue, request.name)
         spec, timetable = self._checked(queue, name, request.spec)
         body = spec.SerializeToString(deterministic=True)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         self._homes.check(queue)  # on two shards it would tick twice
 
         async def put() -> Outcome | None:
@@ -93,7 +93,7 @@ class ScheduleService:
 
     async def pause_schedule(self, request: pb.PauseScheduleRequest) -> pb.PauseScheduleResponse:
         queue, name = self._names(request.queue, request.name)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
 
         async def pause() -> Outcome | None:
             known = self._found(queue, name)
@@ -115,7 +115,7 @@ class ScheduleService:
     async def trigger_schedule(self, request: pb.TriggerScheduleRequest) -> pb.TriggerScheduleResponse:
         queue, name = self._names(request.queue, request.name)
         self._validator.own_request_id(request.request_id)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
 
         async def trigger() -> Outcome | None:
             known = self._found(queue, name)
@@ -175,7 +175,7 @@ class ScheduleService:
 
     async def get_schedule(self, request: pb.GetScheduleRequest) -> pb.GetScheduleResponse:
         queue, name = self._names(request.queue, request.name)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         return pb.GetScheduleResponse(schedule=self._info(queue, name))
 
     async def list_schedules(self, request: pb.ListSchedulesRequest) -> pb.ListSchedulesResponse:
@@ -185,7 +185,7 @@ class ScheduleService:
             prefix = keys.schedules_of(self._validator.queue(request.queue))
         start = max(prefix, _after_token(request.page_token))
         stop = keys.after_prefix(prefix)
-        await self._shard.be_current()
+        await self._shard.read_barrier()
         response = pb.ListSchedulesResponse()
         size_bytes = 0
         while rows := self._shard.kv.scan(start, stop, ROWS_PER_SLICE) if start < stop else []:
@@ -210,7 +210,7 @@ class ScheduleService:
             raise _out_of_range("after_ms", request.after_ms, TIME_MS_MAX)
         if request.name:
             queue, name = self._names(request.queue, request.name)
-            await self._shard.be_current()
+            await self._shard.read_barrier()
             timetable = self._timetable(_spec_of(self._found(queue, name)), "spec")
         else:
             timetable = self._timetable(pb.ScheduleSpec(expression=request.expression, time_zone=request.time_zone), "")

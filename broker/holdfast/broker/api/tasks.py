@@ -96,7 +96,7 @@ class Service:
         self._validator = Validator(config)
         self._default_policy = default_policy(config)
         self._draw = draw
-        self._cluster_id = cluster_id  # what a courier must name; nothing is checked while it is empty
+        self._cluster_id = cluster_id  # what a relay must name; nothing is checked while it is empty
         self._answering = Answering(self._validator, metrics)
         self.dead_letters = DeadLetterService(shard, config, self._validator, self._answering)
         self.queues = QueueService(shard, config, self._validator)
@@ -411,7 +411,7 @@ class Service:
     async def deal_shares(self, request: couriers_pb.DealSharesRequest) -> couriers_pb.DealSharesResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""
         self._validator.share_reports(request, self._cluster_id(), self._shard.number)
-        grants = await self._shard.dealer.deal(request.source_shard, request.reports)
+        grants = await self._shard.coordinator.deal(request.source_shard, request.reports)
         return couriers_pb.DealSharesResponse(grants=grants)
 
     # --- shared -----------------------------------------------------------------------------------------------

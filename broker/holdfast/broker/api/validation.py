@@ -33,7 +33,7 @@ PAGE_DEFAULT = 100
 PAGE_MAX = 1000
 CALLERS_MAX = 1_000_000  # behind one wait
 NUMBER_MAX = (1 << 63) - 1
-LETTERS_MAX = 1000  # in one call of a courier, whatever clients may send: it must get rid of what was accepted
+LETTERS_MAX = 1000  # in one call of a relay, whatever clients may send: it must get rid of what was accepted
 ERROR_TEXT_BYTES_MAX = 16 * 1024
 SLOTS_MAX = 1_000_000  # of a worker
 DESIRED_STATES = (
@@ -195,7 +195,7 @@ class Validator(TaskSpecs, PageTokens):
         shard: int,
         policies: Policies | None,
     ) -> list[NewTask]:
-        """What a courier brings, if it is at the right door."""
+        """What a relay brings, if it is at the right door."""
         _at_the_right_door(request, cluster_id, shard)
         fields.batch(len(request.letters), "letters", LETTERS_MAX)
         fields.number(request.source_shard, "source_shard", 0, SHARD_MAX)

@@ -30,8 +30,8 @@ _FILE = "MAP"
 _log = get_logger(__name__)
 
 
-class MapSurroundings:
-    """See `Surroundings`. `map` is replaced whenever there is a newer one."""
+class MapClusterView:
+    """See `ClusterView`. `map` is replaced whenever there is a newer one."""
 
     is_alone = False
 

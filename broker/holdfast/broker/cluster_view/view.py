@@ -18,7 +18,7 @@ class NodeAddress:
     address: str  # host:port of its gRPC
 
 
-class Surroundings(Protocol):
+class ClusterView(Protocol):
     """A list in the configuration, or a map in etcd."""
 
     @property
@@ -100,7 +100,7 @@ class Surroundings(Protocol):
         ...
 
 
-class StaticSurroundings:
+class StaticClusterView:
     """The list of nodes in the configuration; without one, this node is alone."""
 
     def __init__(self, config: BrokerConfig) -> None:

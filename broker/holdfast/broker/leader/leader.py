@@ -10,20 +10,20 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.alerts import Alerts
 from holdfast.broker.leader.claim_ages import ClaimAges
 from holdfast.broker.leader.clock import ShardClock
-from holdfast.broker.leader.outbox_relay import Courier, Deliver
+from holdfast.broker.leader.outbox_relay import Deliver, OutboxRelay
 from holdfast.broker.leader.proposals import Proposal
 from holdfast.broker.leader.reserver import Applied, Reserver
 from holdfast.broker.leader.result_waiters import Finishing
-from holdfast.broker.leader.schedule_manager import ScheduleKeeper
+from holdfast.broker.leader.schedule_manager import ScheduleManager
 from holdfast.broker.leader.stats import Stats
 from holdfast.broker.leader.timers import Housekeeping
-from holdfast.broker.leader.watermarks import MarkKeeper
+from holdfast.broker.leader.watermarks import WatermarkManager
 from holdfast.broker.leader.webhooks import Post
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
 from holdfast.broker.policy.settings_guard import KnownSettings, SettingsGuard
-from holdfast.broker.quota.allocation_manager import AskDealer, ShareKeeper
-from holdfast.broker.quota.coordinator import Dealer
+from holdfast.broker.quota.allocation_manager import AllocationManager, AskCoordinator
+from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.broker.views import read_executions
 from holdfast.limits.splitting import Part
@@ -46,13 +46,13 @@ def _own_limits(_queue: bytes) -> Allowance:
     return OWN_LIMITS
 
 
-def _courier(
+def _relay(
     kv: OrderedKV, machine: Machine, deliver: Deliver | None, clock: ShardClock, submit: Submit
-) -> Courier | None:
+) -> OutboxRelay | None:
     """None if there is no other shard."""
     if deliver is None:
         return None
-    return Courier(kv, machine.meta.shard, machine.meta.incarnation, deliver, now_ms=clock.now_ms, submit=submit)
+    return OutboxRelay(kv, machine.meta.shard, machine.meta.incarnation, deliver, now_ms=clock.now_ms, submit=submit)
 
 
 class Leadership:
@@ -76,7 +76,7 @@ class Leadership:
         deliver: Deliver | None,
         home_of: Callable[[bytes], int | None],
         part_of: Callable[[bytes], Part],
-        ask_dealer: AskDealer | None,
+        ask_coordinator: AskCoordinator | None,
         known_settings: KnownSettings | None,
         post: Post,
         is_policy_expected: Callable[[bytes], bool],
@@ -86,9 +86,11 @@ class Leadership:
         self.is_open = False  # its first entry is applied: it may serve
         self.has_ended = False
         self.policies = Policies(kv, config, is_policy_expected)
-        self.settings = self._settings_guard(machine.meta.shard, known_settings, ask_dealer)
-        self.dealer = Dealer(kv, machine, self.policies, now_ms=clock.now_ms, submit=submit, settings=self.settings)
-        self.shares = self._share_keeper(machine, home_of, part_of, ask_dealer)
+        self.settings = self._settings_guard(machine.meta.shard, known_settings, ask_coordinator)
+        self.coordinator = QuotaCoordinator(
+            kv, machine, self.policies, now_ms=clock.now_ms, submit=submit, settings=self.settings
+        )
+        self.shares = self._allocations(machine, home_of, part_of, ask_coordinator)
         self.reserver = Reserver(
             kv,
             machine,
@@ -109,8 +111,8 @@ class Leadership:
         self.housekeeping = Housekeeping(
             kv, machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
         )
-        self.marks = MarkKeeper(kv, machine, clock.now_ms, submit_housekeeping, passed=self.reserver.pass_over)
-        self.schedules = ScheduleKeeper(
+        self.marks = WatermarkManager(kv, machine, clock.now_ms, submit_housekeeping, passed=self.reserver.pass_over)
+        self.schedules = ScheduleManager(
             kv, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
         )
         self.alerts = Alerts(kv, machine, self.policies, now_ms=clock.now_ms, post=post)
@@ -118,35 +120,35 @@ class Leadership:
         self.claim_ages = ClaimAges(
             kv, machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
         )
-        self.courier = _courier(kv, machine, deliver, clock, submit_housekeeping)
+        self.relay = _relay(kv, machine, deliver, clock, submit_housekeeping)
 
     def _settings_guard(
-        self, shard: int, known: KnownSettings | None, ask_home: AskDealer | None
+        self, shard: int, known: KnownSettings | None, ask_home: AskCoordinator | None
     ) -> SettingsGuard | None:
         """None: there is no map, and no other shard."""
         if known is None or ask_home is None:
             return None
         return SettingsGuard(shard, known, ask_home, lambda queue: self.reserver.limits_changed(queue))
 
-    def _share_keeper(
+    def _allocations(
         self,
         machine: Machine,
         home_of: Callable[[bytes], int | None],
         part_of: Callable[[bytes], Part],
-        ask_dealer: AskDealer | None,
-    ) -> ShareKeeper | None:
+        ask_coordinator: AskCoordinator | None,
+    ) -> AllocationManager | None:
         """None: no queue is spread, for there is no other shard."""
-        if ask_dealer is None:
+        if ask_coordinator is None:
             return None
-        return ShareKeeper(
+        return AllocationManager(
             machine.meta.shard,
             self.term,
             machine,
             self.policies,
-            self.dealer,
+            self.coordinator,
             home_of=home_of,
             part_of=part_of,
-            ask_dealer=ask_dealer,
+            ask_coordinator=ask_coordinator,
             may_hand_out=_always if self.settings is None else self.settings.may_hand_out,
             on_change=lambda queue: self.reserver.limits_changed(queue),
             coming=lambda queue: self.reserver.coming(queue),
@@ -173,14 +175,14 @@ class Leadership:
         if effects.died or effects.settings:
             self.alerts.follow({*effects.died, *effects.settings})
         self.finishing.follow(effects.finished)
-        if effects.outbox and self.courier is not None:
-            self.courier.wake(effects.outbox)
+        if effects.outbox and self.relay is not None:
+            self.relay.wake(effects.outbox)
         for proposal, outcomes in applied:
             proposal.resolve(self.reserver.answer(proposal, outcomes) if proposal.picks else outcomes)
 
     async def hold_outbox(self) -> "OutboxHold":
-        if self.courier is not None:
-            await self.courier.hold()
+        if self.relay is not None:
+            await self.relay.hold()
         return OutboxHold(self)
 
     def drain(self) -> None:
@@ -209,11 +211,11 @@ class Leadership:
         self.housekeeping.time_was_moved()
         self.schedules.time_was_moved()
 
-    def _parts(self) -> Iterator[Background | Courier]:
+    def _parts(self) -> Iterator[Background | OutboxRelay]:
         """What goes on by itself."""
         yield from (self.housekeeping, self.marks, self.schedules, self.stats, self.claim_ages)
-        if self.courier is not None:
-            yield self.courier
+        if self.relay is not None:
+            yield self.relay
         if self.settings is not None:
             yield self.settings
         if self.shares is not None:
@@ -235,5 +237,5 @@ class OutboxHold:
         """May be called twice."""
         if not self._is_released:
             self._is_released = True
-            if self._leading.courier is not None:
-                self._leading.courier.let_go()
+            if self._leading.relay is not None:
+                self._leading.relay.let_go()

@@ -31,7 +31,7 @@ Deliver = Callable[[int, int, int, int, list[Letter]], Awaitable[int]]
 Submit = Callable[[Entry], Awaitable[list[Outcome]]]
 
 
-class Courier:
+class OutboxRelay:
     """The outbox of one shard. `submit` writes an entry behind client traffic."""
 
     def __init__(

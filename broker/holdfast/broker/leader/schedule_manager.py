@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
     tasks: TickTasks
 
 
-class ScheduleKeeper(Background):
+class ScheduleManager(Background):
     """The schedules of a shard. `submit` writes an entry behind client traffic."""
 
     def __init__(

@@ -55,7 +55,7 @@ def _is_plain(lane: _Lane) -> bool:
     return lane[1:] == (b"", b"")
 
 
-class MarkKeeper(Background):
+class WatermarkManager(Background):
     """The marks of one shard. `submit` writes an entry behind client traffic, `passed` is told where marks are then."""
 
     def __init__(

@@ -1,5 +1,5 @@
 """The way from one shard to another: tasks that an ack brings with it and that live elsewhere (courier.py), and shares
-of limits (share_keeper.py)."""
+of limits (allocations.py)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from holdfast.broker.api.conversion import receive_request
 from holdfast.broker.api.internal import DEAL_SHARES, RECEIVE_TASKS
-from holdfast.broker.cluster_view.map_view import MapSurroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.peers.peer_calls import CallFailedError, PeerCalls
 from holdfast.machine.rows import Letter
@@ -23,18 +23,18 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class Deliveries:
-    """Finds the leader of the shard that letters are for. Whatever goes wrong is raised: the courier tries again."""
+    """Finds the leader of the shard that letters are for. Whatever goes wrong is raised: the relay tries again."""
 
-    def __init__(self, calls: PeerCalls, surroundings: MapSurroundings) -> None:
+    def __init__(self, calls: PeerCalls, cluster_view: MapClusterView) -> None:
         self._calls = calls
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self._answered: dict[int, str] = {}  # by shard: which node led it when it was last asked
 
     async def deliver(
         self, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
     ) -> int:
         """Up to which letter the destination has them now."""
-        cluster_id = self._surroundings.cluster_id
+        cluster_id = self._cluster_view.cluster_id
         request = receive_request(cluster_id, destination, source, incarnation, first_sequence, list(letters))
         answer = await self._ask_leader(destination, RECEIVE_TASKS, request, pb.ReceiveTasksResponse.FromString)
         return answer.received
@@ -42,7 +42,7 @@ class Deliveries:
     async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
         """What the leader of the home shard of queues grants to another shard of them."""
         request = pb.DealSharesRequest(
-            cluster_id=self._surroundings.cluster_id,
+            cluster_id=self._cluster_view.cluster_id,
             destination_shard=destination,
             source_shard=source,
             reports=reports,
@@ -69,7 +69,7 @@ class Deliveries:
 
     def _nodes(self, destination: int) -> Iterator[str]:
         """Who led last, who is said to lead, and then whoever has the shard."""
-        at = self._surroundings.map
+        at = self._cluster_view.map
         hint, record = at.shard_leader(destination), at.shards.get(destination)
         found = [self._answered.get(destination), hint.node if hint is not None else None]
         found += [name_of(voter) for voter in record.voters] if record is not None else []

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from holdfast.broker.cluster_view.map_view import MapSurroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import identity_of, name_of
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.replica import Replica
@@ -54,7 +54,7 @@ class NodeHandover:
         self,
         host: Host,
         store: MapStore,
-        surroundings: MapSurroundings,
+        cluster_view: MapClusterView,
         own: OwnRecord,
         ask_node: AskNode,
         *,
@@ -63,7 +63,7 @@ class NodeHandover:
     ) -> None:
         self._host = host
         self._store = store
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self._own = own
         self._ask_node = ask_node
         self._now_s = now_s
@@ -178,12 +178,12 @@ class NodeHandover:
     def _shards(self) -> set[int]:
         """Those that this node votes in, by what it or the map knows."""
         own = (number for number, replica in self._host.replicas.items() if self._votes(replica))
-        shards = self._surroundings.map.shards
+        shards = self._cluster_view.map.shards
         return {*own, *(number for number, record in shards.items() if self._host.me in record.voters)}
 
     def _fellows(self) -> set[str]:
         """Nodes that have a replica of such a shard."""
-        shards = self._surroundings.map.shards
+        shards = self._cluster_view.map.shards
         known = {name_of(voter) for number in self._shards() if number in shards for voter in shards[number].voters}
         for number in self._shards() & self._host.replicas.keys():
             known.update(map(name_of, self._host.replicas[number].raft.configuration.voters))

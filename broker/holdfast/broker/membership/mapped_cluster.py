@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from holdfast.broker.api.internal import InternalService
 from holdfast.broker.api.tasks import Service
-from holdfast.broker.cluster_view.map_view import MapCopy, MapSurroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import TimeSource
 from holdfast.broker.membership.delivering import Deliveries
 from holdfast.broker.membership.handover import NodeHandover, OwnRecord
-from holdfast.broker.membership.queue_reconciler import QueueSteward
-from holdfast.broker.membership.reconciler import Steward
+from holdfast.broker.membership.queue_reconciler import QueueReconciler
+from holdfast.broker.membership.reconciler import ShardReconciler
 from holdfast.broker.membership.settings_news import SettingsNews
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import node_list_digest
@@ -76,7 +76,7 @@ class MappedCluster:
         rounds: Rounds,
         source: TimeSource,
         *,
-        surroundings: MapSurroundings,
+        cluster_view: MapClusterView,
         etcd: Etcd,
         find_service: Callable[[int], Service],
         metrics: Metrics,
@@ -84,21 +84,21 @@ class MappedCluster:
         self._config = config
         self._node_id = data_dir.node_id
         self._host = host
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self._copy = MapCopy(data_dir.path, config.cluster_name)
         self._etcd = etcd
         self.store = MapStore(etcd, config.cluster_name)
-        self.follower = MapFollower(etcd, config.cluster_name, surroundings.map)
+        self.follower = MapFollower(etcd, config.cluster_name, cluster_view.map)
         self.follower.on_change.append(self._take)
-        surroundings.follower_age_s = lambda: self.follower.age_s
-        self._steward = Steward(host, self.store, surroundings, self._identities)
-        host.on_leaders_changed = self._steward.wanted.set  # whoever begins to lead tells the map at once
-        self._queues = QueueSteward(host, self.store, surroundings)
+        cluster_view.follower_age_s = lambda: self.follower.age_s
+        self._reconciler = ShardReconciler(host, self.store, cluster_view, self._identities)
+        host.on_leaders_changed = self._reconciler.wanted.set  # whoever begins to lead tells the map at once
+        self._queues = QueueReconciler(host, self.store, cluster_view)
         self._calls = NodeCalls()
-        answers = NodeAnswers(self._calls, lambda: surroundings.map)
+        answers = NodeAnswers(self._calls, lambda: cluster_view.map)
         self._answers = answers
         self._own = OwnRecord()
-        self._handover = NodeHandover(host, self.store, surroundings, self._own, answers.describe)
+        self._handover = NodeHandover(host, self.store, cluster_view, self._own, answers.describe)
         self.admin = ClusterAdmin(
             self.store, self.follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer,
             hand_over=self._hand_over,
@@ -106,12 +106,12 @@ class MappedCluster:
         self.backups = ClusterBackups(self.store, self.follower)
         self._peers = self._make_peers()
         internal = InternalService(
-            find_service, surroundings, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
+            find_service, cluster_view, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
         )
         self._peer_calls = PeerCalls(config.node_name, self._peers, internal)
-        self._news = SettingsNews(surroundings, self._peer_calls, host, self._peers.connected)
-        deliveries = Deliveries(self._peer_calls, surroundings)
-        host.deliver, host.ask_dealer = deliveries.deliver, deliveries.deal
+        self._news = SettingsNews(cluster_view, self._peer_calls, host, self._peers.connected)
+        deliveries = Deliveries(self._peer_calls, cluster_view)
+        host.deliver, host.ask_coordinator = deliveries.deliver, deliveries.deal
         self._wire = PeerWire(self._peers, rounds, host.evidence, source, self._peer_calls)
         self._peer_address = ""
         self._lease = 0
@@ -163,7 +163,7 @@ class MappedCluster:
     async def _take_care(self) -> None:
         """Only of a cluster that this node is part of: one that was removed must not put itself back into the map."""
         await self._registered.wait()
-        await asyncio.gather(self._steward.run(), self._queues.run())
+        await asyncio.gather(self._reconciler.run(), self._queues.run())
 
     async def stop(self) -> None:
         """Lets go of the lease, so that nobody waits for this node."""
@@ -182,10 +182,10 @@ class MappedCluster:
     # --- the map ----------------------------------------------------------------------------------------------
 
     def _take(self, newer: PartitionMap) -> None:
-        self._surroundings.map = newer
+        self._cluster_view.map = newer
         self._know_peers()
         self._changed.set()
-        self._steward.wanted.set()
+        self._reconciler.wanted.set()
 
     async def _save(self) -> None:
         """A copy on disk, for a start without etcd."""
@@ -193,7 +193,7 @@ class MappedCluster:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await asyncio.to_thread(self._copy.save, self._surroundings.map)
+                await asyncio.to_thread(self._copy.save, self._cluster_view.map)
             except OSError as error:
                 _log.warning("map_not_saved", error=error.strerror or str(error))
             await asyncio.sleep(SAVE_SECONDS)
@@ -226,7 +226,7 @@ class MappedCluster:
         """Until the lease is lost. To be registered may take as long as the lease of a former process."""
         holding = asyncio.create_task(self._etcd.keep_alive(lease, LEASE_SECONDS))
         try:
-            await self.store.register_node(record, lease, cluster_id=self._surroundings.cluster_id or None)
+            await self.store.register_node(record, lease, cluster_id=self._cluster_view.cluster_id or None)
             self._registered.set()
             self._meet_peers()
             _log.info("registered", node=record.name, address=record.address)
@@ -262,12 +262,12 @@ class MappedCluster:
 
     def waits_for(self) -> str:
         """What a node without anything waits for, in a sentence; empty if it is meant to have nothing."""
-        if not self.follower.is_current and not self._surroundings.cluster_id:
+        if not self.follower.is_current and not self._cluster_view.cluster_id:
             why = self.follower.trouble or f"etcd does not answer at {self._config.etcd_endpoints}"
             return f"nothing is known of the cluster yet: {why}"
-        if not self._surroundings.cluster_id:
+        if not self._cluster_view.cluster_id:
             return self.follower.map.why_no_cluster
-        if not self._surroundings.shards_here:
+        if not self._cluster_view.shards_here:
             return ""
         return "this node is to have replicas, and waits for the leaders of their shards to add it"
 
@@ -291,7 +291,7 @@ class MappedCluster:
 
     def _peers_changed(self) -> None:
         self._peer_calls.connected({peer.identity for peer in self.connected().values()})
-        self._steward.wanted.set()
+        self._reconciler.wanted.set()
 
     def _meet_peers(self) -> None:
         if not self._meets_peers:
@@ -304,16 +304,16 @@ class MappedCluster:
         while not self._meets_peers:
             await asyncio.sleep(MEET_SECONDS)
             if not self.follower.is_current and not self._meets_peers:
-                _log.warning("meeting_without_etcd", map_revision=self._surroundings.map.revision)
+                _log.warning("meeting_without_etcd", map_revision=self._cluster_view.map.revision)
                 self._meet_peers()
 
     def _know_peers(self) -> None:
-        if self._meets_peers and self._surroundings.cluster_id:
-            self._peers.set_digest(node_list_digest([["cluster", self._surroundings.cluster_id]]))
+        if self._meets_peers and self._cluster_view.cluster_id:
+            self._peers.set_digest(node_list_digest([["cluster", self._cluster_view.cluster_id]]))
             self._peers.set_addresses(self._peer_addresses())
 
     def _peer_addresses(self) -> dict[str, tuple[str, int]]:
-        others = self._surroundings.map.last_nodes
+        others = self._cluster_view.map.last_nodes
         return {
             name: host_and_port(record.peer_address)
             for name, record in others.items()

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from holdfast.broker.cluster_view.map_view import MapSurroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.policy.policies import read_settings
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.shard import Shard
@@ -42,13 +42,13 @@ _NO_RECORD: Final = QueueRecord()
 _log = get_logger(__name__)
 
 
-class QueueSteward:
+class QueueReconciler:
     """`run` looks after all queues that have a record, on the shards that this node leads."""
 
-    def __init__(self, host: Host, store: MapStore, surroundings: MapSurroundings) -> None:
+    def __init__(self, host: Host, store: MapStore, cluster_view: MapClusterView) -> None:
         self._host = host
         self._store = store
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self._seen: Mapping[str, QueueRecord] = {}  # the records of the last look
         self._seen_led: dict[int, Shard] = {}  # the shards that were led then
         self._unfinished: set[str] = set()  # queues to be looked at: what they need has not been done yet
@@ -68,7 +68,7 @@ class QueueSteward:
                 _log.debug("search_put_off", error=str(error))
 
     async def look(self) -> None:
-        at = self._surroundings.map
+        at = self._cluster_view.map
         if at.cluster is None:
             return
         await self._note_news(at)
@@ -148,7 +148,7 @@ class QueueSteward:
         """Tasks of a queue may be where its record does not say: put there by somebody with an old map, or the map is
         older than they are, restored from a backup. The queues of one shard after the other are gone through, a page at
         a time, so that it costs the same however many shards this node leads."""
-        at = self._surroundings.map
+        at = self._cluster_view.map
         if at.cluster is None:
             return
         led = list(self._led(tuple(self._host.replicas)))
@@ -165,7 +165,7 @@ class QueueSteward:
                 _log.info("queue_found_elsewhere", queue=queue, shard=number)
 
     async def _log_policy(self, queue: str, version: int, record: QueueRecord, number: int, shard: Shard) -> bool:
-        name, cluster_id = queue.encode(), self._surroundings.cluster_id
+        name, cluster_id = queue.encode(), self._cluster_view.cluster_id
         known = shard.settings_version(name)
         if version <= known:
             if _has_policy(shard, name, record.policy):

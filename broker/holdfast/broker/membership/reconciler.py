@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.broker import failpoints
-from holdfast.broker.cluster_view.map_view import MapSurroundings
+from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.member_plan import Change, Step, next_change
@@ -50,16 +50,16 @@ class _Pause:
     was: str  # logged once
 
 
-class Steward:
+class ShardReconciler:
     """`run` looks after all shards of this node. `connected` tells the identity of each node that is there, by name."""
 
     def __init__(
-        self, host: Host, store: MapStore, surroundings: MapSurroundings, connected: Callable[[], Mapping[str, str]]
+        self, host: Host, store: MapStore, cluster_view: MapClusterView, connected: Callable[[], Mapping[str, str]]
     ) -> None:
         self._host = host
         self._me = host.me
         self._store = store
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self._connected = connected
         self._there: dict[str, str] = {}  # who is, by name, as of the last look
         self._works: dict[int, asyncio.Task[None]] = {}  # by shard: one at a time
@@ -86,7 +86,7 @@ class Steward:
     def look(self, *, everywhere: bool) -> None:
         """Begins whatever there is to do with the shards of this node, or with all."""
         self._there = {**self._connected(), name_of(self._me): self._me}
-        shards = self._surroundings.map.shards
+        shards = self._cluster_view.map.shards
         for number in list(shards if everywhere else self._host.replicas):
             record, replica = shards.get(number), self._host.replicas.get(number)
             work = None if record is None else self._work_of(number, record, replica)
@@ -114,7 +114,7 @@ class Steward:
 
     def _is_of_backup(self) -> bool:
         """Whether shards begin with a state that an operator brings (backup_service.py), and not with nothing."""
-        cluster = self._surroundings.map.cluster
+        cluster = self._cluster_view.map.cluster
         return cluster is None or bool(cluster.backup_id)
 
     def _is_recovered(self, record: ShardRecord, replica: Replica) -> bool:
@@ -133,7 +133,7 @@ class Steward:
         now_s = asyncio.get_running_loop().time()
         pause = self._pauses.get(number)
         if number not in self._works and (pause is None or pause.until_s <= now_s):
-            self._works[number] = asyncio.create_task(self._do(number, work), name=f"steward {number}")
+            self._works[number] = asyncio.create_task(self._do(number, work), name=f"reconciler {number}")
 
     async def _do(self, number: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -143,7 +143,7 @@ class Steward:
         except (EtcdError, ChangeRefusedError, RefusedError, OutcomeUnknownError, RecordError) as error:
             self._pause(number, error)
         except Exception as error:  # noqa: BLE001 - a fault here must not end the node, which serves without it
-            _log.error("steward_failed", shard=number, error=type(error).__name__, exc_info=error)
+            _log.error("reconciler_failed", shard=number, error=type(error).__name__, exc_info=error)
             self._pause(number, error)
         finally:
             del self._works[number]
@@ -168,7 +168,7 @@ class Steward:
         # not if this node had done so before.
         if replica.raft.leader != self._me:
             return True
-        hint = self._surroundings.map.leaders.get(number)
+        hint = self._cluster_view.map.leaders.get(number)
         return hint is not None and hint.order >= self._leads(replica).order
 
     def _leads(self, replica: Replica) -> LeaderRecord:
@@ -200,9 +200,9 @@ class Steward:
                 return
             now = raft.configuration
             if record.members.version < now.version or not record.is_founded:
-                failpoints.reached("steward:telling")
+                failpoints.reached("reconciler:telling")
                 await self._store.publish_members(number, replica.group, Members(now.version, now.voters, now.learners))
-                failpoints.reached("steward:told")
+                failpoints.reached("reconciler:told")
                 continue
             if record.members.version > now.version:
                 return  # somebody leads who knows more
@@ -214,9 +214,9 @@ class Steward:
                 if not await self._host.hand_over(replica, wished):
                     raise change_refused("NO_HAND_OVER", "Expected one of those who stay to take over, but none did.")
                 return
-            failpoints.reached(f"steward:{change.step.value}")
+            failpoints.reached(f"reconciler:{change.step.value}")
             await self._host.change_members(replica, change, now.version)
-            failpoints.reached(f"steward:{change.step.value}_done")
+            failpoints.reached(f"reconciler:{change.step.value}_done")
             _log.info(
                 "member_change", shard=number, step=change.step.value, replica=change.replica, version=now.version + 1
             )

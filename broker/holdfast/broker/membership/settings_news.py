@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from holdfast.broker.api.internal import SETTINGS_NEWS
-from holdfast.broker.cluster_view.map_view import NEWS_QUEUES, MapSurroundings
+from holdfast.broker.cluster_view.map_view import NEWS_QUEUES, MapClusterView
 from holdfast.broker.policy.settings_guard import ANSWER_SECONDS, ASK_SECONDS, QUEUES_MAX, RENEW_SECONDS
 from holdfast.proto.v1 import couriers_pb2 as pb
 from holdfast.routing.sets import visible
@@ -31,9 +31,9 @@ class SettingsNews:
     """Of this node. `run` until cancelled."""
 
     def __init__(
-        self, surroundings: MapSurroundings, calls: Calls, led: Told, others: Callable[[], Iterable[str]]
+        self, cluster_view: MapClusterView, calls: Calls, led: Told, others: Callable[[], Iterable[str]]
     ) -> None:
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self._calls = calls
         self._led = led
         self._others = others
@@ -41,24 +41,24 @@ class SettingsNews:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
-            age_s = self._surroundings.age_s()
+            age_s = self._cluster_view.age_s()
             if age_s is None or age_s > ASK_SECONDS:
                 await self.ask()
 
     async def ask(self) -> None:
         """All others at once: one that does not answer holds up nobody."""
         heard = await asyncio.gather(*(self._ask(node) for node in self._others()))
-        at = self._surroundings.map
+        at = self._cluster_view.map
         for queue, version in ((queue, version) for each in heard for queue, version in each.items()):
             for number in {at.route(queue).home, *visible(at.route(queue))}:
                 self._led.settings_told(number, queue.encode(), version)
 
     async def _ask(self, node: str) -> Mapping[str, int]:
-        at, found = self._surroundings.map, dict[str, int]()
+        at, found = self._cluster_view.map, dict[str, int]()
         after, more = at.revision, True
         try:
             while more and len(found) < QUEUES_MAX:
-                request = pb.SettingsNewsRequest(cluster_id=self._surroundings.cluster_id, after_version=after)
+                request = pb.SettingsNewsRequest(cluster_id=self._cluster_view.cluster_id, after_version=after)
                 message = request.SerializeToString()
                 data = await self._calls.ask(node, SETTINGS_NEWS, 0, message, ANSWER_SECONDS)
                 page = pb.SettingsNewsResponse.FromString(data).queues

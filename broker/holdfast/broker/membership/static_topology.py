@@ -6,7 +6,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from holdfast.broker.cluster_view.view import Surroundings
+from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.policy.policies import read_settings
 from holdfast.broker.replica.host import Host
@@ -29,9 +29,9 @@ _NOTHING: Final = Settings(0, b"")
 class StaticTopology:
     """Topology and policies of queues from what this node knows; everything else needs a map."""
 
-    def __init__(self, host: Host, surroundings: Surroundings) -> None:
+    def __init__(self, host: Host, cluster_view: ClusterView) -> None:
         self._host = host
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
 
     async def get_topology(self, request: pb.GetTopologyRequest) -> pb.GetTopologyResponse:
         if len(request.queues) > QUEUES_MAX:
@@ -40,10 +40,10 @@ class StaticTopology:
                 limit=str(QUEUES_MAX),
             )  # fmt: skip
         return pb.GetTopologyResponse(
-            shards=self._surroundings.shard_count,
+            shards=self._cluster_view.shard_count,
             leaders=self._leaders(),
             routes=[pb.QueueRoute(queue=queue, home=HOME) for queue in request.queues],
-            addresses=[node.address for node in self._surroundings.nodes],
+            addresses=[node.address for node in self._cluster_view.nodes],
         )
 
     async def set_queue(self, request: pb.SetQueueRequest) -> pb.SetQueueResponse:
@@ -90,11 +90,11 @@ class StaticTopology:
     async def _home(self) -> Shard:
         """Up to date; refused with who leads it if this node does not."""
         shard = self._host.find_to_serve(HOME).shard
-        await shard.be_current()
+        await shard.read_barrier()
         return shard
 
     def _leaders(self) -> Sequence[pb.ShardLeader]:
-        addresses = {node.name: node.address for node in self._surroundings.nodes}
+        addresses = {node.name: node.address for node in self._cluster_view.nodes}
         return [
             pb.ShardLeader(shard=number, node=name, address=addresses.get(name, ""), epoch=replica.raft.term)
             for number, replica in self._host.replicas.items()

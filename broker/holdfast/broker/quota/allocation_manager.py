@@ -1,7 +1,7 @@
 """What this shard may use of the queue-wide limits of queues that are spread over several shards.
 
 It asks the leader of each queue's home for a share, tells what it uses and could use, and asks again long before the
-share's lease runs out. Without a share nothing of the queue is handed out here: a limit is kept, also while its dealer
+share's lease runs out. Without a share nothing of the queue is handed out here: a limit is kept, also while its coordinator
 cannot be reached. A shard that has nothing to hand out, or only tasks that other limits hold up, holds nothing and asks
 for nothing; what of a share stays unused is not asked for again (see share_use.py).
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from holdfast.broker.policy.policies import Policies, QueuePolicy
-from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS, RATE, Dealer
+from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS, RATE, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import Outlook, Seen, ShareUse
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.limits.buckets import Rate, part_of
@@ -28,17 +28,17 @@ PAUSE_SECONDS = 0.02  # between looks, however often it is woken
 ASK_SECONDS = 2.0  # for one answer: by the time it is missed, the share that is held has not run out
 SAID_SECONDS = 5.0  # after which it is said that a home does not answer; a fail-over is over by then
 RETRY_MS = 500  # after a report without an answer
-HUNGRY_MS = 1000  # between reports of a shard that could use more than it was given, or much less
+UNDER_ALLOCATED_MS = 1000  # between reports of a shard that could use more than it was given, or much less
 BLOCKED_MS = 50  # between looks whether something opened in a queue all of whose tasks were blocked
 QUEUES_MAX = 10_000
-REPORTS_MAX = 200  # in one call: the dealer has to write all its answers before it can give them
+REPORTS_MAX = 200  # in one call: the coordinator has to write all its answers before it can give them
 QUIET_RATE_MILLI = 1000  # of a rate, for tasks that come one by one
-FORGET_MS = 2 * LEASE_MS  # after which the dealer's books have nothing of a share that was not asked for
+FORGET_MS = 2 * LEASE_MS  # after which the coordinator's books have nothing of a share that was not asked for
 
 _log = get_logger(__name__)
 
-# (home shard, this shard, reports) -> what the dealer there says. Raises what it likes: it is called again.
-AskDealer = Callable[[int, int, Sequence[pb.ShareReport]], Awaitable[pb.DealSharesResponse]]
+# (home shard, this shard, reports) -> what the coordinator there says. Raises what it likes: it is called again.
+AskCoordinator = Callable[[int, int, Sequence[pb.ShareReport]], Awaitable[pb.DealSharesResponse]]
 
 
 NO_ALLOWANCE = Allowance(0, Rate(0, 0))
@@ -49,15 +49,15 @@ HELD_UP = Outlook(is_open=True, was_short_of_slots=True, was_short_of_rate=True,
 class _Limit:
     """One limit of one queue."""
 
-    __slots__ = ("answered", "asked_ms", "booked", "holding", "is_hungry", "reported", "shown", "timer")
+    __slots__ = ("answered", "asked_ms", "booked", "holding", "is_under_allocated", "reported", "shown", "timer")
 
     def __init__(self, shard: int, term: int) -> None:
         self.holding = Holding(shard, term)
         self.asked_ms = 0  # when the latest report was sent
         self.answered = True
         self.reported = 0  # what the latest report says to be held or in use
-        self.booked = 0  # what the dealer's books may have for this shard, by its latest answer
-        self.is_hungry = False  # more was wanted than given then
+        self.booked = 0  # what the coordinator's books may have for this shard, by its latest answer
+        self.is_under_allocated = False  # more was wanted than given then
         self.shown = 0  # the allowance that the scheduler knows
         self.timer: asyncio.TimerHandle | None = None
 
@@ -72,8 +72,8 @@ class _Limit:
         if now_ms >= self.holding.renew_ms or max(allowed, uses) < self.booked:
             return True  # the books have more than is needed here: others may wait for it
         if demand > allowed:
-            return not self.is_hungry or waited_ms >= HUNGRY_MS
-        return 2 * demand <= allowed and waited_ms >= HUNGRY_MS
+            return not self.is_under_allocated or waited_ms >= UNDER_ALLOCATED_MS
+        return 2 * demand <= allowed and waited_ms >= UNDER_ALLOCATED_MS
 
     @property
     def is_idle(self) -> bool:
@@ -105,7 +105,7 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class ShareKeeper(Background):
+class AllocationManager(Background):
     """The shares of one shard, while this node leads it."""
 
     def __init__(
@@ -114,11 +114,11 @@ class ShareKeeper(Background):
         term: int,
         machine: Machine,
         policies: Policies,
-        dealer: Dealer,
+        coordinator: QuotaCoordinator,
         *,
         home_of: Callable[[bytes], int | None],
         part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
-        ask_dealer: AskDealer,
+        ask_coordinator: AskCoordinator,
         may_hand_out: Callable[[bytes], bool] = lambda _queue: True,
         on_change: Callable[[bytes], None],
         coming: Callable[[bytes], int] = lambda _queue: 0,
@@ -130,12 +130,12 @@ class ShareKeeper(Background):
         self._term = term
         self._machine = machine
         self._policies = policies
-        self._dealer = dealer
-        dealer.at_home = self
+        self._coordinator = coordinator
+        coordinator.at_home = self
         self._home_of = home_of  # of a queue that is spread; None if it is on one shard
         self._part_of = part_of  # which part of its shards this one is
         self._parts: dict[bytes, Part] = {}  # as the scheduler knows them
-        self._ask_dealer = ask_dealer
+        self._ask_coordinator = ask_coordinator
         self._may_hand_out = may_hand_out
         self._on_change = on_change
         self._coming = coming  # claims of a queue that are on their way into the log
@@ -415,7 +415,7 @@ class ShareKeeper(Background):
             shared.count(0 if row is None else row.claimed_total, now_ms)
         report = limit.holding.report(uses, demand, now_ms)
         limit.asked_ms, limit.answered = now_ms, False
-        limit.reported, limit.is_hungry = max(report.holds, uses), demand > 0
+        limit.reported, limit.is_under_allocated = max(report.holds, uses), demand > 0
         return pb.ShareReport(
             queue=queue.decode(), what=what, holds=report.holds, uses=report.uses, demand=report.demand,
             number=report.number,
@@ -442,8 +442,8 @@ class ShareKeeper(Background):
 
     async def _ask_home(self, home: int, reports: list[pb.ShareReport]) -> Sequence[pb.ShareGrant]:
         if home == self._shard:
-            return await self._dealer.deal(self._shard, reports)
-        return (await self._ask_dealer(home, self._shard, reports)).grants
+            return await self._coordinator.deal(self._shard, reports)
+        return (await self._ask_coordinator(home, self._shard, reports)).grants
 
     def _note_silence(self, home: int, error: Exception) -> None:
         now_s = self._now_s()
@@ -466,7 +466,7 @@ class ShareKeeper(Background):
             return
         limit.answered = True
         limit.booked = max(limit.reported, amount)
-        limit.is_hungry = demand > amount
+        limit.is_under_allocated = demand > amount
         now_ms = self._now_ms()
         self._show(queue, shared, now_ms)
         if limit.timer is not None:

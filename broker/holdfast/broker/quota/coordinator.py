@@ -58,7 +58,7 @@ class _Ledger(NamedTuple):
     books: dict[int, Share]
 
 
-class Dealer:
+class QuotaCoordinator:
     """The books of one home shard. `submit` writes an entry."""
 
     def __init__(

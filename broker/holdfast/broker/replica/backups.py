@@ -177,7 +177,7 @@ class Backups:
 
     async def _copy(self, backup: _Backup) -> CopyPoint:
         replica = self._host.find_leading(backup.shard)
-        await replica.shard.be_current()
+        await replica.shard.read_barrier()
         state = replica.shard.kv
         assert isinstance(state, RocksState)
         meta = await asyncio.to_thread(_checkpoint, state, backup)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.broker import failpoints
-from holdfast.broker.cluster_view.view import Surroundings
+from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock, TimeSource, carried_on
 from holdfast.broker.leader.clock_evidence import ClockEvidence, ClockFitness, GroupEvidence
@@ -18,7 +18,7 @@ from holdfast.broker.leader.outbox_relay import Deliver
 from holdfast.broker.leader.webhooks import Post, tell_nobody
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of, name_of
-from holdfast.broker.quota.allocation_manager import AskDealer
+from holdfast.broker.quota.allocation_manager import AskCoordinator
 from holdfast.broker.replica.commit_loop import Message, Rounds
 from holdfast.broker.replica.member_plan import Change, Step
 from holdfast.broker.replica.probes import Probes
@@ -70,7 +70,7 @@ class Host:
         guard: DiskGuard,
         rounds: Rounds,
         source: TimeSource,
-        surroundings: Surroundings,
+        cluster_view: ClusterView,
     ) -> None:
         self.me = identity_of(config.node_name, data_dir.node_id)
         self._config = config
@@ -80,12 +80,12 @@ class Host:
         self._guard = guard
         self._rounds = rounds
         self._source = source
-        self._surroundings = surroundings
+        self._cluster_view = cluster_view
         self.evidence = ClockEvidence(source)
         self._memory = StateMemory(
             config.state_block_cache_bytes,
             4 * config.state_write_buffer_bytes,
-            open_files_max=files_per_state(surroundings.shard_count or SHARDS_EXPECTED, allow_many_files()),
+            open_files_max=files_per_state(cluster_view.shard_count or SHARDS_EXPECTED, allow_many_files()),
         )
         election_s = config.election_ms / 1000
         self.timing = Timing(config.heartbeat_ms / 1000, election_s, 2 * election_s, SILENCE_SHARE * election_s)
@@ -98,7 +98,7 @@ class Host:
         self.on_look: Callable[[Replica], None] = lambda _replica: None
         self.on_state_replaced: Callable[[int], None] = lambda _number: None
         self.deliver: Deliver | None = None  # to other shards; a node without a map has nobody to deliver to
-        self.ask_dealer: AskDealer | None = None  # of shares of limits; likewise
+        self.ask_coordinator: AskCoordinator | None = None  # of shares of limits; likewise
         self.post: Post = tell_nobody  # to other systems
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self.is_stopping = False
@@ -154,7 +154,7 @@ class Host:
         others = (
             sorted({name_of(member) for member in configuration.members if member != self.me}) if configuration else []
         )
-        if others and self._surroundings.is_alone:
+        if others and self._cluster_view.is_alone:
             raise StateError(
                 f"This data directory belongs to a node of a cluster with {', '.join(others)}, but the configuration "
                 "names neither nodes nor etcd; start it with the configuration file of the cluster."
@@ -179,7 +179,7 @@ class Host:
 
     def found_all(self, voters: Sequence[str]) -> None:
         """Begins all shards of a cluster without a map."""
-        for number in range(self._surroundings.shard_count):
+        for number in range(self._cluster_view.shard_count):
             self.found(number, secrets.randbits(GROUP_BITS), voters)
 
     def await_state(self, number: int, group: int) -> Transfers:
@@ -194,7 +194,7 @@ class Host:
     def join(self, sender: str, message: Message) -> Replica | None:
         """Another node speaks of a shard that this one has no replica of: it becomes a member, blank as yet."""
         number, group, _data = message
-        if number in self._dropping or not self._surroundings.admits(sender, number, group):
+        if number in self._dropping or not self._cluster_view.admits(sender, number, group):
             return None
         _log.info("joining", shard=number, sender=sender)
         replica = self._open(number, self._create(number, group))
@@ -391,7 +391,7 @@ class Host:
     def _willing(self, raft: ShardRaft) -> list[str]:
         """Voters that are not about to be stopped. A node that stops at this moment takes what it can get."""
         others = [voter for voter in raft.configuration.voters if voter != raft.replica]
-        takes = self._surroundings.takes_leadership
+        takes = self._cluster_view.takes_leadership
         staying = [voter for voter in others if takes(name_of(voter))]
         at_need = [voter for voter in others if takes(name_of(voter), at_need=True)] if self.is_stopping else []
         return staying or at_need
@@ -412,7 +412,7 @@ class Host:
             return ""
         others = sorted(sender for sender, shard in self._other_groups if shard == number)
         voters = replica.raft.configuration.voters
-        return self._surroundings.objection(number, replica.group, voters, others)
+        return self._cluster_view.objection(number, replica.group, voters, others)
 
     def clock_problem(self, number: int) -> str:
         """What is wrong with this node's clock, in the eyes of the voters of a shard; empty if nothing is."""
@@ -489,15 +489,15 @@ class Host:
             found_full=self._guard.found_full,
             redirect=lambda: self.redirect(number),
             on_leading=on_leading,
-            all_know_level=lambda level: self._surroundings.all_know_level(replica.raft.configuration.members, level),
-            owner_of=partial(self._surroundings.owner_of, number),
+            all_know_level=lambda level: self._cluster_view.all_know_level(replica.raft.configuration.members, level),
+            owner_of=partial(self._cluster_view.owner_of, number),
             deliver=self.deliver,
-            home_of=self._surroundings.home_if_spread,
-            part_of=partial(self._surroundings.part_of, number),
-            ask_dealer=self.ask_dealer,
-            known_settings=self._surroundings,
+            home_of=self._cluster_view.home_if_spread,
+            part_of=partial(self._cluster_view.part_of, number),
+            ask_coordinator=self.ask_coordinator,
+            known_settings=self._cluster_view,
             post=self.post,
-            is_policy_expected=self._surroundings.has_policy,
+            is_policy_expected=self._cluster_view.has_policy,
             on_probe=lambda index: self.probes[number].reached(index),
         )
 
@@ -505,12 +505,12 @@ class Host:
 
     def find_to_serve(self, number: int) -> Replica:
         """For callers with work: a node that waits for its replicas sends them elsewhere."""
-        if number not in self.replicas and not self._surroundings.is_alone and self._is_of_the_cluster(number):
+        if number not in self.replicas and not self._cluster_view.is_alone and self._is_of_the_cluster(number):
             raise not_leader(number, 0, None)
         return self.find(number)
 
     def _is_of_the_cluster(self, number: int) -> bool:
-        return number < self._surroundings.shard_count
+        return number < self._cluster_view.shard_count
 
     def find_leading(self, number: int) -> Replica:
         """For what only a leader can do: elsewhere the caller is told who leads."""
@@ -531,7 +531,7 @@ class Host:
 
     def address_of(self, identity: str | None) -> str | None:
         """Where clients find a node."""
-        return None if identity is None else self._surroundings.address_of(name_of(identity))
+        return None if identity is None else self._cluster_view.address_of(name_of(identity))
 
     def redirect(self, number: int) -> RefusedError:
         """Tells a caller who leads, as far as this node knows."""

@@ -22,8 +22,8 @@ from holdfast.broker.leader.webhooks import Post, tell_nobody
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import POLICY_BYTES_MAX, Policies
 from holdfast.broker.policy.settings_guard import KnownSettings
-from holdfast.broker.quota.allocation_manager import AskDealer
-from holdfast.broker.quota.coordinator import Dealer
+from holdfast.broker.quota.allocation_manager import AskCoordinator
+from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.replica.decoded_entries import DecodedEntries
 from holdfast.broker.replica.read_barrier import Reads
 from holdfast.broker.replica.replication import Replicator
@@ -78,7 +78,7 @@ class Shard:
         deliver: Deliver | None = None,
         home_of: Callable[[bytes], int | None] = lambda _queue: None,
         part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
-        ask_dealer: AskDealer | None = None,
+        ask_coordinator: AskCoordinator | None = None,
         known_settings: KnownSettings | None = None,
         post: Post = tell_nobody,
         is_policy_expected: Callable[[bytes], bool] = lambda _queue: False,
@@ -101,7 +101,7 @@ class Shard:
         self._home_of = home_of  # the home shard of a queue that is spread; None if it is on one shard
         self._part_of = part_of  # which part of the shards of a queue this one is
         self._known_settings = known_settings  # of queues; None: there is no map
-        self._ask_dealer = ask_dealer  # gets shares of limits from other shards; None: there are none
+        self._ask_coordinator = ask_coordinator  # gets shares of limits from other shards; None: there are none
         self._post = post  # a message to another system
         self._is_policy_expected = is_policy_expected  # whether the map has a policy of a queue
         self._draining = False
@@ -163,7 +163,7 @@ class Shard:
             deliver=self._deliver,
             home_of=self._home_of,
             part_of=self._part_of,
-            ask_dealer=self._ask_dealer,
+            ask_coordinator=self._ask_coordinator,
             known_settings=self._known_settings,
             post=self._post,
             is_policy_expected=self._is_policy_expected,
@@ -284,27 +284,27 @@ class Shard:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
         leading = self._leads()
         if wanted.request_id:
-            await self.be_current()  # it may be told of claims that are in the state already
+            await self.read_barrier()  # it may be told of claims that are in the state already
         return await leading.reserver.reserve(wanted)
 
     async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
         """Waits until there is a task to claim, without claiming it."""
         leading = self._leads()
         if wanted.request_id:
-            await self.be_current()
+            await self.read_barrier()
         return await leading.reserver.await_tasks(wanted)
 
     async def wait_finished(self, task_ids: list[bytes], wait_ms: int) -> list[Execution | None]:
         """Waits until all are finished or unknown, or the time is over; returns what each is then."""
         leading = self._leads()
-        await self.be_current()
+        await self.read_barrier()
         return await leading.finishing.wait(task_ids, wait_ms)
 
     async def hold_outbox(self) -> OutboxHold:
         """Keeps tasks for other shards in the outbox; returns when none is on its way."""
         return await self._leads().hold_outbox()
 
-    async def be_current(self) -> None:
+    async def read_barrier(self) -> None:
         """Returns once the state is known to have everything that was acknowledged before the call."""
         self._leads()
         if not self.replicator.is_alone:
@@ -489,7 +489,7 @@ class Shard:
 
     async def current_task(self, task_id: bytes) -> TaskView:
         """Everything that is known of a task at this moment, or a refusal."""
-        await self.be_current()
+        await self.read_barrier()
         task = read_task(self.kv, task_id, self.now_ms())
         if task is None:
             rejection = task_not_found()
@@ -497,9 +497,9 @@ class Shard:
         return task
 
     @property
-    def dealer(self) -> Dealer:
+    def coordinator(self) -> QuotaCoordinator:
         """Deals the limits of queues whose home is here; refuses if this node does not lead."""
-        return self._leads().dealer
+        return self._leads().coordinator
 
     def settings_told(self, queue: bytes, version: int) -> None:
         """Another node knows this version of the queue's settings: see settings_guard.py."""

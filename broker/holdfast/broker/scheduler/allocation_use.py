@@ -7,7 +7,7 @@ may ask for them here. A share is wanted for more than it was used only while th
 from collections import deque
 from typing import NamedTuple
 
-EVERY_MS = 450  # between what is noted: each look of the keeper that nobody woke
+EVERY_MS = 450  # between what is noted: each look of the manager that nobody woke
 SEEN = 5
 SPAN_MS = 1800  # what is noted says nothing before it is about so long a time
 HELD_UP_LEAST = 2  # times of these, and the share is too small; one alone may be a moment between two tasks
