@@ -442,7 +442,7 @@ class Snapshot:
 
 
 class Copies:
-    """The snapshots of one replica, both ways, as transfers.py has them: but a state is copied row by row."""
+    """The snapshots of one replica, both ways, as snapshot_transfers.py has them: but a state is copied row by row."""
 
     def __init__(self, node: Node, replica: Replica) -> None:
         self._node = node

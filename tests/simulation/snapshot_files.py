@@ -1,4 +1,4 @@
-"""The in-memory twin of broker/snapshots/files.py: loses what was not synced, and fails at any step it is told to."""
+"""The in-memory twin of storage/snapshots/files.py: loses what was not synced, and fails at any step it is told to."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How a cap or a rate of a queue that is spread over shards is dealt to them, and dealt anew as demand moves.
 
-The leader of the queue's home shard is the coordinator. It keeps books: one `Share` for each shard that reports. The leader
-of every shard of the queue is a holder: it sends a `Report` now and then and gets a `Grant`, an amount that it may use
-for the time of a lease. Amounts are slots for a cap and thousandths of a token per second for a rate.
+The leader of the queue's home shard is the coordinator. It keeps books: one `Share` for each shard that reports. The
+leader of every shard of the queue is a holder: it sends a `Report` now and then and gets a `Grant`, an amount that it
+may use for the time of a lease. Amounts are slots for a cap and thousandths of a token per second for a rate.
 
 **What the books promise.** `granted` is never less than what that shard may be using, now or by a message that is still
 on its way. So a grant can be raised at once, out of what nobody has been granted, but lowering it frees nothing until
@@ -17,16 +17,14 @@ or until the shard reports again, and then others get less until the sum fits.
 **What it rests on.** The books are stored before a grant is sent. A report's number grows with every report of a shard,
 over all its leaders; a holder heeds the answer to its latest report only, and counts the lease from when it sent that.
 A new leader of a shard holds nothing, and counts what is in use only when it has applied all that its predecessor could
-commit. The clocks of coordinator and holders run at most 10 % apart from true time; where the coordinator's clock steps, its
-books are `postponed` by that step.
+commit. The clocks of coordinator and holders run at most 10 % apart from true time; where the coordinator's clock
+steps, its books are `postponed` by that step.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-HELD_PERCENT = (
-    80  # of a lease counts for its holder: his clock may run 10 % slow (/0.9), the coordinator's 10 % fast (/1.1)
-)
+HELD_PERCENT = 80  # of a lease counts for its holder: its clock may run 10 % slow, the coordinator's 10 % fast
 RENEW_PERCENT = 30  # of a lease may pass before a report is due: two can be lost before the holder has to stop
 _COUNTER_BITS = 32
 

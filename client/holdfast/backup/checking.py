@@ -12,7 +12,7 @@ from holdfast.backup.store import Store
 
 
 class StateReport(Protocol):
-    """What the server's code has found in a state (broker/reviving.py)."""
+    """What the server's code has found in a state (broker/offline/restoring.py)."""
 
     @property
     def index(self) -> int: ...

@@ -1,6 +1,6 @@
 """Makes a data directory, or a cluster of brokers that have nothing, of a backup.
 
-What is done to the states is the server's part (broker/reviving.py), which is loaded by name.
+What is done to the states is the server's part (broker/offline/restoring.py), which is loaded by name.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _NOT_NOW = (ConnectionFailed, DeadlineExceeded, Overloaded, Unavailable)
 
 
 class Reviving(Protocol):
-    """The functions of broker/reviving.py that are used here."""
+    """The functions of broker/offline/restoring.py that are used here."""
 
     def revive_state(self, directory: Path, shard: int, lives: Lives) -> Any: ...
     def restore_data_dir(

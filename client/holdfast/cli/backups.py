@@ -113,7 +113,7 @@ def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
 
 
 def recover_shard(data_dir: Path, shard: int, *, dry_run: bool) -> Any:
-    """What the shard was made of, or would be (broker/reviving.py)."""
+    """What the shard was made of, or would be (broker/offline/restoring.py)."""
     reviving = _load("holdfast shard recover")
     with told(reviving):
         return (reviving.look_at_replica if dry_run else reviving.recover_from_replica)(data_dir, shard)

@@ -1,5 +1,5 @@
 """The service Cluster: what is read from the map, what is changed in etcd, and how both are refused. Plans are in
-test_cluster_plans.py."""
+test_plans.py."""
 
 import re
 from collections.abc import AsyncIterator

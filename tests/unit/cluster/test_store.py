@@ -217,7 +217,7 @@ async def test_a_wish_and_news_of_members_do_not_undo_each_other(etcd: Meddling)
     assert (found.replicas, found.members.version) == (("d", "b", "c"), 1)
 
 
-# Queues: the rules themselves are in test_cluster_queues.py
+# Queues: the rules themselves are in test_queues.py
 
 
 async def test_the_set_of_a_queue_changes_by_generations(etcd: Meddling) -> None:

@@ -1,4 +1,4 @@
-"""Shards that share the limits of a spread queue: real machines, coordinators and keepers, and a net that may lose calls."""
+"""Shards that share the limits of a spread queue: machines, coordinators, managers, and a net that may lose calls."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""The library's faults with files (see the table in test_raft_stock.py), and that our log does not have them.
+"""The library's faults with files (see the table in test_stock.py), and that our log does not have them.
 
 "Killed" is the end of the process: what it has written is there. When the power fails, only what was synced is sure to
 be there: the library has no place for a disk that can show this, so for it the syncs are counted.

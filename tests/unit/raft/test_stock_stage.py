@@ -286,7 +286,7 @@ class Stock(Player):
         self.tick()
 
     def lose_power(self) -> None:
-        """It never asks for anything to be durable: test_raft_stock_log.py."""
+        """It never asks for anything to be durable: test_stock_log.py."""
         self.journal = CountedLibraryJournal()
         self._begin()
 

@@ -1,4 +1,4 @@
-"""What the library does with bytes from the network (see the table in test_raft_stock.py), and what ours does.
+"""What the library does with bytes from the network (see the table in test_stock.py), and what ours does.
 
 The program that is sent here only notes that it ran.
 """

@@ -133,7 +133,7 @@ class Admin:
 
     async def change_membership(self, shard: int, expected_version: int, kind: ChangeKind, replica: str) -> int:
         if self._cluster_view.cluster_id:
-            # The leader itself does it, and whoever leaves is listed before it may come back (steward.py).
+            # The leader does it itself, and lists whoever leaves before it may come back (membership/reconciler.py).
             raise change_refused(
                 "MAPPED",
                 f"Expected the members of shard {shard} to be changed through the map: see `holdfast shard move`.",

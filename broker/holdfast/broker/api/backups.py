@@ -34,7 +34,7 @@ _CONFIGURATION_VERSION: Final = 1  # of a shard that is just founded
 
 
 class MapBackups(Protocol):
-    """What is about the map: `cluster/backups.py`, where there is one."""
+    """What is about the map: `cluster/admin/backups.py`, where there is one."""
 
     async def read_map(self, request: pb.ReadMapRequest) -> pb.ReadMapResponse: ...
     async def restore_cluster(self, request: pb.RestoreClusterRequest) -> pb.RestoreClusterResponse: ...

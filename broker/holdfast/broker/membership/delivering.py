@@ -1,5 +1,5 @@
-"""The way from one shard to another: tasks that an ack brings with it and that live elsewhere (courier.py), and shares
-of limits (allocations.py)."""
+"""The way from one shard to another: tasks that an ack brings with it and that live elsewhere (leader/outbox_relay.py),
+and allocations of limits (quota/)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar

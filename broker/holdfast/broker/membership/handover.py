@@ -2,7 +2,7 @@
 
 Whoever wants to stop it asks again and again (`ask`); two minutes after the last time it takes all back by itself.
 That it was asked, and that it may go, stands in its own record in the map: other nodes hand nothing over to it, and let
-nobody go by counting on it. The rules are in cluster/handovers.py.
+nobody go by counting on it. The rules are in cluster/admin/handovers.py.
 """
 
 import asyncio

@@ -113,13 +113,13 @@ class ShardReconciler:
         return self._leave if self._is_stray(record, replica) else None
 
     def _is_of_backup(self) -> bool:
-        """Whether shards begin with a state that an operator brings (backup_service.py), and not with nothing."""
+        """Whether shards begin with a state that an operator brings (api/backups.py), and not with nothing."""
         cluster = self._cluster_view.map.cluster
         return cluster is None or bool(cluster.backup_id)
 
     def _is_recovered(self, record: ShardRecord, replica: Replica) -> bool:
-        """Whether an operator has made the shard anew of this replica alone (reviving.py), which the map has not heard
-        of yet."""
+        """Whether an operator has made the shard anew of this replica alone (offline/restoring.py), and the map has not
+        heard of it yet."""
         is_newer = incarnation_of(replica.group) > incarnation_of(record.group)
         return is_newer and replica.raft.configuration.members == (self._me,)
 

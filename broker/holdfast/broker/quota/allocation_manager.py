@@ -1,9 +1,9 @@
 """What this shard may use of the queue-wide limits of queues that are spread over several shards.
 
 It asks the leader of each queue's home for a share, tells what it uses and could use, and asks again long before the
-share's lease runs out. Without a share nothing of the queue is handed out here: a limit is kept, also while its coordinator
-cannot be reached. A shard that has nothing to hand out, or only tasks that other limits hold up, holds nothing and asks
-for nothing; what of a share stays unused is not asked for again (see share_use.py).
+share's lease runs out. Without a share nothing of the queue is handed out here: a limit is kept, also while its
+coordinator cannot be reached. A shard that has nothing to hand out, or only tasks that other limits hold up, holds
+nothing and asks for nothing; what of a share stays unused is not asked for again (see scheduler/allocation_use.py).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The seam between snapshots and a file system: a Protocol and its implementation on a real one.
 
-The in-memory twin that loses what was not synced is in tests/simulation/fake_files.py. Files are opened for each call:
-with chunks of 256 KiB that costs nothing, and nothing is left open whatever ends a transfer.
+The in-memory twin that loses what was not synced is in tests/simulation/snapshot_files.py. Files are opened for each
+call: with chunks of 256 KiB that costs nothing, and nothing is left open whatever ends a transfer.
 """
 
 import hashlib

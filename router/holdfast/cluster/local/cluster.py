@@ -1,9 +1,9 @@
 """A real cluster on this machine: etcd, brokers and a router, as processes that outlive whoever started them.
 
-local.py            starts, restarts and stops them
-local_servers.py    how each one is started, and how it is asked whether it is well
-local_processes.py  processes, told apart from others that later get the same number
-local_state.py      what is written down about them
+cluster.py    starts, restarts and stops them
+servers.py    how each one is started, and how it is asked whether it is well
+processes.py  processes, told apart from others that later get the same number
+state.py      what is written down about them
 
 Loaded by name by the command line, and only from the standard library, so that it can say what is missing. What has to
 be asked of the servers through their API is asked by an `Administrator`: the client is not known here.

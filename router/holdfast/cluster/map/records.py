@@ -111,7 +111,7 @@ class ClusterRecord:
 
 
 class Handover(StrEnum):
-    """Whether a node is about to be stopped; see cluster/handovers.py."""
+    """Whether a node is about to be stopped; see cluster/admin/handovers.py."""
 
     NONE = ""
     ASKED = "asked"  # it leads nothing if it can

@@ -3,7 +3,7 @@ somebody was faster; after too many times it is refused with CONFLICT.
 
     store_shards.py   members of shards, hints of leaders        by the leaders of the shards
     store_nodes.py    registration, drain, removal               by brokers, and by operators
-    store_init.py     the making of a cluster                    by operators, once
+    bootstrap.py      the making of a cluster                    by operators, once
     here              queues, wishes for replicas, plans         by operators; what has drained: by leaders
 
 Methods raise RefusedError for what people can be told, and pass errors of etcd on.

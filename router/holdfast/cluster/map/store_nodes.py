@@ -111,7 +111,7 @@ class NodeStore(ShardStore):
         return {node.name: node for node in found}
 
     async def read_turn(self) -> Unchanged:
-        """The condition that nobody lets a node go from now on: see cluster/handovers.py."""
+        """The condition that nobody lets a node go from now on: see cluster/admin/handovers.py."""
         return unchanged(self.keys.turn, await self.etcd.get(self.keys.turn))
 
     async def note_handover(self, node: NodeRecord, turn: Unchanged | None = None) -> bool:
