@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +14,7 @@ from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.proto.v1 import queues_pb2
 from tests.unit.cli.cli_runner import Cli
 from tests.unit.cli.scripted_cluster import describe, describe_all, replica, three_servers
-from tests.unit.cli.scripted_map import carried_out, cluster, map_server, move, node, plan, refusal, shard
+from tests.unit.cli.scripted_map import carried_out, cluster, move, node, plan, refusal, shard
 from tests.unit.client.scripted_server import Refusal, ScriptedServer
 
 COMMANDS = [
@@ -24,24 +23,6 @@ COMMANDS = [
     ["shard", "plan"], ["shard", "apply"], ["shard", "move"], ["shard", "cancel"], ["shard", "watch"],
     ["queue", "set"], ["queue", "show"],
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def quiet_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
-    monkeypatch.setattr("holdfast.cli.plans.PAUSE_S", 0.01)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with map_server() as server:
-        yield server
-
-
-@pytest.fixture
-def cli(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(server, capsys)
 
 
 # ------------------------------------------------------------------------------------------------- help and usage

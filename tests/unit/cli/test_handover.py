@@ -1,35 +1,13 @@
 """`holdfast node handover`: what is asked, how long it is waited for, and what is said of what stands against it."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from holdfast.proto.v1 import cluster_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.cli.scripted_map import cluster, map_server, node, refusal, shard
+from tests.unit.cli.scripted_map import cluster, node, refusal, shard
 from tests.unit.client.scripted_server import ScriptedServer
 
 WHY = "1 of 3 voters would be left, 2 are needed: n3 is gone"
 HELD_BACK = pb.HandOverNodeResponse(leads=1, held_back=[pb.HeldBackShard(shard=4, why=WHY)], single=[7])
 MAY_STOP = pb.HandOverNodeResponse(may_stop=True)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
-    monkeypatch.setattr("holdfast.cli.handovers.PAUSE_S", 0.01)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with map_server() as server:
-        yield server
-
-
-@pytest.fixture
-def cli(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(server, capsys)
 
 
 def test_it_asks_until_the_node_may_stop(server: ScriptedServer, cli: Cli) -> None:

@@ -12,12 +12,6 @@ import pytest
 from holdfast.cli.main import main
 
 
-@pytest.fixture(autouse=True)
-def quiet_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
-
-
 class _LocalError(Exception):
     def __init__(self, reason: str, sentence: str, hint: str = "", log_lines: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)

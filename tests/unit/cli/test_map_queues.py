@@ -1,6 +1,5 @@
 """`holdfast queue set` and `queue show` of a cluster with a map: what is asked, printed and returned."""
 
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -10,26 +9,7 @@ from holdfast.cli import policies
 from holdfast.client import QueuePolicy
 from holdfast.proto.v1 import cluster_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.cli.scripted_map import map_server
 from tests.unit.client.scripted_server import ScriptedServer
-
-
-@pytest.fixture(autouse=True)
-def quiet_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
-    monkeypatch.setattr("holdfast.cli.plans.PAUSE_S", 0.01)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with map_server() as server:
-        yield server
-
-
-@pytest.fixture
-def cli(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(server, capsys)
 
 
 def settings(**policy: Any) -> pb.QueueSettings:

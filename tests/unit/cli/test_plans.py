@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,27 +25,8 @@ from holdfast.client import (
 from holdfast.proto.v1 import cluster_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
 from tests.unit.cli.scripted_cluster import describe, replica
-from tests.unit.cli.scripted_map import IDS, carried_out, cluster, map_server, move, node, plan, refusal, shard
+from tests.unit.cli.scripted_map import IDS, carried_out, cluster, move, node, plan, refusal, shard
 from tests.unit.client.scripted_server import Refusal, ScriptedServer
-
-
-@pytest.fixture(autouse=True)
-def quiet_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
-    monkeypatch.setattr("holdfast.cli.plans.PAUSE_S", 0.01)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with map_server() as server:
-        yield server
-
-
-@pytest.fixture
-def cli(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(server, capsys)
-
 
 # ------------------------------------------------------------------------------------------------------------ plans
 

@@ -18,11 +18,6 @@ from tests.unit.cli.scripted_map import cluster, shard
 from tests.unit.client.scripted_server import Refusal, ScriptedServer
 
 
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
     with ScriptedServer() as server:

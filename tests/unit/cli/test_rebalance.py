@@ -1,6 +1,5 @@
 """`holdfast rebalance`: once, for ever, or not for now."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,26 +7,8 @@ import pytest
 from holdfast.cli import servers
 from holdfast.proto.v1 import cluster_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.cli.scripted_map import carried_out, cluster, map_server, move, plan, shard
+from tests.unit.cli.scripted_map import carried_out, cluster, move, plan, shard
 from tests.unit.client.scripted_server import ScriptedServer
-
-
-@pytest.fixture(autouse=True)
-def quiet_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
-    monkeypatch.setattr("holdfast.cli.plans.PAUSE_S", 0.01)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with map_server() as server:
-        yield server
-
-
-@pytest.fixture
-def cli(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(server, capsys)
 
 
 def test_once_it_makes_a_plan_and_carries_it_out(server: ScriptedServer, cli: Cli) -> None:

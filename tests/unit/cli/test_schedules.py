@@ -14,11 +14,6 @@ TASK_ID = "01984f6e-0000-8000-8000-000000000001"
 BEFORE_SPRING_MS = 1_900_828_800_000  # 2030-03-27T08:00:00Z; clocks in Berlin change on the 31st
 
 
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
     with ScriptedServer() as server:

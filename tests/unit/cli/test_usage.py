@@ -64,12 +64,6 @@ COMMANDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HOLDFAST_ADDRESS", raising=False)
-
-
 def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     out, err = capsys.readouterr()
     assert out == ""
