@@ -58,8 +58,8 @@ KINDS = (
     Kind("caps", _CAPS, limit_keys=LIMIT_KEYS),
     Kind("rates", _RATES, limit_keys=LIMIT_KEYS),
     TOGETHER,
-    # Every tenant has tasks of every key and every priority: nearly each task is alone in its lane.
-    Kind("everything, a lane for each task", _EVERYTHING, TENANTS, PRIORITIES, LIMIT_KEYS, limit_keys_mixed=True),
+    # Every tenant has tasks of every key and every priority: nearly each task is alone in its sub-queue.
+    Kind("everything, a sub-queue for each task", _EVERYTHING, TENANTS, PRIORITIES, LIMIT_KEYS, limit_keys_mixed=True),
 )
 _LIMITED = KINDS[1:]
 # Of a turn, each between two plain ones. What the aim is for comes more often: single runs differ much.

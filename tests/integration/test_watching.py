@@ -110,8 +110,8 @@ def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_work
     assert get(f"{url}/livez")[0] == 200
     wait_until(lambda: get(f"{url}/readyz")[0] == 200, "the worker to be ready")
 
-    gate = tmp_path / "gate"
-    held = [app.tasks["wait_at"].options(queue=queue).enqueue(str(gate)) for queue in queues]
+    limiter = tmp_path / "limiter"
+    held = [app.tasks["wait_at"].options(queue=queue).enqueue(str(limiter)) for queue in queues]
     for queue in queues:
         app.tasks["work"].options(queue=queue).enqueue(0.06).result(timeout=20)
     app.tasks["fail"].options(queue=queues[1]).enqueue(1).result(timeout=20)
@@ -131,7 +131,7 @@ def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_work
     worker.signal(signal.SIGTERM)
     wait_until(lambda: get(f"{url}/readyz") == (503, '{"ready": false, "reason": "it stops"}'), "not to be ready")
     assert get(f"{url}/livez")[0] == 200, "it lives until it has ended"
-    gate.touch()
+    limiter.touch()
     for handle in held:
         handle.result(timeout=20)
     assert worker.wait_for_exit() == 0
@@ -292,14 +292,14 @@ def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
     queues = queues_of_all_shards("signals", SHARDS)
     worker = make_worker(queues, "--name", "signalled", "--ops-port", "0", concurrency=4)
     url = ops_url(worker)
-    gate = tmp_path / "gate"
-    held = app.tasks["wait_at"].options(queue=queues[0]).enqueue(str(gate))
+    limiter = tmp_path / "limiter"
+    held = app.tasks["wait_at"].options(queue=queues[0]).enqueue(str(limiter))
     wait_until(lambda: held.status() == "CLAIMED", "a task to run")
     done = holdfast_json(cluster, "workers", "quiet", "signalled")
     assert done == {"workers": ["signalled"], "state": "QUIET"}
     assert "it is quiet" in get(f"{url}/readyz")[1]
     waiting = [app.tasks["echo"].options(queue=queue).enqueue(1) for queue in queues]
-    gate.touch()
+    limiter.touch()
     held.result(timeout=20)  # what it has goes on
     done = holdfast_json(cluster, "workers", "quiet", "signalled", "--drain")
     assert done == {"workers": ["signalled"], "state": "DRAINED"}
@@ -325,8 +325,8 @@ def test_the_hook_of_the_example_lets_a_worker_finish_what_it_has(
     hook = example.containers[-1].pre_stop["exec"]["command"]
     queues = queues_of_all_shards("hooked", SHARDS)
     worker = make_worker(queues, "--name", "shop-worker-x1", "--ops-port", "0", concurrency=4, grace=1.0)
-    gate = tmp_path / "gate"
-    held = [app.tasks["wait_at"].options(queue=queue).enqueue(str(gate)) for queue in queues[:2]]
+    limiter = tmp_path / "limiter"
+    held = [app.tasks["wait_at"].options(queue=queue).enqueue(str(limiter)) for queue in queues[:2]]
     wait_until(lambda: all(each.status() == "CLAIMED" for each in held), "both tasks to run")
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     environment = {"PATH": path, "POD_NAME": "shop-worker-x1", "HOLDFAST_ADDRESS": cluster.address}
@@ -334,7 +334,7 @@ def test_the_hook_of_the_example_lets_a_worker_finish_what_it_has(
         wait_until(lambda: "it is quiet" in get(f"{ops_url(worker)}/readyz")[1], "the worker to be quiet")
         later = app.tasks["echo"].options(queue=queues[2]).enqueue(1)
         assert running.poll() is None, "it waits for what the worker has"
-        gate.touch()
+        limiter.touch()
         said, _ = running.communicate(timeout=30)
         assert running.returncode == 0, said
     assert [each.status() for each in held] == ["SUCCEEDED", "SUCCEEDED"]

@@ -133,7 +133,7 @@ class Plan:
 
         values: list[tuple[object, str, object]] = [
             (lines, "REFILL_TASKS", self.refill_tasks),
-            (lines, "LANE_REFILL_TASKS", min(self.refill_tasks, lines.LANE_REFILL_TASKS)),
+            (lines, "SUBQUEUE_REFILL_TASKS", min(self.refill_tasks, lines.SUBQUEUE_REFILL_TASKS)),
             (scheduler, "WINDOWS_MAX", self.windows_max),
             (round_budget, "SHARD_ENTRIES_MAX", self.round_entries_max),
             (shard_module, "time", SimpleNamespace(perf_counter=perf_counter, monotonic=_loop_time)),

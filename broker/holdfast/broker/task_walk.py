@@ -1,6 +1,6 @@
 """Goes over the tasks of a shard in the order of its indexes, from any place on: for lists that come in pages.
 
-    READY                    of each queue: its plain lines by priority, its suspects, then its other lanes
+    READY                    of each queue: its plain lines by priority, its suspects, then its other sub-queues
     CLAIMED                  by the end of the lease
     DELAYED, RETRY_PENDING   by when they are due
     DEAD                     by queue and death
@@ -9,7 +9,7 @@
 Nothing is read that is not needed: rows come a few at a time, and reading begins at low-water marks and where sweeps
 have got to, so that the tombstones of what is gone are not walked over.
 
-A place is the key of a row, or of the READY row that a task in the row of its lane would have.
+A place is the key of a row, or of the READY row that a task in the row of its sub-queue would have.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,7 +18,7 @@ from heapq import merge
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import Lane, split_ready_row
+from holdfast.machine.ready_rows import Subqueue, split_ready_row
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Execution, Queue
 
 SCAN_ROWS = 64
@@ -129,9 +129,9 @@ def _ready_of(kv: OrderedKV, name: bytes, after: bytes) -> Iterator[Found]:
     if row is None:
         return
     queue = Queue.decode(row)
-    lane = after[:-_SEQUENCE_BYTES] if after[:1] == _READY else b""
-    is_in_lanes = bool(lane) and not _is_plain(lane, name) and after != keys.ready_queue(name)
-    if not is_in_lanes:
+    subqueue = after[:-_SEQUENCE_BYTES] if after[:1] == _READY else b""
+    is_in_subqueues = bool(subqueue) and not _is_plain(subqueue, name) and after != keys.ready_queue(name)
+    if not is_in_subqueues:
         if after[:1] != _SUSPECT:
             yield from _plain(kv, name, queue, after)
         if queue.suspects:
@@ -139,36 +139,36 @@ def _ready_of(kv: OrderedKV, name: bytes, after: bytes) -> Iterator[Found]:
             place = after if after[:1] == _SUSPECT else b""
             for key, value in _rows(kv, prefix, keys.after_prefix(prefix), place):
                 yield key, split_ready_row(value)[0]
-    if any(queue.lanes):
-        yield from _lanes(kv, name, after if is_in_lanes else b"")
+    if any(queue.subqueues):
+        yield from _subqueues(kv, name, after if is_in_subqueues else b"")
 
 
-def _is_plain(lane: bytes, name: bytes) -> bool:
-    return any(lane == keys.ready_lane(name, priority) for priority in range(keys.PRIORITY_MAX + 1))
+def _is_plain(subqueue: bytes, name: bytes) -> bool:
+    return any(subqueue == keys.ready_subqueue(name, priority) for priority in range(keys.PRIORITY_MAX + 1))
 
 
 def _plain(kv: OrderedKV, name: bytes, queue: Queue, after: bytes) -> Iterator[Found]:
     for priority in range(keys.PRIORITY_MAX, -1, -1):
-        lane = keys.ready_lane(name, priority)
-        start, stop = keys.ready_at(lane, queue.marks[priority]), keys.after_prefix(lane)
+        subqueue = keys.ready_subqueue(name, priority)
+        start, stop = keys.ready_at(subqueue, queue.marks[priority]), keys.after_prefix(subqueue)
         for key, value in _rows(kv, start, stop, after):
             yield key, split_ready_row(value)[0]
 
 
-def _lanes(kv: OrderedKV, name: bytes, after: bytes) -> Iterator[Found]:
-    prefix = keys.lane_queue(name)
-    start = max(prefix, keys.lane_of_line(after[:-_SEQUENCE_BYTES])) if after else prefix
+def _subqueues(kv: OrderedKV, name: bytes, after: bytes) -> Iterator[Found]:
+    prefix = keys.subqueue_queue(name)
+    start = max(prefix, keys.subqueue_of_line(after[:-_SEQUENCE_BYTES])) if after else prefix
     for key, row in _rows(kv, start, keys.after_prefix(prefix), b""):
-        line = keys.line_of_lane(key)
-        yield from _lane(kv, line, Lane.decode(row), after if after.startswith(line) else b"")
+        line = keys.line_of_subqueue(key)
+        yield from _subqueue(kv, line, Subqueue.decode(row), after if after.startswith(line) else b"")
 
 
-def _lane(kv: OrderedKV, line: bytes, lane: Lane, after: bytes) -> Iterator[Found]:
-    """Those in the row of the lane and those with rows of their own, in the order of the line."""
-    in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, _ in lane.places()]
+def _subqueue(kv: OrderedKV, line: bytes, subqueue: Subqueue, after: bytes) -> Iterator[Found]:
+    """Those in the row of the sub-queue and those with rows of their own, in the order of the line."""
+    in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, _ in subqueue.places()]
     own: Iterator[Found] = iter(())
-    if lane.has_rows:
-        rows = _rows(kv, keys.ready_at(line, lane.mark), keys.after_prefix(line), after)
+    if subqueue.has_rows:
+        rows = _rows(kv, keys.ready_at(line, subqueue.mark), keys.after_prefix(line), after)
         own = ((key, split_ready_row(value)[0]) for key, value in rows)
     yield from merge(((key, task_id) for key, task_id in in_row if key > after), own)
 

@@ -152,16 +152,16 @@ def read_discards(kv: OrderedKV, after: bytes, limit: int) -> tuple[list[tuple[b
 
 
 def read_oldest_ready(kv: OrderedKV, ready_in: ReadyIn, name: bytes, queue: Queue) -> bytes | None:
-    """The id of a queue's oldest ready task: the oldest of the heads of its plain lanes, each found from its mark, and
-    of the first of all other lanes by age. Or the oldest suspect."""
+    """The id of a queue's oldest ready task: the oldest of the heads of its plain sub-queues, each found from its mark,
+    and of the first of all other sub-queues by age. Or the oldest suspect."""
     heads = []
     if queue.suspects:
         rows = kv.scan(keys.suspects_of(name), keys.after_prefix(keys.suspects_of(name)), 1)
         heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in rows]
     for priority, mark in enumerate(queue.marks):
-        start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_lane(name, priority))
+        start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_subqueue(name, priority))
         heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in kv.scan(start, stop, 1)]
-    oldest = read_oldest(kv, ready_in, name, queue.age_mark) if any(queue.lanes) else None
+    oldest = read_oldest(kv, ready_in, name, queue.age_mark) if any(queue.subqueues) else None
     if oldest is not None:
         heads.append(oldest)
     return min(heads)[1] if heads else None

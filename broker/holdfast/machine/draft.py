@@ -5,26 +5,41 @@ from functools import partial
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Lane, aged_tasks
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Subqueue, aged_tasks
 from holdfast.machine.rows import Bucket, Execution, Meta, Queue
 from holdfast.machine.running import Running
 
 QUEUES_CACHED_MAX = 10_000
 TASKS_CACHED_MAX = 8_000  # dropped all at once, so few enough for that to take no time
 COUNTS_CACHED_MAX = 10_000
-LANES_CACHED_MAX = 10_000
+SUBQUEUES_CACHED_MAX = 10_000
 AGE_PAGES_CACHED_MAX = 16_384  # a page that is dropped is counted again with its next change
 LEVELS_CACHED_MAX = 10_000
 
-LaneName = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
+SubqueueName = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
 
 
 class Draft:
     """Changes on top of a state, and the shard's counters."""
 
     __slots__ = (
-        "_ages", "_counts", "_dirty_ages", "_dirty_counts", "_dirty_lanes", "_dirty_queues", "_fetched", "_kv",
-        "_lanes", "_level_ends", "_queues", "_tasks", "effects", "meta", "now_ms", "running", "writes",
+        "_ages",
+        "_counts",
+        "_dirty_ages",
+        "_dirty_counts",
+        "_dirty_queues",
+        "_dirty_subqueues",
+        "_fetched",
+        "_kv",
+        "_level_ends",
+        "_queues",
+        "_subqueues",
+        "_tasks",
+        "effects",
+        "meta",
+        "now_ms",
+        "running",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, kv: OrderedKV) -> None:
@@ -38,8 +53,8 @@ class Draft:
         self._fetched: dict[bytes, bytes | None] = {}  # rows as the state has them, until it changes
         self._queues: dict[bytes, Queue] = {}
         self._dirty_queues: dict[bytes, Queue] = {}
-        self._lanes: dict[LaneName, Lane] = {}
-        self._dirty_lanes: list[Lane] = []
+        self._subqueues: dict[SubqueueName, Subqueue] = {}
+        self._dirty_subqueues: list[Subqueue] = []
         self._ages: dict[tuple[bytes, int], AgePage] = {}  # by queue and number
         self._dirty_ages: list[tuple[bytes, int]] = []
         self._counts: dict[bytes, int] = {}  # by key
@@ -128,19 +143,19 @@ class Draft:
             queue = self._queues[name] = Queue.decode(row)
         return queue
 
-    def lane(self, queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> Lane:
-        """A lane, for reading and changing; its row is there only while it has ready tasks."""
+    def subqueue(self, queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> Subqueue:
+        """A sub-queue, for reading and changing; its row is there only while it has ready tasks."""
         name = queue, priority, tenant, limit_key
-        lane = self._lanes.get(name)
-        if lane is None:
-            key = keys.lane(queue, priority, tenant, limit_key)
+        subqueue = self._subqueues.get(name)
+        if subqueue is None:
+            key = keys.subqueue(queue, priority, tenant, limit_key)
             row = self._kv.get(key)
-            lane = self._lanes[name] = Lane() if row is None else Lane.decode(row)
-            lane.key = key
-        if not lane.is_dirty:
-            lane.is_dirty = True
-            self._dirty_lanes.append(lane)
-        return lane
+            subqueue = self._subqueues[name] = Subqueue() if row is None else Subqueue.decode(row)
+            subqueue.key = key
+        if not subqueue.is_dirty:
+            subqueue.is_dirty = True
+            self._dirty_subqueues.append(subqueue)
+        return subqueue
 
     def age_page(self, queue: bytes, sequence: int) -> AgePage:
         """The page with that place, for changing; its row is there only while it has ready tasks."""
@@ -206,9 +221,9 @@ class Draft:
         writes = self.writes
         for name, queue in self._dirty_queues.items():
             writes[keys.queue(name)] = queue.encode()
-        for lane in self._dirty_lanes:
-            lane.is_dirty = False
-            writes[lane.key] = lane.encode() if lane.ready else None
+        for subqueue in self._dirty_subqueues:
+            subqueue.is_dirty = False
+            writes[subqueue.key] = subqueue.encode() if subqueue.ready else None
         self._write_ages()
         for key in self._dirty_counts:
             count = self._counts[key]
@@ -218,7 +233,7 @@ class Draft:
         self.writes = {}
         self._fetched = {}
         self._dirty_queues = {}
-        self._dirty_lanes = []
+        self._dirty_subqueues = []
         self._ages_were_written()
         self._dirty_counts = set()
         self._shrink()
@@ -240,8 +255,8 @@ class Draft:
 
     def _shrink(self) -> None:
         """Drops what is kept at hand, where it has become too much."""
-        if len(self._lanes) > LANES_CACHED_MAX:
-            self._lanes = {}
+        if len(self._subqueues) > SUBQUEUES_CACHED_MAX:
+            self._subqueues = {}
         if len(self._ages) > AGE_PAGES_CACHED_MAX:
             self._ages = {}
         if len(self._level_ends) > LEVELS_CACHED_MAX:

@@ -27,7 +27,7 @@ ENTRY_ITEMS_MAX = 1000  # what a leader puts into one entry at most
 # Kinds of entries that came later are used only once the replicated `machine_level` says that every replica knows
 # them: an older version would stop at the first of them. Level 1 has all kinds of data format 4 but those of level 2.
 MACHINE_LEVEL = 2  # the newest that this version knows: adds SetQueue, AckAway, Receive and Delivered
-AGE_MARK = 0xFF  # where a mark has a priority: it is that of all lanes but the plain ones, by age
+AGE_MARK = 0xFF  # where a mark has a priority: it is that of all sub-queues but the plain ones, by age
 
 _HEAD = struct.Struct(">BQ")
 _CLAIM_HEAD = struct.Struct(">QQQHH?")

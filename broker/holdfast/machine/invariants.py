@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from holdfast.machine import keys
 from holdfast.machine.ids import SECRET_BITS, token_counter
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import Lane, aged_tasks, ready_row
+from holdfast.machine.ready_rows import Subqueue, aged_tasks, ready_row
 from holdfast.machine.rows import (
     BANDS,
     CANCELLED,
@@ -65,7 +65,7 @@ def violations(kv: OrderedKV) -> list[str]:
     found += _index_violations(kv, tasks)
     found += _task_violations(meta, tasks)
     found += _queue_violations(kv, tasks, meta.now_ms)
-    found += _lane_violations(kv, tasks, meta.now_ms)
+    found += _subqueue_violations(kv, tasks, meta.now_ms)
     found += _age_violations(kv, tasks)
     found += _unique_violations(kv, tasks)
     found += _schedule_violations(kv)
@@ -110,12 +110,12 @@ def _index_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]
     for family in families:
         actual.update(_family(kv, family))
     found = []
-    for key, row in _family(kv, keys.LANE):
-        line = keys.line_of_lane(key)
-        for sequence, task_id, size_bytes in Lane.decode(row).places():
+    for key, row in _family(kv, keys.SUBQUEUE):
+        line = keys.line_of_subqueue(key)
+        for sequence, task_id, size_bytes in Subqueue.decode(row).places():
             place = keys.ready_at(line, sequence)
             if place in actual:
-                found.append(f"lane {key.hex()} has the task {task_id.hex()} twice")
+                found.append(f"sub-queue {key.hex()} has the task {task_id.hex()} twice")
             actual[place] = ready_row(task_id, size_bytes)
     found += [f"index row {key.hex()} has no task in that state" for key in actual.keys() - expected.keys()]
     found += [f"index row {key.hex()} is missing" for key in expected.keys() - actual.keys()]
@@ -192,39 +192,39 @@ def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int)
     return found
 
 
-def _lane_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) -> list[str]:
-    """Lanes, and the marks of those who look for the oldest task."""
+def _subqueue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) -> list[str]:
+    """Sub-queues, and the marks of those who look for the oldest task."""
     sequences: dict[bytes, list[int]] = {}
     firsts: dict[bytes, int] = {}
-    lanes: dict[bytes, Counter[int]] = {}
+    subqueues: dict[bytes, Counter[int]] = {}
     oldest: dict[bytes, int] = {}
     for task in tasks.values():
         if task.is_in_line and not task.is_plain:
-            lane = keys.lane(task.queue, task.priority, task.tenant, task.limit_key)
-            if lane not in sequences:
-                lanes.setdefault(task.queue, Counter())[task.priority] += 1
-            sequences.setdefault(lane, []).append(task.sequence)
+            subqueue = keys.subqueue(task.queue, task.priority, task.tenant, task.limit_key)
+            if subqueue not in sequences:
+                subqueues.setdefault(task.queue, Counter())[task.priority] += 1
+            sequences.setdefault(subqueue, []).append(task.sequence)
             if not _is_late(task, now_ms):
-                firsts[lane] = min(firsts.get(lane, task.sequence), task.sequence)
+                firsts[subqueue] = min(firsts.get(subqueue, task.sequence), task.sequence)
                 oldest[task.queue] = min(oldest.get(task.queue, task.sequence), task.sequence)
-    stored = {key: Lane.decode(row) for key, row in _family(kv, keys.LANE)}
-    found = [f"lane {key.hex()} is not as its tasks are" for key in stored.keys() ^ sequences.keys()]
+    stored = {key: Subqueue.decode(row) for key, row in _family(kv, keys.SUBQUEUE)}
+    found = [f"sub-queue {key.hex()} is not as its tasks are" for key in stored.keys() ^ sequences.keys()]
     found += [
-        f"lane {key.hex()} has {stored[key].ready} ready tasks behind {stored[key].mark}, but there are {places}"
+        f"sub-queue {key.hex()} has {stored[key].ready} ready tasks behind {stored[key].mark}, but there are {places}"
         for key, places in sequences.items()
         if key in stored and (stored[key].ready != len(places) or stored[key].mark > firsts.get(key, stored[key].mark))
     ]
     for key, row in _family(kv, keys.QUEUE):
         queue, name = Queue.decode(row), key[1:]
-        if queue.lanes != [lanes.get(name, Counter())[priority] for priority in range(BANDS)]:
-            found.append(f"queue {name!r} counts its lanes as {queue.lanes}")
+        if queue.subqueues != [subqueues.get(name, Counter())[priority] for priority in range(BANDS)]:
+            found.append(f"queue {name!r} counts its sub-queues as {queue.subqueues}")
         if name in oldest and oldest[name] < queue.age_mark:
             found.append(f"queue {name!r} has a ready task at {oldest[name]} behind its age mark {queue.age_mark}")
     return found
 
 
 def _age_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
-    """The pages list all ready tasks of lanes, each in its place, and each page has one. Others have left since."""
+    """The pages list all ready tasks of sub-queues, each in its place, and each page has one. Others have left."""
     waiting = [(task_id, task) for task_id, task in tasks.items() if task.is_in_line and not task.is_plain]
     expected = {(task.queue, task.sequence, task_id) for task_id, task in waiting}
     stored: set[tuple[bytes, int, bytes]] = set()

@@ -11,8 +11,8 @@ A family number is never reused for something else, also when its family is reti
                     sequence
     READY_AGE       queue, number of the page                   ready_rows.AgePage; of ready tasks with a tenant or a
                                                                 limit key, and of some that have left
-    LANE            queue, 9 - priority, tenant, limit key      ready_rows.Lane; of lanes with ready tasks, but not of
-                                                                the plain one
+    SUBQUEUE        queue, 9 - priority, tenant, limit key      ready_rows.Subqueue; of those with ready tasks, but not
+                                                                of the plain one
     CLAIM_EXPIRY    expiry, task id                             queue, tenant and limit key; nothing without the latter
     DUE             due, task id                                -
     DEAD            queue, died, task id                        -
@@ -51,7 +51,7 @@ ENVELOPE = 0x02
 EXECUTION = 0x03
 READY = 0x04
 READY_AGE = 0x05
-LANE = 0x06
+SUBQUEUE = 0x06
 CLAIM_EXPIRY = 0x07
 DUE = 0x08
 DEAD = 0x09
@@ -78,7 +78,7 @@ SUSPECT = 0x1E
 ALONE = 0x1F
 
 FAMILIES = (
-    META, ENVELOPE, EXECUTION, READY, READY_AGE, LANE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, FORGET, RECENT,
+    META, ENVELOPE, EXECUTION, READY, READY_AGE, SUBQUEUE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, FORGET, RECENT,
     RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER, BUCKET, UNIQUE,
     ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, SHARE, SUSPECT, ALONE,
 )  # fmt: skip
@@ -113,7 +113,7 @@ _REPORT = bytes([REPORT])
 _CLAIM_REQUEST = bytes([CLAIM_REQUEST])
 _WORKER = bytes([WORKER])
 _READY_AGE = bytes([READY_AGE])
-_LANE = bytes([LANE])
+_SUBQUEUE = bytes([SUBQUEUE])
 _BUCKET = bytes([BUCKET])
 _UNIQUE = bytes([UNIQUE])
 _ATTEMPTS = bytes([ATTEMPTS])
@@ -139,18 +139,18 @@ def report(task_id: bytes) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def ready_lane(queue: bytes, priority: int, tenant: bytes = b"", limit_key: bytes = b"") -> bytes:
-    """The prefix of the ready tasks of one lane: one first-in, first-out line. The highest priority sorts first."""
+def ready_subqueue(queue: bytes, priority: int, tenant: bytes = b"", limit_key: bytes = b"") -> bytes:
+    """The prefix of the ready tasks of one sub-queue, first in, first out. The highest priority sorts first."""
     return b"%b%b\0%c%b\0%b\0" % (_READY, queue, PRIORITY_MAX - priority, tenant, limit_key)
 
 
 def ready(queue: bytes, priority: int, sequence: int, tenant: bytes = b"", limit_key: bytes = b"") -> bytes:
-    return ready_lane(queue, priority, tenant, limit_key) + _pack_u64(sequence)
+    return ready_subqueue(queue, priority, tenant, limit_key) + _pack_u64(sequence)
 
 
-def ready_at(lane: bytes, sequence: int) -> bytes:
-    """The READY key of a place in a lane, of which `lane` is the prefix."""
-    return lane + _pack_u64(sequence)
+def ready_at(subqueue: bytes, sequence: int) -> bytes:
+    """The READY key of a place in a sub-queue, of which `subqueue` is the prefix."""
+    return subqueue + _pack_u64(sequence)
 
 
 def ready_queue(queue: bytes) -> bytes:
@@ -177,33 +177,33 @@ def ready_age_number(key: bytes) -> int:
     return int.from_bytes(key[-8:], "big")
 
 
-def lane_queue(queue: bytes) -> bytes:
-    """The prefix of all lanes of a queue."""
-    return b"%b%b\0" % (_LANE, queue)
+def subqueue_queue(queue: bytes) -> bytes:
+    """The prefix of all sub-queues of a queue."""
+    return b"%b%b\0" % (_SUBQUEUE, queue)
 
 
-def lane_band(queue: bytes, priority: int) -> bytes:
-    """The prefix of all lanes of one priority of a queue, ordered by tenant and then by limit key."""
-    return b"%b%b\0%c" % (_LANE, queue, PRIORITY_MAX - priority)
+def subqueue_band(queue: bytes, priority: int) -> bytes:
+    """The prefix of all sub-queues of one priority of a queue, ordered by tenant and then by limit key."""
+    return b"%b%b\0%c" % (_SUBQUEUE, queue, PRIORITY_MAX - priority)
 
 
 @lru_cache(maxsize=4096)
-def lane(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
-    return b"%b%b\0%c%b\0%b" % (_LANE, queue, PRIORITY_MAX - priority, tenant, limit_key)
+def subqueue(queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> bytes:
+    return b"%b%b\0%c%b\0%b" % (_SUBQUEUE, queue, PRIORITY_MAX - priority, tenant, limit_key)
 
 
-def lane_of_line(line: bytes) -> bytes:
-    """The LANE key of the lane whose ready tasks have this prefix."""
-    return _LANE + line[1:-1]
+def subqueue_of_line(line: bytes) -> bytes:
+    """The SUBQUEUE key of the sub-queue whose ready tasks have this prefix."""
+    return _SUBQUEUE + line[1:-1]
 
 
-def line_of_lane(key: bytes) -> bytes:
-    """The prefix of the ready tasks of the lane with this LANE key."""
+def line_of_subqueue(key: bytes) -> bytes:
+    """The prefix of the ready tasks of the sub-queue with this SUBQUEUE key."""
     return b"%b%b\0" % (_READY, key[1:])
 
 
-def lane_names(key: bytes, band: bytes) -> tuple[bytes, bytes]:
-    """The tenant and the limit key of a LANE key that begins with `band`."""
+def subqueue_names(key: bytes, band: bytes) -> tuple[bytes, bytes]:
+    """The tenant and the limit key of a SUBQUEUE key that begins with `band`."""
     tenant, _, limit_key = key[len(band) :].partition(b"\0")
     return tenant, limit_key
 

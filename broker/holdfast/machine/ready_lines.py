@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Lane, Place, aged_tasks, split_ready_row
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, Subqueue, aged_tasks, split_ready_row
 
 ReadyIn = Callable[[bytes, int], int]  # which places of a queue's page of ages have ready tasks: a bit for each
 
@@ -15,19 +15,19 @@ def read_rows(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> list[Pla
     return [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
 
 
-def read_lane(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> tuple[list[Place], bool]:
-    """The tasks of a lane with a tenant or a limit key, from a sequence on, in order; and whether these are all.
+def read_subqueue(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> tuple[list[Place], bool]:
+    """The tasks of a sub-queue with a tenant or a limit key, from a sequence on, in order; and whether these are all.
 
-    About `limit` of them: those that are in the lane's row come with the others.
+    About `limit` of them: those that are in the sub-queue's row come with the others.
     """
-    row = kv.get(keys.lane_of_line(line))
+    row = kv.get(keys.subqueue_of_line(line))
     if row is None:
         return [], True
-    lane = Lane.decode(row)
-    places = [place for place in lane.places() if place[0] >= sequence]
-    if not lane.has_rows:
+    subqueue = Subqueue.decode(row)
+    places = [place for place in subqueue.places() if place[0] >= sequence]
+    if not subqueue.has_rows:
         return places, True
-    further = read_rows(kv, line, max(sequence, lane.mark), limit)
+    further = read_rows(kv, line, max(sequence, subqueue.mark), limit)
     if len(further) < limit:
         return sorted(places + further), True
     return sorted([place for place in places if place[0] <= further[-1][0]] + further), False

@@ -1,13 +1,13 @@
-"""The rows of ready tasks: where each waits in its line, its lane, and by age."""
+"""The rows of ready tasks: where each waits in its line, its sub-queue, and by age."""
 
 import struct
 from collections.abc import Callable
 
 from holdfast.machine.keys import TASK_ID_BYTES
 
-LANE_TASKS_MAX = 16  # that the row of a lane has itself
+SUBQUEUE_TASKS_MAX = 16  # that the row of a sub-queue has itself
 
-_LANE = struct.Struct(">QQ")
+_SUBQUEUE = struct.Struct(">QQ")
 _PLACE = struct.Struct(">Q16sI")
 
 Place = tuple[int, bytes, int]  # of a ready task: its sequence, its id, and the size of its envelope
@@ -22,11 +22,11 @@ def split_ready_row(row: bytes) -> tuple[bytes, int]:
     return row[:TASK_ID_BYTES], int.from_bytes(row[TASK_ID_BYTES:], "big")
 
 
-class Lane:
+class Subqueue:
     """The ready tasks of one priority, tenant and limit key: how many, and their low-water mark.
 
-    Most lanes are short, so a few tasks are in the row itself: those that came while no task had a READY row of its
-    own, and there was room.
+    Most sub-queues are short, so a few tasks are in the row itself: those that came while no task had a READY row of
+    its own, and there was room.
     """
 
     __slots__ = ("_first", "is_dirty", "key", "mark", "ready")
@@ -47,7 +47,7 @@ class Lane:
         """One task more. False if it is to have a READY row."""
         first = self._first
         self.ready += 1
-        if len(first) != (self.ready - 1) * _PLACE.size or self.ready > LANE_TASKS_MAX:
+        if len(first) != (self.ready - 1) * _PLACE.size or self.ready > SUBQUEUE_TASKS_MAX:
             return False
         self._first = first + _PLACE.pack(sequence, task_id, size_bytes)
         return True
@@ -71,12 +71,12 @@ class Lane:
         return sorted(_PLACE.iter_unpack(self._first))
 
     def encode(self) -> bytes:
-        return _LANE.pack(self.ready, self.mark) + self._first
+        return _SUBQUEUE.pack(self.ready, self.mark) + self._first
 
     @staticmethod
-    def decode(row: bytes) -> "Lane":
-        ready, mark = _LANE.unpack_from(row)
-        return Lane(ready, mark, row[_LANE.size :])
+    def decode(row: bytes) -> "Subqueue":
+        ready, mark = _SUBQUEUE.unpack_from(row)
+        return Subqueue(ready, mark, row[_SUBQUEUE.size :])
 
 
 AGE_PAGE_PLACES = 32  # of one READY_AGE row

@@ -145,7 +145,7 @@ class Execution:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it waits in the plain lane of its queue and priority: without a tenant and a limit key."""
+        """Whether it waits in the plain sub-queue of its queue and priority: without a tenant and a limit key."""
         return not self.tenant and not self.limit_key
 
     @property
@@ -226,17 +226,31 @@ _QUEUE = struct.Struct(f">15Q{BANDS}Q{BANDS}I")
 class Queue:
     """Counters of one queue, and its low-water marks.
 
-    `marks[priority]`: no ready task of the plain lane of that priority has a smaller sequence, so a leader starts
-    reading the ready line there and never walks over the tombstones of what was claimed. Other lanes have marks of
+    `marks[priority]`: no ready task of the plain sub-queue of that priority has a smaller sequence, so a leader starts
+    reading the ready line there and never walks over the tombstones of what was claimed. Other sub-queues have marks of
     their own, and `age_mark` is that of the READY_AGE rows of all of them together. `mark_version` grows whenever a
     task returns behind its mark; a leader's wish to raise a mark counts only if the version is the one it decided on.
-    `lanes[priority]`: how many other lanes have ready tasks.
+    `subqueues[priority]`: how many other sub-queues have ready tasks.
     `suspects`: how many of the ready tasks are suspects, which wait in no line.
     """
 
     __slots__ = (
-        "age_mark", "cancelled_total", "claimed", "claimed_total", "dead", "dead_total", "delayed", "enqueued_total",
-        "expired_total", "failed_total", "lanes", "mark_version", "marks", "ready", "retrying", "succeeded_total",
+        "age_mark",
+        "cancelled_total",
+        "claimed",
+        "claimed_total",
+        "dead",
+        "dead_total",
+        "delayed",
+        "enqueued_total",
+        "expired_total",
+        "failed_total",
+        "mark_version",
+        "marks",
+        "ready",
+        "retrying",
+        "subqueues",
+        "succeeded_total",
         "suspects",
     )  # fmt: skip
 
@@ -257,7 +271,7 @@ class Queue:
         self.mark_version = 0
         self.age_mark = 0
         self.marks = [0] * BANDS
-        self.lanes = [0] * BANDS
+        self.subqueues = [0] * BANDS
 
     @property
     def in_line(self) -> int:
@@ -268,7 +282,7 @@ class Queue:
         return _QUEUE.pack(
             self.ready, self.claimed, self.delayed, self.retrying, self.dead, self.enqueued_total,
             self.claimed_total, self.succeeded_total, self.failed_total, self.expired_total, self.cancelled_total,
-            self.dead_total, self.mark_version, self.age_mark, self.suspects, *self.marks, *self.lanes,
+            self.dead_total, self.mark_version, self.age_mark, self.suspects, *self.marks, *self.subqueues,
         )  # fmt: skip
 
     @staticmethod
@@ -279,7 +293,7 @@ class Queue:
             queue.claimed_total, queue.succeeded_total, queue.failed_total, queue.expired_total,
             queue.cancelled_total, queue.dead_total, queue.mark_version, queue.age_mark, queue.suspects, *bands,
         ) = _QUEUE.unpack(row)  # fmt: skip
-        queue.marks, queue.lanes = bands[:BANDS], bands[BANDS:]
+        queue.marks, queue.subqueues = bands[:BANDS], bands[BANDS:]
         return queue
 
 

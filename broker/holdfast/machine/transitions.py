@@ -55,7 +55,7 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
             queue.suspects -= 1
             draft.delete(keys.suspect(task.queue, task.sequence))
         elif task.tenant or task.limit_key:
-            _leave_lane(draft, task, queue)
+            _leave_subqueue(draft, task, queue)
         else:
             draft.delete(keys.ready(task.queue, task.priority, task.sequence))
     elif state == DELAYED:
@@ -79,16 +79,16 @@ def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: 
     draft.save(task_id, task)
 
 
-def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
-    """A ready task with a tenant or a limit key waits in a lane of its own, and in the line of all by age."""
+def _join_subqueue(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+    """A ready task with a tenant or a limit key waits in a sub-queue of its own, and in the line of all by age."""
     name, priority, sequence, size_bytes = task.queue, task.priority, task.sequence, task.size_bytes
-    lane = draft.lane(name, priority, task.tenant, task.limit_key)
-    if not lane.ready:
-        queue.lanes[priority] += 1
-        lane.mark = sequence
-    elif sequence < lane.mark:
-        lane.mark = sequence
-    if not lane.join(sequence, task_id, size_bytes):
+    subqueue = draft.subqueue(name, priority, task.tenant, task.limit_key)
+    if not subqueue.ready:
+        queue.subqueues[priority] += 1
+        subqueue.mark = sequence
+    elif sequence < subqueue.mark:
+        subqueue.mark = sequence
+    if not subqueue.join(sequence, task_id, size_bytes):
         row = ready_row(task_id, size_bytes)
         draft.writes[keys.ready(name, priority, sequence, task.tenant, task.limit_key)] = row
     if sequence < queue.age_mark:
@@ -96,13 +96,13 @@ def _join_lane(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> N
     draft.age_page(name, sequence).join(sequence, task_id)
 
 
-def _leave_lane(draft: Draft, task: Execution, queue: Queue) -> None:
+def _leave_subqueue(draft: Draft, task: Execution, queue: Queue) -> None:
     name, priority, sequence = task.queue, task.priority, task.sequence
-    lane = draft.lane(name, priority, task.tenant, task.limit_key)
-    if not lane.leave(sequence):
+    subqueue = draft.subqueue(name, priority, task.tenant, task.limit_key)
+    if not subqueue.leave(sequence):
         draft.writes[keys.ready(name, priority, sequence, task.tenant, task.limit_key)] = None
-    if not lane.ready:
-        queue.lanes[priority] -= 1
+    if not subqueue.ready:
+        queue.subqueues[priority] -= 1
     draft.age_page(name, sequence).leave(sequence)
 
 
@@ -201,7 +201,7 @@ def _become_ready(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -
         queue.suspects += 1
         draft.writes[keys.suspect(name, sequence)] = ready_row(task_id, size_bytes)
     elif tenant or limit_key:
-        _join_lane(draft, task_id, task, queue)
+        _join_subqueue(draft, task_id, task, queue)
     else:
         draft.writes[keys.ready(name, priority, sequence)] = ready_row(task_id, size_bytes)
     if task.unique_key:

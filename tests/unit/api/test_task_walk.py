@@ -7,13 +7,13 @@ import pytest
 
 from holdfast.broker.task_walk import TaskWanted, is_place, walk
 from holdfast.machine import keys
-from holdfast.machine.ready_rows import LANE_TASKS_MAX
+from holdfast.machine.ready_rows import SUBQUEUE_TASKS_MAX
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, SUCCEEDED, WORKER_GAVE_UP, Execution
 from tests.unit.machine.machine_shard import ALL_STATES, KEEP_MS, START_MS, Shard
 
 
 def grown(seed: int) -> Shard:
-    """A shard with tasks of some queues in all states, in plain lines and in lanes; some are suspects."""
+    """A shard with tasks of some queues in all states, in plain lines and in sub-queues; some are suspects."""
     shard, draw = Shard(), random.Random(seed)
     made: list[bytes] = []
     for _ in range(220):
@@ -90,14 +90,16 @@ def test_ready_tasks_come_in_the_order_of_their_lines() -> None:
     shard = Shard()
     low = [shard.enqueue(priority=1) for _ in range(3)]
     high = [shard.enqueue(priority=8) for _ in range(3)]
-    lane = [shard.enqueue(priority=9, tenant=b"acme") for _ in range(LANE_TASKS_MAX + 3)]  # some have rows of their own
-    token = shard.claim(lane[2])
-    shard.release(lane[2], token)  # back in its old place, behind others
+    subqueue = [
+        shard.enqueue(priority=9, tenant=b"acme") for _ in range(SUBQUEUE_TASKS_MAX + 3)
+    ]  # some have rows of their own
+    token = shard.claim(subqueue[2])
+    shard.release(subqueue[2], token)  # back in its old place, behind others
     for size in (1, 4, 100):
-        assert pages(shard, (READY,), b"mail", size) == [*high, *low, *lane]
+        assert pages(shard, (READY,), b"mail", size) == [*high, *low, *subqueue]
 
 
-def test_a_place_whose_task_and_lane_are_gone_is_gone_on_from() -> None:
+def test_a_place_whose_task_and_subqueue_are_gone_is_gone_on_from() -> None:
     shard = Shard()
     first, second = shard.enqueue(tenant=b"a"), shard.enqueue(tenant=b"b")
     (place, task_id), *_ = walk(shard.kv, (READY,), b"mail", b"", {})

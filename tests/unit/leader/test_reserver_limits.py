@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.broker.leader.ready_waiters import NOTHING, READY, Awaited, AwaitWanted
 from holdfast.broker.scheduler import scheduler as scheduler_module
-from holdfast.broker.scheduler import subqueues as lanes
+from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN
 from holdfast.broker.scheduler.limiter import Allowance
 from holdfast.machine import entries
@@ -160,9 +160,9 @@ async def test_a_look_that_was_cut_short_goes_on_by_itself(
     small: LimitedShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_module, "LOOKS", 4)
-    monkeypatch.setattr(lanes, "LANES_PAGE", 4)
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 4)
-    monkeypatch.setattr(lanes, "ASIDE_MAX", 4)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 4)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 4)
+    monkeypatch.setattr(subqueues, "ASIDE_MAX", 4)
     await small.set(tenant_concurrency_max=1)
     for number in range(40):
         await small.enqueue(2 if number < 39 else 1, tenant=b"t%02d" % number)
@@ -200,7 +200,7 @@ async def test_what_holds_tasks_up_is_told_to_who_asks_for_shares(small: Limited
 
 
 async def test_nobody_looks_for_what_is_open_while_the_state_lags_behind(small: LimitedShard) -> None:
-    """Claims that are applied and not settled count twice then, so open gates would be taken for closed ones."""
+    """Claims that are applied and not settled count twice then, so open limiters would be taken for closed ones."""
     assert small.shard._leading is not None
     reserver = small.shard._leading.reserver
     await small.set(tenant_concurrency_max=2)

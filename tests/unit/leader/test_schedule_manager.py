@@ -47,7 +47,7 @@ class Stage:
         self.shard.now_ms = START_MS
         self.proposed: list[FireSchedule] = []
         self.fates: list[str] = []  # of the next writes; those behind them work
-        self.gate: asyncio.Event | None = None  # writes wait for it
+        self.limiter: asyncio.Event | None = None  # writes wait for it
         self.keepers: list[ScheduleManager] = []
         self.metrics = Metrics()
 
@@ -68,8 +68,8 @@ class Stage:
     async def _submit(self, entry: Entry) -> list[Outcome]:
         assert isinstance(entry, FireSchedule)
         self.proposed.append(entry)
-        if self.gate is not None:
-            await self.gate.wait()
+        if self.limiter is not None:
+            await self.limiter.wait()
         await asyncio.sleep(0)
         fate = self.fates.pop(0) if self.fates else WORKS
         if fate == REFUSED:
@@ -246,11 +246,11 @@ async def test_while_nothing_can_be_written_nobody_is_there(stage: Stage) -> Non
     stage.put(catch_up=pb.CATCH_UP_ONE)
     stage.lead()
     await stage.settle()
-    stage.gate = asyncio.Event()
+    stage.limiter = asyncio.Event()
     await stage.pass_time(1000)
     stage.shard.now_ms += HOUR_MS
     stage.fates = [REFUSED]
-    stage.gate.set()
+    stage.limiter.set()
     await stage.settle()
     assert stage.ticks() == [3601]
 
@@ -351,10 +351,10 @@ async def test_two_leaders_at_the_same_time_make_one_task_of_each_tick(stage: St
     stage.lead()
     stage.lead()
     await stage.settle()
-    stage.gate = asyncio.Event()
+    stage.limiter = asyncio.Event()
     await stage.pass_time(1000)
     assert [entry.ticks for entry in stage.proposed] == [[START_MS + 1000]] * 2
-    stage.gate.set()
+    stage.limiter.set()
     await stage.settle()
     for _ in range(5):
         await stage.pass_time(1700)
@@ -366,10 +366,10 @@ async def test_what_was_decided_on_an_older_version_counts_for_nothing(stage: St
     stage.put(task={"payload": b"old"})
     stage.lead()
     await stage.settle()
-    stage.gate = asyncio.Event()
+    stage.limiter = asyncio.Event()
     await stage.pass_time(1000)
     stage.put("@every 5s", task={"payload": b"new"}, next_ms=START_MS + 5000)
-    stage.gate.set()
+    stage.limiter.set()
     await stage.pass_time(4000)
     assert stage.ticks() == [5]
 
@@ -378,10 +378,10 @@ async def test_a_schedule_that_is_deleted_meanwhile_makes_no_task(stage: Stage) 
     stage.put()
     stage.lead()
     await stage.settle()
-    stage.gate = asyncio.Event()
+    stage.limiter = asyncio.Event()
     await stage.pass_time(1000)
     stage.apply(DropSchedule(stage.shard.now_ms, QUEUE, NAME))
-    stage.gate.set()
+    stage.limiter.set()
     await stage.pass_time(5000)
     assert stage.ticks() == []
     assert len(stage.proposed) == 1
@@ -448,10 +448,10 @@ async def test_many_schedules_of_the_same_moment_go_in_pages(stage: Stage) -> No
     for number in range(count):
         stage.put(name=b"s%d" % number)
     stage.lead()
-    stage.gate = asyncio.Event()
+    stage.limiter = asyncio.Event()
     await stage.pass_time(1000)
     assert len(stage.proposed) == PAGE_SCHEDULES
-    stage.gate.set()
+    stage.limiter.set()
     await stage.settle()
     assert Counter(entry.name for entry in stage.proposed) == Counter(b"s%d" % number for number in range(count))
 

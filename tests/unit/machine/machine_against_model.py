@@ -38,7 +38,7 @@ from holdfast.machine.operator_entries import (
     UpdateItem,
     UpdateTasks,
 )
-from holdfast.machine.ready_lines import read_ages, read_lane, read_rows
+from holdfast.machine.ready_lines import read_ages, read_rows, read_subqueue
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING
 from holdfast.machine.running import Running
 from tests.unit.machine.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING, Model
@@ -181,7 +181,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         """Refused as a whole: only the applied index and time have moved. A claim's marks and levels are no item."""
         if expected and all(isinstance(answer, str) for answer in expected):
             changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-            marks_and_levels = {keys.QUEUE, keys.LANE, keys.BUCKET, keys.FORGET}
+            marks_and_levels = {keys.QUEUE, keys.SUBQUEUE, keys.BUCKET, keys.FORGET}
             may_change = {keys.META} | (marks_and_levels if isinstance(entry, entries.Claim) else set())
             assert {key[0] for key in changed} <= may_change
 
@@ -222,34 +222,34 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert sizes <= {(task.id, len(task.new.envelope)) for task in self.model.tasks.values()}
 
     def ready_line(self, queue: bytes) -> list[Place]:
-        """The ready tasks of a queue, read as a leader does: lane by lane, from the low-water marks on."""
+        """The ready tasks of a queue, read as a leader does: sub-queue by sub-queue, from the low-water marks on."""
         line: list[Place] = []
         counters = self.machine.queue(queue)
         if counters is None:
             return line
         for priority in range(9, -1, -1):
-            line += self.lane_from(queue, (priority, b"", b""), counters.marks[priority])
-            band = keys.lane_band(queue, priority)
-            lanes = self.kv.scan(band, keys.after_prefix(band), 1000)
-            assert len(lanes) == counters.lanes[priority]
-            for key, row in lanes:
-                names = priority, *keys.lane_names(key, band)
-                line += self.lane_from(queue, names, ready_rows.Lane.decode(row).mark)
+            line += self.subqueue_from(queue, (priority, b"", b""), counters.marks[priority])
+            band = keys.subqueue_band(queue, priority)
+            subqueues = self.kv.scan(band, keys.after_prefix(band), 1000)
+            assert len(subqueues) == counters.subqueues[priority]
+            for key, row in subqueues:
+                names = priority, *keys.subqueue_names(key, band)
+                line += self.subqueue_from(queue, names, ready_rows.Subqueue.decode(row).mark)
         assert [place.task_id for place in line] == self.model.line(queue)
         aged, after = read_ages(self.kv, self.machine.ready_in_age_page, queue, counters.age_mark, 1000)
         assert after is None
-        by_age = sorted((place for place in line if place.lane[1:] != (b"", b"")), key=lambda place: place.sequence)
+        by_age = sorted((place for place in line if place.subqueue[1:] != (b"", b"")), key=lambda place: place.sequence)
         assert aged == [(place.sequence, place.task_id) for place in by_age]
         return line
 
-    def lane_from(self, queue: bytes, lane: tuple[int, bytes, bytes], mark: int) -> list[Place]:
-        line = keys.ready_lane(queue, *lane)
-        if lane[1:] == (b"", b""):
+    def subqueue_from(self, queue: bytes, subqueue: tuple[int, bytes, bytes], mark: int) -> list[Place]:
+        line = keys.ready_subqueue(queue, *subqueue)
+        if subqueue[1:] == (b"", b""):
             found = read_rows(self.kv, line, mark, 1000)
         else:
-            found, is_all = read_lane(self.kv, line, mark, 1000)
+            found, is_all = read_subqueue(self.kv, line, mark, 1000)
             assert is_all
-        return [Place(*lane, sequence, task_id) for sequence, task_id, _ in found]
+        return [Place(*subqueue, sequence, task_id) for sequence, task_id, _ in found]
 
     def any_in(self, *states: int) -> bool:
         return any(task.state in states for task in self.model.tasks.values())
@@ -361,7 +361,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         for queue in queues:
             line = self.ready_line(queue)
             free = [place for place in line if place.task_id not in away]
-            free = free[turn % (len(free) or 1) :] + free[: turn % (len(free) or 1)]  # lanes take turns
+            free = free[turn % (len(free) or 1) :] + free[: turn % (len(free) or 1)]  # sub-queues take turns
             chosen += [place.task_id for place in free[:count]]
             # A call that may be a repetition carries marks always: its tasks may turn out not to be taken.
             if line and (request_id or raise_marks != "none"):

@@ -8,7 +8,7 @@ from holdfast.machine import entries, keys, operator_entries, rows
 from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, ForgetItem
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
-from tests.unit.machine.machine_model_task import Lane, Task
+from tests.unit.machine.machine_model_task import Subqueue, Task
 from tests.unit.machine.machine_picture import Answer, Handle, handle_of
 
 SHARD = 0x1234
@@ -30,7 +30,7 @@ class Model:
         self.totals: dict[bytes, Counter[str]] = {}
         self.marks: dict[bytes, list[int]] = {}
         self.age_marks: dict[bytes, int] = {}
-        self.lane_marks: dict[Lane, int] = {}  # of lanes with ready tasks
+        self.subqueue_marks: dict[Subqueue, int] = {}  # of sub-queues with ready tasks
         self.unique: dict[tuple[bytes, bytes], bytes] = {}  # (queue, unique key) to the task that has it
         self.memory: dict[Handle, tuple[Any, int]] = {}  # what is remembered, until when
         self.level = 1
@@ -77,9 +77,9 @@ class Model:
         return [rules[type(entry)](item, entry) for item in items]
 
     def line(self, queue: bytes) -> list[bytes]:
-        """The ready tasks of a queue, lane by lane."""
+        """The ready tasks of a queue, sub-queue by sub-queue."""
         ready = [task for task in self.tasks.values() if task.is_in_line and task.new.queue == queue]
-        return [task.id for task in sorted(ready, key=lambda task: (-task.priority, *task.lane[2:], task.place))]
+        return [task.id for task in sorted(ready, key=lambda task: (-task.priority, *task.subqueue[2:], task.place))]
 
     # What a shard is told.
 
@@ -208,21 +208,21 @@ class Model:
         return self.next_place - 1
 
     def _move(self, task: Task, state: int, timer_ms: int, *totals: str, priority: int | None = None) -> None:
-        left = task.lane if task.is_in_line else None
+        left = task.subqueue if task.is_in_line else None
         task.state, task.timer_ms, task.changed_ms = state, timer_ms, self.now_ms
         task.priority = task.priority if priority is None else priority
         if state in ENDED or (state in WAITING and task.claims):
             task.start_by_ms = 0
         self.totals[task.new.queue].update(totals)
         if left is not None and not self._ready_in(left, task):
-            self.lane_marks.pop(left, None)
+            self.subqueue_marks.pop(left, None)
         if task.is_in_line and not task.is_plain:
-            self.lane_marks[task.lane] = min(self.lane_marks.get(task.lane, task.place), task.place)
+            self.subqueue_marks[task.subqueue] = min(self.subqueue_marks.get(task.subqueue, task.place), task.place)
             self.age_marks[task.new.queue] = min(self.age_marks[task.new.queue], task.place)
         self._claim_key(task)
 
-    def _ready_in(self, lane: Lane, moved: Task) -> bool:
-        return any(task.is_in_line and task.lane == lane for task in self.tasks.values() if task is not moved)
+    def _ready_in(self, subqueue: Subqueue, moved: Task) -> bool:
+        return any(task.is_in_line and task.subqueue == subqueue for task in self.tasks.values() if task is not moved)
 
     def _claim_key(self, task: Task) -> None:
         """The unique key of a task that has just entered its state."""
@@ -303,11 +303,11 @@ class Model:
         return self._granted(task_id)
 
     def _raise_mark(self, mark: entries.Mark) -> None:
-        lane = mark.queue, mark.priority, mark.tenant, mark.limit_key
+        subqueue = mark.queue, mark.priority, mark.tenant, mark.limit_key
         if mark.priority == 255:
             self.age_marks[mark.queue] = max(self.age_marks[mark.queue], mark.sequence)
-        elif lane in self.lane_marks:
-            self.lane_marks[lane] = max(self.lane_marks[lane], mark.sequence)
+        elif subqueue in self.subqueue_marks:
+            self.subqueue_marks[subqueue] = max(self.subqueue_marks[subqueue], mark.sequence)
         elif (mark.tenant, mark.limit_key) == (b"", b""):
             marks = self.marks[mark.queue]
             marks[mark.priority] = max(marks[mark.priority], mark.sequence)
@@ -547,7 +547,7 @@ class Model:
         aged = [task for task in tasks if task.is_in_line and not task.is_plain]
         suspects = [task for task in tasks if task.state == READY and task.suspect]
         suspects_of = Counter(task.new.queue for task in suspects)
-        in_lanes = Counter(task.lane for task in aged)
+        in_subqueues = Counter(task.subqueue for task in aged)
         return {
             "clock": (self.now_ms, self.stepped_ms, self.next_place, self.next_token),
             "tasks": {task_id: task.fields() for task_id, task in self.tasks.items()},
@@ -561,11 +561,11 @@ class Model:
                 for queue, totals in self.totals.items()
             },
             "marks": {queue: (marks, self.age_marks[queue]) for queue, marks in self.marks.items()},
-            "lane counts": {
-                queue: [sum(lane[:2] == (queue, priority) for lane in in_lanes) for priority in range(10)]
+            "sub-queue counts": {
+                queue: [sum(subqueue[:2] == (queue, priority) for subqueue in in_subqueues) for priority in range(10)]
                 for queue in self.totals
             },
-            "lanes": {lane: (ready, self.lane_marks[lane]) for lane, ready in in_lanes.items()},
+            "subqueues": {subqueue: (ready, self.subqueue_marks[subqueue]) for subqueue, ready in in_subqueues.items()},
             "ages": {(t.new.queue, t.place): t.id for t in aged},
             "timers": set(self._timers()),
             "dead": {(t.new.queue, t.changed_ms, id_) for id_, t in self.tasks.items() if t.state == DEAD},

@@ -18,7 +18,7 @@ from holdfast.machine.rows import (
 
 ATTEMPTS_KEPT = 16
 
-Lane = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
+Subqueue = tuple[bytes, int, bytes, bytes]  # queue, priority, tenant, limit key
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Task:
     attempts: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
 
     @property
-    def lane(self) -> Lane:
+    def subqueue(self) -> Subqueue:
         return self.new.queue, self.priority, self.new.tenant, self.new.limit_key
 
     @property

@@ -27,7 +27,7 @@ class Place(NamedTuple):
     task_id: bytes
 
     @property
-    def lane(self) -> tuple[int, bytes, bytes]:
+    def subqueue(self) -> tuple[int, bytes, bytes]:
         return self[:3]
 
 
@@ -88,11 +88,11 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         for row in families[family]
     ]
     lines: dict[bytes, list[bytes]] = {}
-    for key, task_id in sorted(ready_tasks(families[keys.READY] + families[keys.LANE])):
+    for key, task_id in sorted(ready_tasks(families[keys.READY] + families[keys.SUBQUEUE])):
         lines.setdefault(key[1:].split(b"\0", 1)[0], []).append(task_id)
     queues = {key[1:]: fields_of(rows.Queue.decode(row)) for key, row in families[keys.QUEUE]}
     marks = {name: (queue.pop("marks"), queue.pop("age_mark")) for name, queue in queues.items()}
-    lanes = {name: queue.pop("lanes") for name, queue in queues.items()}
+    subqueues = {name: queue.pop("subqueues") for name, queue in queues.items()}
     numbers = ("ready", "claimed", "delayed", "retrying", "dead")
     timed = families[keys.CLAIM_EXPIRY] + families[keys.DUE] + families[keys.RETENTION] + families[keys.START_BY]
     return {
@@ -106,8 +106,11 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
             for name, queue in queues.items()
         },
         "marks": marks,
-        "lane counts": lanes,
-        "lanes": {lane_of(key): (lane.ready, lane.mark) for key, lane in lane_rows(families[keys.LANE])},
+        "sub-queue counts": subqueues,
+        "subqueues": {
+            subqueue_of(key): (subqueue.ready, subqueue.mark)
+            for key, subqueue in subqueue_rows(families[keys.SUBQUEUE])
+        },
         "ages": ages_in(families[keys.READY_AGE], state),
         "timers": {(key[0], *keys.timed(key)) for key, _ in timed},
         "dead": {
@@ -156,11 +159,11 @@ def ages_in(pages: list[tuple[bytes, bytes]], state: dict[bytes, bytes]) -> dict
     }
 
 
-def lane_rows(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, ready_rows.Lane]]:
-    return [(key, ready_rows.Lane.decode(row)) for key, row in found]
+def subqueue_rows(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, ready_rows.Subqueue]]:
+    return [(key, ready_rows.Subqueue.decode(row)) for key, row in found]
 
 
-def lane_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
+def subqueue_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
     queue, rest = key[1:].split(b"\0", 1)
     tenant, limit_key = rest[1:].split(b"\0", 1)
     return queue, 9 - rest[0], tenant, limit_key
@@ -213,28 +216,28 @@ def marks_for(queue: bytes, version: int, line: list[Place], left: list[Place], 
     """What a leader that has picked all of a line but what is left says about its marks."""
     if stale and version:
         # Decided before something came back: must not count, however wrong it is.
-        priority, *names = line[0].lane
+        priority, *names = line[0].subqueue
         return [Mark(queue, version - 1, priority, 10**6, *names), Mark(queue, version - 1, AGE_MARK, 10**6)]
     marks = []
-    for lane in sorted({place.lane for place in line}):
-        end = max(place.sequence for place in line if place.lane == lane) + 1
-        first = min((place.sequence for place in left if place.lane == lane), default=end)
-        marks.append(Mark(queue, version, lane[0], first, *lane[1:]))
-    aged = [place.sequence for place in line if place.lane[1:] != (b"", b"")]
+    for subqueue in sorted({place.subqueue for place in line}):
+        end = max(place.sequence for place in line if place.subqueue == subqueue) + 1
+        first = min((place.sequence for place in left if place.subqueue == subqueue), default=end)
+        marks.append(Mark(queue, version, subqueue[0], first, *subqueue[1:]))
+    aged = [place.sequence for place in line if place.subqueue[1:] != (b"", b"")]
     if aged:
-        first = min((place.sequence for place in left if place.lane[1:] != (b"", b"")), default=max(aged) + 1)
+        first = min((place.sequence for place in left if place.subqueue[1:] != (b"", b"")), default=max(aged) + 1)
         marks.append(Mark(queue, version, AGE_MARK, first))
     return marks
 
 
 def ready_tasks(state: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """The READY keys and the ids of all ready tasks, also of those that are in the rows of their lanes."""
+    """The READY keys and the ids of all ready tasks, also of those that are in the rows of their sub-queues."""
     for key, row in state:
         if key[0] == keys.READY:
             yield key, ready_rows.split_ready_row(row)[0]
-        elif key[0] == keys.LANE:
-            for sequence, task_id, _ in ready_rows.Lane.decode(row).places():
-                yield keys.ready_at(keys.line_of_lane(key), sequence), task_id
+        elif key[0] == keys.SUBQUEUE:
+            for sequence, task_id, _ in ready_rows.Subqueue.decode(row).places():
+                yield keys.ready_at(keys.line_of_subqueue(key), sequence), task_id
 
 
 def ready_places(state: dict[bytes, bytes]) -> Window:

@@ -28,7 +28,7 @@ from holdfast.machine.operator_entries import (
     UpdateItem,
     UpdateTasks,
 )
-from holdfast.machine.ready_lines import read_lane, read_rows
+from holdfast.machine.ready_lines import read_rows, read_subqueue
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 
@@ -188,15 +188,15 @@ class Shard:
         return rows.Queue.decode(row)
 
     def line(self, queue: bytes = QUEUE, priority: int = 4, tenant: bytes = b"", limit_key: bytes = b"") -> list[bytes]:
-        """The ready tasks of one lane in order."""
-        lane = keys.ready_lane(queue, priority, tenant, limit_key)
+        """The ready tasks of one sub-queue in order."""
+        subqueue = keys.ready_subqueue(queue, priority, tenant, limit_key)
         is_plain = not tenant and not limit_key
-        found = read_rows(self.kv, lane, 0, 1000) if is_plain else read_lane(self.kv, lane, 0, 1000)[0]
+        found = read_rows(self.kv, subqueue, 0, 1000) if is_plain else read_subqueue(self.kv, subqueue, 0, 1000)[0]
         return [task_id for _, task_id, _ in found]
 
-    def lane(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> ready_rows.Lane | None:
-        row = self.kv.get(keys.lane(QUEUE, priority, tenant, limit_key))
-        return None if row is None else ready_rows.Lane.decode(row)
+    def subqueue(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> ready_rows.Subqueue | None:
+        row = self.kv.get(keys.subqueue(QUEUE, priority, tenant, limit_key))
+        return None if row is None else ready_rows.Subqueue.decode(row)
 
     def attempts(self, task_id: bytes) -> tuple[rows.Attempt, ...]:
         row = self.kv.get(keys.attempts(task_id))
@@ -235,9 +235,9 @@ def code(outcome: outcomes.Outcome) -> str:
 
 
 def use_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few tasks need several rows of lanes and of ages, and more than is kept at hand of them."""
-    monkeypatch.setattr(ready_rows, "LANE_TASKS_MAX", 2)
+    """So that a few tasks need several rows of sub-queues and of ages, and more than is kept at hand of them."""
+    monkeypatch.setattr(ready_rows, "SUBQUEUE_TASKS_MAX", 2)
     for module in (ready_rows, ready_lines, draft):
         monkeypatch.setattr(module, "AGE_PAGE_PLACES", 4)
-    for cache, entries_max in {"AGE_PAGES": 2, "LANES": 3, "TASKS": 5}.items():
+    for cache, entries_max in {"AGE_PAGES": 2, "SUBQUEUES": 3, "TASKS": 5}.items():
         monkeypatch.setattr(draft, f"{cache}_CACHED_MAX", entries_max)

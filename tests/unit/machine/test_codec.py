@@ -290,10 +290,10 @@ metas = st.builds(
 def queue_rows(draw: st.DrawFn) -> rows.Queue:
     queue = rows.Queue()
     for name in rows.Queue.__slots__:
-        if name not in ("marks", "lanes"):
+        if name not in ("marks", "subqueues"):
             setattr(queue, name, draw(u64))
     queue.marks = [draw(u64) for _ in range(rows.BANDS)]
-    queue.lanes = [draw(u32) for _ in range(rows.BANDS)]
+    queue.subqueues = [draw(u32) for _ in range(rows.BANDS)]
     return queue
 
 
@@ -303,9 +303,9 @@ def fields(row: object) -> list[Any]:
 
 
 @quick
-@given(executions | metas | queue_rows() | st.builds(ready_rows.Lane, u64, u64))
+@given(executions | metas | queue_rows() | st.builds(ready_rows.Subqueue, u64, u64))
 def test_a_row_with_slots_is_read_back_as_written(
-    row: rows.Execution | rows.Meta | rows.Queue | ready_rows.Lane,
+    row: rows.Execution | rows.Meta | rows.Queue | ready_rows.Subqueue,
 ) -> None:
     assert fields(type(row).decode(row.encode())) == fields(row)
 

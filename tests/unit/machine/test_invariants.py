@@ -44,7 +44,7 @@ def busy_shard() -> Shard:
 
 
 def limit_and_date(shard: Shard) -> None:
-    """Lanes, unique keys, times to live, and what else only some tasks and queues have."""
+    """Sub-queues, unique keys, times to live, and what else only some tasks and queues have."""
     names = {"tenant": b"blue", "limit_key": b"disk", "timeout_ms": LEASE_MS}
     shard.task_in(CLAIMED, **names)
     for priority in (4, 4, 9):
@@ -65,7 +65,7 @@ def one_in(shard: Shard, state: int) -> bytes:
     return next(found)
 
 
-def in_lane(shard: Shard, state: int = READY) -> bytes:
+def in_subqueue(shard: Shard, state: int = READY) -> bytes:
     tasks = [(key[1:], rows.Execution.decode(row)) for key, row in rows_of(shard.kv, b"\x03", b"\x04")]
     return next(task_id for task_id, task in tasks if task.state == state and task.tenant == b"blue")
 
@@ -119,7 +119,7 @@ def test_a_lost_row_is_reported(family: int) -> None:
         keys.outbox(2, 4),
         keys.outbox(7, 1),
         keys.ready_age(QUEUE, 1000),
-        keys.lane(QUEUE, 4, b"nobody", b""),
+        keys.subqueue(QUEUE, 4, b"nobody", b""),
         keys.start_by(START_MS, bytes(16)),
         keys.unique(QUEUE, b"nobody"),
         keys.attempts(bytes(16)),
@@ -171,18 +171,18 @@ def raise_mark(shard: Shard) -> None:
 
 
 def raise_age_mark(shard: Shard) -> None:
-    change_queue(shard, age_mark=shard.task(in_lane(shard)).sequence + 1)
+    change_queue(shard, age_mark=shard.task(in_subqueue(shard)).sequence + 1)
 
 
-def change_lane(shard: Shard, *, ready: int = 0, mark: int = 0) -> None:
-    key = keys.lane(QUEUE, 4, b"blue", b"disk")
-    lane = ready_rows.Lane.decode(shard.kv.get(key) or b"")
-    shard.kv.write({key: ready_rows.Lane(lane.ready + ready, lane.mark + mark).encode()})
+def change_subqueue(shard: Shard, *, ready: int = 0, mark: int = 0) -> None:
+    key = keys.subqueue(QUEUE, 4, b"blue", b"disk")
+    subqueue = ready_rows.Subqueue.decode(shard.kv.get(key) or b"")
+    shard.kv.write({key: ready_rows.Subqueue(subqueue.ready + ready, subqueue.mark + mark).encode()})
 
 
-def count_a_lane_more(shard: Shard) -> None:
+def count_a_subqueue_more(shard: Shard) -> None:
     queue = shard.queue()
-    queue.lanes[4] += 1
+    queue.subqueues[4] += 1
     shard.kv.write({keys.queue(QUEUE): queue.encode()})
 
 
@@ -235,14 +235,18 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("in line before it came", lambda s: change_task(s, READY, ready_since_ms=START_MS - 1), "joined its line"),
     ("claimed before it lined up", lambda s: change_task(s, CLAIMED, ready_since_ms=START_MS + 1), "joined its line"),
     ("cancelled yet waiting", lambda s: change_task(s, DELAYED, flags=rows.CANCEL_REQUESTED), "cancellation"),
-    ("ready count of a lane", lambda s: change_lane(s, ready=1), "has 3 ready tasks"),
-    ("mark of a lane", lambda s: change_lane(s, mark=1), "but there are"),
-    ("number of lanes", count_a_lane_more, "counts its lanes"),
+    ("ready count of a sub-queue", lambda s: change_subqueue(s, ready=1), "has 3 ready tasks"),
+    ("mark of a sub-queue", lambda s: change_subqueue(s, mark=1), "but there are"),
+    ("number of sub-queues", count_a_subqueue_more, "counts its sub-queues"),
     ("age mark past a ready task", raise_age_mark, "behind its age mark"),
     ("whose claim it is", name_another_tenant, "names another task"),
-    ("lease beyond the timeout", lambda s: change_task(s, in_lane(s, CLAIMED), timeout_ms=5), "longer than it may run"),
+    (
+        "lease beyond the timeout",
+        lambda s: change_task(s, in_subqueue(s, CLAIMED), timeout_ms=5),
+        "longer than it may run",
+    ),
     ("ended yet to be started", lambda s: change_task(s, DEAD, start_by_ms=5), "die of waiting"),
-    ("started yet to be started", lambda s: change_task(s, in_lane(s), claims=1), "die of waiting"),
+    ("started yet to be started", lambda s: change_task(s, in_subqueue(s), claims=1), "die of waiting"),
     ("claimed again yet to be started", claim_again, "die of waiting"),
     ("unique key of a dead task", give_key_away, "must not have it"),
     ("lost unique key", lambda s: s.kv.write({keys.unique(QUEUE, b"k"): None}), "lost its unique key"),

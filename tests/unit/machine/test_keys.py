@@ -21,7 +21,7 @@ queues = names.map(lambda name: name or b"q")
 priorities = st.integers(0, 9)
 
 DOCUMENTED = {
-    "META": 0x01, "ENVELOPE": 0x02, "EXECUTION": 0x03, "READY": 0x04, "READY_AGE": 0x05, "LANE": 0x06,
+    "META": 0x01, "ENVELOPE": 0x02, "EXECUTION": 0x03, "READY": 0x04, "READY_AGE": 0x05, "SUBQUEUE": 0x06,
     "CLAIM_EXPIRY": 0x07, "DUE": 0x08, "DEAD": 0x09, "DEDUP": 0x0A, "FORGET": 0x0B, "RECENT": 0x0C, "RETENTION": 0x0D,
     "SCHEDULE": 0x0E, "SETTINGS": 0x0F, "QUEUE": 0x10, "OUTBOX": 0x11, "INBOX": 0x12, "REPORT": 0x13,
     "CLAIM_REQUEST": 0x14, "WORKER": 0x15, "BUCKET": 0x17, "UNIQUE": 0x18, "ATTEMPTS": 0x19,
@@ -61,7 +61,7 @@ def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
         (keys.OUTBOX, keys.outbox_end(2**16 - 1)),
         (keys.INBOX, keys.inbox(2**16 - 1, 2**16 - 1)),
         (keys.READY_AGE, keys.ready_age(b"q", 0)),
-        (keys.LANE, keys.lane(b"q", 0, b"t", b"k")),
+        (keys.SUBQUEUE, keys.subqueue(b"q", 0, b"t", b"k")),
         (keys.BUCKET, keys.bucket(b"q", keys.SCOPE_KEY, b"k")),
         (keys.UNIQUE, keys.unique(b"q", b"k")),
         (keys.ATTEMPTS, keys.attempts(bytes(16))),
@@ -83,21 +83,23 @@ places = st.tuples(queues, priorities, u64, names, names)
 
 @quick
 @given(places, places)
-def test_a_lane_is_ordered_first_in_first_out_and_lanes_by_priority_tenant_and_key(one: Place, other: Place) -> None:
+def test_a_subqueue_is_ordered_first_in_first_out_and_subqueues_by_priority_tenant_and_key(
+    one: Place, other: Place
+) -> None:
     _, priority, sequence, tenant, limit_key = other
     neighbour = (one[0], priority, sequence, tenant, limit_key)  # in the same queue
-    lane_first = (-one[1], one[3], one[4], one[2]) < (-priority, tenant, limit_key, sequence)
-    assert (keys.ready(*one) < keys.ready(*neighbour)) == lane_first
+    subqueue_first = (-one[1], one[3], one[4], one[2]) < (-priority, tenant, limit_key, sequence)
+    assert (keys.ready(*one) < keys.ready(*neighbour)) == subqueue_first
     assert keys.ready_sequence(keys.ready(*one)) == one[2]
     assert (keys.ready(*one) == keys.ready(*other)) == (one == other)
 
 
 @quick
 @given(places, places)
-def test_a_lane_and_a_queue_hold_their_own_ready_tasks_only(place: Place, other: Place) -> None:
+def test_a_subqueue_and_a_queue_hold_their_own_ready_tasks_only(place: Place, other: Place) -> None:
     queue, priority, _, tenant, limit_key = other
     for prefix, is_inside in (
-        (keys.ready_lane(queue, priority, tenant, limit_key), place[:2] + place[3:] == other[:2] + other[3:]),
+        (keys.ready_subqueue(queue, priority, tenant, limit_key), place[:2] + place[3:] == other[:2] + other[3:]),
         (keys.ready_queue(queue), place[0] == queue),
     ):
         assert (prefix <= keys.ready(*place) < keys.after_prefix(prefix)) == is_inside
@@ -105,14 +107,14 @@ def test_a_lane_and_a_queue_hold_their_own_ready_tasks_only(place: Place, other:
 
 @quick
 @given(places, places)
-def test_lanes_of_a_priority_are_ordered_by_tenant_and_key(one: Place, other: Place) -> None:
-    lane, band = keys.lane(*one[:2], *one[3:]), keys.lane_band(*other[:2])
+def test_subqueues_of_a_priority_are_ordered_by_tenant_and_key(one: Place, other: Place) -> None:
+    subqueue, band = keys.subqueue(*one[:2], *one[3:]), keys.subqueue_band(*other[:2])
     is_inside = one[:2] == other[:2]
-    assert (band <= lane < keys.after_prefix(band)) == is_inside
+    assert (band <= subqueue < keys.after_prefix(band)) == is_inside
     if is_inside:
-        assert keys.lane_names(lane, band) == one[3:]
-    neighbour = keys.lane(one[0], other[1], *other[3:])
-    assert (lane < neighbour) == ((-one[1], *one[3:]) < (-other[1], *other[3:]))
+        assert keys.subqueue_names(subqueue, band) == one[3:]
+    neighbour = keys.subqueue(one[0], other[1], *other[3:])
+    assert (subqueue < neighbour) == ((-one[1], *one[3:]) < (-other[1], *other[3:]))
 
 
 @quick

@@ -1,4 +1,4 @@
-"""Lanes whose first tasks are in their row, pages of ages, and how both are read."""
+"""Sub-queues whose first tasks are in their row, pages of ages, and how both are read."""
 
 from collections.abc import Iterable
 
@@ -9,38 +9,46 @@ from hypothesis import given
 from holdfast.machine import keys
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
-from holdfast.machine.ready_lines import read_ages, read_lane, read_oldest, read_rows
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, LANE_TASKS_MAX, AgePage, Lane, Place, aged_tasks, ready_row
+from holdfast.machine.ready_lines import read_ages, read_oldest, read_rows, read_subqueue
+from holdfast.machine.ready_rows import (
+    AGE_PAGE_PLACES,
+    SUBQUEUE_TASKS_MAX,
+    AgePage,
+    Place,
+    Subqueue,
+    aged_tasks,
+    ready_row,
+)
 from holdfast.machine.rows import READY
 from tests.unit.machine.machine_shard import QUEUE, Shard
 
-LINE = keys.ready_lane(QUEUE, 4, b"blue", b"disk")
-LANE = keys.lane(QUEUE, 4, b"blue", b"disk")
+LINE = keys.ready_subqueue(QUEUE, 4, b"blue", b"disk")
+SUBQUEUE = keys.subqueue(QUEUE, 4, b"blue", b"disk")
 
 
 class Line:
-    """A lane as the machine keeps it, and what should be in it."""
+    """A sub-queue as the machine keeps it, and what should be in it."""
 
     def __init__(self) -> None:
         self.kv = MemoryKV()
-        self.lane = Lane()
+        self.subqueue = Subqueue()
         self.tasks: dict[int, Place] = {}
 
     def join(self, sequence: int) -> None:
         task_id = sequence.to_bytes(8, "big") * 2  # looks like a sequence itself
         self.tasks[sequence] = (sequence, task_id, sequence)
-        has_row = not self.lane.join(sequence, task_id, sequence)
+        has_row = not self.subqueue.join(sequence, task_id, sequence)
         self.write({keys.ready_at(LINE, sequence): ready_row(task_id, sequence)} if has_row else {})
 
     def leave(self, sequence: int) -> None:
         del self.tasks[sequence]
-        has_row = not self.lane.leave(sequence)
+        has_row = not self.subqueue.leave(sequence)
         self.write({keys.ready_at(LINE, sequence): None} if has_row else {})
 
     def write(self, rows: dict[bytes, bytes | None]) -> None:
-        self.kv.write({**rows, LANE: self.lane.encode() if self.lane.ready else None})
-        row = self.kv.get(LANE)
-        self.lane = Lane() if row is None else Lane.decode(row)
+        self.kv.write({**rows, SUBQUEUE: self.subqueue.encode() if self.subqueue.ready else None})
+        row = self.kv.get(SUBQUEUE)
+        self.subqueue = Subqueue() if row is None else Subqueue.decode(row)
 
     def rows(self) -> list[Place]:
         return read_rows(self.kv, LINE, 0, 1000)
@@ -52,7 +60,7 @@ def line() -> Line:
 
 
 def test_the_first_tasks_are_in_the_row_and_further_ones_have_rows(line: Line) -> None:
-    for sequence in range(LANE_TASKS_MAX):
+    for sequence in range(SUBQUEUE_TASKS_MAX):
         line.join(sequence)
     assert not line.rows()
     line.join(100)
@@ -61,23 +69,25 @@ def test_the_first_tasks_are_in_the_row_and_further_ones_have_rows(line: Line) -
 
 def test_no_task_goes_into_the_row_while_another_has_one_of_its_own(line: Line) -> None:
     """Otherwise a line would be in two orders."""
-    for sequence in range(LANE_TASKS_MAX + 1):
+    for sequence in range(SUBQUEUE_TASKS_MAX + 1):
         line.join(sequence)
     line.leave(0)
     line.join(100)
-    assert [place[0] for place in line.rows()] == [LANE_TASKS_MAX, 100]
-    line.leave(LANE_TASKS_MAX)
+    assert [place[0] for place in line.rows()] == [SUBQUEUE_TASKS_MAX, 100]
+    line.leave(SUBQUEUE_TASKS_MAX)
     line.leave(100)
     line.join(101)
     assert not line.rows()
-    assert [place[0] for place in line.lane.places()] == [*range(1, LANE_TASKS_MAX), 101]
+    assert [place[0] for place in line.subqueue.places()] == [*range(1, SUBQUEUE_TASKS_MAX), 101]
 
 
 steps = st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=60)
 
 
 @given(steps, st.integers(0, 41), st.integers(1, 5))
-def test_a_lane_is_read_in_order_wherever_its_tasks_are(steps: list[tuple[bool, int]], start: int, limit: int) -> None:
+def test_a_subqueue_is_read_in_order_wherever_its_tasks_are(
+    steps: list[tuple[bool, int]], start: int, limit: int
+) -> None:
     line = Line()
     for joins, sequence in steps:
         if joins and sequence not in line.tasks:
@@ -85,20 +95,20 @@ def test_a_lane_is_read_in_order_wherever_its_tasks_are(steps: list[tuple[bool, 
         elif not joins and sequence in line.tasks:
             line.leave(sequence)
     expected = [line.tasks[sequence] for sequence in sorted(line.tasks) if sequence >= start]
-    found, is_all = read_lane(line.kv, LINE, start, limit)
+    found, is_all = read_subqueue(line.kv, LINE, start, limit)
     assert found == expected[: len(found)]
     assert len(found) == len(expected) if is_all else len(found) >= limit
     pages = list(found)
     while not is_all:
-        found, is_all = read_lane(line.kv, LINE, pages[-1][0] + 1, limit)
+        found, is_all = read_subqueue(line.kv, LINE, pages[-1][0] + 1, limit)
         pages += found
     assert pages == expected
-    assert line.lane.ready == len(line.tasks)
+    assert line.subqueue.ready == len(line.tasks)
 
 
 def test_a_task_that_comes_back_is_read_in_its_old_place() -> None:
     shard = Shard()
-    tasks = [shard.enqueue(tenant=b"blue") for _ in range(LANE_TASKS_MAX + 3)]
+    tasks = [shard.enqueue(tenant=b"blue") for _ in range(SUBQUEUE_TASKS_MAX + 3)]
     token = shard.claim(tasks[0])
     assert shard.line(tenant=b"blue") == tasks[1:]
     shard.release(tasks[0], token)

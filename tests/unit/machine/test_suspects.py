@@ -35,7 +35,7 @@ def codes(outcomes: list[object]) -> list[object]:
     return [outcome.code if isinstance(outcome, Rejection) else type(outcome).__name__ for outcome in outcomes]
 
 
-@pytest.mark.parametrize("names", [{}, {"tenant": b"blue", "limit_key": b"k"}], ids=["plain", "lane"])
+@pytest.mark.parametrize("names", [{}, {"tenant": b"blue", "limit_key": b"k"}], ids=["plain", "subqueue"])
 def test_a_task_whose_worker_fell_silent_waits_apart_and_spends_nothing(shard: Shard, names: dict[str, bytes]) -> None:
     first, second = shard.enqueue(**names), shard.enqueue(**names)
     marks = (Mark(QUEUE, 0, 4, 2, **names), Mark(QUEUE, 0, AGE_MARK, 2))

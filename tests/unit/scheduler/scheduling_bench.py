@@ -83,10 +83,12 @@ class Bench:
     def enqueue(self, count: int = 1, tenant: bytes = b"", limit_key: bytes = b"", *, priority: int = 4) -> list[bytes]:
         return self.enqueue_all([(tenant, limit_key)] * count, priority=priority)
 
-    def enqueue_all(self, lanes: list[tuple[bytes, bytes]], *, priority: int = 4) -> list[bytes]:
-        tasks = [new_task(priority=priority, tenant=tenant, limit_key=limit_key) for tenant, limit_key in lanes]
+    def enqueue_all(self, subqueues: list[tuple[bytes, bytes]], *, priority: int = 4) -> list[bytes]:
+        tasks = [new_task(priority=priority, tenant=tenant, limit_key=limit_key) for tenant, limit_key in subqueues]
         accepted = [outcome.task_id for outcome in self.shard.enqueue_all(*tasks)]
-        self.enqueued.update((task_id, b"/".join(lane)) for task_id, lane in zip(accepted, lanes, strict=True))
+        self.enqueued.update(
+            (task_id, b"/".join(subqueue)) for task_id, subqueue in zip(accepted, subqueues, strict=True)
+        )
         self.follow()
         return accepted
 
@@ -118,7 +120,7 @@ class Bench:
         assert all(isinstance(outcome, Claimed) for outcome in self.apply(picked))
         return picked.task_ids
 
-    def lanes(self, tasks_max: int = 1, *, times: int = 1) -> list[str]:
+    def subqueues(self, tasks_max: int = 1, *, times: int = 1) -> list[str]:
         """Tenant and limit key of what is taken."""
         return [
             self.enqueued[task_id].decode().removesuffix("/") for _ in range(times) for task_id in self.take(tasks_max)

@@ -17,7 +17,7 @@ from holdfast.broker.policy.policies import Limits, default_policy
 from holdfast.broker.scheduler import lines, windows
 from holdfast.broker.scheduler import oldest as ages
 from holdfast.broker.scheduler import scheduler as scheduler_module
-from holdfast.broker.scheduler import subqueues as lanes
+from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.machine import entries
 from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry, Mark
@@ -29,16 +29,16 @@ from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, ne
 PLENTY = 1 << 40
 EXAMPLES = 60
 REPEATED = b"repeated"  # the claim request of a worker that asks for ever
-LANES = [(b"", b""), (b"", b"x"), (b"a", b""), (b"a", b"x"), (b"b", b""), (b"b", b"x"), (b"b", b"y"), (b"c", b"y")]
+SUBQUEUES = [(b"", b""), (b"", b"x"), (b"a", b""), (b"a", b"x"), (b"b", b""), (b"b", b"x"), (b"b", b"y"), (b"c", b"y")]
 
-Lane = tuple[bytes, bytes]
+Subqueue = tuple[bytes, bytes]
 
 
 class SchedulerTraffic(RuleBasedStateMachine):
-    """Plain lanes only, without limits: the order of picks is known exactly."""
+    """Plain sub-queues only, without limits: the order of picks is known exactly."""
 
     gives_back = False
-    lanes: tuple[Lane, ...] = ((b"", b""),)
+    subqueues: tuple[Subqueue, ...] = ((b"", b""),)
     shares: tuple[int, ...] = (0,)
     caps: tuple[int, ...] = (0,)
 
@@ -110,7 +110,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
     def enqueue(self, data: st.DataObject, count: int) -> None:
         tasks = []
         for _ in range(count):
-            tenant, limit_key = data.draw(st.sampled_from(self.lanes))
+            tenant, limit_key = data.draw(st.sampled_from(self.subqueues))
             priority = data.draw(st.sampled_from((0, 4, 9)))
             tasks.append(new_task(priority=priority, tenant=tenant, limit_key=limit_key))
         self.log.append((entries.Enqueue(self.shard.now_ms, tasks), None))
@@ -118,11 +118,11 @@ class SchedulerTraffic(RuleBasedStateMachine):
     @rule(tasks_max=st.integers(1, 5), repeated=st.booleans())
     def pick(self, tasks_max: int, repeated: bool) -> None:
         before = self.open_tasks()
-        if len(self.lanes) == 1:
+        if len(self.subqueues) == 1:
             line = [task_id for task_id, _ in sorted(before, key=lambda each: (-each[1].priority, each[1].sequence))]
         picked = self.look(tasks_max)
         task_ids = picked.task_ids if picked is not None else []
-        if len(self.lanes) == 1 and self.caps == (0,):
+        if len(self.subqueues) == 1 and self.caps == (0,):
             assert task_ids == line[:tasks_max]
         if picked is not None:
             self.check_order(picked, dict(before))
@@ -144,7 +144,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         raise AssertionError("a look for tasks does not end")
 
     def check_order(self, picked: Picked, before: dict[bytes, Execution]) -> None:
-        """First in, first out in each lane; and without a share for the oldest the highest priority that is open."""
+        """First in, first out in each sub-queue; without a share for the oldest, the highest priority that is open."""
         taken: set[bytes] = set()
         for task_id, (priority, place, tenant, limit_key) in zip(picked.task_ids, picked.places, strict=True):
             task = before[task_id]  # was ready, open and not on its way
@@ -152,19 +152,19 @@ class SchedulerTraffic(RuleBasedStateMachine):
                 priority, place[0], tenant, limit_key,
             )  # fmt: skip
             rest = [(i, other) for i, other in before.items() if i not in taken]
-            lane = [i for i, o in rest if (o.priority, o.tenant, o.limit_key) == (priority, tenant, limit_key)]
-            assert lane[0] == task_id
+            subqueue = [i for i, o in rest if (o.priority, o.tenant, o.limit_key) == (priority, tenant, limit_key)]
+            assert subqueue[0] == task_id
             if not self.share_percent and self.caps == (0,):
                 assert priority == max(other.priority for _, other in rest)
             taken.add(task_id)
 
     def check_marks(self, picked: Picked) -> None:
         for mark in picked.marks:
-            lane = (mark.priority, mark.tenant, mark.limit_key)
+            subqueue = (mark.priority, mark.tenant, mark.limit_key)
             for _, task in self.ready():
                 if mark.priority == AGE_MARK:
                     assert task.is_plain or mark.sequence <= task.sequence
-                elif lane == (task.priority, task.tenant, task.limit_key):
+                elif subqueue == (task.priority, task.tenant, task.limit_key):
                     assert mark.sequence <= task.sequence
 
     @rule(data=st.data())
@@ -176,15 +176,20 @@ class SchedulerTraffic(RuleBasedStateMachine):
 
     @rule()
     def raise_marks(self) -> None:
-        """As the leader does behind what was cancelled: to the first task of each lane."""
+        """As the leader does behind what was cancelled: to the first task of each sub-queue."""
         queue = self.shard.machine.queue(QUEUE)
         if queue is not None:
             end = self.shard.machine.meta.next_sequence
             places = [((task.priority, task.tenant, task.limit_key), task.sequence) for _, task in self.ready()]
-            lanes = {(priority, *lane) for priority in (0, 4, 9) for lane in self.lanes}
-            firsts = {lane: min((place for other, place in places if other == lane), default=end) for lane in lanes}
-            marks = [Mark(QUEUE, queue.mark_version, lane[0], first, *lane[1:]) for lane, first in firsts.items()]
-            oldest = min((place for lane, place in places if any(lane[1:])), default=end)
+            subqueues = {(priority, *subqueue) for priority in (0, 4, 9) for subqueue in self.subqueues}
+            firsts = {
+                subqueue: min((place for other, place in places if other == subqueue), default=end)
+                for subqueue in subqueues
+            }
+            marks = [
+                Mark(QUEUE, queue.mark_version, subqueue[0], first, *subqueue[1:]) for subqueue, first in firsts.items()
+            ]
+            oldest = min((place for subqueue, place in places if any(subqueue[1:])), default=end)
             marks.append(Mark(QUEUE, queue.mark_version, AGE_MARK, oldest))
             self.log.append((Claim(self.shard.now_ms, 0, b"", b"", 0, [], marks), None))
 
@@ -281,11 +286,11 @@ class SchedulerTraffic(RuleBasedStateMachine):
         window = self.scheduler._windows.get(QUEUE)
         if window is not None:
             assert self.look(1) is None
-            gates = window.gates
-            assert not any(gate.coming for gate in (*gates._tenants.values(), *gates._keys.values()))
+            limiters = window.limiters
+            assert not any(limiter.coming for limiter in (*limiters._tenants.values(), *limiters._keys.values()))
             assert not window.lines.claiming
             if not self.limits.has_any:
-                assert (window.rings, window.shelf.lanes, window.lines.size) == (0, 0, 0)
+                assert (window.round_robins, window.shared_state.subqueues, window.lines.size) == (0, 0, 0)
 
 
 class SchedulerTrafficWithRepeats(SchedulerTraffic):
@@ -294,21 +299,21 @@ class SchedulerTrafficWithRepeats(SchedulerTraffic):
     gives_back = True
 
 
-class SchedulerTrafficOfLanes(SchedulerTraffic):
+class SchedulerTrafficOfSubqueues(SchedulerTraffic):
     gives_back = True
-    lanes = tuple(LANES)
+    subqueues = tuple(SUBQUEUES)
     shares = (0, 10, 50)
 
 
-class SchedulerTrafficWithCaps(SchedulerTrafficOfLanes):
+class SchedulerTrafficWithCaps(SchedulerTrafficOfSubqueues):
     caps = (0, 1, 2)
 
 
 @pytest.fixture(params=["little is held", "all is held"], autouse=True)
 def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that short lines and a few lanes need several pages, with room to hold all lanes at once or without."""
+    """So that short lines and a few sub-queues need several pages, with room to hold all of them at once or without."""
     monkeypatch.setattr(lines, "REFILL_TASKS", 3)
-    monkeypatch.setattr(lines, "LANE_REFILL_TASKS", 1)
+    monkeypatch.setattr(lines, "SUBQUEUE_REFILL_TASKS", 1)
     monkeypatch.setattr(lines, "MARKED_EACH", 2)
     use_short_rows(monkeypatch)
     if request.param == "all is held":
@@ -316,20 +321,20 @@ def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(scheduler_module, "SPARES_MAX", 3)
     monkeypatch.setattr(ages, "AGE_PAGES", 1)
     monkeypatch.setattr(ages, "HELD_MAX", 4)
-    monkeypatch.setattr(lanes, "LANES_PAGE", 2)
-    monkeypatch.setattr(lanes, "LANES_PAGE_BEHIND_A_WIDE_ONE", 1)
-    monkeypatch.setattr(lanes, "KEYS_PAGE", 1)
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 2)
-    monkeypatch.setattr(lanes, "KEYS_HELD_MAX", 1)
-    monkeypatch.setattr(lanes, "ASIDE_MAX", 1)
-    monkeypatch.setattr(lanes, "LANES_HELD_MAX", 3)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 2)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE_BEHIND_A_WIDE_ONE", 1)
+    monkeypatch.setattr(subqueues, "KEYS_PAGE", 1)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 2)
+    monkeypatch.setattr(subqueues, "KEYS_HELD_MAX", 1)
+    monkeypatch.setattr(subqueues, "ASIDE_MAX", 1)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_HELD_MAX", 3)
     monkeypatch.setattr(scheduler_module, "LOOKS", 2)
     monkeypatch.setattr(windows, "KEYS_BLOCKED_MAX", 1)
 
 
 @pytest.mark.parametrize(
     "traffic",
-    [SchedulerTraffic, SchedulerTrafficWithRepeats, SchedulerTrafficOfLanes, SchedulerTrafficWithCaps],
+    [SchedulerTraffic, SchedulerTrafficWithRepeats, SchedulerTrafficOfSubqueues, SchedulerTrafficWithCaps],
 )
 def test_every_pick_is_the_next_in_line(traffic: type[SchedulerTraffic]) -> None:
     run_state_machine_as_test(traffic, settings=settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None))

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 
 from holdfast.broker.policy.policies import TenantPolicy
 from holdfast.broker.scheduler import lines, scheduler, windows
-from holdfast.broker.scheduler import subqueues as lanes
+from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.broker.views import read_oldest_ready
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
-from holdfast.machine.ready_rows import Lane
+from holdfast.machine.ready_rows import Subqueue
 from holdfast.machine.rows import BANDS
 from tests.unit.machine.machine_shard import QUEUE, use_short_rows
 from tests.unit.scheduler.scheduling_bench import Bench, weights
@@ -24,14 +24,14 @@ def test_tenants_take_turns() -> None:
     bench = Bench()
     for tenant in (b"a", b"b", b"c"):
         bench.enqueue(3, tenant)
-    assert bench.lanes(9) == ["a", "b", "c"] * 3
+    assert bench.subqueues(9) == ["a", "b", "c"] * 3
 
 
 def test_a_turn_goes_on_with_the_next_call() -> None:
     bench = Bench(tenants=weights(a=2))
     bench.enqueue(6, b"a")
     bench.enqueue(3, b"b")
-    assert bench.lanes(times=9) == ["a", "a", "b"] * 3
+    assert bench.subqueues(times=9) == ["a", "a", "b"] * 3
 
 
 def test_who_gets_its_tasks_one_by_one_does_not_hold_up_others() -> None:
@@ -43,7 +43,7 @@ def test_who_gets_its_tasks_one_by_one_does_not_hold_up_others() -> None:
     bench.enqueue(20, b"keys", b"many")
     taken = []
     for _ in range(24):
-        taken += bench.lanes()
+        taken += bench.subqueues()
         if taken[-1].endswith("few"):
             bench.enqueue(1, *taken[-1].encode().split(b"/"))
     assert Counter(taken) == {"many": 8, "few": 8, "keys/few": 4, "keys/many": 4}
@@ -55,13 +55,13 @@ def test_what_is_left_of_a_turn_is_not_lost_with_the_last_task() -> None:
     bench.enqueue(9, b"b")
     taken = []
     for _ in range(8):
-        taken += bench.lanes()
+        taken += bench.subqueues()
         if taken[-1] == "a":
             bench.enqueue(1, b"a")
     assert taken == ["a", "a", "a", "b"] * 2
 
 
-def test_a_new_lane_is_not_read() -> None:
+def test_a_new_subqueue_is_not_read() -> None:
     bench = Bench()
     bench.enqueue(3, b"a", b"x")
     assert len(bench.take(2)) == 2
@@ -73,7 +73,7 @@ def test_a_new_lane_is_not_read() -> None:
     assert bench.kv.reads == before
 
 
-def test_where_there_are_few_lanes_all_are_read_with_the_first_look() -> None:
+def test_where_there_are_few_subqueues_all_are_read_with_the_first_look() -> None:
     """Also those whose turn comes much later: what comes meanwhile is added to them."""
     bench = Bench()
     low = bench.enqueue_all([(b"a", b""), (b"b", b"x")], priority=1)
@@ -91,7 +91,7 @@ def test_tasks_without_a_tenant_are_one_tenant() -> None:
     bench = Bench(tenants={**weights(a=1), b"": weights(x=2)[b"x"]})
     bench.enqueue(6)
     bench.enqueue(3, b"a")
-    assert Counter(bench.lanes(6)) == {"": 4, "a": 2}
+    assert Counter(bench.subqueues(6)) == {"": 4, "a": 2}
 
 
 def test_limit_keys_take_turns_within_their_tenant() -> None:
@@ -99,7 +99,7 @@ def test_limit_keys_take_turns_within_their_tenant() -> None:
     bench.enqueue(4, b"a", b"x")
     bench.enqueue(2, b"a", b"y")
     bench.enqueue(4, b"b")
-    assert bench.lanes(10) == ["a/x", "b", "a/y", "b", "a/x", "b", "a/y", "b", "a/x", "a/x"]
+    assert bench.subqueues(10) == ["a/x", "b", "a/y", "b", "a/x", "b", "a/y", "b", "a/x", "a/x"]
 
 
 def test_a_turn_goes_on_also_for_one_that_gave_its_last_in_this_round_before() -> None:
@@ -107,13 +107,13 @@ def test_a_turn_goes_on_also_for_one_that_gave_its_last_in_this_round_before() -
     bench = Bench(tenants=weights(a=3))
     bench.enqueue(1, b"a")
     bench.enqueue(9, b"b")
-    assert bench.lanes() == ["a"]
-    ring = bench.scheduler._windows[QUEUE].band(4).ring
-    assert ring is not None
-    assert ring.holder is ring.idle[b"a"]
-    ring._gone.add(b"a")
+    assert bench.subqueues() == ["a"]
+    round_robin = bench.scheduler._windows[QUEUE].band(4).round_robin
+    assert round_robin is not None
+    assert round_robin.holder is round_robin.idle[b"a"]
+    round_robin._gone.add(b"a")
     bench.enqueue(1, b"a")
-    assert bench.lanes(2) == ["a", "b"]
+    assert bench.subqueues(2) == ["a", "b"]
 
 
 def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks() -> None:
@@ -121,12 +121,12 @@ def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks() -> None:
     bench.enqueue(2)
     bench.enqueue(2, b"", b"x")
     bench.enqueue(4, b"a")
-    taken = bench.lanes(8)
+    taken = bench.subqueues(8)
     assert Counter(taken[:4]) == {"": 1, "/x": 1, "a": 2}
     assert Counter(taken) == {"": 2, "/x": 2, "a": 4}
 
 
-def test_within_a_lane_first_in_first_out() -> None:
+def test_within_a_subqueue_first_in_first_out() -> None:
     bench = Bench()
     tasks = bench.enqueue(600, b"a")
     assert bench.take_all(7) == tasks
@@ -137,28 +137,28 @@ def test_priorities_come_before_turns() -> None:
     bench.enqueue(2, b"a", priority=0)
     bench.enqueue(2, b"b", priority=9)
     bench.enqueue(2, priority=5)
-    assert bench.lanes(6) == ["b", "b", "", "", "a", "a"]
+    assert bench.subqueues(6) == ["b", "b", "", "", "a", "a"]
 
 
 def test_who_has_no_more_tasks_is_passed_over_and_comes_back_at_the_end() -> None:
     bench = Bench()
     bench.enqueue(1, b"a")
     bench.enqueue(5, b"b")
-    assert bench.lanes(times=3) == ["a", "b", "b"]
+    assert bench.subqueues(times=3) == ["a", "b", "b"]
     bench.enqueue(1, b"a")
-    assert "a" in bench.lanes(times=2)
+    assert "a" in bench.subqueues(times=2)
 
 
 @pytest.mark.parametrize("held_max", [2, 5, 1000])
 @pytest.mark.parametrize("page", [2, 3, 256])
 def test_more_tenants_than_are_held_take_turns_alike(monkeypatch: pytest.MonkeyPatch, held_max: int, page: int) -> None:
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", held_max)
-    monkeypatch.setattr(lanes, "LANES_PAGE", page)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", held_max)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", page)
     bench = Bench(window_tasks_max=4)
     names = [f"t{number:02}" for number in range(20)]
     for name in names:
         bench.enqueue(5, name.encode())
-    taken = bench.lanes(times=100)
+    taken = bench.subqueues(times=100)
     for cycle in range(5):
         assert sorted(taken[cycle * 20 : cycle * 20 + 20]) == names
 
@@ -168,39 +168,39 @@ def test_more_tenants_than_are_held_take_turns_alike(monkeypatch: pytest.MonkeyP
 def test_more_limit_keys_than_are_held_take_turns_alike(
     monkeypatch: pytest.MonkeyPatch, keys_max: int, page: int
 ) -> None:
-    monkeypatch.setattr(lanes, "KEYS_HELD_MAX", keys_max)
-    monkeypatch.setattr(lanes, "KEYS_PAGE", page)
-    monkeypatch.setattr(lanes, "LANES_PAGE", page)
-    monkeypatch.setattr(lanes, "LANES_PAGE_BEHIND_A_WIDE_ONE", 2)
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 2)
+    monkeypatch.setattr(subqueues, "KEYS_HELD_MAX", keys_max)
+    monkeypatch.setattr(subqueues, "KEYS_PAGE", page)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", page)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE_BEHIND_A_WIDE_ONE", 2)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 2)
     bench = Bench(window_tasks_max=4)
     for tenant in (b"a", b"b", b"c", b"d"):
         bench.enqueue_all([(tenant, f"k{number}".encode()) for number in range(8)] * 3)
     bench.start()
-    taken = bench.lanes(times=96)
+    taken = bench.subqueues(times=96)
     assert len(taken) == 96
     for name in "abcd":
-        of_tenant = [lane for lane in taken if lane.startswith(name)]
+        of_tenant = [subqueue for subqueue in taken if subqueue.startswith(name)]
         for cycle in range(3):
             assert len(set(of_tenant[cycle * 8 : cycle * 8 + 8])) == 8, of_tenant
-    assert Counter(lane[0] for lane in taken[:40]) == dict.fromkeys("abcd", 10)
+    assert Counter(subqueue[0] for subqueue in taken[:40]) == dict.fromkeys("abcd", 10)
 
 
 def test_a_new_tenant_waits_at_most_one_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 4)
-    monkeypatch.setattr(lanes, "LANES_PAGE", 4)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 4)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 4)
     bench = Bench()
     for number in range(20):
         bench.enqueue(10, b"t%02d" % number)
     bench.take(13)
     bench.enqueue(1, b"t00a")  # behind the walk
     bench.enqueue(1, b"t15a")  # before it
-    taken = bench.lanes(times=40)
+    taken = bench.subqueues(times=40)
     assert taken.index("t15a") < 20
     assert taken.index("t00a") < 22
 
 
-def test_a_window_smaller_than_its_lanes_loses_nothing() -> None:
+def test_a_window_smaller_than_its_subqueues_loses_nothing() -> None:
     bench = Bench(window_tasks_max=3)
     bench.enqueue_all([(b"t%d" % (number % 7), b"k%d" % (number % 3)) for number in range(210)])
     bench.enqueue(30)
@@ -208,21 +208,21 @@ def test_a_window_smaller_than_its_lanes_loses_nothing() -> None:
     assert sorted(taken) == sorted(bench.enqueued)
 
 
-def test_a_task_that_comes_back_to_a_lane_whose_turn_has_not_come_yet_is_not_lost() -> None:
+def test_a_task_that_comes_back_to_a_subqueue_whose_turn_has_not_come_yet_is_not_lost() -> None:
     bench = Bench()
     bench.enqueue(3, b"a")
     tasks = bench.enqueue(3, b"b")
     assert tasks[0] in bench.take(2)
     bench.start()
-    assert bench.lanes() == ["a"], "the lane of b is met, and not read yet"
+    assert bench.subqueues() == ["a"], "the sub-queue of b is met, and not read yet"
     bench.release(tasks[0])
     assert [task_id for task_id in bench.take_all() if task_id in tasks] == tasks
 
 
-def test_a_task_that_comes_back_to_a_lane_that_was_empty_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the walk read of that lane is old by then."""
-    monkeypatch.setattr(lanes, "LANES_PAGE", 2)
-    monkeypatch.setattr(lanes, "KEYS_PAGE", 2)
+def test_a_task_that_comes_back_to_a_subqueue_that_was_empty_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the walk read of that sub-queue is old by then."""
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 2)
+    monkeypatch.setattr(subqueues, "KEYS_PAGE", 2)
     bench = Bench()
     rest = bench.enqueue(9, b"a", b"x") + bench.enqueue(9, b"a", b"y")
     tasks = bench.enqueue(2, b"a", b"z")
@@ -232,10 +232,10 @@ def test_a_task_that_comes_back_to_a_lane_that_was_empty_is_not_lost(monkeypatch
     while tasks[1] not in bench.take():
         pass
     bench.take(3)
-    ring = bench.scheduler._windows[QUEUE].band(4).ring
-    assert ring is not None
-    assert ring.lane(b"a", b"x") is not None
-    assert ring.lane(b"a", b"z") is None or b"z" in ring.known[b"a"].keys.idle
+    round_robin = bench.scheduler._windows[QUEUE].band(4).round_robin
+    assert round_robin is not None
+    assert round_robin.subqueue(b"a", b"x") is not None
+    assert round_robin.subqueue(b"a", b"z") is None or b"z" in round_robin.known[b"a"].keys.idle
     bench.release(tasks[0])
     left = bench.take_all()
     assert tasks[0] in left
@@ -246,7 +246,7 @@ def test_a_task_that_comes_back_to_a_lane_that_was_empty_is_not_lost(monkeypatch
 
 
 @pytest.mark.parametrize("share_percent", [0, 10, 33, 100])
-def test_the_oldest_of_all_lanes_get_their_share(share_percent: int) -> None:
+def test_the_oldest_of_all_subqueues_get_their_share(share_percent: int) -> None:
     bench = Bench(oldest_share_percent=share_percent)
     old = {*bench.enqueue(50, b"a", priority=0), *bench.enqueue(50, b"", b"k", priority=1)}
     bench.enqueue(100, b"b", priority=9)
@@ -329,7 +329,7 @@ def test_a_blocked_task_does_not_use_up_the_share_of_the_oldest(limits: dict[str
 
 def test_no_priority_starves_behind_very_many_blocked_ones() -> None:
     bench = Bench(oldest_share_percent=10, key_concurrency_max=1)
-    bench.enqueue(3 * windows.ELDERS_MAX, b"", b"busy", priority=5)
+    bench.enqueue(3 * windows.OLDEST_MAX, b"", b"busy", priority=5)
     assert len(bench.take(3)) == 1
     (task,) = bench.enqueue(1, b"t", priority=0)
     taken: list[bytes] = []
@@ -347,7 +347,7 @@ def test_a_burst_of_the_oldest_leaves_the_others_their_shares() -> None:
         bench.enqueue(60, tenant)
     counts: Counter[str] = Counter()
     while (total := counts.total()) < 10_000:
-        taken = bench.lanes(25)
+        taken = bench.subqueues(25)
         counts.update(taken)
         bench.enqueue_all([(name.encode(), b"") for name in taken])
     for name, weight in {"burst": 2, "t1": 1, "t2": 2, "t3": 3}.items():
@@ -368,8 +368,8 @@ def test_the_oldest_is_none_that_is_on_its_way_already(monkeypatch: pytest.Monke
 
 
 def test_the_oldest_is_found_though_its_tenant_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 2)
-    monkeypatch.setattr(lanes, "LANES_PAGE", 2)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 2)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 2)
     bench = Bench(oldest_share_percent=50)
     for number in range(12):
         bench.enqueue(5, b"t%02d" % (11 - number))
@@ -401,9 +401,9 @@ def test_the_marks_follow_what_is_taken() -> None:
         bench.take(7)
     assert bench.shard.queue().age_mark == bench.task(left).sequence
     bench.enqueue(5, b"a")
-    row = bench.kv.get(keys.lane(QUEUE, 4, b"a", b""))
+    row = bench.kv.get(keys.subqueue(QUEUE, 4, b"a", b""))
     assert row is not None
-    assert Lane.decode(row).mark > bench.task(left).sequence
+    assert Subqueue.decode(row).mark > bench.task(left).sequence
 
 
 # --- what it costs ------------------------------------------------------------------------------------------------
@@ -415,8 +415,8 @@ def test_tenants_that_are_forgotten_do_not_wait_for_the_garbage_collector(
 ) -> None:
     """It stops everything while it looks, the longer the more there is."""
     if not all_held:
-        monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 10)
-        monkeypatch.setattr(lanes, "LANES_PAGE", 10)
+        monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 10)
+        monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 10)
     monkeypatch.setattr(scheduler, "SPARES_MAX", 10)
     bench = Bench()
     for _ in range(2):
@@ -425,13 +425,13 @@ def test_tenants_that_are_forgotten_do_not_wait_for_the_garbage_collector(
     gc.disable()
     try:
         assert len(bench.take_all(3)) == 400
-        held = sum(isinstance(each, lanes.Tenant) for each in gc.get_objects())
+        held = sum(isinstance(each, subqueues.Tenant) for each in gc.get_objects())
     finally:
         gc.enable()
     assert held < 40
 
 
-def many_lanes(count: int, each: int, *, share_percent: int = 10) -> Bench:
+def many_subqueues(count: int, each: int, *, share_percent: int = 10) -> Bench:
     bench = Bench(oldest_share_percent=share_percent)
     for _ in range(each):
         bench.enqueue_all([(b"t%06d" % number, b"") for number in range(count)])
@@ -441,11 +441,11 @@ def many_lanes(count: int, each: int, *, share_percent: int = 10) -> Bench:
 
 @pytest.mark.parametrize("count", [100, 10_000])
 def test_a_pick_reads_as_much_among_ten_thousand_tenants_as_among_a_hundred(count: int) -> None:
-    bench = many_lanes(count, 1 if count > 100 else 20)
+    bench = many_subqueues(count, 1 if count > 100 else 20)
     before = bench.kv.reads, bench.kv.rows_read
     first = bench.scheduler.pick(QUEUE, 1, 1 << 40)
     assert first is not None
-    assert bench.kv.rows_read - before[1] < 2 * lanes.LANES_PAGE, "the first pick of a leader reads a page"
+    assert bench.kv.rows_read - before[1] < 2 * subqueues.SUBQUEUES_PAGE, "the first pick of a leader reads a page"
     for _ in range(1000):
         picked = bench.scheduler.pick(QUEUE, 1, 1 << 40)
         assert picked is not None
@@ -458,12 +458,12 @@ def test_one_tenant_with_a_great_backlog_does_not_hold_up_the_others() -> None:
     bench.enqueue(2_000, b"greedy")
     for number in range(10):
         bench.enqueue(5, b"modest%d" % number)
-    taken = Counter(lane[:6] for lane in bench.lanes(55))
+    taken = Counter(subqueue[:6] for subqueue in bench.subqueues(55))
     assert taken == {"greedy": 5, "modest": 50}
 
 
-def test_tasks_and_lanes_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "LANES_HELD_MAX", 40)
+def test_tasks_and_subqueues_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subqueues, "SUBQUEUES_HELD_MAX", 40)
     bench = Bench(window_tasks_max=50, oldest_share_percent=10)
     bench.enqueue_all([(b"t%d" % (number % 60), b"k%d" % (number % 5)) for number in range(1200)])
     bench.start()
@@ -471,37 +471,42 @@ def test_tasks_and_lanes_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPat
         assert bench.take()
         window = bench.scheduler._windows[QUEUE]
         assert window.lines.size <= 50 + lines.REFILL_TASKS
-        ring = window.band(4).ring
-        assert ring is None or window.shelf.lanes <= 40 + lanes.KEYS_PAGE + 5
+        round_robin = window.band(4).round_robin
+        assert round_robin is None or window.shared_state.subqueues <= 40 + subqueues.KEYS_PAGE + 5
         held = (
-            sum(len(lane.line) for tenant in ring.known.values() for lane in tenant.keys.known.values() if lane.line)
-            if ring
+            sum(
+                len(subqueue.line)
+                for tenant in round_robin.known.values()
+                for subqueue in tenant.keys.known.values()
+                if subqueue.line
+            )
+            if round_robin
             else 0
         )
         assert held <= window.lines.size
     assert not bench.take()
     window = bench.scheduler._windows[QUEUE]
-    assert (window.lines.size, window.shelf.lanes, window.rings) == (0, 0, 0), "nothing leaks"
+    assert (window.lines.size, window.shared_state.subqueues, window.round_robins) == (0, 0, 0), "nothing leaks"
 
 
-def test_a_queue_whose_lanes_are_empty_goes_back_to_the_fast_path() -> None:
+def test_a_queue_whose_subqueues_are_empty_goes_back_to_the_fast_path() -> None:
     bench = Bench()
     bench.enqueue(3, b"a")
     bench.enqueue(30)
     bench.take(10)
     bench.take(1)
-    assert bench.scheduler._windows[QUEUE].rings == 0
+    assert bench.scheduler._windows[QUEUE].round_robins == 0
     assert len(bench.take_all()) == 22
 
 
 def test_tasks_without_a_tenant_get_their_turn_among_more_tenants_than_are_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 4)
-    monkeypatch.setattr(lanes, "LANES_PAGE", 4)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 4)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 4)
     bench = Bench()
     for number in range(20):
         bench.enqueue(6, b"t%02d" % number)
     bench.enqueue(6)
-    taken = bench.lanes(times=84)
+    taken = bench.subqueues(times=84)
     assert Counter(taken)[""] == 4

@@ -1,8 +1,8 @@
 """Emptying a queue: its waiting tasks are cancelled page by page, so that nothing else has to wait for it.
 
 Delayed and retrying tasks go first: whatever becomes ready meanwhile is met among the ready ones, which have rows of
-their own or are in those of their lanes. Only tasks that were there at the first page count, known by the time in their
-ids, so it ends however many are coming.
+their own or are in those of their sub-queues. Only tasks that were there at the first page count, known by the time in
+their ids, so it ends however many are coming.
 """
 
 from holdfast.broker import views
@@ -13,11 +13,11 @@ from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, Cancel
 from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.outcomes import Moved
-from holdfast.machine.ready_rows import Lane, split_ready_row
+from holdfast.machine.ready_rows import Subqueue, split_ready_row
 from holdfast.machine.rows import CANCELLED
 from holdfast.proto.v1 import queues_pb2 as pb
 
-DUE, READY, LANES = PHASES = "due", "ready", "lanes"
+DUE, READY, SUBQUEUES = PHASES = "due", "ready", "subqueues"
 
 
 class Purging:
@@ -36,7 +36,7 @@ class Purging:
             self._shard.now_ms(),
             b"",
         )
-        pages = {DUE: self._due_page, READY: self._ready_page, LANES: self._lanes_page}
+        pages = {DUE: self._due_page, READY: self._ready_page, SUBQUEUES: self._subqueues_page}
         found, last = pages[phase](queue, after)
         task_ids = [task_id for task_id in found if task_id_time_ms(task_id) <= until_ms]
         purged = len(task_ids)
@@ -45,7 +45,7 @@ class Purging:
         response = pb.PurgeQueueResponse(purged=purged)
         if last:
             response.next_page_token = f"{phase}-{until_ms}-{last.hex()}"
-        elif phase != LANES:
+        elif phase != SUBQUEUES:
             response.next_page_token = f"{PHASES[PHASES.index(phase) + 1]}-{until_ms}-"
         return response
 
@@ -67,15 +67,15 @@ class Purging:
         found = [split_ready_row(row)[0] for _, row in rows]
         return found, rows[-1][0][len(prefix) :] if len(rows) == ENTRY_ITEMS_MAX else b""
 
-    def _lanes_page(self, queue: bytes, after: bytes) -> tuple[list[bytes], bytes]:
-        """As many lanes as fit: most have a task or two."""
-        prefix = keys.lane_queue(queue)
+    def _subqueues_page(self, queue: bytes, after: bytes) -> tuple[list[bytes], bytes]:
+        """As many sub-queues as fit: most have a task or two."""
+        prefix = keys.subqueue_queue(queue)
         start = prefix + after + b"\0" if after else prefix
         rows = self._shard.kv.scan(start, keys.after_prefix(prefix), ENTRY_ITEMS_MAX)
         found: list[bytes] = []
         last = b""
         for key, row in rows:
-            places = Lane.decode(row).places()
+            places = Subqueue.decode(row).places()
             if len(found) + len(places) > ENTRY_ITEMS_MAX:
                 return found, last
             found += [task_id for _, task_id, _ in places]

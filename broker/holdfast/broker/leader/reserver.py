@@ -517,7 +517,7 @@ class Reserver:
 
     def outlook(self, queue: bytes) -> Outlook:
         """What holds up the ready tasks of the queue, if anything does. While the state lags behind the machine claims
-        count twice, applied and on their way: a look then would take open gates for closed ones."""
+        count twice, applied and on their way: a look then would take open limiters for closed ones."""
         if not self._is_written():
             return NOTHING_OPEN
         if self._doubtful:

@@ -19,40 +19,42 @@ from holdfast.machine.entries import AGE_MARK, Claim, Entry, Mark
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
-from holdfast.machine.ready_lines import read_lane, read_oldest
+from holdfast.machine.ready_lines import read_oldest, read_subqueue
 from holdfast.machine.rows import Queue
 from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 RAISE_AT = 500  # tasks of a queue that have left
-LANE_RAISE_AT = 50  # of them, of a lane that is not plain
-LANES_MAX = 1000  # of a queue, that are counted apart
+SUBQUEUE_RAISE_AT = 50  # of them, of a sub-queue that is not plain
+SUBQUEUES_MAX = 1000  # of a queue, that are counted apart
 MARKS_MAX = 100  # in one entry
 QUEUES_MAX = 10_000
 RETRY_SECONDS = 1.0
 
-_Lane = tuple[int, bytes, bytes]  # priority, tenant, limit key
+_Subqueue = tuple[int, bytes, bytes]  # priority, tenant, limit key
 
 
 class _Left:
     """What has left a queue without a claim."""
 
-    __slots__ = ("lanes", "total")
+    __slots__ = ("subqueues", "total")
 
     def __init__(self) -> None:
         self.total = 0  # since marks were raised
-        self.lanes: Counter[_Lane] = Counter()  # since that of the lane was
+        self.subqueues: Counter[_Subqueue] = Counter()  # since that of the sub-queue was
 
-    def forget(self, total: int, lanes: Counter[_Lane]) -> None:
+    def forget(self, total: int, subqueues: Counter[_Subqueue]) -> None:
         """Marks were raised behind so many."""
         self.total -= total
-        self.lanes -= lanes
-        if len(self.lanes) >= LANES_MAX:  # of few each: others must be counted, too
-            self.lanes = Counter({lane: count for lane, count in self.lanes.items() if _is_plain(lane)})
+        self.subqueues -= subqueues
+        if len(self.subqueues) >= SUBQUEUES_MAX:  # of few each: others must be counted, too
+            self.subqueues = Counter(
+                {subqueue: count for subqueue, count in self.subqueues.items() if _is_plain(subqueue)}
+            )
 
 
-def _is_plain(lane: _Lane) -> bool:
-    return lane[1:] == (b"", b"")
+def _is_plain(subqueue: _Subqueue) -> bool:
+    return subqueue[1:] == (b"", b"")
 
 
 class WatermarkManager(Background):
@@ -88,9 +90,9 @@ class WatermarkManager(Background):
                     self._left = {queue: self._left[queue] for queue in self._due}
                 left = self._left[task.queue] = _Left()
             left.total += 1
-            lane = task.priority, task.tenant, task.limit_key
-            if len(left.lanes) < LANES_MAX or lane in left.lanes or _is_plain(lane):
-                left.lanes[lane] += 1
+            subqueue = task.priority, task.tenant, task.limit_key
+            if len(left.subqueues) < SUBQUEUES_MAX or subqueue in left.subqueues or _is_plain(subqueue):
+                left.subqueues[subqueue] += 1
             if left.total >= RAISE_AT and task.queue not in self._due:
                 self._due[task.queue] = None
                 self._woken.set()
@@ -109,11 +111,13 @@ class WatermarkManager(Background):
         left, counters = self._left[queue], self._machine.queue(queue)
         assert counters is not None, "tasks have left it"
         seen, version = left.total, counters.mark_version
-        many = [(lane, n) for lane, n in left.lanes.items() if n >= LANE_RAISE_AT or _is_plain(lane)][:MARKS_MAX]
-        marks = self._lane_marks(queue, counters, [lane for lane, _ in many])
-        if any(not _is_plain(lane) for lane in left.lanes):
+        many = [
+            (subqueue, n) for subqueue, n in left.subqueues.items() if n >= SUBQUEUE_RAISE_AT or _is_plain(subqueue)
+        ][:MARKS_MAX]
+        marks = self._subqueue_marks(queue, counters, [subqueue for subqueue, _ in many])
+        if any(not _is_plain(subqueue) for subqueue in left.subqueues):
             oldest = None
-            if any(counters.lanes):
+            if any(counters.subqueues):
                 oldest = read_oldest(self._kv, self._machine.ready_in_age_page, queue, counters.age_mark)
             first = self._machine.meta.next_sequence if oldest is None else oldest[0]
             marks.append(Mark(queue, version, AGE_MARK, first))
@@ -132,15 +136,15 @@ class WatermarkManager(Background):
         self._passed(marks)
         return True
 
-    def _lane_marks(self, queue: bytes, counters: Queue, lanes: list[_Lane]) -> list[Mark]:
+    def _subqueue_marks(self, queue: bytes, counters: Queue, subqueues: list[_Subqueue]) -> list[Mark]:
         """Up to where nothing is ready."""
         marks = []
-        for priority, tenant, limit_key in lanes:
-            line = keys.ready_lane(queue, priority, tenant, limit_key)
+        for priority, tenant, limit_key in subqueues:
+            line = keys.ready_subqueue(queue, priority, tenant, limit_key)
             if not tenant and not limit_key:
                 first = self._first(line, counters.marks[priority], is_empty=not counters.in_line)
             else:
-                places, _ = read_lane(self._kv, line, 0, 1)
+                places, _ = read_subqueue(self._kv, line, 0, 1)
                 if not places:
                     continue  # it is empty, and its next task begins it anew
                 first = places[0][0]

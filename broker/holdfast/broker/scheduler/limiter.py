@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy
-from holdfast.broker.scheduler.lines import Names, Spot
+from holdfast.broker.scheduler.lines import Names, ReadyRef
 from holdfast.limits.buckets import NEVER_MS, Bucket, Level, Rate
 from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
 from holdfast.machine import keys
@@ -20,7 +20,7 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.rows import Bucket as BucketRow
 from holdfast.machine.running import Counts
 
-GATES_HELD_MAX = 4096  # of tenants, and of limit keys, between two picks
+LIMITERS_HELD_MAX = 4096  # of tenants, and of limit keys, between two picks
 PAIRS_HELD_MAX = 16_384  # of both together
 FORGET_STEP_MS = 60_000
 PLENTY = 1 << 62
@@ -105,7 +105,7 @@ def _parts_of_tenants(limits: Limits, part: Part) -> Limits:
     )
 
 
-class Gate:
+class Limiter:
     """Of one tenant or limit key that has limits, or of the queue itself."""
 
     __slots__ = (
@@ -120,9 +120,9 @@ class Gate:
         self.cap = 0  # on claims at the same time; 0: none
         self.rate: Rate | None = None
         self.bucket: Bucket | None = None  # once the rate was asked for
-        self.taken = 0  # how many were taken for a claim since the gate was made
+        self.taken = 0  # how many were taken for a claim since the limiter was made
         self.settled = 0  # those of them that are claimed by now, or given back
-        # The gate is open while `taken` is below: whatever else happens makes only more room, so there need not be
+        # The limiter is open while `taken` is below: whatever else happens makes only more room, so there need not be
         # looked before. Never above `taken` where there is a rate.
         self.open_until = 0
 
@@ -145,8 +145,8 @@ class Gate:
         return free <= 0
 
 
-class Gates:
-    """The gates of one queue."""
+class Limiters:
+    """The limiters of one queue."""
 
     __slots__ = (
         "_both", "_in_use", "_keys", "_kv", "_machine", "_most_in_use", "_now_ms", "_of_queue", "_queue",
@@ -159,11 +159,11 @@ class Gates:
         self._queue = queue
         self._now_ms = now_ms
         self.rules = rules
-        self._of_queue = Gate(queue, keys.SCOPE_QUEUE, b"", {})  # its claims are in the queue's row
+        self._of_queue = Limiter(queue, keys.SCOPE_QUEUE, b"", {})  # its claims are in the queue's row
         self._of_queue.rate = rules.rate
-        self._tenants: dict[bytes, Gate] = {}
-        self._keys: dict[bytes, Gate] = {}
-        self._both: dict[Names, tuple[Gate, ...]] = {}  # the gates of a tenant and a limit key, if there are any
+        self._tenants: dict[bytes, Limiter] = {}
+        self._keys: dict[bytes, Limiter] = {}
+        self._both: dict[Names, tuple[Limiter, ...]] = {}  # the limiters of a tenant and a limit key, if there are any
         self._short_of_slots = False  # somebody wanted more
         self._short_of_rate = False
         self._in_use = 0  # of the cap, when there was last looked for room
@@ -181,9 +181,9 @@ class Gates:
         of_queue.rate = rules.rate
         self.rules = rules
         self._both.clear()
-        for gate in (*self._tenants.values(), *self._keys.values()):
-            gate.taken = gate.settled = 0
-            gate.set_limits(*rules.limits_of(gate.scope, gate.name))
+        for limiter in (*self._tenants.values(), *self._keys.values()):
+            limiter.taken = limiter.settled = 0
+            limiter.set_limits(*rules.limits_of(limiter.scope, limiter.name))
         for tenant, limit_key in claiming:
             self.adopt(tenant, limit_key)
 
@@ -233,28 +233,28 @@ class Gates:
             return None
         return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
 
-    def _closed(self, gate: Gate, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
-        if gate.is_full():
+    def _closed(self, limiter: Limiter, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
+        if limiter.is_full():
             return UNTIL_FREED
-        if gate.rate is None:
+        if limiter.rate is None:
             return None
-        bucket = self._bucket(gate, gate.rate, now_ms)
+        bucket = self._bucket(limiter, limiter.rate, now_ms)
         if bucket.available(now_ms):
             return None
         until_ms = bucket.ready_at_ms(now_ms)
         if blocked is not None:
-            blocked[gate.scope, gate.name] = until_ms
+            blocked[limiter.scope, limiter.name] = until_ms
         return until_ms
 
     # --- claims on their way ----------------------------------------------------------------------------------
 
     def take(self, names: Names, count: int, now_ms: int) -> None:
-        """So many more of a tenant and a limit key are on their way to a claim, after their gates were found open;
+        """So many more of a tenant and a limit key are on their way to a claim, after their limiters were found open;
         `take_of_queue` comes for all of them."""
-        for gate in self.of(names):
-            gate.taken += count
-            if gate.rate is not None:
-                self._bucket(gate, gate.rate, now_ms).take(count, now_ms)
+        for limiter in self.of(names):
+            limiter.taken += count
+            if limiter.rate is not None:
+                self._bucket(limiter, limiter.rate, now_ms).take(count, now_ms)
 
     def take_of_queue(self, count: int, now_ms: int) -> None:
         """So many more are on their way, no more than there was room for just now."""
@@ -262,76 +262,78 @@ class Gates:
         if self.rules.rate is not None:
             self._bucket(self._of_queue, self.rules.rate, now_ms).take(count, now_ms)
 
-    def settle(self, spots: Iterable[Spot]) -> None:
+    def settle(self, ready_refs: Iterable[ReadyRef]) -> None:
         """These are on their way no more."""
         rules = self.rules
         if rules.tenants_limited:
             tenants = self._tenants
-            for spot in spots:
-                if spot[2]:
-                    tenants[spot[2]].settled += 1
+            for ready_ref in ready_refs:
+                if ready_ref[2]:
+                    tenants[ready_ref[2]].settled += 1
         if rules.keys_limited:
             limit_keys = self._keys
-            for spot in spots:
-                if spot[3]:
-                    limit_keys[spot[3]].settled += 1
+            for ready_ref in ready_refs:
+                if ready_ref[3]:
+                    limit_keys[ready_ref[3]].settled += 1
 
-    def give_back(self, spot: Spot, taken_ms: int) -> None:
+    def give_back(self, ready_ref: ReadyRef, taken_ms: int) -> None:
         """One is on its way no more and was not claimed: its tokens come back."""
-        self.settle([spot])
-        _, _, tenant, limit_key = spot
+        self.settle([ready_ref])
+        _, _, tenant, limit_key = ready_ref
         now_ms = self._now_ms()
-        for gate in (self._of_queue, self._tenants.get(tenant), self._keys.get(limit_key)):
-            if gate is not None and gate.bucket is not None:
-                gate.bucket.give_back(1, taken_ms, now_ms)
+        for limiter in (self._of_queue, self._tenants.get(tenant), self._keys.get(limit_key)):
+            if limiter is not None and limiter.bucket is not None:
+                limiter.bucket.give_back(1, taken_ms, now_ms)
 
     def adopt(self, tenant: bytes, limit_key: bytes) -> None:
         """One is on its way since before a fresh start."""
-        for gate in self.of((tenant, limit_key)):
-            gate.taken += 1
+        for limiter in self.of((tenant, limit_key)):
+            limiter.taken += 1
 
     def adopt_levels(self, levels: list[BucketLevel]) -> None:
         """What is left after claims that the state does not have yet."""
         for level in levels:
-            gate = self._of_queue
+            limiter = self._of_queue
             if level.scope == keys.SCOPE_TENANT:
-                gate = self._tenant(level.name)
+                limiter = self._tenant(level.name)
             elif level.scope == keys.SCOPE_KEY:
-                gate = self._key(level.name)
-            if gate.rate is not None:
-                gate.bucket = Bucket(gate.rate, Level(level.level_micro, level.at_ms))
+                limiter = self._key(level.name)
+            if limiter.rate is not None:
+                limiter.bucket = Bucket(limiter.rate, Level(level.level_micro, level.at_ms))
 
-    def levels(self, spots: Iterable[Spot], now_ms: int) -> list[BucketLevel]:
+    def levels(self, ready_refs: Iterable[ReadyRef], now_ms: int) -> list[BucketLevel]:
         """What is left in the buckets of which these took tokens, for the log."""
         rules = self.rules
-        gates = [] if rules.rate is None else [self._of_queue]
+        limiters = [] if rules.rate is None else [self._of_queue]
         if rules.tenants_rated:
-            gates += [self._tenants[tenant] for tenant in {spot[2] for spot in spots} if tenant]
+            limiters += [self._tenants[tenant] for tenant in {ready_ref[2] for ready_ref in ready_refs} if tenant]
         if rules.limits.key_rate is not None:
-            gates += [self._keys[limit_key] for limit_key in {spot[3] for spot in spots} if limit_key]
+            limiters += [self._keys[limit_key] for limit_key in {ready_ref[3] for ready_ref in ready_refs} if limit_key]
         found = []
-        for gate in gates:
-            if gate.bucket is not None:
-                level = gate.bucket.level(now_ms)
-                forget_ms = _forget_ms(gate.bucket)
-                found.append(BucketLevel(self._queue, gate.scope, gate.name, level.level_micro, level.at_ms, forget_ms))
+        for limiter in limiters:
+            if limiter.bucket is not None:
+                level = limiter.bucket.level(now_ms)
+                forget_ms = _forget_ms(limiter.bucket)
+                found.append(
+                    BucketLevel(self._queue, limiter.scope, limiter.name, level.level_micro, level.at_ms, forget_ms)
+                )
         return found
 
-    # --- the gates that are held ------------------------------------------------------------------------------
+    # --- the limiters that are held ------------------------------------------------------------------------------
 
     def shrink(self) -> None:
-        """Forgets gates of which nothing is on its way: the levels of their buckets are in the state."""
-        if len(self._tenants) > GATES_HELD_MAX:
-            self._tenants = {name: gate for name, gate in self._tenants.items() if gate.coming}
+        """Forgets limiters of which nothing is on its way: the levels of their buckets are in the state."""
+        if len(self._tenants) > LIMITERS_HELD_MAX:
+            self._tenants = {name: limiter for name, limiter in self._tenants.items() if limiter.coming}
             self._both.clear()
-        if len(self._keys) > GATES_HELD_MAX:
-            self._keys = {name: gate for name, gate in self._keys.items() if gate.coming}
+        if len(self._keys) > LIMITERS_HELD_MAX:
+            self._keys = {name: limiter for name, limiter in self._keys.items() if limiter.coming}
             self._both.clear()
         if len(self._both) > PAIRS_HELD_MAX:
             self._both.clear()
 
-    def of(self, names: Names) -> tuple[Gate, ...]:
-        """The gates of a tenant and a limit key, as far as they have limits. For use at once."""
+    def of(self, names: Names) -> tuple[Limiter, ...]:
+        """The limiters of a tenant and a limit key, as far as they have limits. For use at once."""
         both = self._both.get(names)
         if both is None:
             tenant, limit_key = names
@@ -340,41 +342,41 @@ class Gates:
             both = self._both[names] = (*of_tenant, *of_key)
         return both
 
-    def _tenant(self, name: bytes) -> Gate:
-        gate = self._tenants.get(name)
-        if gate is None:
-            gate = self._made(keys.SCOPE_TENANT, name, self._machine.running.tenants)
-            self._tenants[name] = gate
-        return gate
+    def _tenant(self, name: bytes) -> Limiter:
+        limiter = self._tenants.get(name)
+        if limiter is None:
+            limiter = self._made(keys.SCOPE_TENANT, name, self._machine.running.tenants)
+            self._tenants[name] = limiter
+        return limiter
 
-    def _key(self, name: bytes) -> Gate:
-        gate = self._keys.get(name)
-        if gate is None:
-            gate = self._made(keys.SCOPE_KEY, name, self._machine.running.limit_keys)
-            self._keys[name] = gate
-        return gate
+    def _key(self, name: bytes) -> Limiter:
+        limiter = self._keys.get(name)
+        if limiter is None:
+            limiter = self._made(keys.SCOPE_KEY, name, self._machine.running.limit_keys)
+            self._keys[name] = limiter
+        return limiter
 
-    def _made(self, scope: int, name: bytes, running: Counts) -> Gate:
-        gate = Gate(self._queue, scope, name, running)
-        gate.set_limits(*self.rules.limits_of(scope, name))
-        return gate
+    def _made(self, scope: int, name: bytes, running: Counts) -> Limiter:
+        limiter = Limiter(self._queue, scope, name, running)
+        limiter.set_limits(*self.rules.limits_of(scope, name))
+        return limiter
 
-    def _bucket(self, gate: Gate, rate: Rate, now_ms: int) -> Bucket:
-        bucket = gate.bucket
+    def _bucket(self, limiter: Limiter, rate: Rate, now_ms: int) -> Bucket:
+        bucket = limiter.bucket
         if bucket is None:
-            level = self._stored_level(gate)
-            if gate is self._of_queue and self.rules.is_dealt:
+            level = self._stored_level(limiter)
+            if limiter is self._of_queue and self.rules.is_dealt:
                 # Others may have had the share until now. So it is not full, nor has it gained anything meanwhile.
                 level = Level(0 if level is None else level.level_micro, now_ms)
-            bucket = gate.bucket = Bucket(rate, level)
+            bucket = limiter.bucket = Bucket(rate, level)
         elif bucket.rate is not rate:
             bucket.change_rate(rate, now_ms)
         return bucket
 
-    def _stored_level(self, gate: Gate) -> Level | None:
+    def _stored_level(self, limiter: Limiter) -> Level | None:
         """None: full. What was stored before the rates changed was counted, or forgotten, by another rate; then the
         bucket is taken to have been empty when they did."""
-        row = self._kv.get(keys.bucket(self._queue, gate.scope, gate.name))
+        row = self._kv.get(keys.bucket(self._queue, limiter.scope, limiter.name))
         level = None if row is None else Level(*BucketRow.decode(row)[:2])
         since_ms = self.rules.rates_since_ms
         if since_ms and (level is None or level.at_ms < since_ms):

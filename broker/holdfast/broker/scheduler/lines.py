@@ -5,21 +5,25 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_lines import read_lane, read_rows
+from holdfast.machine.ready_lines import read_rows, read_subqueue
 from holdfast.machine.ready_rows import Place
 
 REFILL_TASKS = 256
-LANE_REFILL_TASKS = 4  # of a lane that has just been met: most give one task in their turn; each refill is larger
+SUBQUEUE_REFILL_TASKS = (
+    4  # of a sub-queue that has just been met: most give one task in their turn; each refill is larger
+)
 ROOM_STEP_TASKS = 1024  # what a queue takes of the room of all at a time, and has for itself in any case
-MARKED_EACH = 16  # so many tombstones of a lane may be walked over: a mark for each task would cost more than they do
+MARKED_EACH = (
+    16  # so many tombstones of a sub-queue may be walked over: a mark for each task would cost more than they do
+)
 
 Names = tuple[bytes, bytes]  # tenant and limit key
 PLAIN: Names = (b"", b"")
-Spot = tuple[int, Place, bytes, bytes]  # priority, place, tenant, limit key
+ReadyRef = tuple[int, Place, bytes, bytes]  # priority, place, tenant, limit key
 
 
 class Line:
-    """The ready tasks of one lane, in order.
+    """The ready tasks of one sub-queue, in order.
 
     Every ready task whose sequence is below `cursor` is in `line`, in `returned` or on its way to a claim; those at or
     above it are only in the index. `complete` says that the index holds none there.
@@ -36,9 +40,9 @@ class Line:
         self.complete = complete
         self.is_plain = is_plain
         self.is_listed = is_plain  # among those whose tasks may be forgotten, or never to be
-        self.refill_tasks = REFILL_TASKS if is_plain else LANE_REFILL_TASKS
-        # After how many more tasks the state should be told a mark. A lane that is read from the index tells with its
-        # first: it may be forgotten at once, and is read from the mark again.
+        self.refill_tasks = REFILL_TASKS if is_plain else SUBQUEUE_REFILL_TASKS
+        # After how many more tasks the state should be told a mark. A sub-queue that is read from the index tells with
+        # its first: it may be forgotten at once, and is read from the mark again.
         self.until_mark = MARKED_EACH if complete and not is_plain else 0
         self.line: deque[Place] = deque()
         self.returned: list[Place] = []  # a heap of tasks that came back behind the cursor
@@ -87,7 +91,7 @@ class Line:
         self.withdrawn.clear()
         self.complete = False
         if not self.is_plain:
-            self.refill_tasks = LANE_REFILL_TASKS
+            self.refill_tasks = SUBQUEUE_REFILL_TASKS
 
 
 class Room:
@@ -126,10 +130,10 @@ class Lines:
         gone = self.withdrawn - self.suspects if self.suspects else self.withdrawn
         return len(self.claiming) - len(self.suspects) - len(gone)
 
-    def settle_suspects(self, spots: Iterable[Spot]) -> None:
+    def settle_suspects(self, ready_refs: Iterable[ReadyRef]) -> None:
         """These are on their way no more."""
-        for spot in spots:
-            self.suspects.discard(spot[1][0])
+        for ready_ref in ready_refs:
+            self.suspects.discard(ready_ref[1][0])
 
     def has_room_for(self, tasks: int) -> bool:
         return self.size + tasks <= self.tasks_max or self._grow(self.size + tasks)
@@ -221,7 +225,7 @@ class Lines:
             line.complete = len(places) < wanted
             self._take_in(line, places)
             return
-        places, line.complete = read_lane(self._kv, line.prefix, line.cursor, wanted)
+        places, line.complete = read_subqueue(self._kv, line.prefix, line.cursor, wanted)
         self._take_in(line, places)
         line.refill_tasks = min(REFILL_TASKS, wanted * 4)
         self._list(line)

@@ -1,4 +1,4 @@
-"""The ready tasks of all lanes of a queue but the plain ones, by age: a small window onto the READY_AGE index."""
+"""The ready tasks of all sub-queues of a queue but the plain ones, by age: a small window onto the READY_AGE index."""
 
 import heapq
 from collections import deque
@@ -17,7 +17,7 @@ HELD_MAX = 64
 READ_AHEAD = 8  # of those that were found: most of them are handed out soon, as the oldest or in their turn
 
 
-class Elder(NamedTuple):
+class OldestReady(NamedTuple):
     """A ready task, and where it waits."""
 
     place: Place
@@ -69,16 +69,16 @@ class Ages:
         head = self._head(claiming)
         return self._cursor if head is None else min(head[0], self._cursor)
 
-    def elders(self, claiming: Container[int], count_max: int) -> Iterator[Elder]:
+    def oldest_ready(self, claiming: Container[int], count_max: int) -> Iterator[OldestReady]:
         """The oldest ones in order; nothing may change meanwhile."""
         if self._head(claiming) is None:
             return
         held: Iterable[Aged] = heapq.merge(self._line, sorted(self._returned)) if self._returned else self._line
         while True:
             for sequence, task_id in held:
-                elder = self._elder(sequence, task_id) if sequence in self._live else None
-                if elder is not None:
-                    yield elder
+                oldest = self._read_oldest(sequence, task_id) if sequence in self._live else None
+                if oldest is not None:
+                    yield oldest
                     count_max -= 1
                     if not count_max:
                         return
@@ -90,11 +90,11 @@ class Ages:
             self._refill(claiming, AGE_PAGES)
             held = islice(self._line, known, None)
 
-    def _elder(self, sequence: int, task_id: bytes) -> Elder | None:
+    def _read_oldest(self, sequence: int, task_id: bytes) -> OldestReady | None:
         task = self._machine.execution(task_id)
         if task is None or task.state != READY or task.sequence != sequence:
             return None
-        return Elder((sequence, task_id, task.size_bytes), task.priority, task.tenant, task.limit_key)
+        return OldestReady((sequence, task_id, task.size_bytes), task.priority, task.tenant, task.limit_key)
 
     def _head(self, claiming: Container[int]) -> Aged | None:
         """The oldest that is ready and not on its way to a claim."""

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from holdfast.broker.scheduler.limiter import Name
-from holdfast.broker.scheduler.lines import Line, Names, Spot
+from holdfast.broker.scheduler.lines import Line, Names, ReadyRef
 from holdfast.broker.scheduler.subqueues import Band
 from holdfast.broker.scheduler.windows import Found, Window
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
 from holdfast.machine.ready_rows import Place
 
-LOOKS_PER_TASK = 4  # lanes that a pick may look at in vain for each task that it finds, besides the first ones
+LOOKS_PER_TASK = 4  # sub-queues that a pick may look at in vain for each task that it finds, besides the first ones
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Picked:
     """
 
     window: Window
-    places: list[Spot]
+    places: list[ReadyRef]
     marks: list[Mark]
     size_bytes: int  # of all envelopes
     levels: list[BucketLevel]
@@ -34,7 +34,7 @@ class Picked:
 
     @property
     def task_ids(self) -> list[bytes]:
-        return [spot[1][1] for spot in self.places]
+        return [ready_ref[1][1] for ready_ref in self.places]
 
 
 class Pick:
@@ -52,7 +52,7 @@ class Pick:
         self.tasks_max = tasks_max
         self._bytes_max = self.room_bytes = bytes_max
         self.now_ms = now_ms
-        self.places: list[Spot] = []
+        self.places: list[ReadyRef] = []
         self.blocked: dict[Name, int] = {}  # what a rate holds up, and until when
         self._touched: dict[tuple[int, bytes, bytes], Line] = {}  # lines whose marks the state is to be told
 
@@ -62,52 +62,52 @@ class Pick:
 
     def take_turns(self, band: Band, tasks_max: int) -> int:
         """Takes up to so many tasks of those whose turn it is, as long as it is plain to see that they may be taken,
-        and returns how many. Whoever is next then must be looked at closely, by `Window.next_lane`."""
-        ring, window, places = band.ring, self.window, self.places
-        if ring is None:
+        and returns how many. Whoever is next then must be looked at closely, by `Window.next_subqueue`."""
+        round_robin, window, places = band.round_robin, self.window, self.places
+        if round_robin is None:
             return 0
-        gates, first = window.gates, len(places)
+        limiters, first = window.limiters, len(places)
         last = min(self.tasks_max, first + tasks_max)
         while len(places) < last and (self.room_bytes > 0 or not places):
-            lane = ring.lane_at_once()
-            if lane is None:
+            subqueue = round_robin.subqueue_at_once()
+            if subqueue is None:
                 break
-            tenant, line = lane.tenant, lane.line
-            both = gates.of(lane.names)
+            tenant, line = subqueue.tenant, subqueue.line
+            both = limiters.of(subqueue.names)
             count = last - len(places)
-            for gate in both:
-                if gate.taken + count > gate.open_until:
-                    count = gate.open_until - gate.taken
+            for limiter in both:
+                if limiter.taken + count > limiter.open_until:
+                    count = limiter.open_until - limiter.taken
             if line is None or count <= 0:
                 break
-            if not tenant.credit and not tenant.begin_turn(gates.rules.weights.get(tenant.name, 1)):
-                ring.finish_turn(tenant)  # it gave all of this turn before
+            if not tenant.credit and not tenant.begin_turn(limiters.rules.weights.get(tenant.name, 1)):
+                round_robin.finish_turn(tenant)  # it gave all of this turn before
                 continue
             if tenant.only is None:
                 count = 1
             elif tenant.credit < count:
                 count = tenant.credit
-            count = self._take_of_line(band.priority, lane.names, line, count)
-            for gate in both:
-                gate.taken += count
-            window.finish_turn(band, lane, count)
+            count = self._take_of_line(band.priority, subqueue.names, line, count)
+            for limiter in both:
+                limiter.taken += count
+            window.finish_turn(band, subqueue, count)
         self._count(len(places) - first)
         return len(places) - first
 
     def take(self, found: Found, tasks_max: int) -> None:
         """Takes what was found: one task, or up to so many if they are simply the next ones."""
-        band, names, source, lane = found
+        band, names, source, subqueue = found
         window, count = self.window, 1
         if isinstance(source, Line):
-            is_simple = lane is None and not source.is_mixed
+            is_simple = subqueue is None and not source.is_mixed
             count = min(tasks_max, self.tasks_max - len(self.places)) if is_simple else 1
             count = self._take_of_line(band.priority, names, source, count)
         else:  # it is in no line that was read
             self._note(band.priority, names, source)
-        window.gates.take(names, count, self.now_ms)
+        window.limiters.take(names, count, self.now_ms)
         self._count(count)
-        if lane is not None:
-            window.finish_turn(band, lane, count)
+        if subqueue is not None:
+            window.finish_turn(band, subqueue, count)
         else:
             window.gave_out_of_turn(band, names[0])
 
@@ -135,7 +135,7 @@ class Pick:
     def _count(self, count: int) -> None:
         window = self.window
         window.picks += count
-        window.shelf.looks.left += LOOKS_PER_TASK * count
+        window.shared_state.looks.left += LOOKS_PER_TASK * count
 
     def picked(self, mark_version: int) -> Picked | None:
         """All that was taken, with what the log is to be told about it; None if there is nothing."""
@@ -144,10 +144,10 @@ class Pick:
             return None
         marks = []
         for (priority, tenant, limit_key), line in self._touched.items():
-            if line.is_plain or not line.is_spent:  # a lane that has given its last begins anew with the next task
+            if line.is_plain or not line.is_spent:  # a sub-queue that has given its last begins anew with the next task
                 line.was_marked()
                 marks.append(Mark(window.queue, mark_version, priority, line.mark(), tenant, limit_key))
         if any(tenant or limit_key for _, _, tenant, limit_key in places):
             marks.append(Mark(window.queue, mark_version, AGE_MARK, window.ages.mark(window.lines.claiming)))
-        levels = window.gates.levels(places, self.now_ms)
+        levels = window.limiters.levels(places, self.now_ms)
         return Picked(window, places, marks, self._bytes_max - self.room_bytes, levels, self.now_ms)

@@ -54,8 +54,20 @@ class Turns(Generic[T]):
     """Subclasses read the index and make what is in it."""
 
     __slots__ = (
-        "_aside_max", "_forgot", "_gone", "_held_max", "_spares", "_stays", "aside", "barren", "due", "idle", "known",
-        "lost", "served", "walk_after",
+        "_aside_max",
+        "_forgot",
+        "_gone",
+        "_held_max",
+        "_spares",
+        "_stays",
+        "aside",
+        "due",
+        "empty_scans",
+        "idle",
+        "known",
+        "lost",
+        "served",
+        "walk_after",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +94,7 @@ class Turns(Generic[T]):
         self._gone: set[bytes] = set()  # who had its turn in this cycle and nothing more to give
         self.walk_after = walk_from  # where the walk goes on; None: it rests
         self._forgot = bool(walk_from)  # something was forgotten that only another walk finds
-        self.barren = 0  # how many walks have ended since somebody gave something in his turn
+        self.empty_scans = 0  # how many walks have ended since somebody gave something in his turn
         self.lost = False  # something blocked was forgotten: no walk is needed until it may be open
 
     # What a subclass knows.
@@ -264,7 +276,7 @@ class Turns(Generic[T]):
         self._meet(name for name in page.names if name != self._stays or name not in self.known)
         self._read_up()
         if page.after is None:
-            self.barren += 1
+            self.empty_scans += 1
             if self._forgot:
                 self.walk_after = b""
                 self._forgot = False

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 
 from holdfast.broker.policy.policies import QueuePolicy
 from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
-from holdfast.broker.scheduler.limiter import OWN_LIMITS, UNTIL_FREED, Allowance, Gates, Name, Rules
-from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Room, Spot
+from holdfast.broker.scheduler.limiter import OWN_LIMITS, UNTIL_FREED, Allowance, Limiters, Name, Rules
+from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, ReadyRef, Room
 from holdfast.broker.scheduler.oldest import Ages
 from holdfast.broker.scheduler.picks import Pick, Picked
 from holdfast.broker.scheduler.round_robin import Spares
-from holdfast.broker.scheduler.subqueues import LANES_PAGE, Band, Ring, Shelf
+from holdfast.broker.scheduler.subqueues import SUBQUEUES_PAGE, Band, RoundRobin, SharedState
 from holdfast.broker.scheduler.windows import (
     EVERYTHING,
     LOOKS,
@@ -113,7 +113,7 @@ class Scheduler:
             if window is None:
                 if self._policy_of(queue).has_limits:
                     opened.append(queue)
-            elif window.gates.rules.limited:
+            elif window.limiters.rules.limited:
                 window.opened(len(names))
                 for tenant, limit_key in names if window.has_blocked else ():
                     window.open_names(tenant, limit_key)
@@ -124,7 +124,7 @@ class Scheduler:
         """The policy or the allowance of the queue is another one."""
         window = self._windows.get(queue)
         if window is not None:
-            window.gates.change_rules(self._rules(queue), window.lines.claiming.values())
+            window.limiters.change_rules(self._rules(queue), window.lines.claiming.values())
             window.open_all()
 
     def open_due(self) -> list[bytes]:
@@ -155,16 +155,16 @@ class Scheduler:
         if window is None:
             return None
         now_ms = self._now_ms()
-        gates = window.gates
-        allowed, wake_ms = gates.room(len(window.lines.claiming), now_ms, tasks_max)
+        limiters = window.limiters
+        allowed, wake_ms = limiters.room(len(window.lines.claiming), now_ms, tasks_max)
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
-            window.hope = 0
+            window.maybe_open = 0
             return None
         window.begin_look()
         pick = Pick(window, min(tasks_max, allowed), bytes_max, now_ms)
         self._fill(pick)
-        gates.take_of_queue(len(pick.places), now_ms)
+        limiters.take_of_queue(len(pick.places), now_ms)
         self._note_end(pick)
         row = self._machine.queue(queue)
         return pick.picked(row.mark_version if row is not None else 0)
@@ -198,30 +198,30 @@ class Scheduler:
             found = self._in_band(pick, at)
             if found is not None:
                 return at, found
-            ring = window.bands[at].ring
-            if window.unfinished and ring is not None and ring.barren < 2:
+            round_robin = window.bands[at].round_robin
+            if window.unfinished and round_robin is not None and round_robin.empty_scans < 2:
                 break  # there may be something yet
-            window.shelf.looks.left = LOOKS
+            window.shared_state.looks.left = LOOKS
         return first, None
 
     def _in_next_band(self, pick: Pick) -> Found | None:
         """The next task by turns of another priority each time."""
         window = pick.window
         found = self._in_band(pick, window.next_band())
-        window.shelf.looks.left = LOOKS
+        window.shared_state.looks.left = LOOKS
         return found
 
     def _in_band(self, pick: Pick, at: int) -> Found | None:
         """The next task by turns of the priority in place `at`."""
         window = pick.window
         band = window.bands[at]
-        if band.ring is None:
+        if band.round_robin is None:
             return None if window.lines.head(band.line) is None else (band, PLAIN, band.line, None)
-        lane = window.next_lane(band, pick.now_ms, pick.blocked)
-        if lane is None:
+        subqueue = window.next_subqueue(band, pick.now_ms, pick.blocked)
+        if subqueue is None:
             return None
-        assert lane.line is not None
-        return band, lane.names, lane.line, lane
+        assert subqueue.line is not None
+        return band, subqueue.names, subqueue.line, subqueue
 
     def _note_end(self, pick: Pick) -> None:
         window = pick.window
@@ -229,11 +229,11 @@ class Scheduler:
         self._note_wakes(pick)
         if window.unfinished and found_no_more:
             self.unfinished.add(window.queue)
-        elif window.gates.rules.limited:
+        elif window.limiters.rules.limited:
             if found_no_more:
-                window.hope = 0
-            elif window.hope is not None:
-                window.hope = max(1, window.hope - len(pick.places))
+                window.maybe_open = 0
+            elif window.maybe_open is not None:
+                window.maybe_open = max(1, window.maybe_open - len(pick.places))
 
     def _note_wakes(self, pick: Pick) -> None:
         for name, until_ms in pick.blocked.items():
@@ -255,12 +255,12 @@ class Scheduler:
             assert window is not None
         lines = window.lines
         ready = max(0, row.in_line - lines.coming_from_lines)
-        if not window.gates.rules.limited or not ready:
+        if not window.limiters.rules.limited or not ready:
             return ready
-        allowed, wake_ms = window.gates.room(len(lines.claiming), self._now_ms())
+        allowed, wake_ms = window.limiters.room(len(lines.claiming), self._now_ms())
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
-        return min(ready, allowed) if window.hope is None else min(ready, allowed, window.hope)
+        return min(ready, allowed) if window.maybe_open is None else min(ready, allowed, window.maybe_open)
 
     # --- suspects ---------------------------------------------------------------------------------------------
 
@@ -283,25 +283,25 @@ class Scheduler:
         window = self._windows.get(queue) or self._open_window(queue)
         assert window is not None
         now_ms = self._now_ms()
-        spot = self._first_suspect(window, now_ms)
-        if spot is None:
+        ready_ref = self._first_suspect(window, now_ms)
+        if ready_ref is None:
             return None
-        _, place, *names = spot
+        _, place, *names = ready_ref
         window.lines.claiming[place[0]] = names[0], names[1]
         window.lines.suspects.add(place[0])
-        window.gates.take((names[0], names[1]), 1, now_ms)
-        window.gates.take_of_queue(1, now_ms)
+        window.limiters.take((names[0], names[1]), 1, now_ms)
+        window.limiters.take_of_queue(1, now_ms)
         window.picks += 1
-        levels = window.gates.levels([spot], now_ms)
-        return Picked(window, [spot], [], place[2], levels, now_ms, is_suspect=True)
+        levels = window.limiters.levels([ready_ref], now_ms)
+        return Picked(window, [ready_ref], [], place[2], levels, now_ms, is_suspect=True)
 
-    def _first_suspect(self, window: Window, now_ms: int) -> Spot | None:
-        gates, claiming = window.gates, window.lines.claiming
-        allowed, wake_ms = gates.room(len(claiming), now_ms)
+    def _first_suspect(self, window: Window, now_ms: int) -> ReadyRef | None:
+        limiters, claiming = window.limiters, window.lines.claiming
+        allowed, wake_ms = limiters.room(len(claiming), now_ms)
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
             return None
-        gates.shrink()
+        limiters.shrink()
         start, stop = keys.suspect(window.queue, window.suspect_mark), keys.after_prefix(keys.suspects_of(window.queue))
         rows = self._kv.scan(start, stop, SUSPECTS_LOOKED_AT + len(window.lines.suspects))
         if rows:
@@ -309,13 +309,13 @@ class Scheduler:
         places = [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
         places = [place for place in places if place[0] not in claiming]
         blocked: dict[Name, int] = {}
-        found: Spot | None = None
+        found: ReadyRef | None = None
         for place, task in zip(places, self._machine.executions([place[1] for place in places]), strict=True):
             if task is None or task.state != READY or not task.is_suspect or task.sequence != place[0]:
                 continue  # the state lags behind the machine
             tenant, limit_key = task.tenant, task.limit_key
-            is_closed = gates.tenant_closed(tenant, now_ms, blocked) is not None
-            if not is_closed and gates.key_closed(limit_key, now_ms, blocked) is None:
+            is_closed = limiters.tenant_closed(tenant, now_ms, blocked) is not None
+            if not is_closed and limiters.key_closed(limit_key, now_ms, blocked) is None:
                 found = task.priority, place, tenant, limit_key
                 break
         for name, until_ms in blocked.items() if found is None else ():
@@ -329,7 +329,7 @@ class Scheduler:
         if window is None:
             return NOTHING_OPEN
         now_ms = self._now_ms()
-        rules = window.gates.rules
+        rules = window.limiters.rules
         row = self._machine.queue(queue)
         lines = window.lines
         is_open = row is not None and row.in_line > lines.coming_from_lines and not rules.paused
@@ -340,7 +340,7 @@ class Scheduler:
             self._note_wakes(look)
         if row is not None and row.suspects > len(lines.suspects) and not rules.paused:
             is_open = True
-        return Outlook(is_open, *window.gates.use())
+        return Outlook(is_open, *window.limiters.use())
 
     def coming(self, queue: bytes) -> int:
         """How many tasks are on their way to a claim."""
@@ -355,14 +355,14 @@ class Scheduler:
         if not self._is_open(window):
             return
         lines = window.lines
-        for spot in picked.places:
-            place = spot[1]
+        for ready_ref in picked.places:
+            place = ready_ref[1]
             lines.claiming.pop(place[0], None)
-            window.gates.give_back(spot, picked.taken_ms)
+            window.limiters.give_back(ready_ref, picked.taken_ms)
             if place[0] in lines.withdrawn:
                 lines.withdrawn.discard(place[0])
             elif not picked.is_suspect:
-                window.take_back(spot)
+                window.take_back(ready_ref)
         lines.settle_suspects(picked.places if picked.is_suspect else ())
         self._reopen(picked)
 
@@ -371,15 +371,15 @@ class Scheduler:
         window = picked.window
         if not self._is_open(window):
             return
-        lines, gates = window.lines, window.gates
+        lines, limiters = window.lines, window.limiters
         for _, place, _, _ in picked.places:
             lines.claiming.pop(place[0], None)
             if lines.withdrawn:
                 lines.withdrawn.discard(place[0])
         lines.settle_suspects(picked.places if picked.is_suspect else ())
-        gates.settle(picked.places)
+        limiters.settle(picked.places)
         lines.give_room_back()
-        if gates.rules.limited and refused:
+        if limiters.rules.limited and refused:
             self._reopen(picked)
         if self._spares.left <= 0:
             self._forget_idle()
@@ -387,7 +387,7 @@ class Scheduler:
     def _reopen(self, picked: Picked) -> None:
         """Something that was on its way was not claimed: there may be room."""
         window = picked.window
-        if window.gates.rules.limited:
+        if window.limiters.rules.limited:
             window.opened(len(picked.places))
             for _, _, tenant, limit_key in picked.places:
                 window.open_names(tenant, limit_key)
@@ -406,15 +406,15 @@ class Scheduler:
             return
         picked.window = window
         window.picks += len(picked.places)
-        for spot, task in zip(picked.places, self._machine.executions(picked.task_ids), strict=True):
-            _, place, tenant, limit_key = spot
+        for ready_ref, task in zip(picked.places, self._machine.executions(picked.task_ids), strict=True):
+            _, place, tenant, limit_key = ready_ref
             window.lines.claiming[place[0]] = tenant, limit_key
             if picked.is_suspect:
                 window.lines.suspects.add(place[0])
-            window.gates.adopt(tenant, limit_key)
+            window.limiters.adopt(tenant, limit_key)
             if task is None or task.state != READY or task.sequence != place[0]:
                 window.lines.withdrawn.add(place[0])
-        window.gates.adopt_levels(picked.levels)
+        window.limiters.adopt_levels(picked.levels)
 
     # --- windows ----------------------------------------------------------------------------------------------
 
@@ -430,24 +430,24 @@ class Scheduler:
             self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
             self._count_room()
         lines = Lines(self._kv, self._window_tasks_max, self._room)
-        shelf = Shelf(self._kv, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
+        shared_state = SharedState(self._kv, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
         bands: list[Band] = []
-        unread: list[Ring] = []
+        unread: list[RoundRobin] = []
         for priority in range(BANDS - 1, -1, -1):
-            cursor = row.marks[priority] if row.in_line else shelf.next_sequence()
-            line = Line(keys.ready_lane(queue, priority), cursor, complete=not row.in_line, is_plain=True)
+            cursor = row.marks[priority] if row.in_line else shared_state.next_sequence()
+            line = Line(keys.ready_subqueue(queue, priority), cursor, complete=not row.in_line, is_plain=True)
             band = Band(priority, line)
-            if row.lanes[priority]:
-                band.ring = Ring(shelf, band, walks=True)
-                if row.lanes[priority] < LANES_PAGE and row.in_line <= self._window_tasks_max:
-                    unread.append(band.ring)
+            if row.subqueues[priority]:
+                band.round_robin = RoundRobin(shared_state, band, walks=True)
+                if row.subqueues[priority] < SUBQUEUES_PAGE and row.in_line <= self._window_tasks_max:
+                    unread.append(band.round_robin)
             bands.append(band)
-        has_lanes = any(row.lanes)
-        cursor = row.age_mark if has_lanes else shelf.next_sequence()
-        ages = Ages(self._kv, self._machine, queue, cursor, complete=not has_lanes)
-        gates = Gates(self._kv, self._machine, queue, self._now_ms, self._rules(queue))
+        has_subqueues = any(row.subqueues)
+        cursor = row.age_mark if has_subqueues else shared_state.next_sequence()
+        ages = Ages(self._kv, self._machine, queue, cursor, complete=not has_subqueues)
+        limiters = Limiters(self._kv, self._machine, queue, self._now_ms, self._rules(queue))
         window = self._windows[queue] = Window(
-            queue, bands, lines, shelf, ages, gates, unread=unread, picks=row.claimed_total
+            queue, bands, lines, shared_state, ages, limiters, unread=unread, picks=row.claimed_total
         )
         return window
 

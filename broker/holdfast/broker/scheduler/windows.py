@@ -1,34 +1,48 @@
-"""What the leader holds of one queue: the lines of its priorities, turns, ages and gates."""
+"""What the leader holds of one queue: the lines of its priorities, turns, ages and limiters."""
 
-from holdfast.broker.scheduler.limiter import PLENTY, Gates, Name
-from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Names, Spot
-from holdfast.broker.scheduler.oldest import Ages, Elder
-from holdfast.broker.scheduler.subqueues import Band, Lane, Ring, Shelf, Tenant
+from holdfast.broker.scheduler.limiter import PLENTY, Limiters, Name
+from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Names, ReadyRef
+from holdfast.broker.scheduler.oldest import Ages, OldestReady
+from holdfast.broker.scheduler.subqueues import Band, RoundRobin, SharedState, Subqueue, Tenant
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.ready_rows import Place
 from holdfast.machine.rows import BANDS
 
-LOOKS = 512  # lanes that a pick may look at in vain, and a few more for each task that it finds
-LOOKS_OVER_MAX = 512  # further lanes that are held already: nothing need be read for them
-ELDERS_MAX = 64  # that are looked at for one that is not blocked
+LOOKS = 512  # sub-queues that a pick may look at in vain, and a few more for each task that it finds
+LOOKS_OVER_MAX = 512  # further sub-queues that are held already: nothing need be read for them
+OLDEST_MAX = 64  # that are looked at for one that is not blocked
 WAKES_MAX = 10_000
 KEYS_BLOCKED_MAX = 16_384
 
 EVERYTHING: Name = (0, b"")  # opens all that is blocked
 
-# Tenant and limit key, their line, or the task itself if it is in none that was read; the lane whose turn it is, if any
-Found = tuple[Band, Names, Line | Place, Lane | None]
+# Tenant and limit key; their line, or the task itself if it is in none that was read; the sub-queue whose turn it is
+Found = tuple[Band, Names, Line | Place, Subqueue | None]
 
 
 class Window:
     """One queue. What it holds is a part of the index and of the state, as of the newest batch that was applied."""
 
     __slots__ = (
-        "_bands_tried", "_key_blocked", "_plain", "_tenants_blocked", "_unread", "ages", "bands", "gates", "hope",
-        "lines", "picks", "queue", "rings", "shelf", "suspect_mark",
-        "unfinished", "wakes",
+        "_bands_tried",
+        "_key_blocked",
+        "_plain",
+        "_tenants_blocked",
+        "_unread",
+        "ages",
+        "bands",
+        "limiters",
+        "lines",
+        "maybe_open",
+        "picks",
+        "queue",
+        "round_robins",
+        "shared_state",
+        "suspect_mark",
+        "unfinished",
+        "wakes",
     )  # fmt: skip
 
     def __init__(
@@ -36,31 +50,33 @@ class Window:
         queue: bytes,
         bands: list[Band],
         lines: Lines,
-        shelf: Shelf,
+        shared_state: SharedState,
         ages: Ages,
-        gates: Gates,
+        limiters: Limiters,
         *,
-        unread: list[Ring],
+        unread: list[RoundRobin],
         picks: int,
     ) -> None:
-        """`unread`: rings with so few lanes that all are read with the first look. `picks`: how many tasks were picked
-        before, by other leaders too, so that the share of the oldest goes on where it was."""
+        """`unread`: round robins with so few sub-queues that all are read with the first look. `picks`: how many tasks
+        were picked before, by other leaders too, so that the share of the oldest goes on where it was."""
         self.queue = queue
         self._unread = unread
         self.bands = bands  # from the highest priority down
         self.lines = lines
-        self.shelf = shelf
+        self.shared_state = shared_state
         self.ages = ages
-        self.gates = gates
+        self.limiters = limiters
         self.picks = picks
-        self.rings = sum(band.ring is not None for band in bands)  # priorities with other lanes than the plain one
+        self.round_robins = sum(
+            band.round_robin is not None for band in bands
+        )  # priorities with other sub-queues than the plain one
         self.unfinished = False  # the last pick stopped looking before it had seen all
         # After a pick that found all blocked: how many tasks may be open since, at least one if any is. None: unknown.
-        self.hope: int | None = None
+        self.maybe_open: int | None = None
         self.suspect_mark = 0  # no suspect that is ready has a smaller sequence
         self.wakes: dict[Name, int] = {}  # when what a rate blocks opens
-        self._key_blocked: dict[bytes, set[tuple[int, bytes]]] = {}  # by limit key: priority and tenant of lanes
-        self._tenants_blocked = False  # if not, no ring has set any aside
+        self._key_blocked: dict[bytes, set[tuple[int, bytes]]] = {}  # by limit key: priority and tenant of sub-queues
+        self._tenants_blocked = False  # if not, no round robin has set any aside
         self._bands_tried = 0
         # The bands whose plain lines may have tasks, by priority.
         self._plain = {band.priority: band for band in bands if not band.line.is_spent}
@@ -73,50 +89,50 @@ class Window:
     def became_ready(self, task: ReadyTask) -> None:
         _, priority, sequence, task_id, size_bytes, tenant, limit_key, _ = task
         self._enter(priority, (sequence, task_id, size_bytes), tenant, limit_key)
-        if self.hope is not None:
-            self.hope += 1
+        if self.maybe_open is not None:
+            self.maybe_open += 1
 
-    def take_back(self, spot: Spot) -> None:
+    def take_back(self, ready_ref: ReadyRef) -> None:
         """What was on its way to a claim is ready again."""
-        self._enter(*spot)
+        self._enter(*ready_ref)
 
     def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
         band = self.bands[BANDS - 1 - priority]
         if not tenant and not limit_key:
             self._plain[priority] = band
             self.lines.append(band.line, place)
-            if band.ring is not None and band.ring.lane(b"", b"") is None:
-                band.ring.came(b"", b"")
+            if band.round_robin is not None and band.round_robin.subqueue(b"", b"") is None:
+                band.round_robin.came(b"", b"")
             return
         self.ages.came(place[0], place[1])
-        ring = band.ring
-        if ring is None:
-            ring = band.open_ring(self.shelf)
-            self.rings += 1
-        held = ring.known.get(tenant)
-        lane = None if held is None else held.only
-        if lane is None or lane.name != limit_key:
-            lane = None if held is None else held.keys.known.get(limit_key)
-        if held is None or lane is None:
-            self._enter_new_lane(ring, place, tenant, limit_key)
+        round_robin = band.round_robin
+        if round_robin is None:
+            round_robin = band.open_round_robin(self.shared_state)
+            self.round_robins += 1
+        held = round_robin.known.get(tenant)
+        subqueue = None if held is None else held.only
+        if subqueue is None or subqueue.name != limit_key:
+            subqueue = None if held is None else held.keys.known.get(limit_key)
+        if held is None or subqueue is None:
+            self._enter_new_subqueue(round_robin, place, tenant, limit_key)
             return
-        if tenant in ring.idle:
-            ring.wake(tenant)
-        if lane is not held.only and held.keys.idle:
+        if tenant in round_robin.idle:
+            round_robin.wake(tenant)
+        if subqueue is not held.only and held.keys.idle:
             held.keys.wake(limit_key)
-            ring.open(tenant)  # it may have been set aside because of its other lanes
-        if lane.line is not None:
-            self.lines.append(lane.line, place)
+            round_robin.open(tenant)  # it may have been set aside because of its other sub-queues
+        if subqueue.line is not None:
+            self.lines.append(subqueue.line, place)
 
-    def _enter_new_lane(self, ring: Ring, place: Place, tenant: bytes, limit_key: bytes) -> None:
-        lane = ring.came(tenant, limit_key)
-        if lane is None:
+    def _enter_new_subqueue(self, round_robin: RoundRobin, place: Place, tenant: bytes, limit_key: bytes) -> None:
+        subqueue = round_robin.came(tenant, limit_key)
+        if subqueue is None:
             return
-        if lane.line is None and self.lines.has_room_for(1):  # with only this task in it, nothing need be read
-            prefix = keys.ready_lane(self.queue, ring.band.priority, tenant, limit_key)
-            lane.line = Line(prefix, place[0], complete=True, is_plain=False)
-        if lane.line is not None:
-            self.lines.append(lane.line, place)
+        if subqueue.line is None and self.lines.has_room_for(1):  # with only this task in it, nothing need be read
+            prefix = keys.ready_subqueue(self.queue, round_robin.band.priority, tenant, limit_key)
+            subqueue.line = Line(prefix, place[0], complete=True, is_plain=False)
+        if subqueue.line is not None:
+            self.lines.append(subqueue.line, place)
 
     def was_withdrawn(self, task: ReadyTask) -> None:
         if task.sequence in self.lines.claiming:
@@ -141,14 +157,14 @@ class Window:
         band = self.band(place.priority)
         if not place.tenant and not place.limit_key:
             return band.line
-        lane = None if band.ring is None else band.ring.lane(place.tenant, place.limit_key)
-        return None if lane is None else lane.line
+        subqueue = None if band.round_robin is None else band.round_robin.subqueue(place.tenant, place.limit_key)
+        return None if subqueue is None else subqueue.line
 
     # --- what is blocked --------------------------------------------------------------------------------------
 
     def opened(self, count: int) -> None:
-        if self.hope is not None:
-            self.hope += count
+        if self.maybe_open is not None:
+            self.maybe_open += count
 
     def open(self, scope: int, name: bytes) -> None:
         """There may be room for a tenant or a limit key."""
@@ -162,29 +178,29 @@ class Window:
     @property
     def has_blocked(self) -> bool:
         """Whether some tenant or limit key is known to be blocked."""
-        return self._tenants_blocked or bool(self._key_blocked) or self.shelf.lost_keys
+        return self._tenants_blocked or bool(self._key_blocked) or self.shared_state.lost_keys
 
     def open_names(self, tenant: bytes, limit_key: bytes) -> None:
         """There may be room for both."""
         if tenant and self._tenants_blocked:
             self._open_tenant(tenant)
-        if limit_key and (self._key_blocked or self.shelf.lost_keys):
+        if limit_key and (self._key_blocked or self.shared_state.lost_keys):
             self._open_key(limit_key)
 
     def _open_tenant(self, tenant: bytes) -> None:
         self._tenants_blocked = False
-        for band in self.bands if self.rings else ():
-            if band.ring is not None and (band.ring.aside or band.ring.lost):
-                band.ring.freed(tenant)
+        for band in self.bands if self.round_robins else ():
+            if band.round_robin is not None and (band.round_robin.aside or band.round_robin.lost):
+                band.round_robin.freed(tenant)
                 self._tenants_blocked = True  # as far as is known: there may be others
 
     def _open_key(self, limit_key: bytes) -> None:
         for priority, tenant in self._key_blocked.pop(limit_key, ()):
-            ring = self.band(priority).ring
-            held = None if ring is None else ring.known.get(tenant)
-            if ring is not None and held is not None and held.keys.open(limit_key):
-                ring.open(tenant)
-        if self.shelf.lost_keys:
+            round_robin = self.band(priority).round_robin
+            held = None if round_robin is None else round_robin.known.get(tenant)
+            if round_robin is not None and held is not None and held.keys.open(limit_key):
+                round_robin.open(tenant)
+        if self.shared_state.lost_keys:
             self.open_all()
 
     def forget_idle(self) -> None:
@@ -194,127 +210,131 @@ class Window:
 
     def open_all(self) -> None:
         """Nothing that was found blocked need be so any more."""
-        self.hope = None
+        self.maybe_open = None
         self._key_blocked.clear()
-        self.shelf.lost_keys = False
+        self.shared_state.lost_keys = False
         for band in self.bands:
-            if band.ring is not None:
-                band.ring.open_all()
+            if band.round_robin is not None:
+                band.round_robin.open_all()
 
     # --- picking ----------------------------------------------------------------------------------------------
 
-    def next_lane(self, band: Band, now_ms: int, blocked: dict[Name, int]) -> Lane | None:
-        """The lane of a priority with lanes whose turn it is and that is open; its line has a head.
+    def next_subqueue(self, band: Band, now_ms: int, blocked: dict[Name, int]) -> Subqueue | None:
+        """The sub-queue of a priority with sub-queues whose turn it is and that is open; its line has a head.
 
         Into `blocked` goes what a rate holds up, and until when.
         """
-        ring, looks, gates = band.ring, self.shelf.looks, self.gates
-        assert ring is not None
-        while (tenant := ring.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
+        round_robin, looks, limiters = band.round_robin, self.shared_state.looks, self.limiters
+        assert round_robin is not None
+        while (tenant := round_robin.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
             held = tenant.keys
-            until_ms = gates.tenant_closed(tenant.name, now_ms, blocked)
+            until_ms = limiters.tenant_closed(tenant.name, now_ms, blocked)
             if until_ms is None:
-                lane = self._open_lane(ring, tenant, now_ms, blocked)
-                if lane is not None:
-                    if tenant.credit or tenant.begin_turn(gates.rules.weights.get(tenant.name, 1)):
-                        return lane
-                    ring.finish_turn(tenant)  # it gave all of this turn before
+                subqueue = self._open_subqueue(round_robin, tenant, now_ms, blocked)
+                if subqueue is not None:
+                    if tenant.credit or tenant.begin_turn(limiters.rules.weights.get(tenant.name, 1)):
+                        return subqueue
+                    round_robin.finish_turn(tenant)  # it gave all of this turn before
                     continue
-                if not held.rests and held.barren < 2:
+                if not held.rests and held.empty_scans < 2:
                     break  # there was nothing left to look with
             looks.left -= 1
             tenant.credit = 0
             if held.is_spent():
-                ring.drop(tenant)
+                round_robin.drop(tenant)
             elif until_ms is None and not held.rests:
-                ring.finish_turn(tenant)  # all was looked at and something came meanwhile: it must not hold up others
+                round_robin.finish_turn(
+                    tenant
+                )  # all was looked at and something came meanwhile: it must not hold up others
             else:
-                ring.set_aside(tenant)
+                round_robin.set_aside(tenant)
                 self._tenants_blocked = True
-        self.unfinished |= not ring.rests or tenant is not None
-        if ring.is_plain and tenant is None:
-            self._drop_ring(band)
+        self.unfinished |= not round_robin.rests or tenant is not None
+        if round_robin.is_plain and tenant is None:
+            self._drop_round_robin(band)
         return None
 
-    def _open_lane(self, ring: Ring, tenant: Tenant, now_ms: int, blocked: dict[Name, int]) -> Lane | None:
-        """The lane of a tenant whose turn it is, if one is open."""
-        looks, held = self.shelf.looks, tenant.keys
-        while (lane := held.current(looks)) is not None:
-            line = ring.line(lane) if lane.line is None else lane.line
+    def _open_subqueue(
+        self, round_robin: RoundRobin, tenant: Tenant, now_ms: int, blocked: dict[Name, int]
+    ) -> Subqueue | None:
+        """The sub-queue of a tenant whose turn it is, if one is open."""
+        looks, held = self.shared_state.looks, tenant.keys
+        while (subqueue := held.current(looks)) is not None:
+            line = round_robin.line(subqueue) if subqueue.line is None else subqueue.line
             if (line.is_mixed or not line.line) and self.lines.head(line) is None:
-                held.drop(lane)
-            elif lane.name and self.gates.key_closed(lane.name, now_ms, blocked) is not None:
-                held.set_aside(lane)
-                self._note_blocked(lane.name, ring.band.priority, tenant.name)
+                held.drop(subqueue)
+            elif subqueue.name and self.limiters.key_closed(subqueue.name, now_ms, blocked) is not None:
+                held.set_aside(subqueue)
+                self._note_blocked(subqueue.name, round_robin.band.priority, tenant.name)
             else:
                 break
             looks.left -= 1
-        return lane
+        return subqueue
 
-    def _drop_ring(self, band: Band) -> None:
-        """There is only the plain lane left, if at all."""
-        band.leave_ring()
-        self.rings -= 1
+    def _drop_round_robin(self, band: Band) -> None:
+        """There is only the plain sub-queue left, if at all."""
+        band.leave_round_robin()
+        self.round_robins -= 1
 
     def _note_blocked(self, limit_key: bytes, priority: int, tenant: bytes) -> None:
         if len(self._key_blocked) >= KEYS_BLOCKED_MAX:
             self._key_blocked.clear()
-            self.shelf.lost_keys = True  # looks at all of them again
+            self.shared_state.lost_keys = True  # looks at all of them again
         self._key_blocked.setdefault(limit_key, set()).add((priority, tenant))
 
     def begin_look(self) -> None:
         """Call it before anything is looked for, and after all that was applied is known."""
-        for ring in self._unread:
-            ring.hold_all()
+        for round_robin in self._unread:
+            round_robin.hold_all()
         self._unread = []
         self.lines.give_room_back()  # what left without a claim, purged or lapsed, needs none any more
-        self.shelf.looks.left = LOOKS
+        self.shared_state.looks.left = LOOKS
         self.unfinished = False
-        self.gates.shrink()
+        self.limiters.shrink()
 
     def turns_before_the_oldest(self) -> int:
         """How many tasks are picked by turns before the oldest is: spread evenly, with 10 percent every tenth is."""
-        share_percent = self.gates.rules.oldest_share_percent
+        share_percent = self.limiters.rules.oldest_share_percent
         if not share_percent:
             return PLENTY
         shares = self.picks * share_percent // 100  # that were given so far
         return -(-(shares + 1) * 100 // share_percent) - self.picks - 1
 
-    def finish_turn(self, band: Band, lane: Lane, count: int) -> None:
-        """The lane whose turn it was has given so many tasks: one, or of a tenant's only lane what its turn allows."""
-        ring, tenant, line = band.ring, lane.tenant, lane.line
-        assert ring is not None
+    def finish_turn(self, band: Band, subqueue: Subqueue, count: int) -> None:
+        """The sub-queue whose turn it was gave so many tasks: one, or all that its turn allows if it is alone."""
+        round_robin, tenant, line = band.round_robin, subqueue.tenant, subqueue.line
+        assert round_robin is not None
         assert line is not None
         is_spent = line.complete and not line.line and not line.returned
-        if tenant.only is lane:
+        if tenant.only is subqueue:
             tenant.has_given = True
         else:
-            is_spent = tenant.keys.gave(lane, is_spent=is_spent)
-        ring.barren = 0
-        ring.holder = None
+            is_spent = tenant.keys.gave(subqueue, is_spent=is_spent)
+        round_robin.empty_scans = 0
+        round_robin.holder = None
         tenant.credit -= count
-        if is_spent and ring.may_end(tenant):
+        if is_spent and round_robin.may_end(tenant):
             if tenant.credit > 0:
-                ring.drop(tenant)
-                ring.holder = tenant
+                round_robin.drop(tenant)
+                round_robin.holder = tenant
             else:
-                ring.end(tenant)
+                round_robin.end(tenant)
         elif tenant.credit <= 0:
             tenant.credit = 0
-            ring.finish_turn(tenant)
-            if not tenant.name and ring.is_plain:
-                self._drop_ring(band)
+            round_robin.finish_turn(tenant)
+            if not tenant.name and round_robin.is_plain:
+                self._drop_round_robin(band)
 
     def oldest(self, now_ms: int) -> Found | None:
         """Where the oldest ready task is that is not blocked; None if there is none among the first."""
-        plain, gates = self._oldest_plain() if self._plain else None, self.gates
-        for elder in self.ages.elders(self.lines.claiming, ELDERS_MAX) if self.rings else ():
-            if plain is not None and plain[0] < elder.place[0]:
+        plain, limiters = self._oldest_plain() if self._plain else None, self.limiters
+        for oldest in self.ages.oldest_ready(self.lines.claiming, OLDEST_MAX) if self.round_robins else ():
+            if plain is not None and plain[0] < oldest.place[0]:
                 break
-            if gates.tenant_closed(elder.tenant, now_ms) is not None:
+            if limiters.tenant_closed(oldest.tenant, now_ms) is not None:
                 continue
-            if gates.key_closed(elder.limit_key, now_ms) is None:
-                return self._elder_line(elder)
+            if limiters.key_closed(oldest.limit_key, now_ms) is None:
+                return self._oldest_line(oldest)
         return None if plain is None else (plain[1], PLAIN, plain[1].line, None)
 
     def _oldest_plain(self) -> tuple[int, Band] | None:
@@ -334,17 +354,17 @@ class Window:
         return self._bands_tried
 
     def gave_out_of_turn(self, band: Band, tenant: bytes) -> None:
-        held = None if band.ring is None else band.ring.known.get(tenant)
+        held = None if band.round_robin is None else band.round_robin.known.get(tenant)
         if held is not None:
             held.owe()
 
-    def _elder_line(self, elder: Elder) -> Found | None:
-        """Of a lane that is not held, or was not read yet, nothing is read for this one task."""
-        band = self.band(elder.priority)
-        lane = None if band.ring is None else band.ring.lane(elder.tenant, elder.limit_key)
-        if lane is None or lane.line is None:
-            return band, (elder.tenant, elder.limit_key), elder.place, None
-        if self.lines.head(lane.line) is None:
-            self.ages.went(elder.place[0])
+    def _oldest_line(self, oldest: OldestReady) -> Found | None:
+        """Of a sub-queue that is not held, or was not read yet, nothing is read for this one task."""
+        band = self.band(oldest.priority)
+        subqueue = None if band.round_robin is None else band.round_robin.subqueue(oldest.tenant, oldest.limit_key)
+        if subqueue is None or subqueue.line is None:
+            return band, (oldest.tenant, oldest.limit_key), oldest.place, None
+        if self.lines.head(subqueue.line) is None:
+            self.ages.went(oldest.place[0])
             return None
-        return band, lane.names, lane.line, None
+        return band, subqueue.names, subqueue.line, None

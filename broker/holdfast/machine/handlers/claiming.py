@@ -75,9 +75,9 @@ def _raise_mark(draft: Draft, mark: Mark) -> None:
         if mark.priority == AGE_MARK:
             queue.age_mark = max(queue.age_mark, mark.sequence)
         elif mark.tenant or mark.limit_key:
-            lane = draft.lane(mark.queue, mark.priority, mark.tenant, mark.limit_key)
-            if lane.mark < mark.sequence:
-                lane.mark = mark.sequence
+            subqueue = draft.subqueue(mark.queue, mark.priority, mark.tenant, mark.limit_key)
+            if subqueue.mark < mark.sequence:
+                subqueue.mark = mark.sequence
         else:
             queue.marks[mark.priority] = max(queue.marks[mark.priority], mark.sequence)
 

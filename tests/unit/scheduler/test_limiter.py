@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.broker.policy.policies import TenantPolicy
-from holdfast.broker.scheduler import limiter as gates
+from holdfast.broker.scheduler import limiter as limiters
 from holdfast.broker.scheduler import oldest as ages
 from holdfast.broker.scheduler import scheduler as scheduler_module
-from holdfast.broker.scheduler import subqueues as lanes
+from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.broker.scheduler import windows
 from holdfast.broker.scheduler.limiter import Allowance
 from holdfast.limits.buckets import Rate
@@ -69,7 +69,7 @@ def test_a_tenant_at_its_cap_does_not_hold_up_others() -> None:
     bench = Bench(tenant_concurrency_max=1, tenants={b"big": TenantPolicy(1, 3, None)})
     for tenant in (b"a", b"b", b"big", b""):
         bench.enqueue(5, tenant)
-    assert Counter(bench.lanes(20)) == {"a": 1, "b": 1, "big": 3, "": 5}
+    assert Counter(bench.subqueues(20)) == {"a": 1, "b": 1, "big": 3, "": 5}
     assert bench.available == 0
 
 
@@ -89,11 +89,11 @@ def test_a_limit_key_has_one_cap_for_all_tenants_and_priorities() -> None:
 
 @pytest.mark.parametrize("share_percent", [0, 10])
 @pytest.mark.parametrize("other", [b"b", b""])
-def test_a_lane_that_has_tasks_again_is_not_held_up_by_the_cap_of_another(other: bytes, share_percent: int) -> None:
+def test_a_subqueue_that_has_tasks_again_is_not_held_up_by_the_cap_of_another(other: bytes, share_percent: int) -> None:
     bench = Bench(key_concurrency_max=1, oldest_share_percent=share_percent)
     bench.enqueue(2, b"t", b"a")
     bench.enqueue(1, b"t", other)
-    taken = bench.take() + bench.take()  # the last one of the other lane is among them: it is idle now
+    taken = bench.take() + bench.take()  # the last one of the other sub-queue is among them: it is idle now
     assert bench.pick() is None, "the key is in use, so the tenant is set aside"
     bench.finish(*(task_id for task_id in taken if bench.task(task_id).limit_key == other))
     assert bench.pick() is None
@@ -132,7 +132,7 @@ def test_what_was_on_its_way_before_a_reset_and_is_applied_still_counts() -> Non
     assert picked is not None
     bench.scheduler.reset()
     bench.scheduler.adopt(picked)
-    assert bench.lanes(4) == ["c/y"]
+    assert bench.subqueues(4) == ["c/y"]
     bench.apply(picked)
     assert bench.pick() is None
 
@@ -161,18 +161,20 @@ def test_what_was_on_its_way_when_a_cap_was_set_counts(limit: str) -> None:
     assert len(bench.take(5)) == 2
 
 
-def test_the_oldest_is_taken_though_its_lane_was_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its place is in the index by age: the lane itself need not be read for it."""
-    monkeypatch.setattr(scheduler_module, "LANES_PAGE", 1)  # so that not all lanes are read with the first look
+def test_the_oldest_is_taken_though_its_subqueue_was_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place is in the index by age: the sub-queue itself need not be read for it."""
+    monkeypatch.setattr(
+        scheduler_module, "SUBQUEUES_PAGE", 1
+    )  # so that not all sub-queues are read with the first look
     bench = Bench(oldest_share_percent=50)
     low = bench.enqueue(3, b"a", priority=1)
     bench.enqueue(9, b"b", priority=9)
     bench.start()
     first = bench.take(6)
     assert first[1::2] == low
-    ring = bench.scheduler._windows[QUEUE].band(1).ring
-    assert ring is not None
-    assert b"a" not in ring.known
+    round_robin = bench.scheduler._windows[QUEUE].band(1).round_robin
+    assert round_robin is not None
+    assert b"a" not in round_robin.known
     assert sorted([*first, *bench.take_all(2)]) == sorted(bench.enqueued)
 
 
@@ -180,13 +182,13 @@ def test_the_oldest_that_is_blocked_is_passed_over() -> None:
     bench = Bench(tenant_concurrency_max=1, oldest_share_percent=100)
     bench.enqueue(3, b"a")
     bench.enqueue(2, b"b")
-    assert Counter(bench.lanes(9)) == {"a": 1, "b": 1}
+    assert Counter(bench.subqueues(9)) == {"a": 1, "b": 1}
 
 
 def test_what_passes_an_old_task_that_is_blocked_does_not_pile_up() -> None:
     bench = Bench(tenant_concurrency_max=1, oldest_share_percent=50)
     bench.enqueue(3, b"a")
-    assert bench.lanes() == ["a"]
+    assert bench.subqueues() == ["a"]
     for _ in range(20):
         bench.enqueue_all([(b"t%02d" % number, b"") for number in range(50)])
         taken = bench.take_all(10)
@@ -265,17 +267,17 @@ def test_a_hundred_blocked_tenants_cost_a_pick_nothing() -> None:
     bench.enqueue(50, b"")
     bench.take(102)
     before = bench.kv.reads
-    assert bench.lanes(times=40) == [""] * 40
+    assert bench.subqueues(times=40) == [""] * 40
     claims_read = 40 * 4  # what the machine itself reads
     assert bench.kv.reads - before < claims_read + 20
 
 
 def test_a_tenant_that_is_open_among_thousands_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pick looks at a bounded number of lanes; what it did not find is found by those that follow."""
+    """A pick looks at a bounded number of sub-queues; what it did not find is found by those that follow."""
     monkeypatch.setattr(scheduler_module, "LOOKS", 50)
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 20)
-    monkeypatch.setattr(lanes, "ASIDE_MAX", 20)
-    monkeypatch.setattr(lanes, "LANES_PAGE", 20)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 20)
+    monkeypatch.setattr(subqueues, "ASIDE_MAX", 20)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 20)
     bench = Bench(tenant_concurrency_max=1, tenants={b"t0999": TenantPolicy(1, 0, None)})
     for _ in range(2):
         bench.enqueue_all([(b"t%04d" % number, b"") for number in range(1000)])
@@ -300,9 +302,9 @@ def test_a_tenant_that_is_open_among_thousands_that_are_not(monkeypatch: pytest.
 
 
 def test_limit_keys_that_were_forgotten_while_blocked_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "KEYS_HELD_MAX", 2)
-    monkeypatch.setattr(lanes, "KEYS_PAGE", 2)
-    monkeypatch.setattr(lanes, "ASIDE_MAX", 2)
+    monkeypatch.setattr(subqueues, "KEYS_HELD_MAX", 2)
+    monkeypatch.setattr(subqueues, "KEYS_PAGE", 2)
+    monkeypatch.setattr(subqueues, "ASIDE_MAX", 2)
     bench = Bench(key_concurrency_max=1)
     bench.enqueue_all([(b"t%d" % (number % 4), b"k%02d" % (number % 30)) for number in range(120)])
     taken = bench.take_all(7)
@@ -335,12 +337,12 @@ def test_a_rate_of_one_does_not_hold_up_others(what: str) -> None:
     bench = Bench(**limits)
     bench.enqueue_all([(b"a", b"a"), (b"b", b"b")] * 3)
     bench.enqueue(2)
-    assert Counter(bench.lanes(9)) == {"a/a": 1, "b/b": 1, "": 2}
+    assert Counter(bench.subqueues(9)) == {"a/a": 1, "b/b": 1, "": 2}
     assert bench.available == 0
     assert bench.wake_ms[-1] == bench.shard.now_ms + 1000
     bench.pass_ms(1000)
     assert bench.available
-    assert Counter(bench.lanes(9)) == {"a/a": 1, "b/b": 1}
+    assert Counter(bench.subqueues(9)) == {"a/a": 1, "b/b": 1}
 
 
 def test_the_next_leader_goes_on_where_the_bucket_was() -> None:
@@ -353,8 +355,8 @@ def test_the_next_leader_goes_on_where_the_bucket_was() -> None:
     assert row is not None
     level_micro, at_ms, forget_ms = BucketRow.decode(row)
     assert (level_micro, at_ms) == (0, bench.shard.now_ms)
-    assert forget_ms % gates.FORGET_STEP_MS == 0
-    assert bench.shard.now_ms + 4000 <= forget_ms < bench.shard.now_ms + 4000 + gates.FORGET_STEP_MS
+    assert forget_ms % limiters.FORGET_STEP_MS == 0
+    assert bench.shard.now_ms + 4000 <= forget_ms < bench.shard.now_ms + 4000 + limiters.FORGET_STEP_MS
     bench.start()
     bench.pass_ms(1000)
     assert len(bench.take(10)) == 1
@@ -377,15 +379,15 @@ def test_picks_that_are_dropped_spent_nothing() -> None:
     assert len(bench.take(5)) == 2
 
 
-def test_gates_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "GATES_HELD_MAX", 10)
+def test_limiters_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limiters, "LIMITERS_HELD_MAX", 10)
     bench = Bench(tenant_rate=Rate(1, 1))
     for _ in range(2):
         bench.enqueue_all([(b"t%03d" % number, b"") for number in range(100)])
     assert len(bench.take_all(3)) == 100
     bench.enqueue(1)
     bench.take()
-    assert len(bench.scheduler._windows[QUEUE].gates._tenants) <= 10
+    assert len(bench.scheduler._windows[QUEUE].limiters._tenants) <= 10
     bench.scheduler.limits_changed(QUEUE)
     assert bench.take_all(3) == [], "what is forgotten is in the state"
 
@@ -429,8 +431,8 @@ def test_a_rate_is_never_exceeded_and_is_used_under_load(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_shares_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand claims, over leaders that come and go; tasks that are finished are replaced, so nobody runs out."""
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 4 if seed else 1024)
-    monkeypatch.setattr(lanes, "LANES_PAGE", 3)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 4 if seed else 1024)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 3)
     draw = random.Random(seed)
     of = {b"t%02d" % number: draw.randint(1, 10) for number in range(12)}
     bench = Bench(tenants={name: TenantPolicy(weight, 0, None) for name, weight in of.items()})
@@ -441,12 +443,14 @@ def test_shares_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyPa
     while total < 10_000:
         picked = bench.pick(draw.randint(1, 40))
         assert picked is not None
-        bench.scheduler.give_back(picked) if draw.random() < 0.02 else counts.update(spot[2] for spot in picked.places)
-        lanes_picked = [(spot[2], b"") for spot in picked.places]
+        bench.scheduler.give_back(picked) if draw.random() < 0.02 else counts.update(
+            ready_ref[2] for ready_ref in picked.places
+        )
+        subqueues_picked = [(ready_ref[2], b"") for ready_ref in picked.places]
         if picked.window.lines.claiming:
             bench.apply(picked)
-            bench.enqueue_all(lanes_picked)
-            total += len(lanes_picked)
+            bench.enqueue_all(subqueues_picked)
+            total += len(subqueues_picked)
         if draw.random() < 0.002:
             bench.start()
     weight_sum = sum(of.values())
@@ -456,9 +460,9 @@ def test_shares_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyPa
 
 def test_more_tenants_wait_for_their_rate_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_module, "WAKES_MAX", 5)
-    monkeypatch.setattr(lanes, "TENANTS_HELD_MAX", 8)
-    monkeypatch.setattr(lanes, "ASIDE_MAX", 8)
-    monkeypatch.setattr(lanes, "LANES_PAGE", 8)
+    monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 8)
+    monkeypatch.setattr(subqueues, "ASIDE_MAX", 8)
+    monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 8)
     bench = Bench(tenant_rate=Rate(10_000, 1))
     for _ in range(3):
         bench.enqueue_all([(b"t%02d" % number, b"") for number in range(40)])
@@ -476,8 +480,8 @@ def test_blocked_limit_keys_of_which_there_are_ever_more_do_not_hold_up_other_te
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scheduler_module, "LOOKS", 6)
-    monkeypatch.setattr(lanes, "KEYS_HELD_MAX", 4)
-    monkeypatch.setattr(lanes, "KEYS_PAGE", 4)
+    monkeypatch.setattr(subqueues, "KEYS_HELD_MAX", 4)
+    monkeypatch.setattr(subqueues, "KEYS_PAGE", 4)
     bench = Bench(key_concurrency_max=1)
     for _ in range(2):
         bench.enqueue_all([(b"a", b"k%03d" % number) for number in range(60)])
@@ -485,7 +489,7 @@ def test_blocked_limit_keys_of_which_there_are_ever_more_do_not_hold_up_other_te
     tasks = bench.enqueue(3, b"b")
     taken: list[bytes] = []
     for number in range(200):
-        bench.enqueue_all([(b"a", b"k%03d" % (number % 60))])  # of a lane that nobody remembers
+        bench.enqueue_all([(b"a", b"k%03d" % (number % 60))])  # of a sub-queue that nobody remembers
         picked = bench.scheduler.pick(QUEUE, 1, PLENTY)
         if picked is not None:
             bench.apply(picked)
@@ -578,7 +582,7 @@ def test_looks_change_no_turns_of_what_is_open() -> None:
         for count in range(1, 9):
             if looks:
                 assert bench.scheduler.outlook(QUEUE).is_open
-            order += bench.lanes(count)
+            order += bench.subqueues(count)
         return order
 
     assert taken(looks=True) == taken(looks=False)

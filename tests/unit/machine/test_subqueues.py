@@ -1,4 +1,4 @@
-"""Lanes of tenants and limit keys: their counts, their low-water marks, and what a leader is told about them."""
+"""Sub-queues of tenants and limit keys: their counts, their low-water marks, and what a leader is told about them."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ def shard() -> Shard:
     return Shard()
 
 
-def lane_of(shard: Shard) -> tuple[int, int] | None:
-    lane = shard.lane(**BLUE)
-    return None if lane is None else (lane.ready, lane.mark)
+def subqueue_of(shard: Shard) -> tuple[int, int] | None:
+    subqueue = shard.subqueue(**BLUE)
+    return None if subqueue is None else (subqueue.ready, subqueue.mark)
 
 
 def blue_mark(version: int, sequence: int) -> Mark:
@@ -46,104 +46,104 @@ def claim_of(*task_ids: bytes, marks: tuple[Mark, ...] = ()) -> entries.Claim:
     return entries.Claim(START_MS, START_MS + LEASE_MS, b"worker", b"", 0, list(task_ids), list(marks))
 
 
-# --- Lanes -----------------------------------------------------------------------------------------------------------
+# --- Sub-queues ------------------------------------------------------------------------------------------------------
 
 
-def test_each_tenant_and_limit_key_of_a_priority_has_a_lane_of_its_own(shard: Shard) -> None:
+def test_each_tenant_and_limit_key_of_a_priority_has_a_subqueue_of_its_own(shard: Shard) -> None:
     names = [(b"", b""), (b"blue", b""), (b"", b"disk"), (b"blue", b"disk"), (b"red", b"disk")]
     ids = {pair: shard.enqueue(tenant=pair[0], limit_key=pair[1]) for pair in names}
     high = shard.enqueue(priority=9, **BLUE)
     for pair, task_id in ids.items():
         assert shard.line(tenant=pair[0], limit_key=pair[1]) == [task_id]
-    assert shard.queue().lanes == [0, 0, 0, 0, 4, 0, 0, 0, 0, 1]
-    band = keys.lane_band(QUEUE, 4)
-    found = [keys.lane_names(key, band) for key, _ in shard.kv.scan(band, keys.after_prefix(band), 99)]
-    assert found == sorted(names[1:]), "the plain lane needs no row"
+    assert shard.queue().subqueues == [0, 0, 0, 0, 4, 0, 0, 0, 0, 1]
+    band = keys.subqueue_band(QUEUE, 4)
+    found = [keys.subqueue_names(key, band) for key, _ in shard.kv.scan(band, keys.after_prefix(band), 99)]
+    assert found == sorted(names[1:]), "the plain sub-queue needs no row"
     aged = [*(ids[pair] for pair in names[1:]), high]
     by_age = read_ages(shard.kv, shard.machine.ready_in_age_page, QUEUE, 0, 99)
     assert by_age == ([(shard.task(each).sequence, each) for each in aged], None)
 
 
-def test_a_lane_is_there_only_while_it_has_ready_tasks(shard: Shard) -> None:
+def test_a_subqueue_is_there_only_while_it_has_ready_tasks(shard: Shard) -> None:
     first, second = shard.enqueue(**BLUE), shard.enqueue(**BLUE)
-    assert lane_of(shard) == (2, 1)
+    assert subqueue_of(shard) == (2, 1)
     shard.claim(first)
-    assert lane_of(shard) == (1, 1)
+    assert subqueue_of(shard) == (1, 1)
     shard.cancel(second)
-    assert lane_of(shard) is None
-    assert shard.queue().lanes == [0] * 10
+    assert subqueue_of(shard) is None
+    assert shard.queue().subqueues == [0] * 10
     third = shard.enqueue(**BLUE)
-    assert lane_of(shard) == (1, shard.task(third).sequence)
+    assert subqueue_of(shard) == (1, shard.task(third).sequence)
     assert violations(shard.kv) == []
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_lane_that_empties_and_fills_again_begins_with_a_fresh_mark(shard: Shard, restarts: bool) -> None:
+def test_a_subqueue_that_empties_and_fills_again_begins_with_a_fresh_mark(shard: Shard, restarts: bool) -> None:
     first, second = shard.enqueue(**BLUE), shard.enqueue(**BLUE)
     shard.claim_all(first, second, marks=(blue_mark(0, 3),))
-    assert lane_of(shard) is None
+    assert subqueue_of(shard) is None
     if restarts:
         shard.restart()
     shard.release(first, shard.task(first).token)
-    assert lane_of(shard) == (1, 1), "an old mark of the emptied lane would hide the task"
+    assert subqueue_of(shard) == (1, 1), "an old mark of the emptied sub-queue would hide the task"
     assert shard.line(**BLUE) == [first]
     assert violations(shard.kv) == []
 
 
-def test_a_lane_that_empties_and_fills_within_one_commit(shard: Shard) -> None:
+def test_a_subqueue_that_empties_and_fills_within_one_commit(shard: Shard) -> None:
     first = shard.enqueue(**BLUE)
     cancel = entries.Cancel(START_MS, KEEP_MS, [first])
     _, accepted = apply_all(shard, cancel, entries.Enqueue(START_MS, [new_task(**BLUE)]))
     assert isinstance(accepted, Accepted)
-    assert lane_of(shard) == (1, 2)
-    assert shard.queue().lanes[4] == 1
+    assert subqueue_of(shard) == (1, 2)
+    assert shard.queue().subqueues[4] == 1
     assert shard.line(**BLUE) == [accepted.task_id]
     # And the other way round: it fills and empties, so nothing of it is left.
     apply_all(shard, entries.Enqueue(START_MS, [new_task(tenant=b"red")]), entries.Cancel(START_MS, KEEP_MS, [NOBODY]))
     (red,) = shard.line(tenant=b"red")
     apply_all(shard, claim_of(red), entries.Enqueue(START_MS, [new_task(priority=9, tenant=b"red")]))
-    assert shard.lane(b"red") is None
-    assert shard.queue().lanes == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+    assert shard.subqueue(b"red") is None
+    assert shard.queue().subqueues == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
 
 
 # --- Marks -----------------------------------------------------------------------------------------------------------
 
 
-def test_marks_of_lanes_are_raised_apart_from_each_other(shard: Shard) -> None:
+def test_marks_of_subqueues_are_raised_apart_from_each_other(shard: Shard) -> None:
     tasks = [shard.enqueue(**BLUE) for _ in range(3)]
     shard.enqueue(tenant=b"red")
     shard.claim_all(tasks[0], marks=(blue_mark(0, 2), Mark(QUEUE, 0, AGE_MARK, 2)))
-    red = shard.lane(b"red")
+    red = shard.subqueue(b"red")
     assert red is not None
-    assert (lane_of(shard), red.mark) == ((2, 2), 4)
+    assert (subqueue_of(shard), red.mark) == ((2, 2), 4)
     assert (shard.queue().age_mark, shard.queue().marks) == (2, [0] * 10)
     shard.claim_all(tasks[1], marks=(blue_mark(0, 1), Mark(QUEUE, 0, AGE_MARK, 1)))
-    assert (lane_of(shard), shard.queue().age_mark) == ((1, 2), 2), "a mark was lowered without a task behind it"
+    assert (subqueue_of(shard), shard.queue().age_mark) == ((1, 2), 2), "a mark was lowered without a task behind it"
 
 
 def test_a_task_that_returns_behind_its_mark_moves_it_back(shard: Shard) -> None:
     first, second, third = (shard.enqueue(**BLUE) for _ in range(3))
     shard.claim_all(first, second, marks=(blue_mark(0, 3), Mark(QUEUE, 0, AGE_MARK, 3)))
-    assert (lane_of(shard), shard.queue().age_mark) == ((1, 3), 3)
+    assert (subqueue_of(shard), shard.queue().age_mark) == ((1, 3), 3)
     shard.now_ms += LEASE_MS
     token = shard.task(second).token
     assert shard.release(second, token) == Moved(READY)
-    assert (lane_of(shard), shard.queue().age_mark, shard.queue().mark_version) == ((2, 2), 2, 1)
+    assert (subqueue_of(shard), shard.queue().age_mark, shard.queue().mark_version) == ((2, 2), 2, 1)
     # Decided before the return: it must not count.
     shard.claim_all(third, marks=(blue_mark(0, 4), Mark(QUEUE, 0, AGE_MARK, 4), Mark(QUEUE, 0, 4, 4)))
-    assert (lane_of(shard), shard.queue().age_mark, shard.queue().marks[4]) == ((1, 2), 2, 0)
+    assert (subqueue_of(shard), shard.queue().age_mark, shard.queue().marks[4]) == ((1, 2), 2, 0)
     shard.claim_all(second, marks=(Mark(QUEUE, 1, AGE_MARK, 4),))
     assert shard.queue().age_mark == 4
     assert violations(shard.kv) == []
 
 
-def test_the_mark_of_a_lane_without_tasks_is_nowhere_kept(shard: Shard) -> None:
+def test_the_mark_of_a_subqueue_without_tasks_is_nowhere_kept(shard: Shard) -> None:
     shard.enqueue()
     before = shard.state_rows()
     shard.claim_all(NOBODY, marks=(blue_mark(0, 9),))
     assert shard.state_rows() == before
     task_id = shard.enqueue(**BLUE)
-    assert lane_of(shard) == (1, shard.task(task_id).sequence)
+    assert subqueue_of(shard) == (1, shard.task(task_id).sequence)
 
 
 @pytest.mark.parametrize("names", [{}, BLUE], ids=["plain", "blue"])
@@ -179,7 +179,7 @@ def test_a_task_that_is_ready_updated_and_withdrawn_in_one_commit(shard: Shard) 
     assert shard.effects.ready == places
     assert shard.effects.withdrawn == places
     assert shard.state(task_id) == CANCELLED
-    assert shard.queue().lanes == [0] * 10
+    assert shard.queue().subqueues == [0] * 10
     assert (shard.effects.due_ms, shard.effects.finished) == (START_MS + 5, [task_id])
 
 
