@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _LOOK_EVERY_S = 0.02
 _NORMAL_S = 0.1  # late by so much is nobody, unless the machine is busy
@@ -12,7 +12,17 @@ _NORMAL_S = 0.1  # late by so much is nobody, unless the machine is busy
 
 @dataclass
 class Stalled:
-    seconds: float = 0.0
+    """When, and for how long."""
+
+    moments: list[tuple[float, float]] = field(default_factory=list)  # by the monotonic clock
+
+    @property
+    def seconds(self) -> float:
+        return sum(late_s for _, late_s in self.moments)
+
+    def within(self, began_s: float, ended_s: float) -> float:
+        """Of that time."""
+        return sum(late_s for at_s, late_s in self.moments if began_s <= at_s and at_s - late_s <= ended_s)
 
 
 @contextmanager
@@ -25,7 +35,8 @@ def stalls() -> Iterator[Stalled]:
         while not ends.wait(_LOOK_EVERY_S):
             before_s, looked_s = looked_s, time.monotonic()
             late_s = looked_s - before_s - _LOOK_EVERY_S
-            found.seconds += late_s if late_s > _NORMAL_S else 0.0
+            if late_s > _NORMAL_S:
+                found.moments.append((looked_s, late_s))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -30,7 +30,7 @@ from tools.manifests.objects import (
 
 Rule = Callable[[Manifests], Iterator[str]]
 
-# What every server answers, and what may ask it: a restart helps a process, not its cluster view.
+# What every server answers, and what may ask it: a restart helps a process, not what is around it.
 _PROBED = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
 _EVERYWHERE = ("kube-root-ca.crt",)  # a ConfigMap that Kubernetes puts into each namespace
 _NOT_SETTINGS = ("HOLDFAST_ADDRESS",)
@@ -39,6 +39,7 @@ _SETTINGS = {
     "rebalance": frozenset(RebalancerConfig.model_fields),
     "router": frozenset(RouterConfig.model_fields),
 }
+_HUNG_S_MAX = 120
 _SAMPLE_SECRET = "a-secret-of-at-least-thirty-two-characters"
 
 
@@ -68,6 +69,58 @@ def probes_ask_what_is_answered(manifests: Manifests) -> Iterator[str]:
             if asked.get("path") != _PROBED[kind]:
                 yield f"{container}: Expected {kind} to ask for {_PROBED[kind]}, but it asks for {asked.get('path')}."
             yield from _port_is_there(container, kind, asked.get("port"))
+
+
+def servers_are_probed(manifests: Manifests) -> Iterator[str]:
+    for container, words, _ in _holdfast(manifests):
+        if words[0] in _SETTINGS:
+            for kind in sorted(_PROBED.keys() - container.probes.keys()):
+                yield f"{container}: Expected a {kind}, but there is none."
+
+
+def brokers_are_apart(manifests: Manifests) -> Iterator[str]:
+    """Replicas of a shard must not be lost together: by a machine, by a zone, or by whoever takes pods away."""
+    for container, words, _ in _holdfast(manifests):
+        if words[0] != "broker":
+            continue
+        workload = container.workload
+        if "kubernetes.io/hostname" not in _kept_apart_by(workload):
+            yield f"{workload}: Expected podAntiAffinity by kubernetes.io/hostname, but there is none."
+        spread = [each["topologyKey"] for each in workload.pod.get("topologySpreadConstraints", ())]
+        if "topology.kubernetes.io/zone" not in spread:
+            yield f"{workload}: Expected to be spread by topology.kubernetes.io/zone, but it is not."
+        budgets = [
+            budget.spec.get("maxUnavailable")
+            for budget in manifests.of("PodDisruptionBudget")
+            if workload in manifests.selected(budget.spec["selector"])
+        ]
+        if budgets != [1]:
+            yield f"{workload}: Expected one PodDisruptionBudget with maxUnavailable 1, but got {budgets}."
+
+
+def _kept_apart_by(workload: Manifest) -> list[str]:
+    """Also where that is only preferred: a machine for trying things out may be the only one."""
+    rules = (workload.pod.get("affinity") or {}).get("podAntiAffinity") or {}
+    required = rules.get("requiredDuringSchedulingIgnoredDuringExecution", ())
+    preferred = rules.get("preferredDuringSchedulingIgnoredDuringExecution", ())
+    return [term["topologyKey"] for term in (*required, *(each["podAffinityTerm"] for each in preferred))]
+
+
+def hung_brokers_end_soon(manifests: Manifests) -> Iterator[str]:
+    """preStop runs also where a probe has failed, and a broker that hangs can hand over nothing."""
+    for container, words, environment in _holdfast(manifests):
+        if words[0] != "broker":
+            continue
+        hook = hook_command(container, environment)
+        if hook and hook[:3] != ["holdfast", "node", "handover"]:
+            yield f"{container}: Expected preStop to run `holdfast node handover`, but it runs {' '.join(hook)}."
+        for kind in ("startupProbe", "livenessProbe"):
+            own_s = container.probes.get(kind, {}).get("terminationGracePeriodSeconds")
+            if own_s is None or own_s > _HUNG_S_MAX:
+                yield (
+                    f"{container}: Expected terminationGracePeriodSeconds of at most {_HUNG_S_MAX} in its {kind}, but "
+                    f"it is {own_s}."
+                )
 
 
 def _port_is_there(container: Container, what: str, port: Any) -> Iterator[str]:
@@ -330,6 +383,9 @@ def regular_jobs_are_bounded(manifests: Manifests) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     probes_ask_what_is_answered,
+    servers_are_probed,
+    brokers_are_apart,
+    hung_brokers_end_soon,
     references_lead_somewhere,
     volumes_are_there,
     files_are_mounted,

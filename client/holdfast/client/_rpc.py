@@ -74,6 +74,9 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.ping_timeout_ms", 10_000),  # what newer versions of gRPC go by
     ("grpc.keepalive_permit_without_calls", 0),
     # gRPC's own pauses between connection attempts grow to two minutes: a server that restarted would wait for that.
+    # What is behind a name may have another address by now, as a pod that was replaced has: gRPC would look it up again
+    # half a minute later.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),

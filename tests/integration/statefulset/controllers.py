@@ -29,9 +29,8 @@ class SimulatedCluster:
         [namespace] = {each.namespace for each in manifests.workloads}
         self.manifests = manifests
         self.volumes = Volumes(directory, manifests, secrets or {})
-        self.network = Network(namespace)
-        services = [each.name for each in manifests.of("Service")]
-        self.world = World(manifests, self.network, self.volumes, directory, _programs(directory), services)
+        self.network = Network(namespace, [each.name for each in manifests.of("Service")], directory)
+        self.world = World(manifests, self.network, self.volumes, directory, _programs(directory))
         self.pods: dict[str, Pod] = {}
         self.events: list[str] = []  # of pods that are gone
         self._overrides: dict[str, dict[str, str]] = {name: dict(given) for name, given in (overrides or {}).items()}

@@ -1,41 +1,85 @@
-"""Names as addresses of this machine, and Services that pass connections on."""
+"""Names that lead to addresses of this machine, and Services that pass connections on."""
 
 import contextlib
+import itertools
 import os
 import random
 import re
+import shutil
 import socket
+import subprocess
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 _CHUNK_BYTES = 64 * 1024
-_IDLE_S = 0.2
+_UNSHARE = shutil.which("unshare") or ""
+_MOUNT = shutil.which("mount") or ""
 
 Target = tuple[str, int]
 
 
 class Network:
-    """Gives every pod and Service an address, for as long as the network lives: that is what its name leads to."""
+    """Gives every Service an address, and every pod another one each time that it is made. Names lead to them, in files
+    that take the place of the machine's own for each pod."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, services: Sequence[str], directory: Path) -> None:
         self._namespace = namespace
+        self._services = services
+        self._hosts = directory / "hosts"
+        self._resolver = directory / "resolv.conf"
+        # Whom files do not know nobody knows: a name server of the machine is not asked.
+        self._resolver.write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
         draw = random.Random(os.urandom(8))
         self._prefix = f"127.{draw.randrange(64, 250)}.{draw.randrange(1, 250)}"  # another run may have others
-        self._addresses: dict[str, str] = {}
+        self._given = itertools.count(1)
+        self._addresses = {name: self._next() for name in services}
+        self._write()
+
+    def _next(self) -> str:
+        return f"{self._prefix}.{next(self._given)}"
 
     def address_of(self, name: str) -> str:
-        if name not in self._addresses:
-            self._addresses[name] = f"{self._prefix}.{len(self._addresses) + 1}"
         return self._addresses[name]
 
-    def resolve(self, text: str, own: str, services: list[str]) -> str:
-        """A value of a manifest with addresses in place of names. `own`: the pod that it is for."""
-        domain = rf"(?:\.{re.escape(self._namespace)}\.svc)?"
-        for service in services:
-            of_pod = rf"(?<![\w.-])([\w-]+-\d+)\.{re.escape(service)}{domain}(?=[:/]|$)"
-            text = re.sub(of_pod, lambda found: self.address_of(found[1]), text)
-            text = re.sub(rf"(?<![\w.-]){re.escape(service)}{domain}(?=:\d)", self.address_of(service), text)
-        return re.sub(r"(?<![\w.-])(?:0\.0\.0\.0|localhost)(?![\w.-])", self.address_of(own), text)
+    def renew(self, pod: str) -> str:
+        """Of a pod that is made, or made anew."""
+        address = self._addresses[pod] = self._next()
+        self._write()
+        return address
+
+    def _write(self) -> None:
+        lines = ["127.0.0.1 localhost"]
+        for name, address in self._addresses.items():
+            hosts = [name] if name in self._services else [f"{name}.{service}" for service in self._services]
+            lines.append(" ".join([address, *hosts, *(f"{host}.{self._namespace}.svc" for host in hosts)]))
+        data = "\n".join([*lines, ""]).encode()
+        file = os.open(self._hosts, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:  # in its place, because it is mounted; and never empty, because others read it
+            os.pwrite(file, data, 0)
+            os.ftruncate(file, len(data))
+        finally:
+            os.close(file)
+
+    def here(self, text: str, pod: str) -> str:
+        """A value of a manifest as it is meant in this pod: it has no loopback of its own."""
+        return re.sub(r"(?<![\w.-])(?:0\.0\.0\.0|localhost)(?![\w.-])", self.address_of(pod), text)
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """The same command where the names of this network lead somewhere. It is the same process: `exec`."""
+        mapped = [] if os.geteuid() == 0 else ["--map-root-user"]
+        mounts = f'{_MOUNT} --bind "$0" /etc/hosts && {_MOUNT} --bind "$1" /etc/resolv.conf && shift && exec "$@"'
+        return [_UNSHARE, "--mount", *mapped, "sh", "-c", mounts, str(self._hosts), str(self._resolver), *command]
+
+
+def names_are_possible() -> bool:
+    """Whether this machine lets a process have an /etc/hosts of its own."""
+    if not _UNSHARE or not _MOUNT:
+        return False
+    with tempfile.TemporaryDirectory() as directory:
+        command = Network("default", [], Path(directory)).inside(["true"])
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 class ServiceForwarder:

@@ -1,6 +1,5 @@
 """One pod, as the kubelet runs it: a thread that starts its container, asks its probes, restarts it, and stops it."""
 
-import contextlib
 import http.client
 import os
 import re
@@ -10,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ class World:
     volumes: Volumes
     directory: Path
     path: str  # of programs
-    services: list[str] = field(default_factory=list)
 
 
 class Pod:
@@ -45,7 +43,7 @@ class Pod:
         self.workload = workload
         self._overrides = overrides
         self.container: Container = workload.containers[-1]
-        self.address = world.network.address_of(name)
+        self.address = world.network.renew(name)
         self.is_ready = False
         self.is_started = False
         self.exit_code: int | None = None  # of the last process
@@ -82,6 +80,11 @@ class Pod:
         """Its machine is gone: nothing is told, nothing is waited for."""
         self.delete(0)
         self.wait_gone()
+
+    def hang(self) -> None:
+        """Its process goes on with nothing, and ends by no signal but one."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     @property
     def is_terminating(self) -> bool:
@@ -134,13 +137,13 @@ class Pod:
         given = {**world.manifests.environment(container, fields), **self._overrides}
 
         def here(text: str) -> str:
-            text = world.network.resolve(text, self.name, world.services)
+            text = world.network.here(text, self.name)
             return _MOUNTED.sub(lambda found: _replaced(found[0], mounts), text)
 
         passed_on = {name: os.environ[name] for name in ("LANG", "PYTHONPATH") if name in os.environ}
         base = {"PATH": world.path, "HOME": str(world.directory), **passed_on}
         self._environment = base | {name: here(value) for name, value in given.items()}
-        self._command = [here(word) for word in command_of(container, given)]
+        self._command = world.network.inside([here(word) for word in command_of(container, given)])
         at = container.body.get("workingDir")
         self._directory = world.directory if at is None else Path(here(at))
 
@@ -184,12 +187,11 @@ class Pod:
             self.is_ready = False
 
     def _restart(self, kind: str, probe: "_Probe") -> None:
+        """In order, preStop included, within the probe's own grace period if it has one."""
         self.events.append(f"Unhealthy: {kind} probe of {self.name} failed: {probe.why}")
         assert self._process is not None
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(self.workload.pod.get("terminationGracePeriodSeconds", 30))
-        self._kill()
+        self._grace_s = probe.grace_s or self.workload.pod.get("terminationGracePeriodSeconds", 30)
+        self._stop(self._process)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -214,8 +216,9 @@ class Pod:
             return
         try:
             done = subprocess.run(
-                hook, env=self._environment, cwd=self._directory, timeout=left_s, capture_output=True, check=False
-            )
+                self._world.network.inside(hook), env=self._environment, cwd=self._directory, timeout=left_s,
+                capture_output=True, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             self.events.append(f"FailedPreStopHook: {self.name}: no time is left")
             return
@@ -250,6 +253,10 @@ class _Probe:
     @property
     def has_failed(self) -> bool:
         return self._failures >= int(self._probe.get("failureThreshold", 3))
+
+    @property
+    def grace_s(self) -> float:
+        return float(self._probe.get("terminationGracePeriodSeconds", 0))
 
     def ask(self) -> bool | None:
         """None: it is not time yet."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.statefulset.controllers import SimulatedCluster
+from tests.integration.statefulset.network import names_are_possible
 from tests.long import long_only
 from tools.manifests.objects import Manifests, load
 from tools.manifests.rendering import RENDERED
@@ -23,8 +24,9 @@ BUSY_S_MAX = 10.0  # where more happens than a machine with few cores does in ti
 # Where tests run, disks may be full; and nobody waits half a minute for the rebalancer to begin.
 ROOM = {BROKER: {"HOLDFAST_FREE_BYTES_MIN": "0"}, REBALANCER: {"HOLDFAST_SETTLE_SECONDS": "2"}}
 
+has_names = pytest.mark.skipif(not names_are_possible(), reason="needs `unshare --mount`, for an /etc/hosts of its own")
 # Each test is a cluster of etcd, brokers, routers and workers.
-whole_clusters = [long_only, pytest.mark.timeout(600)]
+whole_clusters = [long_only, has_names, pytest.mark.timeout(600)]
 
 
 def dev() -> Manifests:

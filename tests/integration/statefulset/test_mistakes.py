@@ -12,6 +12,8 @@ from tests.integration.statefulset.stage import (
     ROOM,
     cluster,
     dev,
+    started,
+    until_healthy,
     whole_clusters,
 )
 from tools.manifests.objects import Manifests
@@ -44,6 +46,23 @@ def test_a_broken_probe_is_named(tmp_path: Path) -> None:
         cluster.wait(lambda: cluster.pods[f"{BROKER}-0"].restarts, "a restart")
         unhealthy = [event for event in cluster.all_events() if event.startswith("Unhealthy")]
         assert f"Unhealthy: liveness probe of {BROKER}-0 failed: HTTP probe failed with statuscode: 404" in unhealthy
+
+
+def test_a_broker_that_hangs_is_ended_within_the_grace_period_of_its_probe(tmp_path: Path) -> None:
+    """preStop asks a broker that cannot answer; that must not take as long as a handover may."""
+    bodies = deepcopy([dict(each.body) for each in dev().all])
+    for body in bodies:
+        if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
+            probe = body["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
+            # Sooner than the manifest has them.
+            probe |= {"periodSeconds": 1, "timeoutSeconds": 1, "terminationGracePeriodSeconds": 8}
+    with started(Manifests(bodies), tmp_path) as cluster:
+        pod = cluster.pods[f"{BROKER}-1"]
+        pod.hang()
+        cluster.wait(lambda: pod.restarts, "a restart", seconds=60)
+        assert any(event.startswith("Unhealthy: liveness") for event in pod.events)
+        assert f"Killed: {BROKER}-1 did not stop in 8 s" in pod.events
+        until_healthy(cluster)
 
 
 def test_a_volume_of_another_cluster_is_named(cluster: SimulatedCluster, tmp_path: Path) -> None:

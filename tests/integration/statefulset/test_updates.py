@@ -17,17 +17,35 @@ from tests.integration.statefulset.stage import (
     address,
     cluster,
     dev,
+    has_names,
+    holdfast,
     started,
     until_healthy,
-    whole_clusters,
 )
+from tests.long import long_only
 from tools.manifests.objects import Manifests
 
 __all__ = ["cluster"]
 
-pytestmark = whole_clusters
+pytestmark = [has_names, pytest.mark.timeout(600)]
 
 
+def test_a_broker_is_replaced_and_found_at_its_new_address(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    """A pod that is made anew has another address behind its name, and routers have connections to the old one."""
+    replaced = cluster.pods[f"{BROKER}-1"]
+    with under_load(address(cluster), SHARDS, tmp_path, workers=1) as running:
+        holdfast(cluster, "shard", "transfer", "0", replaced.name)
+        again = cluster.replace(replaced)
+        cluster.wait_ready(BROKER)
+        until_healthy(cluster)
+        holdfast(cluster, "shard", "transfer", "0", again.name)
+        running.wait_more(2 * SHARDS)
+    assert again.address != replaced.address
+    running.check(BUSY_S_MAX)
+    assert cluster.all_events() == []
+
+
+@long_only
 def test_a_rolling_update_is_hardly_noticed(cluster: SimulatedCluster, tmp_path: Path) -> None:
     """Each pod goes only when its shards have a majority without it, and the next one when it is ready."""
     with under_load(address(cluster), SHARDS, tmp_path) as running:
@@ -38,6 +56,7 @@ def test_a_rolling_update_is_hardly_noticed(cluster: SimulatedCluster, tmp_path:
     assert all('"debug"' in pod.log for pod in cluster.pods_of(BROKER))
 
 
+@long_only
 def test_a_partition_keeps_the_others_as_they_are(cluster: SimulatedCluster) -> None:
     before = dict(cluster.pods)
     cluster.rolling_update(BROKER, {"HOLDFAST_LOG_LEVEL": "debug"}, partition=2)
@@ -46,6 +65,7 @@ def test_a_partition_keeps_the_others_as_they_are(cluster: SimulatedCluster) -> 
     assert cluster.all_events() == []
 
 
+@long_only
 def test_pods_that_are_deleted_together_go_one_after_the_other(cluster: SimulatedCluster, tmp_path: Path) -> None:
     """Nobody asks the budget when pods are deleted: preStop alone keeps a majority of each shard."""
     with under_load(address(cluster), SHARDS, tmp_path) as running:
@@ -64,6 +84,7 @@ def test_pods_that_are_deleted_together_go_one_after_the_other(cluster: Simulate
     assert cluster.all_events() == []
 
 
+@long_only
 def test_routers_are_replaced_without_a_failed_call(cluster: SimulatedCluster, tmp_path: Path) -> None:
     with under_load(address(cluster), SHARDS, tmp_path) as running:
         cluster.rollout(ROUTER, {"HOLDFAST_LOG_LEVEL": "debug"})
@@ -71,6 +92,7 @@ def test_routers_are_replaced_without_a_failed_call(cluster: SimulatedCluster, t
     assert cluster.all_events() == []
 
 
+@long_only
 def test_the_budget_lets_one_broker_go_at_a_time(cluster: SimulatedCluster, tmp_path: Path) -> None:
     with under_load(address(cluster), SHARDS, tmp_path) as running:
         for pod in cluster.pods_of(BROKER):
@@ -85,6 +107,7 @@ def test_the_budget_lets_one_broker_go_at_a_time(cluster: SimulatedCluster, tmp_
     assert cluster.all_events() == []
 
 
+@long_only
 def test_without_the_hook_they_would_take_a_majority_with_them(tmp_path: Path) -> None:
     """What the tests above would find if `preStop` did nothing."""
     bodies = deepcopy([dict(each.body) for each in dev().all])

@@ -105,6 +105,30 @@ def broken_probe_port(given: Bodies) -> None:
     container(given, "StatefulSet", "holdfast-broker")["readinessProbe"]["httpGet"]["port"] = 9999
 
 
+def no_probe(given: Bodies) -> None:
+    del container(given, "Deployment", "holdfast-rebalancer")["startupProbe"]
+
+
+def patient_probe(given: Bodies) -> None:
+    del container(given, "StatefulSet", "holdfast-broker")["livenessProbe"]["terminationGracePeriodSeconds"]
+
+
+def other_hook(given: Bodies) -> None:
+    container(given, "StatefulSet", "holdfast-broker")["lifecycle"]["preStop"]["exec"]["command"] = ["sleep", "30"]
+
+
+def on_one_machine(given: Bodies) -> None:
+    del find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["affinity"]
+
+
+def in_one_zone(given: Bodies) -> None:
+    find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["topologySpreadConstraints"].clear()
+
+
+def two_at_a_time(given: Bodies) -> None:
+    find(given, "PodDisruptionBudget", "holdfast-broker")["spec"]["maxUnavailable"] = 2
+
+
 def missing_secret(given: Bodies) -> None:
     del find(given, "StatefulSet", "holdfast-broker")["metadata"]["annotations"]["secret-made-elsewhere/holdfast-etcd"]
 
@@ -242,6 +266,12 @@ MISTAKES: dict[Callable[[Bodies], None], str] = {
     broken_probe: "container broker: Expected livenessProbe to ask for /livez, but it asks for /healthz.",
     liveness_by_readiness: "container router: Expected livenessProbe to ask for /livez, but it asks for /readyz.",
     broken_probe_port: "Expected readinessProbe to use one of the ports grpc, peers, ops, but got 9999.",
+    no_probe: "container rebalancer: Expected a startupProbe, but there is none.",
+    patient_probe: "Expected terminationGracePeriodSeconds of at most 120 in its livenessProbe, but it is None.",
+    other_hook: "Expected preStop to run `holdfast node handover`, but it runs sleep 30.",
+    on_one_machine: "holdfast-broker: Expected podAntiAffinity by kubernetes.io/hostname, but there is none.",
+    in_one_zone: "Expected to be spread by topology.kubernetes.io/zone, but it is not.",
+    two_at_a_time: "Expected one PodDisruptionBudget with maxUnavailable 1, but got [2].",
     missing_secret: "StatefulSet holdfast-broker: Expected Secret holdfast-etcd among the manifests",
     missing_key: "Expected Secret holdfast-etcd to have password, but it has username.",
     missing_certificate: "StatefulSet holdfast-broker: Expected Secret holdfast-peer-tls among the manifests",
@@ -350,18 +380,16 @@ def test_nobody_but_brokers_reaches_the_port_of_brokers() -> None:
     for policy in manifests.of("NetworkPolicy"):
         if broker in manifests.selected(policy.spec["podSelector"]):
             for rule in policy.spec.get("ingress", ()):
-                who = {
-                    each.name
-                    for peer in rule["from"]
-                    if "namespaceSelector" not in peer
-                    for each in manifests.selected(peer["podSelector"])
-                }
+                inside = [peer for peer in rule["from"] if "namespaceSelector" not in peer]
+                who = {each.name for peer in inside for each in manifests.selected(peer["podSelector"])}
+                if len(inside) < len(rule["from"]):
+                    who.add("another namespace")
                 for port in rule["ports"]:
                     allowed.setdefault(port["port"], set()).update(who)
     assert allowed["peers"] == {"holdfast-broker"}
     everyone = {"holdfast-broker", "holdfast-router", "holdfast-rebalancer", "holdfast-cluster-init"}
     assert allowed["grpc"] == everyone
-    assert allowed["ops"] == set(), "only the namespace of Prometheus"
+    assert allowed["ops"] == {"another namespace"}, "that of Prometheus"
 
 
 @pytest.mark.parametrize(("overlay", "elsewhere"), [("production", {53, 443}), ("production-secrets", {53})])

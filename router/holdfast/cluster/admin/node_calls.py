@@ -15,6 +15,9 @@ _CHANNELS_MAX: Final = 256
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # What is behind a name may have another address by now, as a pod that was replaced has: gRPC would look it up again
+    # half a minute later.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),

@@ -66,6 +66,9 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     # The minimum is also the longest that an attempt to connect may take: then the next endpoint has its turn.
+    # What is behind a name may have another address by now, as a pod that was replaced has: gRPC would look it up again
+    # half a minute later.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
