@@ -8,9 +8,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import typer
 import typer.main
+import yaml
 
 from holdfast.broker.peers.tls import PeerTls
 from holdfast.cli.commands.root import _COMMAND_LINE_ERROR, app
@@ -121,6 +123,18 @@ def test_every_alert_is_on_the_page() -> None:
     assert {name for name in re.findall(r"`(Holdfast\w+)`", PAGE) if name.startswith("Holdfast")} == alerts
 
 
+def test_the_pod_that_recovers_has_a_broker_s_data_and_rights() -> None:
+    pod = yaml.safe_load(blocks("yaml")[-1])
+    kubernetes_validate.validate(pod, "1.35", strict=True)
+    brokers = manifests("production").find("StatefulSet", "holdfast-broker")
+    assert brokers is not None
+    [container], own = pod["spec"]["containers"], brokers.pod["securityContext"]
+    assert pod["spec"]["securityContext"].items() <= own.items()
+    assert container["securityContext"] == brokers.containers[-1].body["securityContext"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in brokers.containers[-1].body["volumeMounts"]}
+    assert {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}.items() <= mounts.items()
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 def test_certificates_made_by_hand_fit_the_brokers(tmp_path: Path) -> None:
     lines = [line for line in LINES if line.startswith(("openssl", "printf"))]
@@ -140,7 +154,7 @@ def test_overlays_of_ones_own_are_rendered_and_have_no_faults(tmp_path: Path) ->
     (tmp_path / "deploy").symlink_to(REPO / "deploy")
     (tmp_path / "my-overlay").mkdir()
     (tmp_path / "restoring").mkdir()
-    own, restoring = blocks("yaml")
+    own, restoring, _ = blocks("yaml")
     (tmp_path / "my-overlay" / "kustomization.yaml").write_text(own)
     (tmp_path / "restoring" / "kustomization.yaml").write_text(restoring)
     mine = load(render_folder(tmp_path / "my-overlay"))
