@@ -274,7 +274,7 @@ def _rounds_without_budget() -> None:
         return staged
 
     replica.Replica.step = step_slowly
-    rounds.Rounds._beat = lambda self, began_s: None
+    rounds.CommitLoop._beat = lambda self, began_s: None
 
 
 def _suspects_off() -> None:

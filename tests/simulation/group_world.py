@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from holdfast.broker.leader.clock import ShardClock, carried_on
 from holdfast.broker.leader.reserver import Applied
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.replica.commit_loop import Message, Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import machine as state_machine
@@ -160,7 +160,7 @@ class NodeWire:
         """Nothing was paused."""
 
 
-class PausableRounds(Rounds):
+class PausableRounds(CommitLoop):
     """The rounds of a process that can be stopped and continued, as by SIGSTOP and SIGCONT."""
 
     going: asyncio.Event

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock, TimeSource
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine.entries import decode
@@ -28,7 +28,7 @@ ME = "n1/" + "0" * 32
 def lone_replica(
     log: NodeLog,
     kv: OrderedKV,
-    rounds: Rounds,
+    rounds: CommitLoop,
     guard: DiskGuard,
     source: TimeSource,
     config: BrokerConfig,

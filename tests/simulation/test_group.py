@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from holdfast.broker.leader.leader import Leadership
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import keys
@@ -309,9 +309,9 @@ def test_taking_the_end_of_the_log_for_durable_is_caught(monkeypatch: pytest.Mon
 def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those who did something in it: who was elected at the end of the last one has staged something, too."""
     told: set[Replica] = set()
-    sync, dropped = Rounds._sync, Replica.dropped
+    sync, dropped = CommitLoop._sync, Replica.dropped
 
-    async def note_active(rounds: Rounds, flush: Flush, active: list[Replica]) -> None:
+    async def note_active(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
         told.difference_update(rounds.replicas)
         told.update(active)
         await sync(rounds, flush, active)
@@ -323,7 +323,7 @@ def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest
     def is_unfinished(replica: Replica) -> bool:
         return replica.has_to_apply or replica.shard.has_work or bool(replica.raft.outbox)
 
-    monkeypatch.setattr(Rounds, "_sync", note_active)
+    monkeypatch.setattr(CommitLoop, "_sync", note_active)
     monkeypatch.setattr(Replica, "dropped", tell)
     monkeypatch.setattr(Replica, "is_unfinished", property(is_unfinished))
     # The log refuses the next entry, which does not follow on what it has.
@@ -351,14 +351,14 @@ def test_refusing_what_others_were_sent_is_caught(monkeypatch: pytest.MonkeyPatc
 
 
 def test_answering_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = Rounds._sync
+    sync = CommitLoop._sync
 
-    async def answer_first(rounds: Rounds, flush: Flush, active: list[Replica]) -> None:
+    async def answer_first(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
         rounds._finish(active)
         await rounds._apply(active, callers_first=False)
         await sync(rounds, flush, active)
 
-    monkeypatch.setattr(Rounds, "_sync", answer_first)
+    monkeypatch.setattr(CommitLoop, "_sync", answer_first)
     assert is_caught(KNOWN["answered"], matters=lambda plan: not plan.no_room)
 
 

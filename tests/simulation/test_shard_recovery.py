@@ -21,7 +21,7 @@ from holdfast.broker.leader import reserver as reserving
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.reserver import Reserver
 from holdfast.broker.leader.sweeps import Sweep
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.scheduler.scheduler import Scheduler
 from holdfast.machine.draft import Draft
@@ -280,14 +280,14 @@ def test_a_disk_that_does_not_sync_is_caught() -> None:
 
 
 def test_acknowledging_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = Rounds._sync
+    sync = CommitLoop._sync
 
-    async def apply_first(rounds: Rounds, flush: Flush, active: list[Replica]) -> None:
+    async def apply_first(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
         rounds._finish(active)
         await rounds._apply(active, callers_first=False)
         await sync(rounds, flush, active)
 
-    monkeypatch.setattr(Rounds, "_sync", apply_first)
+    monkeypatch.setattr(CommitLoop, "_sync", apply_first)
     assert is_caught(matters=lambda plan: not plan.disk_fills)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -33,7 +33,7 @@ class World:
 
     def __init__(self, shards: int = SHARDS) -> None:
         self.shards = [SmallShard() for _ in range(shards)]
-        self._services = [Service(small.shard, BrokerConfig(), Metrics()) for small in self.shards]
+        self._services = [TaskService(small.shard, BrokerConfig(), Metrics()) for small in self.shards]
         self.calls: Counter[str] = Counter()
         self._rounds = asyncio.create_task(self._run())
 

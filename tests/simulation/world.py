@@ -19,7 +19,7 @@ from holdfast.broker import round_budget
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica import shard as shard_module
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.scheduler import lines, scheduler
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
@@ -282,7 +282,7 @@ class Node:
         room for the first entry."""
         machine, loop = self._machine, asyncio.get_running_loop()
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
-        self.rounds = Rounds(
+        self.rounds = CommitLoop(
             self.log,
             _METRICS,
             run_blocking=lambda function: self._run_blocking(function, machine.plan.sync_seconds),

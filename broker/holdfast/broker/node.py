@@ -15,7 +15,7 @@ from holdfast.broker.api.admin import Admin
 from holdfast.broker.api.backups import BackupService
 from holdfast.broker.api.server import RpcServer
 from holdfast.broker.api.shards import ShardService
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
@@ -27,7 +27,7 @@ from holdfast.broker.membership.static_topology import StaticTopology
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.replica.backups import Backups
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.leaderless import Leaderless
 from holdfast.broker.replica.shard import Shard
@@ -135,7 +135,7 @@ class Node:
         self._log_syncs = WatchedThread(self._log_thread)
         self._stalls = Stalls()
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
-        self._rounds = Rounds(
+        self._rounds = CommitLoop(
             self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full
         )
         self._rounds.on_first_sync = self._data_dir.note_log_begun
@@ -163,7 +163,7 @@ class Node:
             may_flush=lambda: not self._guard.critical,
         )
         self._backups = Backups(self._host)
-        self._services: dict[int, Service] = {}
+        self._services: dict[int, TaskService] = {}
         self._admin = Admin(
             config, self._data_dir.node_id, self._host, self._cluster_view, self._node_log, self._checkpointer
         )
@@ -193,11 +193,11 @@ class Node:
             connections_max=connections_allowed(config.connections_max, self._open_files_max, with_states=True),
         )
 
-    def _find_service(self, number: int) -> Service:
+    def _find_service(self, number: int) -> TaskService:
         shard = self._host.find_to_serve(number).shard
         service = self._services.get(number)
         if service is None or service.shard is not shard:  # a replica may leave, and come back as a new one
-            service = self._services[number] = Service(
+            service = self._services[number] = TaskService(
                 shard, self._config, self.metrics, cluster_id=lambda: self._cluster_view.cluster_id,
                 home_of=self._cluster_view.home_of, may_have=self._cluster_view.may_have,
             )  # fmt: skip

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.broker.api.home_guard import HomeGuard
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.partition_map import PartitionMap
@@ -29,17 +29,17 @@ async def map_of(shards: int) -> PartitionMap:
     return await read_map(etcd)
 
 
-async def serve(number: int, known: PartitionMap) -> tuple[SmallShard, Service]:
+async def serve(number: int, known: PartitionMap) -> tuple[SmallShard, TaskService]:
     small = SmallShard()
     small.machine.meta.shard = number
     seen = MapClusterView(node("a").identity, known)
-    return small, Service(
+    return small, TaskService(
         small.shard, small.shard._config, small.shard._metrics, home_of=seen.home_of, may_have=seen.may_have
     )
 
 
 @pytest.fixture
-async def elsewhere() -> Service:
+async def elsewhere() -> TaskService:
     return (await serve(ELSEWHERE, await map_of(SHARDS)))[1]
 
 
@@ -58,7 +58,7 @@ OTHERS = [task("~1.key.1"), task("~2.key.1")]  # the shard may not have heard of
 
 @pytest.mark.parametrize("own", OWN, ids=str)
 async def test_a_call_with_an_own_id_or_a_key_is_refused_as_a_whole(
-    elsewhere: Service, own: tasks_pb2.TaskSpec
+    elsewhere: TaskService, own: tasks_pb2.TaskSpec
 ) -> None:
     with pytest.raises(RefusedError) as refused:
         async with asyncio.timeout(AT_ONCE_S):
@@ -82,7 +82,7 @@ async def test_everything_else_is_taken(number: int, shards: int, tasks: list[ta
         guard.check_tasks([validator.new_task(each, 0) for each in tasks])
 
 
-async def test_a_task_that_could_be_anywhere_is_taken_only_on_shards_of_its_queue(elsewhere: Service) -> None:
+async def test_a_task_that_could_be_anywhere_is_taken_only_on_shards_of_its_queue(elsewhere: TaskService) -> None:
     """Nobody would look for it on another one: it would be accepted, and never claimed."""
     with pytest.raises(RefusedError) as refused:
         async with asyncio.timeout(AT_ONCE_S):

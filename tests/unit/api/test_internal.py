@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.broker.api.internal import DEAL_SHARES, RECEIVE_TASKS, SETTINGS_NEWS, InternalService
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.proto.v1 import couriers_pb2, tasks_pb2
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
@@ -30,14 +30,14 @@ class Stage(SmallShard):
         super().__init__()
         self.machine.meta.machine_level = 2
         config, metrics = self.shard._config, self.shard._metrics
-        self.service = Service(self.shard, config, metrics, cluster_id=lambda: CLUSTER)
+        self.service = TaskService(self.shard, config, metrics, cluster_id=lambda: CLUSTER)
         self.damages: list[Exception] = []
         self.trouble: Exception | None = None
         self.internal = InternalService(
             self.find, self, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=self.damages.append
         )
 
-    def find(self, number: int) -> Service:
+    def find(self, number: int) -> TaskService:
         if self.trouble is not None:
             raise self.trouble
         return self.service

@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from holdfast.broker.api.server import RpcServer
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import backups_pb2, shards_pb2
 from holdfast.serving.grpc_server import ServerLimits
@@ -32,7 +32,7 @@ class Admin:
         return backups_pb2.BeginBackupResponse()
 
 
-def find_service(_shard: int) -> Service:
+def find_service(_shard: int) -> TaskService:
     raise AssertionError("the call is for the node")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.broker.api.tasks import ENTRY_TASKS_MAX, Service
+from holdfast.broker.api.tasks import ENTRY_TASKS_MAX, TaskService
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.machine.entries import Ack, Entry
@@ -14,7 +14,7 @@ from tests.unit.replica.small_shard import SmallShard
 class Desk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.small = SmallShard()
-        self.service = Service(self.small.shard, BrokerConfig(), Metrics())
+        self.service = TaskService(self.small.shard, BrokerConfig(), Metrics())
         self.entries: list[Ack] = []
         check_open = self.small.shard._check_open
 

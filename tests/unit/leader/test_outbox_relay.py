@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.broker.api.answering import OUTBOX_RETRY_MS
 from holdfast.broker.api.conversion import receive_request
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.leader import outbox_relay as relay_module
 from holdfast.broker.leader.outbox_relay import BATCH_LETTERS_MAX, OutboxRelay
 from holdfast.broker.views import read_letters, read_outboxes
@@ -48,7 +48,7 @@ class Side(SmallShard):
     def __init__(self, number: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.machine.meta.shard = number
-        self.service = Service(
+        self.service = TaskService(
             self.shard, self.shard._config, self.shard._metrics, draw=lambda: 0.5, cluster_id=lambda: CLUSTER
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.leader import ready_waiters as awaiting_module
 from holdfast.broker.leader.ready_waiters import HELD, NOTHING, READY, Awaited, AwaitWanted
 from holdfast.machine import entries
@@ -312,8 +312,8 @@ async def test_lost_leadership_is_told(small: SmallShard) -> None:
 # --- the wire ---------------------------------------------------------------------------------------------------------
 
 
-def service(small: SmallShard) -> Service:
-    return Service(small.shard, small.shard._config, small.shard._metrics)
+def service(small: SmallShard) -> TaskService:
+    return TaskService(small.shard, small.shard._config, small.shard._metrics)
 
 
 async def test_the_wire_call(small: SmallShard) -> None:

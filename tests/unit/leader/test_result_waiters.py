@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from holdfast.broker.leader.result_waiters import ENDS, Finishing
+from holdfast.broker.leader.result_waiters import ENDS, ResultWaiters
 from holdfast.machine import entries
 from holdfast.machine.operator_entries import DiscardDead
 from holdfast.machine.outcomes import Claimed
@@ -24,7 +24,7 @@ async def small() -> SmallShard:
     return SmallShard()
 
 
-def finishing_of(small: SmallShard) -> Finishing:
+def finishing_of(small: SmallShard) -> ResultWaiters:
     assert small.shard._leading is not None
     return small.shard._leading.finishing
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.histograms import BOUNDS_MS
 from holdfast.broker.leader import stats as stats_module
 from holdfast.broker.leader.stats import (
@@ -403,7 +403,7 @@ async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.
 @pytest.mark.parametrize("kind", ["ack", "fail", "extend", "release"])
 async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None:
     small = SmallShard()
-    service = Service(small.shard, small.shard._config, small.shard._metrics)
+    service = TaskService(small.shard, small.shard._config, small.shard._metrics)
     await small.enqueue(4)
     refs = []
     for worker in (b"ann", b"bob", b"eve", b"old"):

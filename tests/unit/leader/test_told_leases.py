@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.machine.entries import LeaderStarted
@@ -19,7 +19,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.small = SmallShard()
-        self.service = Service(self.small.shard, BrokerConfig(), Metrics())
+        self.service = TaskService(self.small.shard, BrokerConfig(), Metrics())
 
     def pass_ms(self, elapsed_ms: int) -> None:
         self.small.time.now_ms += elapsed_ms

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.timers import Housekeeping
+from holdfast.broker.leader.timers import Timers
 from holdfast.broker.policy.policies import Limits, Policies, default_policy, parse_policy
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.ids import parse_task_id
@@ -163,7 +163,7 @@ class Wire:
 
     def __init__(self, small: SmallShard) -> None:
         self.small = small
-        self.service = Service(small.shard, small.shard._config, small.shard._metrics, draw=lambda: 0.5)
+        self.service = TaskService(small.shard, small.shard._config, small.shard._metrics, draw=lambda: 0.5)
 
     async def enqueue(self, queue: bytes, **fields: Any) -> rows.Execution:
         spec = pb.TaskSpec(queue=queue.decode(), type="t", **fields)
@@ -257,7 +257,7 @@ async def test_a_task_that_dies_of_expiries_is_kept_as_long_as_its_queue_says(wi
     small = wire.small
     leading = small.shard._leading
     assert leading is not None
-    housekeeping: Housekeeping = leading.housekeeping
+    housekeeping: Timers = leading.housekeeping
     refs = await wire.claim(QUEUE, OTHER)
     for _ in range(2):
         small.time.now_ms += 40_000

@@ -12,7 +12,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica import commit_loop as rounds_module
 from holdfast.broker.replica import shard as shard_module
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import TIME_SECONDS
 from holdfast.machine.entries import Enqueue, Purge
 from holdfast.machine.hashing import state_hash
@@ -68,7 +68,7 @@ class Broker:
         self.disk, self.kv, self.thread = disk, kv, Held()
         self.log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
         self.guard = DiskGuard(disk.free_bytes, 0)
-        self.rounds = Rounds(self.log, Metrics(), run_blocking=self.thread.run, on_disk_full=self.guard.found_full)
+        self.rounds = CommitLoop(self.log, Metrics(), run_blocking=self.thread.run, on_disk_full=self.guard.found_full)
         self.replica = lone_replica(
             self.log, kv, self.rounds, self.guard, StillTime(), BrokerConfig(), Metrics(),
             monotonic=time.monotonic, draw=lambda: 0.5,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.replica.read_barrier import Reads
+from holdfast.broker.replica.read_barrier import ReadBarrier
 from holdfast.serving.refusals import OVERLOADED, RefusedError, not_leader
 from tests.unit.replica.small_shard import MemoryLog, settle
 
@@ -35,11 +35,11 @@ def log() -> Questions:
 
 
 @pytest.fixture
-def reads() -> Reads:
-    return Reads(10)
+def reads() -> ReadBarrier:
+    return ReadBarrier(10)
 
 
-async def read(reads: Reads) -> "asyncio.Task[None]":
+async def read(reads: ReadBarrier) -> "asyncio.Task[None]":
     task = asyncio.ensure_future(reads.wait())
     await settle()
     return task
@@ -50,7 +50,7 @@ async def is_done(task: "asyncio.Task[None]") -> bool:
     return task.done()
 
 
-async def test_a_read_waits_for_an_answer_to_a_question_asked_after_it_came(reads: Reads, log: Questions) -> None:
+async def test_a_read_waits_for_an_answer_to_a_question_asked_after_it_came(reads: ReadBarrier, log: Questions) -> None:
     first = await read(reads)
     assert reads.want_a_question
     reads.step(log, 0)
@@ -66,7 +66,7 @@ async def test_a_read_waits_for_an_answer_to_a_question_asked_after_it_came(read
     assert await is_done(second)
 
 
-async def test_all_that_wait_share_a_question(reads: Reads, log: Questions) -> None:
+async def test_all_that_wait_share_a_question(reads: ReadBarrier, log: Questions) -> None:
     waiting = [await read(reads) for _ in range(5)]
     reads.step(log, 0)
     reads.step(log, 0)
@@ -77,7 +77,7 @@ async def test_all_that_wait_share_a_question(reads: Reads, log: Questions) -> N
     assert (len(reads), reads.want_a_question) == (0, False)
 
 
-async def test_a_read_sees_everything_that_was_committed_when_it_asked(reads: Reads, log: Questions) -> None:
+async def test_a_read_sees_everything_that_was_committed_when_it_asked(reads: ReadBarrier, log: Questions) -> None:
     log.commit_index = 7
     task = await read(reads)
     reads.step(log, 5)
@@ -89,14 +89,14 @@ async def test_a_read_sees_everything_that_was_committed_when_it_asked(reads: Re
     assert await is_done(task), "what was committed since need not be there"
 
 
-async def test_nothing_is_asked_while_it_does_not_serve(reads: Reads, log: Questions) -> None:
+async def test_nothing_is_asked_while_it_does_not_serve(reads: ReadBarrier, log: Questions) -> None:
     log.serves = False
     task = await read(reads)
     reads.step(log, 0)
     assert (log.asked, task.done()) == (0, False)
 
 
-async def test_leadership_that_is_lost_ends_all_of_them(reads: Reads, log: Questions) -> None:
+async def test_leadership_that_is_lost_ends_all_of_them(reads: ReadBarrier, log: Questions) -> None:
     asked = await read(reads)
     reads.step(log, 0)
     coming = await read(reads)
@@ -111,7 +111,7 @@ async def test_leadership_that_is_lost_ends_all_of_them(reads: Reads, log: Quest
     assert len(reads) == 0
 
 
-async def test_an_answer_to_an_old_question_is_none_to_a_new_one(reads: Reads, log: Questions) -> None:
+async def test_an_answer_to_an_old_question_is_none_to_a_new_one(reads: ReadBarrier, log: Questions) -> None:
     first = await read(reads)
     reads.step(log, 0)
     reads.end(not_leader(0, 1, None))
@@ -127,7 +127,7 @@ async def test_an_answer_to_an_old_question_is_none_to_a_new_one(reads: Reads, l
     assert await is_done(second)
 
 
-async def test_a_caller_that_goes_away_is_no_hindrance(reads: Reads, log: Questions) -> None:
+async def test_a_caller_that_goes_away_is_no_hindrance(reads: ReadBarrier, log: Questions) -> None:
     gone, there = await read(reads), await read(reads)
     gone.cancel()
     await settle()
@@ -138,7 +138,7 @@ async def test_a_caller_that_goes_away_is_no_hindrance(reads: Reads, log: Questi
 
 
 async def test_too_many_are_refused(log: Questions) -> None:
-    reads = Reads(2)
+    reads = ReadBarrier(2)
     waiting = [await read(reads)]
     reads.step(log, 0)
     waiting.append(await read(reads))

@@ -12,7 +12,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica import commit_loop as rounds_module
-from holdfast.broker.replica.commit_loop import Message, Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine.entries import Enqueue
@@ -55,7 +55,7 @@ class OtherNode:
 
     def __init__(self) -> None:
         self.listens = True
-        self.rounds: Rounds | None = None
+        self.rounds: CommitLoop | None = None
         self.raft = ShardRaft(OTHER, MemoryJournal(), now_s=-1e9, timing=PATIENT, draw=lambda: 0.5)
         self.heard = 0
         self.drops: list[tuple[str, str]] = []
@@ -88,7 +88,7 @@ class Scene:
         self.log = NodeLog.open(self.disk, segment_bytes=64 * 1024)
         self.other = OtherNode()
         self.guard = DiskGuard(self.disk.free_bytes, 0)
-        self.rounds = Rounds(
+        self.rounds = CommitLoop(
             self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
         )
         self.other.rounds = self.rounds

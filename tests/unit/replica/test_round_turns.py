@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.replica.commit_loop import APPLY_SECONDS_MAX, ROUND_RECEIVED_BYTES_MAX, Rounds
+from holdfast.broker.replica.commit_loop import APPLY_SECONDS_MAX, ROUND_RECEIVED_BYTES_MAX, CommitLoop
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.round_budget import (
     BYTES_MAX,
@@ -85,7 +85,7 @@ class BusyReplica:
         """It is a test."""
 
 
-def rounds_of(clock: Clock) -> Rounds:
+def rounds_of(clock: Clock) -> CommitLoop:
     disk = FakeDisk(random.Random(0))
     log = NodeLog.open(disk, segment_bytes=16 * 1024)
     guard = DiskGuard(disk.free_bytes, 0)
@@ -93,10 +93,10 @@ def rounds_of(clock: Clock) -> Rounds:
     async def run_blocking(_work: Any) -> None:
         """Nothing is written."""
 
-    return Rounds(log, Metrics(), run_blocking=run_blocking, on_disk_full=guard.found_full, monotonic=clock)
+    return CommitLoop(log, Metrics(), run_blocking=run_blocking, on_disk_full=guard.found_full, monotonic=clock)
 
 
-def stage_of(count: int, *, chores: int = 0) -> tuple[Rounds, Clock, list[BusyReplica], list[Replica]]:
+def stage_of(count: int, *, chores: int = 0) -> tuple[CommitLoop, Clock, list[BusyReplica], list[Replica]]:
     clock = Clock()
     rounds = rounds_of(clock)
     busy = [BusyReplica(number, clock, only_housekeeping=number >= count - chores) for number in range(count)]

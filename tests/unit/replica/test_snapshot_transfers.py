@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.replica.snapshot_transfers import Transfers
+from holdfast.broker.replica.snapshot_transfers import SnapshotTransfers
 from holdfast.raft.messages import TERM_MAX, Configuration, ImpossibleMessageError
 from holdfast.storage.snapshots.codec import decode, encode
 from holdfast.storage.snapshots.directories import StateDirectories
@@ -37,7 +37,7 @@ class Receiving:
         stage.serve("a")
         replica = SimpleNamespace(raft=stage["b"], journal=stage.journals["b"], applied_index=2, number=0, group=1)
         self.said: asyncio.Queue[tuple[str, SnapshotMessage]] = asyncio.Queue()
-        self.transfers = Transfers(
+        self.transfers = SnapshotTransfers(
             cast(Any, replica),
             StateDirectories(state_dir, 0),
             send=lambda to, _shard, _group, data: self.said.put_nowait((to, decode(data))),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.broker.scheduler.allocation_use import EVERY_MS, SEEN, Seen, ShareUse
+from holdfast.broker.scheduler.allocation_use import EVERY_MS, SEEN, AllocationUse, Seen
 from holdfast.limits.buckets import Rate
 from tests.unit.leader.scheduled_member import ScheduledMember
 from tests.unit.quota.sharing_stage import Stage
@@ -257,9 +257,9 @@ async def test_whatever_opens_and_closes_the_cap_is_kept_and_all_is_done(seed: i
 # --- what is enough -------------------------------------------------------------------------------------------
 
 
-def seen_of(*moments: tuple[int, int, bool, bool]) -> ShareUse:
+def seen_of(*moments: tuple[int, int, bool, bool]) -> AllocationUse:
     """Of (claimed_total, in_use, is_open, held up)."""
-    use = ShareUse()
+    use = AllocationUse()
     for place, (claimed, in_use, is_open, held_up) in enumerate(moments):
         use.note(Seen(place * 500, claimed, in_use, is_open, held_up, held_up))
     return use

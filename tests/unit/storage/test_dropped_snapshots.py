@@ -8,7 +8,7 @@ from collections.abc import Callable
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import entries
@@ -57,7 +57,7 @@ class Follower:
         self.is_full = False
         self.frames = 0
         guard = DiskGuard(self.disk.free_bytes, 0)
-        self.rounds = Rounds(self.log, Metrics(), run_blocking=self._sync, on_disk_full=guard.found_full)
+        self.rounds = CommitLoop(self.log, Metrics(), run_blocking=self._sync, on_disk_full=guard.found_full)
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, self.kv, SHARD)
 

@@ -8,7 +8,7 @@ from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.host import Host
-from holdfast.broker.replica.snapshot_transfers import Transfers
+from holdfast.broker.replica.snapshot_transfers import SnapshotTransfers
 from holdfast.machine.ids import SHARD_MAX
 from holdfast.proto.v1 import backups_pb2 as pb
 from holdfast.raft.messages import Configuration
@@ -129,7 +129,7 @@ class BackupService:
             )
         return pb.RestoreShardResponse(is_installed=True)
 
-    def _awaiting(self, shard: int, backup_id: str) -> tuple[Transfers, tuple[str, ...]]:
+    def _awaiting(self, shard: int, backup_id: str) -> tuple[SnapshotTransfers, tuple[str, ...]]:
         """The blank replica that waits for its state, and all voters that the shard begins with."""
         if not isinstance(self._cluster_view, MapClusterView):
             raise no_cluster()

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import couriers_pb2 as pb
 from holdfast.serving.refusals import INVALID_FIELD, OutcomeUnknownError, RefusedError, outcome_unknown
@@ -23,7 +23,9 @@ SETTINGS_NEWS: Final = 3
 LETTERS_BYTES_MAX: Final = 4 * 1024 * 1024  # what is brought at once, beside one task of any size
 
 
-class ClusterView(Protocol):
+class Senders(Protocol):
+    """What is known of who calls, and of what it asks about."""
+
     def may_speak_for(self, node: str, shard: int, incarnation: int) -> bool:
         """Whether a node of this name has a replica of the shard, or is to have one. `incarnation`: of the shard, 0 if
         any will do; one that nobody has heard of yet is refused."""
@@ -44,15 +46,15 @@ class InternalService:
 
     def __init__(
         self,
-        find_service: Callable[[int], Service],
-        view: ClusterView,
+        find_service: Callable[[int], TaskService],
+        senders: Senders,
         metrics: Metrics,
         *,
         batch_bytes_max: int,
         on_damage: Callable[[Exception], None],
     ) -> None:
         self._find_service = find_service
-        self._view = view
+        self._senders = senders
         self._metrics = metrics
         self._on_damage = on_damage
         # It was accepted long ago: it must be taken in, whatever clients may send at once.
@@ -64,8 +66,8 @@ class InternalService:
             return _Method(name, request, request_limit(name, request, large_bytes_max=bytes_max), call)
 
         self._methods = {
-            RECEIVE_TASKS: method("ReceiveTasks", pb.ReceiveTasksRequest, self._of_shard(Service.receive_tasks)),
-            DEAL_SHARES: method("DealShares", pb.DealSharesRequest, self._of_shard(Service.deal_shares)),
+            RECEIVE_TASKS: method("ReceiveTasks", pb.ReceiveTasksRequest, self._of_shard(TaskService.receive_tasks)),
+            DEAL_SHARES: method("DealShares", pb.DealSharesRequest, self._of_shard(TaskService.deal_shares)),
             SETTINGS_NEWS: method("SettingsNews", pb.SettingsNewsRequest, self._settings_news),
         }
 
@@ -92,7 +94,7 @@ class InternalService:
             self._metrics.rpc(known.name).observe(code, time.perf_counter() - started)
 
     def _of_shard(
-        self, call: Callable[[Service, Any], Awaitable[Message]]
+        self, call: Callable[[TaskService, Any], Awaitable[Message]]
     ) -> Callable[[str, int, Any], Awaitable[Message]]:
         async def checked(sender: str, shard: int, request: Any) -> Message:
             self._check_source(sender, request)
@@ -101,11 +103,11 @@ class InternalService:
         return checked
 
     async def _settings_news(self, _sender: str, _shard: int, request: pb.SettingsNewsRequest) -> Message:
-        return self._view.settings_news(request)
+        return self._senders.settings_news(request)
 
     def _check_source(self, sender: str, request: Any) -> None:
         incarnation = getattr(request, "source_incarnation", 0)
-        if not self._view.may_speak_for(sender, request.source_shard, incarnation):
+        if not self._senders.may_speak_for(sender, request.source_shard, incarnation):
             raise RefusedError(
                 INVALID_FIELD,
                 f"Expected a call for shard {request.source_shard} from a node that has it, but {sender} is not known "

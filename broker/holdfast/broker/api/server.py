@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import backups_pb2 as backups_pb
 from holdfast.proto.v1 import cluster_pb2 as cluster_pb
@@ -46,7 +46,7 @@ class RpcServer:
 
     def __init__(
         self,
-        find_service: Callable[[int], Service],
+        find_service: Callable[[int], TaskService],
         admin: object,
         cluster: object,
         backups: object,

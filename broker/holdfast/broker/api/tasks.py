@@ -76,7 +76,7 @@ class _Call:
         return int(self._clock.monotonic_ms() - self._received_ms)
 
 
-class Service:
+class TaskService:
     """One method per RPC about tasks; what is about dead letters, queues and schedules is in rooms of its own."""
 
     def __init__(

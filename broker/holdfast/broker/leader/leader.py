@@ -13,10 +13,10 @@ from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.outbox_relay import Deliver, OutboxRelay
 from holdfast.broker.leader.proposals import Proposal
 from holdfast.broker.leader.reserver import Applied, Reserver
-from holdfast.broker.leader.result_waiters import Finishing
+from holdfast.broker.leader.result_waiters import ResultWaiters
 from holdfast.broker.leader.schedule_manager import ScheduleManager
 from holdfast.broker.leader.stats import Stats
-from holdfast.broker.leader.timers import Housekeeping
+from holdfast.broker.leader.timers import Timers
 from holdfast.broker.leader.watermarks import WatermarkManager
 from holdfast.broker.leader.webhooks import Post
 from holdfast.broker.metrics import Metrics
@@ -103,12 +103,12 @@ class Leadership:
             policies=self.policies,
             allowance=_own_limits if self.shares is None else self.shares.allowance,
         )
-        self.finishing = Finishing(
+        self.finishing = ResultWaiters(
             lambda task_ids: read_executions(kv, task_ids),
             watched_tasks_max=config.watched_tasks_max,
             calls_max=config.waiters_max,
         )
-        self.housekeeping = Housekeeping(
+        self.housekeeping = Timers(
             kv, machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
         )
         self.marks = WatermarkManager(kv, machine, clock.now_ms, submit_housekeeping, passed=self.reserver.pass_over)

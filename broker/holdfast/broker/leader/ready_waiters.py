@@ -57,7 +57,7 @@ class _Watcher:
             self.future.set_result(answer)
 
 
-class Awaiting:
+class ReadyWaiters:
     """The calls of a shard that wait so. `available` counts what could be claimed now by those who wait in a line: that
     of a queue, or of its suspects."""
 

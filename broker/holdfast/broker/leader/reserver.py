@@ -9,7 +9,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.picking import Picking, line_of
 from holdfast.broker.leader.proposals import Proposal
-from holdfast.broker.leader.ready_waiters import HELD, NOTHING, Awaited, Awaiting, AwaitWanted
+from holdfast.broker.leader.ready_waiters import HELD, NOTHING, Awaited, AwaitWanted, ReadyWaiters
 from holdfast.broker.leader.suspects import RunDry
 from holdfast.broker.leader.waiters import Waiter, Waiters
 from holdfast.broker.policy.policies import Policies
@@ -121,7 +121,7 @@ class Reserver:
             claims_per_worker_max=config.claims_per_worker_max,
             bytes_max=config.batch_bytes_max,
         )
-        self._awaiting = Awaiting(
+        self._awaiting = ReadyWaiters(
             self._picking.available, calls_max=config.waiters_max, may_offer=lambda: self._may_claim()
         )
 

@@ -33,7 +33,7 @@ class _Watcher:
             self.future.set_exception(error)
 
 
-class Finishing:
+class ResultWaiters:
     """The tasks of a shard that somebody waits for, and who does."""
 
     def __init__(self, read: ReadExecutions, *, watched_tasks_max: int, calls_max: int) -> None:

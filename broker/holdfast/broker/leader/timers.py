@@ -24,7 +24,7 @@ from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 Due = list[tuple[int, bytes]]  # when, what
 
 
-class Housekeeping(Background):
+class Timers(Background):
     """The sweeps of a shard. `submit` writes an entry behind client traffic."""
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.broker.api.internal import InternalService
-from holdfast.broker.api.tasks import Service
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import TimeSource
@@ -24,7 +24,7 @@ from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.peers.peer_calls import PeerCalls
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.peer_wire import (
     PEER_LIMITS,
@@ -73,12 +73,12 @@ class MappedCluster:
         config: BrokerConfig,
         data_dir: DataDir,
         host: Host,
-        rounds: Rounds,
+        rounds: CommitLoop,
         source: TimeSource,
         *,
         cluster_view: MapClusterView,
         etcd: Etcd,
-        find_service: Callable[[int], Service],
+        find_service: Callable[[int], TaskService],
         metrics: Metrics,
     ) -> None:
         self._config = config

@@ -15,7 +15,7 @@ from holdfast.broker.leader.clock import TimeSource
 from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
-from holdfast.broker.replica.commit_loop import Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.member_plan import Change, Step, next_change
 from holdfast.broker.replica.peer_wire import (
@@ -61,7 +61,7 @@ class Waiting:
 class StaticCluster:
     """The other nodes, for a node that is not alone."""
 
-    def __init__(self, config: BrokerConfig, node_id: str, host: Host, rounds: Rounds, source: TimeSource) -> None:
+    def __init__(self, config: BrokerConfig, node_id: str, host: Host, rounds: CommitLoop, source: TimeSource) -> None:
         self._config = config
         self._host = host
         self._rounds = rounds

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from holdfast.broker.policy.policies import Policies, QueuePolicy
 from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS, RATE, QuotaCoordinator
-from holdfast.broker.scheduler.allocation_use import Outlook, Seen, ShareUse
+from holdfast.broker.scheduler.allocation_use import AllocationUse, Outlook, Seen
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.limits.buckets import Rate, part_of
 from holdfast.limits.dealing import HELD_PERCENT, Grant, Holding
@@ -90,7 +90,7 @@ class _Shared:
         self.has_left = False  # the queue is on one shard now, and the scheduler knows
         self.claimed_total = 0
         self.counted_ms = 0  # when that was counted
-        self.use = ShareUse()
+        self.use = AllocationUse()
         self.looked_ms = 0  # when it was last looked whether tasks are blocked
 
     def count(self, claimed_total: int, now_ms: int) -> None:

@@ -86,7 +86,7 @@ class NoWire:
         """Nobody says anything."""
 
 
-class Rounds:
+class CommitLoop:
     """Drives all replicas of a node over its one log."""
 
     def __init__(

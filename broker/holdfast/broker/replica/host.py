@@ -19,12 +19,12 @@ from holdfast.broker.leader.webhooks import Post, tell_nobody
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of, name_of
 from holdfast.broker.quota.allocation_manager import AskCoordinator
-from holdfast.broker.replica.commit_loop import Message, Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.member_plan import Change, Step
 from holdfast.broker.replica.probes import Probes
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.shard import Shard
-from holdfast.broker.replica.snapshot_transfers import SENDING_AT_ONCE_MAX, Transfers
+from holdfast.broker.replica.snapshot_transfers import SENDING_AT_ONCE_MAX, SnapshotTransfers
 from holdfast.broker.replica.successors import best_successor
 from holdfast.machine.machine import Machine
 from holdfast.raft.engine import ShardRaft
@@ -68,7 +68,7 @@ class Host:
         metrics: Metrics,
         *,
         guard: DiskGuard,
-        rounds: Rounds,
+        rounds: CommitLoop,
         source: TimeSource,
         cluster_view: ClusterView,
     ) -> None:
@@ -92,7 +92,7 @@ class Host:
         self.throttle = Throttle(config.snapshot_bytes_per_second, config.snapshot_bytes_per_second // 32)
         self._sending_slots = asyncio.Semaphore(SENDING_AT_ONCE_MAX)
         self.replicas: dict[int, Replica] = {}
-        self.transfers: dict[int, Transfers] = {}
+        self.transfers: dict[int, SnapshotTransfers] = {}
         self.probes: dict[int, Probes] = {}
         self._hashing = asyncio.Lock()  # one state at a time
         self.on_look: Callable[[Replica], None] = lambda _replica: None
@@ -182,7 +182,7 @@ class Host:
         for number in range(self._cluster_view.shard_count):
             self.found(number, secrets.randbits(GROUP_BITS), voters)
 
-    def await_state(self, number: int, group: int) -> Transfers:
+    def await_state(self, number: int, group: int) -> SnapshotTransfers:
         """Has a replica of a shard that does not begin empty: it is blank until the state is there that it is given."""
         if number in self._dropping:
             raise shard_not_found(number)
@@ -268,7 +268,7 @@ class Host:
             self.probes[number].passed()
             self.on_state_replaced(number)
 
-        transfers = Transfers(
+        transfers = SnapshotTransfers(
             replica,
             directories,
             send=lambda to, shard, group, data: self._rounds.wire.send(to, [(shard, group, data)]),
@@ -298,7 +298,7 @@ class Host:
         replica.log_needed_after = partial(self._log_needed_after, number, transfers)
         self._rounds.attach(replica)
 
-    def _log_needed_after(self, number: int, transfers: Transfers) -> int | None:
+    def _log_needed_after(self, number: int, transfers: SnapshotTransfers) -> int | None:
         """The end of a snapshot that is on its way. One that takes too long must not fill this node's disk: then its
         receiver needs another."""
         held_index = transfers.sender.held_index

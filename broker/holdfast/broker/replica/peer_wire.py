@@ -13,7 +13,7 @@ from holdfast.broker.peers.peer_calls import PeerCalls
 from holdfast.broker.peers.records import PeerLimits
 from holdfast.broker.peers.tls import PeerTls
 from holdfast.broker.peers.transport import Peers
-from holdfast.broker.replica.commit_loop import Message, Rounds
+from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.serving.logs import get_logger
 
 CLOCK_SECONDS: Final = 1.0
@@ -28,12 +28,12 @@ PEER_LIMITS: Final = PeerLimits(body_bytes_max=_BODY_BYTES_MAX)
 
 
 class PeerWire:
-    """Frames to and from the other nodes, for `Rounds`."""
+    """Frames to and from the other nodes, for `CommitLoop`."""
 
     def __init__(
         self,
         peers: Peers,
-        rounds: Rounds,
+        rounds: CommitLoop,
         evidence: ClockEvidence,
         source: TimeSource,
         calls: PeerCalls | None = None,

@@ -10,7 +10,7 @@ from holdfast.broker.replica.replication import Replicator
 from holdfast.serving.refusals import overloaded
 
 
-class Reads:
+class ReadBarrier:
     """The reads of one shard that wait for the proof that they are current."""
 
     def __init__(self, reads_max: int) -> None:

@@ -40,7 +40,7 @@ class NewState:
 
 
 class Replica:
-    """What `Rounds` drives. `shard` serves, `raft` agrees, `journal` remembers."""
+    """What `CommitLoop` drives. `shard` serves, `raft` agrees, `journal` remembers."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from holdfast.broker.policy.settings_guard import KnownSettings
 from holdfast.broker.quota.allocation_manager import AskCoordinator
 from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.replica.decoded_entries import DecodedEntries
-from holdfast.broker.replica.read_barrier import Reads
+from holdfast.broker.replica.read_barrier import ReadBarrier
 from holdfast.broker.replica.replication import Replicator
 from holdfast.broker.round_budget import RoundBudget
 from holdfast.broker.views import (
@@ -108,7 +108,7 @@ class Shard:
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
         self._state_lags = False  # something is applied and, for lack of room, not yet written
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
-        self._reads = Reads(config.proposals_max)
+        self._reads = ReadBarrier(config.proposals_max)
         self.entries = DecodedEntries(machine.meta.shard, config.skipped)
         self._leading: Leadership | None = None
         self._lead_not_before_s = 0.0

@@ -36,7 +36,7 @@ RESTORER = "restore/" + 32 * "0"  # who sends the state that a shard begins with
 _log = get_logger(__name__)
 
 
-class Transfers:
+class SnapshotTransfers:
     """`step` is called in each round of the replica, `handle` with what arrives for it."""
 
     def __init__(

@@ -39,7 +39,7 @@ class Seen(NamedTuple):
     was_asked: bool = True  # somebody asked for tasks, since the look before
 
 
-class ShareUse:
+class AllocationUse:
     """Of one queue, while it has ready tasks."""
 
     __slots__ = ("_seen",)

@@ -26,7 +26,7 @@ class OldestReady(NamedTuple):
     limit_key: bytes
 
 
-class Ages:
+class OldestReadyIndex:
     """Every ready task below `_cursor` is in `_live`, or on its way to a claim.
 
     What is taken or withdrawn only leaves `_live`; its place is passed over when it comes to the head.

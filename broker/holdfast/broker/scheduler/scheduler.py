@@ -17,7 +17,7 @@ from holdfast.broker.policy.policies import QueuePolicy
 from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, UNTIL_FREED, Allowance, Limiters, Name, Rules
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, ReadyRef, Room
-from holdfast.broker.scheduler.oldest import Ages
+from holdfast.broker.scheduler.oldest import OldestReadyIndex
 from holdfast.broker.scheduler.picks import Pick, Picked
 from holdfast.broker.scheduler.round_robin import Spares
 from holdfast.broker.scheduler.subqueues import SUBQUEUES_PAGE, Band, RoundRobin, SharedState
@@ -444,7 +444,7 @@ class Scheduler:
             bands.append(band)
         has_subqueues = any(row.subqueues)
         cursor = row.age_mark if has_subqueues else shared_state.next_sequence()
-        ages = Ages(self._kv, self._machine, queue, cursor, complete=not has_subqueues)
+        ages = OldestReadyIndex(self._kv, self._machine, queue, cursor, complete=not has_subqueues)
         limiters = Limiters(self._kv, self._machine, queue, self._now_ms, self._rules(queue))
         window = self._windows[queue] = Window(
             queue, bands, lines, shared_state, ages, limiters, unread=unread, picks=row.claimed_total

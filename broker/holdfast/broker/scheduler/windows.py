@@ -2,7 +2,7 @@
 
 from holdfast.broker.scheduler.limiter import PLENTY, Limiters, Name
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Names, ReadyRef
-from holdfast.broker.scheduler.oldest import Ages, OldestReady
+from holdfast.broker.scheduler.oldest import OldestReady, OldestReadyIndex
 from holdfast.broker.scheduler.subqueues import Band, RoundRobin, SharedState, Subqueue, Tenant
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
@@ -51,7 +51,7 @@ class Window:
         bands: list[Band],
         lines: Lines,
         shared_state: SharedState,
-        ages: Ages,
+        ages: OldestReadyIndex,
         limiters: Limiters,
         *,
         unread: list[RoundRobin],
