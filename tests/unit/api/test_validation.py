@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.broker.api import validation
 from holdfast.broker.api.validation import Validator
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.policy import task_specs
 from holdfast.machine.ids import TIME_MS_MAX, format_task_id, make_task_id
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (
@@ -340,7 +340,7 @@ def test_pages_of_queues(validator: Validator) -> None:
 
 
 def test_names_are_remembered_up_to_a_bound(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "TEXTS_KNOWN_MAX", 2)
+    monkeypatch.setattr(task_specs, "TEXTS_KNOWN_MAX", 2)
     for at in range(5):
         new = validator.new_task(spec(queue=f"q{at}", type=f"t{at}"), NOW_MS)
         assert new.queue == b"q%d" % at
