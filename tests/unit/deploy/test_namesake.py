@@ -50,9 +50,8 @@ def test_the_command_says_what_to_do_where_all_of_ours_is_hidden(other: Path) ->
 
 def test_the_library_says_it_where_both_share_a_folder(other: Path) -> None:
     """As pip installs wheels: `holdfast.client` can be imported there, and would run with the other's `holdfast`."""
-    for name in ("client", "routing"):
-        (other / "holdfast" / name).symlink_to(REPO / "client" / "holdfast" / name)
-    (other / "holdfast" / "proto").symlink_to(REPO / "proto" / "holdfast" / "proto")
+    for root, name in (("client", "client"), ("common", "routing"), ("proto", "proto")):
+        (other / "holdfast" / name).symlink_to(REPO / root / "holdfast" / name)
     done = run("import holdfast.client", path=[str(other), str(REPO / "client")])
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("holdfast_queue.NameTakenError: Expected ")
@@ -62,9 +61,10 @@ def test_a_file_that_a_build_tool_adds_is_no_other_program(tmp_path: Path) -> No
     package = tmp_path / "holdfast"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    for name in ("backup", "client", "routing", "cli"):
+    for name in ("backup", "client", "cli"):
         (package / name).symlink_to(REPO / "client" / "holdfast" / name)
-    (package / "proto").symlink_to(REPO / "proto" / "holdfast" / "proto")
+    for root, name in (("common", "routing"), ("proto", "proto")):
+        (package / name).symlink_to(REPO / root / "holdfast" / name)
     done = run(COMMAND, "version", path=[str(tmp_path), str(REPO / "client")])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("holdfast ")
