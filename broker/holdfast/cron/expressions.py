@@ -78,7 +78,7 @@ def _from_fields(words: list[str], expression: str, clock: Zone) -> CronTimetabl
         has_last_day=days.has_last,
         is_either_day=not days.is_open and not weekdays.is_open,
     )
-    if not times.is_possible():
+    if times.nearest(0, 1) is None:
         raise CronError(
             f"Expected day-of-month and month to name a date that comes, but got {quoted(f'{day} {month}')}: none of "
             "these months has such a day."

@@ -21,8 +21,6 @@ class FieldKind:
     high: int  # the last value of `*`
     number_max: int  # the highest number that may be written; more than `high` for day-of-week, where 7 is Sunday too
     names: Mapping[str, int] = field(default_factory=dict)
-    is_day: bool = False  # one of the two fields that may be `?`
-    has_last: bool = False  # may be `L`
 
     @property
     def expected(self) -> str:
@@ -34,9 +32,9 @@ class FieldKind:
 SECOND = FieldKind("second", 0, 59, 59)
 MINUTE = FieldKind("minute", 0, 59, 59)
 HOUR = FieldKind("hour", 0, 23, 23)
-DAY_OF_MONTH = FieldKind("day-of-month", 1, 31, 31, is_day=True, has_last=True)
+DAY_OF_MONTH = FieldKind("day-of-month", 1, 31, 31)
 MONTH = FieldKind("month", 1, 12, 12, {name: number for number, name in enumerate(_MONTHS, start=1)})
-DAY_OF_WEEK = FieldKind("day-of-week", 0, 6, 7, {name: number for number, name in enumerate(_WEEKDAYS)}, is_day=True)
+DAY_OF_WEEK = FieldKind("day-of-week", 0, 6, 7, {name: number for number, name in enumerate(_WEEKDAYS)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +42,17 @@ class Allowed:
     """What a field allows."""
 
     mask: int
-    is_open: (
-        bool  # starts with `*` or is `?`: by the classic rule such a day field does not restrict, not even as `*/2`
-    )
+    is_open: bool  # starts with `*` or is `?`: by the rule for days this does not restrict, not even as `*/2`
     has_last: bool  # the last day of the month, whichever that is
 
 
 def parse_field(text: str, kind: FieldKind) -> Allowed:
-    if text == "?" and kind.is_day:
+    if text == "?" and kind in (DAY_OF_MONTH, DAY_OF_WEEK):
         text = "*"
     mask = 0
     has_last = False
     for item in text.split(","):
-        if kind.has_last and item.upper() == "L":
+        if item.upper() == "L" and kind is DAY_OF_MONTH:
             has_last = True
         else:
             mask |= _item_mask(item, kind)

@@ -20,7 +20,7 @@ No cron expression has ticks before 1970 or after the year 9997.
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.cron.walls import INSTANT_S_MAX, WallTimes
+from holdfast.cron.walls import INSTANT_S_MAX, Step, WallTimes
 from holdfast.cron.zones import Zone
 
 
@@ -58,60 +58,39 @@ class CronTimetable:
 
     def next_after_ms(self, after_ms: int) -> int | None:
         after_s = max(after_ms // 1000, -1)
-        if after_s >= INSTANT_S_MAX:
-            return None
-        found_s = self._next_interval_s(after_s) if self.has_every_hour else self._next_time_of_day_s(after_s)
+        found_s = self._nearest_s(after_s + 1, 1) if after_s < INSTANT_S_MAX else None
         return None if found_s is None or found_s >= INSTANT_S_MAX else found_s * 1000
 
     def latest_at_ms(self, at_ms: int) -> int | None:
         at_s = min(at_ms // 1000, INSTANT_S_MAX - 1)
-        if at_s < 0:
-            return None
-        found_s = self._latest_interval_s(at_s) if self.has_every_hour else self._latest_time_of_day_s(at_s)
+        found_s = self._nearest_s(at_s, -1) if at_s >= 0 else None
         return None if found_s is None or found_s < 0 else found_s * 1000
 
-    def _next_time_of_day_s(self, after_s: int) -> int | None:
+    def _nearest_s(self, at_s: int, step: Step) -> int | None:
+        """The nearest tick: at this instant, else the first by `step`."""
+        return self._nearest_interval_s(at_s, step) if self.has_every_hour else self._nearest_time_of_day_s(at_s, step)
+
+    def _nearest_time_of_day_s(self, at_s: int, step: Step) -> int | None:
         # Times that the clock has shown, or jumped over, have had their tick.
-        wall_s = self.times.first_from(self.zone.highest_wall_s(after_s) + 1)
+        start_s = self.zone.highest_wall_s(at_s - 1) + 1 if step > 0 else self.zone.highest_wall_s(at_s)
+        wall_s = self.times.nearest(start_s, step)
         return None if wall_s is None else self.zone.reading(wall_s).reached_s
 
-    def _latest_time_of_day_s(self, at_s: int) -> int | None:
-        wall_s = self.times.last_until(self.zone.highest_wall_s(at_s))
-        return None if wall_s is None else self.zone.reading(wall_s).reached_s
-
-    def _next_interval_s(self, after_s: int) -> int | None:
-        start_s = self.zone.wall_s(after_s) + 1
-        change = self.zone.reading(start_s - 1).change
-        if change is not None and after_s < change.at_s:
-            # The clock is about to be set back: first the rest of what it will repeat, then all of that again.
-            wall_s = self.times.first_from(start_s)
-            if wall_s is not None and wall_s < change.wall_before_s:
-                return after_s + 1 + wall_s - start_s
-            after_s, start_s = change.at_s - 1, change.wall_after_s
-        while (wall_s := self.times.first_from(start_s)) is not None:
+    def _nearest_interval_s(self, at_s: int, step: Step) -> int | None:
+        start_s = self.zone.wall_s(at_s)
+        change = self.zone.reading(start_s).change
+        if change is not None and (at_s < change.at_s) == (step > 0):
+            # These times are shown on both sides of the change: first the rest on this side, then all on the other.
+            wall_s = self.times.nearest(start_s, step)
+            if wall_s is not None and self.zone.reading(wall_s).change == change:
+                return at_s + wall_s - start_s
+            at_s, start_s = change.far_side(step)
+        while (wall_s := self.times.nearest(start_s, step)) is not None:
             first_s, change = self.zone.reading(wall_s)
             if change is None:
                 return first_s
             if not change.is_ahead:
-                return first_s if first_s > after_s else first_s + change.wall_before_s - change.wall_after_s
-            start_s = change.wall_after_s
-        return None
-
-    def _latest_interval_s(self, at_s: int) -> int | None:
-        end_s = self.zone.wall_s(at_s)
-        change = self.zone.reading(end_s).change
-        if change is not None and at_s >= change.at_s:
-            # The clock was set back: first what it has repeated so far, then all of what it had shown before.
-            wall_s = self.times.last_until(end_s)
-            if wall_s is not None and wall_s >= change.wall_after_s:
-                return at_s + wall_s - end_s
-            at_s, end_s = change.at_s - 1, change.wall_before_s - 1
-        while (wall_s := self.times.last_until(end_s)) is not None:
-            first_s, change = self.zone.reading(wall_s)
-            if change is None:
-                return first_s
-            if not change.is_ahead:
-                second_s = first_s + change.wall_before_s - change.wall_after_s
-                return second_s if second_s <= at_s else first_s
-            end_s = change.wall_before_s - 1
+                near_s, far_s = (first_s, first_s + change.wall_before_s - change.wall_after_s)[::step]
+                return near_s if (near_s - at_s) * step >= 0 else far_s
+            _, start_s = change.far_side(step)
         return None

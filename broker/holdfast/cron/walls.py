@@ -6,17 +6,20 @@ A wall time is a number of seconds: those since 1970 that a clock in UTC would h
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import date
+from typing import Literal
 
-DAY_S = 86_400
+Step = Literal[1, -1]  # towards later times, or towards earlier ones
+
+_DAY_S = 86_400
 _HOUR_S = 3600
 _MINUTE_S = 60
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
-YEAR_MIN = 1969  # where the epoch is in zones west of Greenwich
-YEAR_MAX = 9998  # one less than a date can have: an offset may still be added
-INSTANT_S_MAX = (date(YEAR_MAX, 1, 1).toordinal() - _EPOCH_ORDINAL) * DAY_S
+_YEAR_MIN = 1969  # where the epoch is in zones west of Greenwich
+_YEAR_MAX = 9998  # one less than a date can have: an offset may still be added
+INSTANT_S_MAX = (date(_YEAR_MAX, 1, 1).toordinal() - _EPOCH_ORDINAL) * _DAY_S
 # The longest wait for a date is that for a 29 February on one weekday: 40 years, where a century has no leap day.
-_YEARS_SEARCHED = 41
+_MONTHS_SEARCHED = 12 * 41
 _FIVE_WEEKS = 1 | 1 << 7 | 1 << 14 | 1 << 21 | 1 << 28  # times a mask of seven days: the mask repeated for five weeks
 
 
@@ -33,80 +36,40 @@ class WallTimes:
     has_last_day: bool
     is_either_day: bool  # a day need be in one of `days` and `weekdays` only
 
-    def first_from(self, wall_s: int) -> int | None:
-        """The first allowed time that is this one or later. None if there is none in the next 41 years."""
-        day, time_s = divmod(wall_s, DAY_S)
-        today = self._first_day(day, months=1)
-        if today == day:
-            found_s = self._first_time(time_s)
-            if found_s is not None:
-                return day * DAY_S + found_s
-        later = self._first_day(day + 1, months=12 * _YEARS_SEARCHED)
-        found_s = self._first_time(0)
-        return None if later is None or found_s is None else later * DAY_S + found_s
+    def nearest(self, wall_s: int, step: Step) -> int | None:
+        """The nearest allowed time: this one, else the first by `step`. None if there is none within 41 years."""
+        day, time_s = divmod(wall_s, _DAY_S)
+        found_day = self._nearest_day(day, step)
+        if found_day == day:
+            if (found_s := self._nearest_time(time_s, step)) is not None:
+                return day * _DAY_S + found_s
+            found_day = self._nearest_day(day + step, step)
+        found_s = self._nearest_time(0 if step > 0 else _DAY_S - 1, step)
+        return None if found_day is None or found_s is None else found_day * _DAY_S + found_s
 
-    def last_until(self, wall_s: int) -> int | None:
-        """The last allowed time that is this one or earlier. None if there is none in the 41 years before."""
-        day, time_s = divmod(wall_s, DAY_S)
-        today = self._last_day(day, months=1)
-        if today == day:
-            found_s = self._last_time(time_s)
-            if found_s is not None:
-                return day * DAY_S + found_s
-        earlier = self._last_day(day - 1, months=12 * _YEARS_SEARCHED)
-        found_s = self._last_time(DAY_S - 1)
-        return None if earlier is None or found_s is None else earlier * DAY_S + found_s
-
-    def is_possible(self) -> bool:
-        """Whether any date is allowed. Each date falls on each weekday now and then, so weekdays rule none out."""
-        every_weekday = WallTimes(1, 1, 1, self.days, self.months, 0b111_1111, self.has_last_day, False)
-        return self.is_either_day or any(every_weekday._days_of(1972, month) for month in range(1, 13))  # a leap year
-
-    def _first_time(self, time_s: int) -> int | None:
+    def _nearest_time(self, time_s: int, step: Step) -> int | None:
+        """The nearest allowed time of the same day."""
         hour, minute, second = time_s // _HOUR_S, time_s // _MINUTE_S % 60, time_s % 60
         if self.hours >> hour & 1:
-            if self.minutes >> minute & 1 and (found := _lowest(self.seconds, second)) is not None:
+            if self.minutes >> minute & 1 and (found := _nearest(self.seconds, second, step)) is not None:
                 return hour * _HOUR_S + minute * _MINUTE_S + found
-            if (found := _lowest(self.minutes, minute + 1)) is not None:
-                return hour * _HOUR_S + found * _MINUTE_S + _first(self.seconds)
-        if (found := _lowest(self.hours, hour + 1)) is not None:
-            return found * _HOUR_S + _first(self.minutes) * _MINUTE_S + _first(self.seconds)
+            if (found := _nearest(self.minutes, minute + step, step)) is not None:
+                return hour * _HOUR_S + found * _MINUTE_S + _first(self.seconds, step)
+        if (found := _nearest(self.hours, hour + step, step)) is not None:
+            return found * _HOUR_S + _first(self.minutes, step) * _MINUTE_S + _first(self.seconds, step)
         return None
 
-    def _last_time(self, time_s: int) -> int | None:
-        hour, minute, second = time_s // _HOUR_S, time_s // _MINUTE_S % 60, time_s % 60
-        if self.hours >> hour & 1:
-            if self.minutes >> minute & 1 and (found := _highest(self.seconds, second)) is not None:
-                return hour * _HOUR_S + minute * _MINUTE_S + found
-            if (found := _highest(self.minutes, minute - 1)) is not None:
-                return hour * _HOUR_S + found * _MINUTE_S + _last(self.seconds)
-        if (found := _highest(self.hours, hour - 1)) is not None:
-            return found * _HOUR_S + _last(self.minutes) * _MINUTE_S + _last(self.seconds)
-        return None
-
-    def _first_day(self, day: int, months: int) -> int | None:
-        """The first allowed day from this one on, looking at so many months. Days are counted from 1970."""
+    def _nearest_day(self, day: int, step: Step) -> int | None:
+        """The nearest allowed day. Days are counted from 1970."""
         start = date.fromordinal(_EPOCH_ORDINAL + day)
-        year, month, lowest = start.year, start.month, start.day
-        for _ in range(months):
-            if year > YEAR_MAX:
+        this_month, day_of_month = start.year * 12 + start.month - 1, start.day
+        for month_number in range(this_month, this_month + step * _MONTHS_SEARCHED, step):
+            year, month = month_number // 12, month_number % 12 + 1
+            if not _YEAR_MIN <= year <= _YEAR_MAX:
                 return None
-            found = _lowest(self._days_of(year, month), lowest)
-            if found is not None:
+            if (found := _nearest(self._days_of(year, month), day_of_month, step)) is not None:
                 return date(year, month, found).toordinal() - _EPOCH_ORDINAL
-            year, month, lowest = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
-        return None
-
-    def _last_day(self, day: int, months: int) -> int | None:
-        start = date.fromordinal(_EPOCH_ORDINAL + day)
-        year, month, highest = start.year, start.month, start.day
-        for _ in range(months):
-            if year < YEAR_MIN:
-                return None
-            found = _highest(self._days_of(year, month), highest)
-            if found is not None:
-                return date(year, month, found).toordinal() - _EPOCH_ORDINAL
-            year, month, highest = (year, month - 1, 31) if month > 1 else (year - 1, 12, 31)
+            day_of_month = 1 if step > 0 else 31
         return None
 
     def _days_of(self, year: int, month: int) -> int:
@@ -123,21 +86,12 @@ class WallTimes:
         return allowed & (2 << length) - 2
 
 
-def _lowest(mask: int, low: int) -> int | None:
-    """The lowest value in the mask that is not below `low`."""
-    rest = mask >> low << low
-    return (rest & -rest).bit_length() - 1 if rest else None
+def _nearest(mask: int, value: int, step: Step) -> int | None:
+    """The nearest value in the mask: this one, which may be -1 backwards, else the first by `step`."""
+    rest = mask >> value << value if step > 0 else mask & (1 << value + 1) - 1
+    return _first(rest, step) if rest else None
 
 
-def _highest(mask: int, high: int) -> int | None:
-    """The highest value in the mask that is not above `high`, which may be -1."""
-    rest = mask & (1 << high + 1) - 1
-    return rest.bit_length() - 1 if rest else None
-
-
-def _first(mask: int) -> int:
-    return (mask & -mask).bit_length() - 1
-
-
-def _last(mask: int) -> int:
-    return mask.bit_length() - 1
+def _first(mask: int, step: Step) -> int:
+    """The value in the mask that comes first by `step`."""
+    return (mask & -mask if step > 0 else mask).bit_length() - 1

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from holdfast.cron.errors import CronError, quoted
+from holdfast.cron.walls import Step
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_CHARS_MAX = 64
@@ -28,6 +29,10 @@ class Change(NamedTuple):
     @property
     def is_ahead(self) -> bool:
         return self.wall_after_s > self.wall_before_s
+
+    def far_side(self, step: Step) -> tuple[int, int]:
+        """The first instant beyond the change by `step`, and what the clock shows then."""
+        return (self.at_s, self.wall_after_s) if step > 0 else (self.at_s - 1, self.wall_before_s - 1)
 
 
 class Reading(NamedTuple):
