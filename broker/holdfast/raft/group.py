@@ -104,10 +104,12 @@ class GroupRaft(LibraryRaft):
         return entry.index
 
     def has_caught_up(self, replica: str) -> bool:
-        """Whether a member has, but for a few entries, what this leader has, and was heard lately."""
+        """Whether a member has, but for a few entries, what this leader has, and was heard lately. It must have taken
+        entries: in a log that is short, who has nothing and waits for a snapshot lacks few entries, too."""
         heard_s = self.peer_heard_s(replica)
         return (
             heard_s is not None
+            and not self._peers[replica].probing
             and self._now_s <= heard_s + self.timing.election_s_max
             and self.peer_lag(replica) <= PROMOTE_LAG_ENTRIES_MAX
         )

@@ -315,6 +315,29 @@ def a_learner_that_does_not_answer_is_not_made_a_voter(engine: type[ShardRaft]) 
     assert refusal(lambda: a.promote("d", 2)) == reasons.NOT_CAUGHT_UP
 
 
+class CountsEntriesOnly(ShardRaft):
+    def has_caught_up(self, replica: str) -> bool:
+        return self.peer_heard_s(replica) is not None and self.peer_lag(replica) <= PROMOTE_LAG_ENTRIES_MAX
+
+
+def a_learner_that_waits_for_a_snapshot_is_not_made_a_voter(engine: type[ShardRaft]) -> None:
+    """It counts from when the change is appended: with another voter away nothing would be committed until it has its
+    snapshot, and that may take long."""
+    stage = Stage(engine, blank="d")
+    a = stage.serve("a")
+    a.compact(a.applied_index)
+    a.add_member("d", 1)
+    stage.settle("a")
+    assert a.wants_snapshot() == ["d"]
+    assert a.peer_heard_s("d") is not None
+    assert a.peer_lag("d") <= PROMOTE_LAG_ENTRIES_MAX, "the log is short"
+    assert refusal(lambda: a.promote("d", 2)) == reasons.NOT_CAUGHT_UP
+    stage["d"].install_snapshot("a", a.term, a.base_index, a.term, a.configuration)
+    stage.sync("d")
+    stage.settle("a")
+    assert refusal(lambda: a.promote("d", 2)) == ""
+
+
 SCENES: list[tuple[Scene, type[ShardRaft]]] = [
     (a_learner_gets_entries_and_commits_nothing, CountsLearners),
     (a_learner_is_no_majority_for_a_read, CountsLearners),
@@ -334,6 +357,7 @@ SCENES: list[tuple[Scene, type[ShardRaft]]] = [
     (a_change_is_made_to_the_version_that_it_was_meant_for, ChangesAnyVersion),
     (a_learner_votes_once_it_has_caught_up, PromotesAnyone),
     (a_learner_that_does_not_answer_is_not_made_a_voter, PromotesAnyone),
+    (a_learner_that_waits_for_a_snapshot_is_not_made_a_voter, CountsEntriesOnly),
 ]
 
 
