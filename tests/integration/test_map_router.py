@@ -191,7 +191,7 @@ def test_a_node_that_was_killed_is_told_within_a_second_or_so(cluster: MapCluste
             status = holdfast("cluster", "status", "--address", cluster.address, exit_code=1)
         took_s = time.monotonic() - began_s
         assert {each["name"]: (each["is_alive"], each["answers"]) for each in status["nodes"]}["n2"] == (True, False)
-        assert took_s - stalled.seconds < 3, "also if it is silent, and does not refuse"
+        assert took_s - stalled.seconds < 5, "also if it is silent, and does not refuse"
         if silence == "kill":
             cluster.nodes["n2"].launch()
             cluster.nodes["n2"].wait_serving()

@@ -10,7 +10,7 @@ _PAGE_TOKEN = re.compile(r"[0-9a-f]{48}")
 _DEAD_LETTER_TOKEN = re.compile(r"([0-9a-f]{48})-([0-9]{1,15})")
 _HEX = re.compile(r"([0-9a-f]{2}){0,256}")
 _TASK_PLACE = re.compile(r"([0-9a-f]{2}){1,1024}")
-_PURGE_TOKEN = re.compile(r"(due|ready|sub-queues)-([0-9]{1,15})-((?:[0-9a-f]{2}){0,1024})")
+_PURGE_TOKEN = re.compile(r"(due|ready|subqueues)-([0-9]{1,15})-((?:[0-9a-f]{2}){0,1024})")
 
 
 def _bad_page_token() -> RefusedError:
