@@ -270,7 +270,7 @@ def _rounds_without_budget() -> None:
     def step_slowly(self: Any, *arguments: Any) -> Any:
         staged = step(self, *arguments)
         if staged:
-            time.sleep(0.025)
+            time.sleep(0.06)
         return staged
 
     replica.Replica.step = step_slowly
