@@ -16,8 +16,10 @@ from holdfast.routing.task_ids import shard_of_task
 S = 1_000 * MS
 # A shard that was not struck: half of its calls may take so much longer while another one is. A good build takes 5 to
 # 15 ms with and without faults on two cores; whoever was killed takes one of them for a second to load its code again.
+# Where calls usually take longer than that, others are at work on the machine, and the loading takes as much longer.
 _LONGER = 1.5
 _LONGER_NS = 100 * MS
+_USUAL_NS = 15 * MS
 _STALL_NS = 2 * S  # and none may take so long: about as long as the longest election, which is none of its business
 _CALLS_MIN = 6
 _SETTLE_NS = 1 * S  # after a fault, until things are as before
@@ -114,7 +116,7 @@ def _slow(f: str, window: Window, usual_ns: float, calls: list[Call], story: Sto
     stalled_ns = [took for call, took in zip(calls, took_ns, strict=True) if took > _limit_ns(call, story)]
     if stalled_ns:
         yield Violation("latency", f"{f} {where} took up to {max(stalled_ns) / S:.1f} s")
-    elif len(calls) >= _CALLS_MIN and median(own_ns) > usual_ns * _LONGER + _LONGER_NS:
+    elif len(calls) >= _CALLS_MIN and median(own_ns) > usual_ns * _LONGER + _LONGER_NS * max(1, usual_ns / _USUAL_NS):
         sentence = f"{f} {where} took {median(took_ns) / MS:.0f} ms, usually {usual_ns / MS:.0f} ms"
         yield Violation("latency", sentence)
 

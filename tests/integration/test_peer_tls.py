@@ -1,18 +1,20 @@
 """TLS between nodes: both sides prove their names, and who cannot is kept out."""
 
 import asyncio
-import gc
 import os
 import shutil
+import socket
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from holdfast.broker.peers import PeerLimits, PeerTls, PeerTlsError, Reason
+from holdfast.broker.peers.opening import open_connection
 from holdfast.broker.peers.words import PREFACE, Refused
 from holdfast.serving import reloading
 from tests.integration.peer_nodes import DEADLINE_S, HOST, PeerNode, Stranger, body, hello_of, meet, pair, ports, until
@@ -52,17 +54,6 @@ class Authority:
         subprocess.run(command, check=True, capture_output=True, cwd=self.directory)
 
 
-# A TLS handshake that is cut off may leave its socket to the garbage collector (asyncio forgets it): that closes it.
-pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def sockets_are_collected() -> Iterator[None]:
-    """Here, and not in the middle of a test that knows nothing of them."""
-    yield
-    gc.collect()
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     if shutil.which("openssl") is None:
@@ -91,6 +82,46 @@ def stranger_context(own: PeerTls | None, authority: Authority) -> ssl.SSLContex
 
 async def dial(port: int, context: ssl.SSLContext) -> Stranger:
     return Stranger(*await asyncio.open_connection(HOST, port, ssl=context, server_hostname=""))
+
+
+class Idle(asyncio.Protocol):
+    """A connection that has nothing to say."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+@pytest.mark.parametrize("turns", range(1, 25))
+async def test_a_connection_that_is_given_up_while_it_is_made_is_closed(tls: dict[str, PeerTls], turns: int) -> None:
+    """At whichever turn of the loop: before, during and at the end of the handshake."""
+    loop = asyncio.get_running_loop()
+    own, other = socket.socketpair()
+    for sock in (own, other):
+        sock.setblocking(False)
+    descriptor = own.fileno()
+    near, far = tls["n1"].contexts(), tls["n2"].contexts()
+    accepting = asyncio.create_task(loop.connect_accepted_socket(Idle, other, ssl=far.accepting))
+    making = loop.create_connection(Idle, sock=own, ssl=near.dialling, server_hostname="")
+    opening = asyncio.create_task(open_connection(own, making))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening])
+    if not opening.cancelled():  # it was made before
+        opening.result().abort()
+        await opening.result().lost.wait()
+    assert not loop.remove_reader(descriptor), "its transport is still there"
+    with suppress(OSError):
+        await (await accepting)[1].lost.wait()
 
 
 async def test_three_nodes_talk_over_tls(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:

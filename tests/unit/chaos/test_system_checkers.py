@@ -228,6 +228,11 @@ def test_a_shard_that_is_not_struck_keeps_its_time() -> None:
     assert kinds(latency, served(before, probes(1, 21, 1, 3.0))) == ["latency"]
 
 
+@pytest.mark.parametrize(("took", "expected"), [(0.25, []), (0.5, ["latency"])])
+def test_on_a_busy_machine_everything_takes_longer(took: float, expected: list[str]) -> None:
+    assert kinds(latency, served(probes(1, 5, 10, 0.04), probes(1, 21, 10, took))) == expected
+
+
 def reported(at: float, waited: float, number: int) -> tuple[HandlerRun, Call]:
     """A task of shard 1 whose handler ended at this second; its ack was sent and answered so much later."""
     task = f"01a1ebc6-74f6-8000-8400-{number:012x}"

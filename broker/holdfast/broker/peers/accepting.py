@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import partial
 
 from holdfast.broker.peers.connections import Incoming, tune
+from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
 from holdfast.serving.background import end_tasks
 
 _BACKLOG = 128
 _BREATH_S = 0.1  # when the system has no descriptor left
-_TLS_CLOSE_S = 1.0
 
 
 class Acceptor:
@@ -104,12 +104,13 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         connection: Incoming | None = None
         context = self._context()
-        shutdown = _TLS_CLOSE_S if context else None
+        shutdown = TLS_CLOSE_S if context else None
         try:
             async with asyncio.timeout(self._limits.hello_seconds_max):
                 tune(sock, self._limits.dead_seconds)
-                _, connection = await loop.connect_accepted_socket(
-                    self._connection, sock, ssl=context, ssl_shutdown_timeout=shutdown
+                connection = await open_connection(
+                    sock,
+                    loop.connect_accepted_socket(self._connection, sock, ssl=context, ssl_shutdown_timeout=shutdown),
                 )
                 await connection.settled.wait()
                 if connection.hello is None:
@@ -120,9 +121,7 @@ class Acceptor:
             if context is not None:
                 self._refused(Reason.TLS_FAILED, found=str(error))
         finally:
-            if connection is None:
-                sock.close()
-            elif connection.hello is None:
+            if connection is not None and connection.hello is None:
                 connection.abort()
                 await connection.lost.wait()
 

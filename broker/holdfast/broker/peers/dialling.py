@@ -9,15 +9,13 @@ import asyncio
 import random
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable
 
 from holdfast.broker.peers.connections import Outgoing, tune
+from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.words import Hello
-
-_TLS_CLOSE_S: Final = 1.0
 
 
 class Backoff:
@@ -133,20 +131,15 @@ class Dialler:
 
     async def _connect(self, sock: socket.socket) -> Outgoing:
         loop = asyncio.get_running_loop()
-        made: Awaitable[tuple[asyncio.Transport, Outgoing]]
         context = self._context()
         if context is None:
-            made = loop.create_connection(self._connection, sock=sock)
+            making = loop.create_connection(self._connection, sock=sock)
         else:
             # Without a host name: what the certificate must name is the node.
-            made = loop.create_connection(
-                self._connection, sock=sock, ssl=context, server_hostname="", ssl_shutdown_timeout=_TLS_CLOSE_S
+            making = loop.create_connection(
+                self._connection, sock=sock, ssl=context, server_hostname="", ssl_shutdown_timeout=TLS_CLOSE_S
             )
-        try:
-            return (await made)[1]
-        except BaseException:
-            sock.close()
-            raise
+        return await open_connection(sock, making)
 
     def _failed(self, error: str, reason: Reason | None) -> None:
         self._counters.dials_failed += 1
