@@ -436,12 +436,14 @@ class Outgoing(Connection):
         own: OwnSide,
         secret: ClusterSecret | None,
         dialled: str,
+        hello: Callable[[], Hello],
         check: Callable[[Connection, Hello], Reason | None],
         greet: Callable[["Outgoing", Hello], Reason | None],
         on_end: Callable[[Connection], None],
         on_blank: Callable[[], None],
     ) -> None:
         super().__init__(limits, counters, warnings, own=own, secret=secret, check=check, on_end=on_end)
+        self._new_hello = hello
         self._owner_greets = greet
         self.dialled = dialled
         self.blank = False  # as the peer last said
@@ -456,6 +458,7 @@ class Outgoing(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(high=_WRITE_BYTES // 2)
+        self.say_hello(self._new_hello())  # before anything is read: the other side may speak first
 
     def _greet(self, hello: Hello) -> Reason | None:
         return self._owner_greets(self, hello)

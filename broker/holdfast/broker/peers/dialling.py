@@ -15,7 +15,6 @@ from holdfast.broker.peers.connections import Outgoing, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
-from holdfast.broker.peers.words import Hello
 
 
 class Backoff:
@@ -49,7 +48,6 @@ class Dialler:
         warnings: Warnings,
         *,
         connection: Callable[[], Outgoing],
-        hello: Callable[[], Hello],
         context: Callable[[], ssl.SSLContext | None],  # of the next attempt
     ) -> None:
         self._name = name
@@ -58,7 +56,6 @@ class Dialler:
         self._counters = counters
         self._warnings = warnings
         self._connection = connection
-        self._hello = hello
         self._context = context
         self._backoff = Backoff(limits.redial_seconds_min, limits.redial_seconds_max)
         self._hurried = asyncio.Event()
@@ -90,7 +87,6 @@ class Dialler:
             sock = await self._open_socket()
             async with asyncio.timeout(self._limits.hello_seconds_max):
                 connection = await self._connect(sock)
-                connection.say_hello(self._hello())
                 await connection.settled.wait()
                 if connection.hello is None:
                     await connection.lost.wait()  # a refusal has time to leave

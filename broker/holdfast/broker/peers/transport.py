@@ -192,7 +192,6 @@ class Peers:
             self.counters,
             self._warnings,
             connection=lambda: self._new_outgoing(name, address),
-            hello=lambda: self._hello_for(name),
             context=lambda: self.certificates.current.dialling if self.certificates else None,
         )
         self._diallers[name] = dialler
@@ -306,6 +305,7 @@ class Peers:
             own=self._own,
             secret=self._secret,
             dialled=name,
+            hello=lambda: self._hello_for(name),
             check=self._check_hello,
             greet=lambda connection, hello: self._greet_outgoing(connection, hello, address),
             on_end=self._ended,
