@@ -160,7 +160,8 @@ async def test_the_more_workers_wait_the_longer_they_are_told_to(monkeypatch: py
     router = world.router(idle_wait_ms_max=most_ms)
     told: dict[int, list[int]] = {}
     for workers in (5, 15, 60):
-        polls = [worker(router, f"{workers}w{number}", [], wait_ms=200) for number in range(workers)]
+        # Long enough for all of them to begin before the first has waited for its time.
+        polls = [worker(router, f"{workers}w{number}", [], wait_ms=50 * workers) for number in range(workers)]
         told[workers] = sorted(answer.suggested_wait_ms for answer in await asyncio.gather(*polls))
     assert set(told[5]) == {0}, "few cost nothing"
     assert told[15][-1] <= 15 * reserving.IDLE_MS_PER_CALLER
