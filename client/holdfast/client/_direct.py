@@ -13,16 +13,27 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
+
+from google.protobuf.message import Message
 
 from holdfast.client._direct_lists import LISTS, are_alike, list_over_shards, queue_stats
-from holdfast.client._direct_parts import Parts, Send
 from holdfast.client._direct_reserve import ReserveOverShards
 from holdfast.client._fitting import renumbered
-from holdfast.client._giving_up import ENDLESS, Patience
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
-from holdfast.client.errors import STALE_MAP, ConnectionFailed, HoldfastError, Rejected, UnexpectedAnswer, rejected
+from holdfast.client.errors import (
+    STALE_MAP,
+    ClientClosed,
+    ConnectionFailed,
+    DeadlineExceeded,
+    HoldfastError,
+    OutcomeUnknown,
+    Rejected,
+    Unavailable,
+    UnexpectedAnswer,
+    rejected,
+)
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
@@ -30,7 +41,12 @@ from holdfast.routing.leases import count_from
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
 from holdfast.routing.splitting import join, split
 from holdfast.routing.task_ids import shard_of_task
+from holdfast.transport.giving_up import ENDLESS, GivingUp, Patience
+from holdfast.transport.parts import Parts
 
+_PartT = TypeVar("_PartT", bound=Message, contravariant=True)
+
+_NO_ANSWER = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, Unavailable)
 _RETRY_AFTER_MS = 200  # of a shard whose leader was out of reach
 
 
@@ -66,6 +82,12 @@ _OF_ALL_WITHOUT_A_QUEUE = (
 )  # fmt: skip
 
 
+class Send(Protocol[_PartT, ResponseT]):
+    """Sends a part to its shard."""
+
+    async def __call__(self, part: _PartT, shard: int, patience: Patience = ...) -> Reply[ResponseT]: ...
+
+
 class Direct:
     """Calls that go to the leaders of the shards that they are about."""
 
@@ -73,7 +95,7 @@ class Direct:
         self._connection = connection
         self._topology = TopologyCache(connection)
         self._reserves = ReserveOverShards(connection, self._topology)
-        self._parts = Parts(self._topology.leader_of)
+        self._parts = Parts(self._topology.leader_of, _has_answered)
         self._turns = itertools.count(random.randrange(1 << 16))
 
     async def close(self) -> None:
@@ -224,8 +246,16 @@ class Direct:
         requests = {shard: method.request(**of_all) for shard in parts}
         for shard, positions in parts.items():
             getattr(requests[shard], field).extend(items[at] for at in positions)
-        # A part of a call that waits may be answered long before the others, which wait for something else.
-        replies = await self._parts.send(requests, send, is_impatient=method.name != "WaitTasks")
+
+        async def one(shard: int, giving_up: GivingUp) -> Reply[ResponseT] | HoldfastError:
+            try:
+                return await send(requests[shard], shard, giving_up)
+            except ClientClosed:
+                raise
+            except HoldfastError as error:
+                return error
+
+        replies = await self._parts.send(requests, one, is_impatient=method.name != "WaitTasks")
         errors = [reply for reply in replies.values() if isinstance(reply, HoldfastError)]
         if len(errors) == len(parts) and are_alike(errors):
             raise errors[0]
@@ -301,6 +331,12 @@ def _outcomes(kind: Any, reply: "Reply[Any] | HoldfastError", positions: Sequenc
         if len(response.outcomes) != len(positions):
             raise UnexpectedAnswer(f"{len(response.outcomes)} outcomes for {len(positions)} items")
     return renumbered(response.outcomes, positions)
+
+
+def _has_answered(reply: Reply[Any] | HoldfastError) -> bool | None:
+    if isinstance(reply, HoldfastError):
+        return False if isinstance(reply, _NO_ANSWER) else None
+    return True
 
 
 def _rejection(error: HoldfastError) -> pb.Rejection:

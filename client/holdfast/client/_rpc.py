@@ -32,7 +32,6 @@ from google.rpc import error_details_pb2, status_pb2
 from holdfast.client import _forks
 from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
 from holdfast.client._doubts import CHANGES, doubt_refusals
-from holdfast.client._giving_up import ENDLESS, Patience
 from holdfast.client._leaders import Course, Leaders, split_addresses
 from holdfast.client._silence import Flight, Leader, SilenceWatch
 from holdfast.client.errors import (
@@ -47,6 +46,7 @@ from holdfast.client.errors import (
     rejected,
 )
 from holdfast.proto.v1 import shards_pb2
+from holdfast.transport.giving_up import ENDLESS, Patience
 
 _ERROR_DOMAIN = "holdfast"
 _DETAILS_KEY = "grpc-status-details-bin"

@@ -6,7 +6,6 @@ What is tried again, until the caller's deadline:
 Every other refusal goes back to the caller as it came.
 """
 
-import asyncio
 import time
 from collections.abc import Collection
 from functools import partial
@@ -20,6 +19,7 @@ from holdfast.router.failures import CallFailedError, told
 from holdfast.router.leaders import Course, Leaders
 from holdfast.router.methods import SHARDS, Method
 from holdfast.router.silence import Flight, SilenceWatch
+from holdfast.transport.giving_up import ENDLESS, Patience
 
 # With less time left an attempt would only be cut off, and make of a refusal an unknown outcome.
 _ATTEMPT_S_MIN = 0.05
@@ -51,30 +51,6 @@ class Channels(Protocol):
     def call(self, address: str, method: Method, data: bytes, shard: int, timeout_s: float) -> Outgoing: ...
 
 
-class Sending:
-    """A handle on a call, for whoever started it and has lost interest: what arrives all the same is not lost."""
-
-    __slots__ = ("_call", "is_abandoned", "received_s", "repeats_until_s")
-
-    def __init__(self, repeats_until_s: float = float("inf"), received_s: float | None = None) -> None:
-        """No attempt begins after `repeats_until_s`; the last one has time until the deadline, so that it is not cut
-        off. `received_s`: when the router got the call, if that was before it began to send it."""
-        self.repeats_until_s = repeats_until_s
-        self.received_s = received_s
-        self._call: Outgoing | None = None
-        self.is_abandoned = False
-
-    def abandon(self) -> None:
-        self.is_abandoned = True
-        if self._call is not None:
-            self._call.cancel()
-
-    def began(self, call: Outgoing) -> None:
-        self._call = call
-        if self.is_abandoned:
-            call.cancel()
-
-
 class Forwarder:
     """Sends requests to shards."""
 
@@ -93,33 +69,38 @@ class Forwarder:
         self._watch.leaders_changed(shards)
 
     async def send(
-        self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None = None
-    ) -> bytes:
-        """Raises CallFailedError or RefusedError. `deadline_s` is on time.monotonic()."""
+        self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience = ENDLESS, *,
+        repeats_until_s: float = float("inf"), received_s: float | None = None,
+    ) -> bytes:  # fmt: skip
+        """Raises CallFailedError or RefusedError. `deadline_s` is on time.monotonic(). No attempt begins after
+        `repeats_until_s`; the last one has time until the deadline, so that it is not cut off. `received_s`: when the
+        router got the call, if that was before it began to send it."""
         if method.waits:
-            return await self._send(method, shard, data, deadline_s, sending)
+            return await self._send(method, shard, data, deadline_s, patience, repeats_until_s, received_s)
         self._admission.enter_shard(shard)
         try:
-            return await self._send(method, shard, data, deadline_s, sending)
+            return await self._send(method, shard, data, deadline_s, patience, repeats_until_s, received_s)
         finally:
             self._admission.leave_shard(shard)
 
-    async def _send(self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None) -> bytes:
+    async def _send(
+        self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience, repeats_until_s: float,
+        received_s: float | None,
+    ) -> bytes:  # fmt: skip
         began_s = now_s = time.monotonic()
-        received_s = began_s if sending is None or sending.received_s is None else sending.received_s
         leaders = self._leaders
         address = leaders.pick(shard, now_s)
         course: Course | None = None
         wished_ms = 0
         while True:
             try:
-                answer = await self._attempt(method, shard, address, data, deadline_s - now_s, sending)
+                answer = await self._attempt(method, shard, address, data, deadline_s - now_s, patience)
                 if leaders.named(shard) != address and address is not None:
                     leaders.answered(shard, address)
-                return method.with_routed(answer, now_s - received_s)
+                return method.with_routed(answer, now_s - (began_s if received_s is None else received_s))
             except CallFailedError as error:
                 failure = error
-            if sending is not None and sending.is_abandoned:  # that says nothing about the leader
+            if patience.is_over:  # that says nothing about the leader
                 is_unknown = failure.is_unknown or (course is not None and course.is_unknown)
                 raise told(failure, shard, is_unknown=is_unknown) from None
             now_s = time.monotonic()
@@ -128,14 +109,12 @@ class Forwarder:
                 wished_ms = method.wait_ms(data)
             pause_s = course.after(failure, partial(method.may_repeat, data), now_s)
             last_s = deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (deadline_s - began_s))
-            if sending is not None:
-                last_s = min(last_s, sending.repeats_until_s)
-            if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= last_s:
+            if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= min(last_s, repeats_until_s):
                 raise told(failure, shard, is_unknown=course.is_unknown) from None
             if pause_s:
-                await asyncio.sleep(pause_s)
+                await patience.pause(pause_s)
                 now_s = time.monotonic()
-                if sending is not None and sending.is_abandoned:
+                if patience.is_over:
                     raise told(failure, shard, is_unknown=course.is_unknown) from None
             if method.waits:
                 data = method.with_wait(data, max(0, wished_ms - int((now_s - began_s) * 1000)))
@@ -143,13 +122,12 @@ class Forwarder:
             self.repeated += 1
 
     async def _attempt(
-        self, method: Method, shard: int, address: str | None, data: bytes, timeout_s: float, sending: Sending | None
+        self, method: Method, shard: int, address: str | None, data: bytes, timeout_s: float, patience: Patience
     ) -> bytes:
         if address is None:
             raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
         call = self._channels.call(address, method, data, shard, timeout_s)
-        if sending is not None:
-            sending.began(call)
+        patience.began(call)
         flight = Flight(
             shard, address, call, waits=method.waits, timeout_s=timeout_s, now_s=time.monotonic(),
             may_give_up=lambda: call.is_unsent or method.may_repeat(data),
@@ -159,6 +137,7 @@ class Forwarder:
             return await call.answer()
         finally:
             self._watch.end(flight)
+            patience.ended()
 
     async def _who_leads(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:
         request = shards_pb2.FindLeaderRequest(shard=shard).SerializeToString()

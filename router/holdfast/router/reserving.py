@@ -17,6 +17,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -24,7 +25,7 @@ from google.protobuf.message import DecodeError
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.failures import ELSEWHERE, FAILURES, CallFailedError, Failure, is_passing, may_pass_if_read
-from holdfast.router.forwarding import Forwarder, Sending
+from holdfast.router.forwarding import Forwarder
 from holdfast.router.known_requests import KnownRequests
 from holdfast.router.methods import TASKS
 from holdfast.router.ready_waiters import Waiter
@@ -45,6 +46,7 @@ from holdfast.routing.patience import (
 from holdfast.routing.turns import shards_in_turn
 from holdfast.serving.background import end_tasks
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
+from holdfast.transport.giving_up import GivingUp
 
 # For the answers of the last shards if they are all known not to answer.
 _UNHEALTHY_GRACE_S = 0.2
@@ -153,15 +155,20 @@ class Reserving:
         self, shard: int, data: bytes, caller: Caller, deadline_s: float, repeats_until_s: float = float("inf"),
         *, is_settled_later: bool = False,
     ) -> bytes:  # fmt: skip
-        sending = Sending(repeats_until_s, caller.received_s)
-        reserve = asyncio.create_task(self._forwarder.send(_RESERVE, shard, data, deadline_s, sending))
+        giving_up = GivingUp()
+        reserve = asyncio.create_task(
+            self._forwarder.send(
+                _RESERVE, shard, data, deadline_s, giving_up, repeats_until_s=repeats_until_s,
+                received_s=caller.received_s,
+            )
+        )  # fmt: skip
         try:
             await asyncio.wait((reserve,))
         except asyncio.CancelledError:
             if is_settled_later:
                 self._releases.forget(reserve)  # what it claims is asked for; cancelled, it would be claimed in vain
             else:
-                self._let_go(shard, data, reserve, sending)
+                self._let_go(shard, data, reserve, giving_up)
             raise
         answer = reserve.result()
         if answer and caller.is_gone:
@@ -170,9 +177,9 @@ class Reserving:
             raise CallFailedError("CANCELLED", "The caller has gone.")
         return answer
 
-    def _let_go(self, shard: int, data: bytes, reserve: "asyncio.Task[bytes]", sending: Sending) -> None:
+    def _let_go(self, shard: int, data: bytes, reserve: "asyncio.Task[bytes]", giving_up: GivingUp) -> None:
         """Nobody waits for the answer any more."""
-        sending.abandon()
+        giving_up.give_up()
         if _RESERVE.may_repeat(data):
             self._releases.forget(reserve)
         else:
@@ -228,10 +235,10 @@ class Reserving:
         if self._held_asked >= HELD_ASKED_MAX:
             raise overloaded("calls that ask what was claimed", HELD_ASKED_MAX)
         self._held_asked += 1
-        sending = Sending(received_s=caller.received_s)
         ends_s = min(deadline_s, time.monotonic() + TRY_S_MAX)
         try:
-            asked = (self._forwarder.send(_RESERVE, shard, data, ends_s, sending) for shard in shards)
+            send = partial(self._forwarder.send, _RESERVE, received_s=caller.received_s)
+            asked = (send(shard, data, ends_s) for shard in shards)
             answers = await asyncio.gather(*asked, return_exceptions=True)
         finally:
             self._held_asked -= 1
