@@ -2,7 +2,8 @@
 
 A `Connection` keeps a channel to each server that it needs. It sends bytes to the one that leads, waits no longer than
 the deadline, repeats what is safe to repeat, and turns every way a call can go wrong into one error of the tree in
-`errors`. Where a call goes is decided in `_leaders`; calls that stay unanswered are looked after by `_silence`.
+`errors`. Where a call goes is decided in `_leaders`; calls that stay unanswered are looked after by
+`transport.silence`.
 
 What is repeated, with growing pauses and jitter, until the deadline:
   * a refusal that says that nothing was done and that trying again can help (OVERLOADED, SHUTTING_DOWN, NOT_LEADER),
@@ -32,8 +33,7 @@ from google.rpc import error_details_pb2, status_pb2
 from holdfast.client import _forks
 from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
 from holdfast.client._doubts import CHANGES, doubt_refusals
-from holdfast.client._leaders import Course, Leaders, split_addresses
-from holdfast.client._silence import Flight, Leader, SilenceWatch
+from holdfast.client._leaders import Course, ListedLeader, split_addresses
 from holdfast.client.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -46,7 +46,9 @@ from holdfast.client.errors import (
     rejected,
 )
 from holdfast.proto.v1 import shards_pb2
+from holdfast.routing.silence import InFlightCall
 from holdfast.transport.giving_up import ENDLESS, Patience
+from holdfast.transport.silence import SilenceWatch
 
 _ERROR_DOMAIN = "holdfast"
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -183,9 +185,9 @@ class Connection:
         self.addresses = split_addresses(address)
         self.address = ",".join(self.addresses)
         self._retry = retry
-        self._leaders: dict[int | None, Leaders] = {}  # by shard; None: of calls that name none
+        self._leaders: dict[int | None, ListedLeader] = {}  # by shard; None: of calls that name none
         self._servers: dict[str, _Server] = {}  # by address
-        self._watch = SilenceWatch(self._who_leads)
+        self._watch = SilenceWatch(self)
         self._closed = False
 
     @property
@@ -204,14 +206,14 @@ class Connection:
         """From a map: who leads the shard (empty if that is not known), and who else may know or take its calls."""
         leaders = self._leaders.get(shard)
         if leaders is None or not leaders.is_direct:
-            leaders = self._leaders[shard] = Leaders(servers, is_direct=True)
+            leaders = self._leaders[shard] = ListedLeader(servers, is_direct=True)
         leaders.relist(servers)
         if leader and leaders.named != leader:
             leaders.name(leader, epoch, time.monotonic())
 
     def may_ask(self, servers: Sequence[str]) -> None:
         """Who else can answer what every server can."""
-        leaders = self._leaders.setdefault(_ANYBODY, Leaders(self.addresses))
+        leaders = self._leaders.setdefault(_ANYBODY, ListedLeader(self.addresses))
         leaders.relist(tuple(dict.fromkeys((*self.addresses, *servers))))
 
     async def call(
@@ -295,7 +297,7 @@ class Connection:
     ) -> Reply[ResponseT]:  # fmt: skip
         leaders = self._leaders.get(shard)
         if leaders is None:
-            leaders = self._leaders[shard] = Leaders(self.addresses)
+            leaders = self._leaders[shard] = ListedLeader(self.addresses)
         course = Course(leaders, retry=self._retry, repeatable=repeatable, changes=method.name in CHANGES)
         while True:
             sent_s = time.monotonic()
@@ -350,26 +352,26 @@ class Connection:
 
     async def _send_watched(
         self, server: _Server, path: str, data: bytes, timeout_s: float, metadata: _Metadata | None, wait_s: float,
-        leaders: Leaders, shard: int | None, patience: Patience, *, repeatable: bool,
+        leaders: ListedLeader, shard: int | None, patience: Patience, *, repeatable: bool,
     ) -> bytes:  # fmt: skip
         """The same, and other servers are asked who leads while this one is silent."""
         if self._is_closed():
             raise ClientClosed
         call = server.call(path, data, timeout_s, metadata)
-        flight = Flight(
-            leaders, shard, server.address, call, wait_s=wait_s, timeout_s=timeout_s, repeatable=repeatable,
-            now_s=time.monotonic(),
+        in_flight = InFlightCall(
+            leaders, shard, server.address, call, wait_s=wait_s, timeout_s=timeout_s, now_s=time.monotonic(),
+            may_give_up=lambda: repeatable,
         )  # fmt: skip
-        self._watch.begin(flight)
+        self._watch.begin(in_flight)
         try:
             return await self._answer(server, call, patience)
         except asyncio.CancelledError:
-            if flight.gave_up and not _is_cancelled():
+            if in_flight.gave_up and not _is_cancelled():
                 raise _GaveUpError from None
             raise
         finally:
-            self._watch.end(flight)
-            del call, flight  # an error holds this frame, which would hold the channel
+            self._watch.end(in_flight)
+            del call, in_flight  # an error holds this frame, which would hold the channel
 
     async def _send(
         self, server: _Server, path: str, data: bytes, timeout_s: float, metadata: _Metadata | None,
@@ -413,7 +415,7 @@ class Connection:
         """Channels to servers that are neither in the list nor among the leaders that were named lately."""
         if len(self._servers) <= len(self.addresses):
             return
-        needed = {address for leaders in self._leaders.values() for address in leaders.known} | set(self.addresses)
+        needed = {*self.addresses, *(each for leaders in self._leaders.values() for each in leaders.candidates())}
         for server in [
             each for each in self._servers.values() if each.address not in needed and not each.calls_under_way
         ]:
@@ -432,7 +434,23 @@ class Connection:
             doubt_refusals(message)
         return message
 
-    async def _who_leads(self, address: str, shard: int | None, timeout_s: float) -> Leader | None:
+    async def who_leads(self, addresses: Sequence[str], shard: int | None, timeout_s: float) -> tuple[str, int] | None:
+        """What the first of them says that knows of a leader."""
+        for address in addresses:
+            found = await self._ask(address, shard, timeout_s)
+            if found is not None and found[0]:
+                return found
+        return None
+
+    async def looks_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
+        leaders = self._leaders[shard]
+        if not leaders.is_direct or leaders.named is not None:
+            return False
+        found = await self._ask(address, shard, timeout_s)
+        return found is not None and not found[0]
+
+    async def _ask(self, address: str, shard: int | None, timeout_s: float) -> tuple[str, int] | None:
+        """Who leads; an empty address if this server knows of nobody, None if it does not answer."""
         try:
             found = await self.call_at(
                 address, _FIND_LEADER, shards_pb2.FindLeaderRequest(shard=shard or 0), timeout_s=timeout_s
@@ -441,7 +459,7 @@ class Connection:
             return None
         # The list may be one of routers: a call that names no shard must not go past them to a broker.
         is_usable = shard is not None or found.address in self.addresses
-        return Leader(found.address if is_usable else "", found.epoch)
+        return (found.address if is_usable else "", found.epoch)
 
 
 class _GaveUpError(Exception):

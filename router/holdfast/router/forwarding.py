@@ -6,8 +6,9 @@ What is tried again, until the caller's deadline:
 Every other refusal goes back to the caller as it came.
 """
 
+import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -18,8 +19,10 @@ from holdfast.router.admission import Admission
 from holdfast.router.failures import CallFailedError, told
 from holdfast.router.leaders import Course, Leaders
 from holdfast.router.methods import SHARDS, Method
-from holdfast.router.silence import Flight, SilenceWatch
+from holdfast.routing.leaders import KnownLeader
+from holdfast.routing.silence import InFlightCall
 from holdfast.transport.giving_up import ENDLESS, Patience
+from holdfast.transport.silence import SilenceWatch
 
 # With less time left an attempt would only be cut off, and make of a refusal an unknown outcome.
 _ATTEMPT_S_MIN = 0.05
@@ -58,7 +61,7 @@ class Forwarder:
         self._leaders = leaders
         self._channels = channels
         self._admission = admission
-        self._watch = SilenceWatch(leaders, self._who_leads)
+        self._watch = SilenceWatch(self)
         self.repeated = 0  # attempts after the first
 
     async def close(self) -> None:
@@ -66,7 +69,10 @@ class Forwarder:
 
     def leaders_changed(self, shards: Collection[int]) -> None:
         """The map has new leaders of these shards."""
-        self._watch.leaders_changed(shards)
+        leaders = {self._leaders.of(shard) for shard in shards}
+        for leader in leaders:
+            leader.look_at_map(time.monotonic())
+        self._watch.leaders_changed(leaders)
 
     async def send(
         self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience = ENDLESS, *,
@@ -88,15 +94,15 @@ class Forwarder:
         received_s: float | None,
     ) -> bytes:  # fmt: skip
         began_s = now_s = time.monotonic()
-        leaders = self._leaders
-        address = leaders.pick(shard, now_s)
+        leader = self._leaders.of(shard)
+        address = leader.pick(now_s)
         course: Course | None = None
         wished_ms = 0
         while True:
             try:
-                answer = await self._attempt(method, shard, address, data, deadline_s - now_s, patience)
-                if leaders.named(shard) != address and address is not None:
-                    leaders.answered(shard, address)
+                answer = await self._attempt(method, leader, shard, address, data, deadline_s - now_s, patience)
+                if leader.named != address and address is not None:
+                    leader.answered(address)
                 return method.with_routed(answer, now_s - (began_s if received_s is None else received_s))
             except CallFailedError as error:
                 failure = error
@@ -105,7 +111,7 @@ class Forwarder:
                 raise told(failure, shard, is_unknown=is_unknown) from None
             now_s = time.monotonic()
             if course is None:
-                course = Course(leaders, shard, address)
+                course = Course(leader, address)
                 wished_ms = method.wait_ms(data)
             pause_s = course.after(failure, partial(method.may_repeat, data), now_s)
             last_s = deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (deadline_s - began_s))
@@ -122,24 +128,35 @@ class Forwarder:
             self.repeated += 1
 
     async def _attempt(
-        self, method: Method, shard: int, address: str | None, data: bytes, timeout_s: float, patience: Patience
-    ) -> bytes:
+        self, method: Method, leader: KnownLeader, shard: int, address: str | None, data: bytes, timeout_s: float,
+        patience: Patience,
+    ) -> bytes:  # fmt: skip
         if address is None:
             raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
         call = self._channels.call(address, method, data, shard, timeout_s)
         patience.began(call)
-        flight = Flight(
-            shard, address, call, waits=method.waits, timeout_s=timeout_s, now_s=time.monotonic(),
-            may_give_up=lambda: call.is_unsent or method.may_repeat(data),
+        in_flight = InFlightCall(
+            leader, shard, address, call, wait_s=float("inf") if method.waits else 0.0, timeout_s=timeout_s,
+            now_s=time.monotonic(), may_give_up=lambda: call.is_unsent or method.may_repeat(data),
         )  # fmt: skip
-        self._watch.begin(flight)
+        self._watch.begin(in_flight)
         try:
             return await call.answer()
         finally:
-            self._watch.end(flight)
+            self._watch.end(in_flight)
             patience.ended()
 
-    async def _who_leads(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:
+    async def who_leads(self, addresses: Sequence[str], shard: int | None, timeout_s: float) -> tuple[str, int] | None:
+        """The newest that any of these replicas knows of."""
+        assert shard is not None, "a router knows the shard of each call"
+        answers = await asyncio.gather(*(self._ask(address, shard, timeout_s) for address in addresses))
+        found = [answer for answer in answers if answer is not None]
+        return max(found, key=lambda answer: answer[1], default=None)
+
+    async def looks_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
+        return False  # no broker sends calls on
+
+    async def _ask(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:
         request = shards_pb2.FindLeaderRequest(shard=shard).SerializeToString()
         try:
             answer = await self._channels.call(address, _FIND_LEADER, request, shard, timeout_s).answer()

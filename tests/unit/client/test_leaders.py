@@ -19,7 +19,7 @@ from holdfast.client import (
     Worker,
     _leaders,
 )
-from holdfast.client._leaders import ADDRESSES_MAX, HINTED_MAX, HOPS_MAX, SUSPECT_S, Course, Leaders, split_addresses
+from holdfast.client._leaders import ADDRESSES_MAX, HINTED_MAX, HOPS_MAX, Course, ListedLeader, split_addresses
 
 A, B, C = "a:1", "b:1", "c:1"
 REFUSED = ConnectionFailed(A, "connection refused", sent=False)
@@ -33,8 +33,8 @@ def leads(leader: str, epoch: int | str) -> Unavailable:
     return Unavailable("Not here.", reason="NOT_LEADER", metadata={"leader": leader, "epoch": str(epoch)})
 
 
-def course(*, retry: bool = True, repeatable: bool = True, leaders: Leaders | None = None) -> Course:
-    return Course(leaders or Leaders([A, B, C]), retry=retry, repeatable=repeatable)
+def course(*, retry: bool = True, repeatable: bool = True, leaders: ListedLeader | None = None) -> Course:
+    return Course(leaders or ListedLeader([A, B, C]), retry=retry, repeatable=repeatable)
 
 
 # ---------------------------------------------------------------------------------------------------- addresses
@@ -97,39 +97,18 @@ def test_examples_are_true() -> None:
 # ------------------------------------------------------------------------------------------------- what is believed
 
 
-def test_calls_go_to_the_leader_that_was_named() -> None:
-    leaders = Leaders([A, B, C])
+def test_calls_go_to_the_leader_that_was_named_and_when_it_has_gone_to_the_next_in_line() -> None:
+    leaders = ListedLeader([A, B, C])
     assert leaders.name(C, 5, now_s=0)
-    assert (leaders.pick(), leaders.named) == (C, C)
-    assert not leaders.name(B, 4, now_s=0), "older than the newest"
     assert leaders.pick() == C
-    assert leaders.name(B, 5, now_s=0), "an epoch has one leader: another address of the same one"
-    assert leaders.name(A, 6, now_s=0)
+    leaders.left(C, 0, suspect=False)
     assert leaders.pick() == A
-
-
-def test_who_has_just_failed_is_not_believed_to_lead_until_the_others_can_have_noticed() -> None:
-    leaders = Leaders([A, B, C])
-    leaders.name(A, 5, now_s=0)
-    leaders.left(A, 10.0, suspect=True)
+    leaders.answered(B)
     assert leaders.pick() == B
-    assert leaders.named is None
-    assert not leaders.name(A, 5, now_s=10.0 + SUSPECT_S / 2)
-    assert leaders.name(A, 6, now_s=10.0 + SUSPECT_S / 2), "it was elected again"
-    leaders.left(A, 20.0, suspect=True)
-    assert leaders.name(A, 6, now_s=20.0 + SUSPECT_S), "it still leads: it was only slow, or unreachable for a moment"
-
-
-def test_a_leader_that_merely_stepped_down_may_be_named_again_at_once() -> None:
-    leaders = Leaders([A, B, C])
-    leaders.name(A, 5, now_s=0)
-    leaders.left(A, 0, suspect=False)
-    assert leaders.pick() == B
-    assert leaders.name(A, 5, now_s=0)
 
 
 def test_suspects_are_passed_over_while_there_are_others() -> None:
-    leaders = Leaders([A, B, C])
+    leaders = ListedLeader([A, B, C])
     leaders.left(B, 0, suspect=True)
     leaders.left(A, 0.1, suspect=True)
     assert leaders.pick() == C
@@ -137,31 +116,22 @@ def test_suspects_are_passed_over_while_there_are_others() -> None:
     assert leaders.pick() in (A, B)
 
 
-def test_an_answer_settles_a_guess_but_not_what_is_known() -> None:
-    leaders = Leaders([A, B, C])
-    leaders.answered(B)
-    assert (leaders.pick(), leaders.named) == (B, B)
-    leaders.name(C, 1, now_s=0)
-    leaders.answered(B)  # late, from when it led
-    assert leaders.pick() == C
-
-
 def test_leaders_outside_the_list_are_remembered_but_not_without_bound() -> None:
-    assert not Leaders([A]).several
-    leaders = Leaders([A])
+    assert not ListedLeader([A]).several
+    leaders = ListedLeader([A])
     for n in range(20):
         assert leaders.name(f"h{n}:1", n, now_s=0)
     assert leaders.several
-    assert len(leaders.known) == 1 + HINTED_MAX
+    assert len(leaders.candidates()) == 1 + HINTED_MAX
     assert leaders.pick() == "h19:1"
-    assert leaders.known[0] == A
+    assert leaders.candidates()[0] == A
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "unix:/tmp/x", "dns:///h:1", "h:0", "h:99999", "a b:1"])
 def test_a_leader_that_cannot_be_reached_by_its_name_is_not_believed(address: str) -> None:
-    leaders = Leaders([A, B])
+    leaders = ListedLeader([A, B])
     assert not leaders.name(address, 1, now_s=0)
-    assert leaders.known == (A, B)
+    assert leaders.candidates() == (A, B)
 
 
 # ---------------------------------------------------------------------------------------------- the way of a call
@@ -200,7 +170,7 @@ def test_a_redirect_that_leads_nowhere_means_the_next_server_after_a_pause(error
 
 
 def test_an_old_epoch_is_not_followed() -> None:
-    leaders = Leaders([A, B, C])
+    leaders = ListedLeader([A, B, C])
     leaders.name(A, 7, now_s=0)
     way = course(leaders=leaders)
     way.after(leads(C, 6), 0)
@@ -209,7 +179,7 @@ def test_an_old_epoch_is_not_followed() -> None:
 
 def test_after_a_round_without_a_leader_an_old_epoch_is_better_than_none() -> None:
     """Otherwise a cluster that was made anew would stay unknown to clients that knew the old one."""
-    leaders = Leaders([A, B, C])
+    leaders = ListedLeader([A, B, C])
     leaders.name(A, 7, now_s=0)
     way = course(leaders=leaders)
     for _ in range(3):
@@ -248,7 +218,7 @@ def test_another_call_moves_on_only_if_nothing_was_done(error: HoldfastError, mo
 
 
 def test_the_next_call_begins_elsewhere_although_this_one_ends() -> None:
-    leaders = Leaders([A, B, C])
+    leaders = ListedLeader([A, B, C])
     assert course(repeatable=False, leaders=leaders).after(LOST, 0) is None
     assert course(leaders=leaders).address == B
 
@@ -285,7 +255,7 @@ def test_without_retry_redirects_are_followed_but_not_for_ever() -> None:
 
 
 def test_one_server_is_treated_as_ever() -> None:
-    alone = Leaders([A])
+    alone = ListedLeader([A])
     assert course(leaders=alone, retry=False).after(LOST, 0) is None
     assert course(leaders=alone, repeatable=False).after(REFUSED, 0) is None
     pause_s = course(leaders=alone).after(SHUTTING_DOWN, 0)
@@ -361,6 +331,6 @@ def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_have_taken_effect(
 
 
 def test_one_server_has_the_last_word_unchanged() -> None:
-    way = course(leaders=Leaders([A]))
+    way = course(leaders=ListedLeader([A]))
     way.after(LOST, 0)
     assert way.last_word(LOST) is LOST

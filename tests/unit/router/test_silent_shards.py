@@ -432,7 +432,7 @@ async def test_a_caller_that_hangs_up_says_nothing_about_the_leader(shop: Shop) 
     await shop.brokers[1].wait_for_hang_up("Reserve")
     while shop.admission.calls or shop.releases._forgotten:
         await asyncio.sleep(0.01)
-    assert shop.leaders.named(1) == shop.brokers[1].address
+    assert shop.leaders.of(1).named == shop.brokers[1].address
 
 
 async def test_a_refusal_is_told_while_the_caller_still_listens(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
