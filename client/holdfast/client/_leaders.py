@@ -1,13 +1,15 @@
-"""Which server a call goes to: who leads, as far as this client knows, and the way of one call from server to server.
+"""Which server a call goes to: who leads, as far as this client knows, and the retry state of one call.
 
-No channel and no clock in here. Who is believed about who leads is in `routing.leaders`.
+No channel and no clock in here. Who is believed about who leads is in `routing.leaders`, where a call goes next in
+`routing.retries`.
 """
 
+import random
 import re
 from collections.abc import Collection, Sequence
 
 from holdfast.client._doubts import PASSING
-from holdfast.client._pauses import pause_elsewhere_s, wished_pause_s
+from holdfast.client._pauses import wished_pause_s
 from holdfast.client.errors import (
     NO_LEADER,
     STALE_MAP,
@@ -22,10 +24,10 @@ from holdfast.client.errors import (
     UnexpectedAnswer,
 )
 from holdfast.routing.leaders import SUSPECT_S, KnownLeader
+from holdfast.routing.retries import RetryState, named_leader
 
 ADDRESSES_MAX = 32
 HINTED_MAX = 8  # leaders that are not in the user's list and are remembered all the same
-HOPS_MAX = 4  # redirects that one call follows before it looks for the leader by itself
 # Instead of SUSPECT_S where others take calls for it: it may run and be out of this client's reach.
 DIRECT_SUSPECT_S = 5.0
 
@@ -130,21 +132,16 @@ class ListedLeader(KnownLeader):
             self._target = self.pick(now_s, avoid | self._suspects.keys()) or self.pick(now_s, avoid) or address
 
 
-class Course:
-    """The way of one call: at which server it is, and where it goes when that fails."""
+class ClientRetryState(RetryState[ListedLeader]):
+    """Of one call: at which server it is, and where it goes when that fails."""
 
-    def __init__(self, leaders: ListedLeader, *, retry: bool, repeatable: bool, changes: bool = False) -> None:
+    def __init__(self, leader: ListedLeader, *, retry: bool, repeatable: bool, changes: bool = False) -> None:
         """`retry`: goes on until the caller stops it; otherwise it asks each server once and waits for nothing.
         `repeatable`: the call does no harm when carried out twice. `changes`: it is about tasks, and not only reads."""
-        self._leaders = leaders
+        super().__init__(leader, leader.pick() or "", random.random, starts_over=retry)
         self._retry = retry
         self._repeatable = repeatable
         self._changes = changes
-        self.address = leaders.pick() or leaders.candidates()[0]
-        self._avoid: set[str] = set()  # where it was in this round of all servers
-        self._hops = 0  # redirects followed in this round
-        self._hopped = False  # followed one since the last pause
-        self._failed = 0
         self._trail: dict[str, str] = {}  # what happened last at each server
         self._no_leader: dict[str, Rejected] = {}  # servers whose last answer was that they do not lead
         self._unknown: HoldfastError | None = None  # the last failure after which the call may have taken effect
@@ -152,20 +149,18 @@ class Course:
     def after(self, error: HoldfastError, now_s: float) -> float | None:
         """How long to pause before the next attempt, at `address`; None if there is to be none."""
         self.note(error)
-        if isinstance(error, Rejected) and error.reason == "NOT_LEADER" and self._follows(error, now_s):
-            first, self._hopped = not self._hopped, True
-            return 0.0 if first else self._back_off()
-        here = self.address
+        if isinstance(error, Rejected) and _is_not_leader(error) and self.follows(named_leader(error.metadata), now_s):
+            return self.pause_s()
         goes_on = self._may_repeat(error)
-        moves = self._leaders.several and (_is_of_the_server(error) or self._has_moved(error))
+        moves = self._leader.several and (_is_of_the_server(error) or self._has_another_leader(error))
         if moves:
             # A call that was too slow does not make its server one that has gone: others may send us back at once.
-            self._leaders.left(here, now_s, suspect=isinstance(error, ConnectionFailed))
-        if not goes_on:
+            self.leave(now_s, suspect=isinstance(error, ConnectionFailed))
+        if not goes_on or (moves and not self.moves_on(now_s)):
             return None
-        if not moves:
-            return self._again(error) if self._retry else None
-        return self._move_on(here)
+        if not self._retry:
+            return 0.0 if moves else None
+        return self.back_off_s() if moves else self._again(error)
 
     def note(self, error: HoldfastError) -> None:
         """An attempt failed."""
@@ -213,53 +208,23 @@ class Course:
             )
         return told
 
-    def _follows(self, error: Rejected, now_s: float) -> bool:
-        leader, epoch = error.metadata.get("leader", ""), error.metadata.get("epoch", "")
-        if leader == self.address or not epoch.isdecimal() or self._hops >= HOPS_MAX:
-            return False
-        if not self._leaders.name(leader, int(epoch), now_s):
-            return False
-        self._hops += 1
-        self._avoid.discard(leader)
-        self._avoid.add(self.address)
-        self.address = leader
-        return True
-
     def _may_repeat(self, error: HoldfastError) -> bool:
-        if isinstance(error, ConnectionFailed) and not error.sent and self._leaders.several:
+        if isinstance(error, ConnectionFailed) and not error.sent and self._leader.several:
             return True
         if isinstance(error, ConnectionFailed | DeadlineExceeded | OutcomeUnknown):
             return self._repeatable
         if not isinstance(error, Rejected) or takes_other_ids(error):
             return False
-        return error.reason in _DID_NOTHING or self._has_moved(error)
+        return error.reason in _DID_NOTHING or self._has_another_leader(error)
 
-    def _has_moved(self, error: HoldfastError) -> bool:
-        return self._leaders.is_direct and isinstance(error, Rejected) and error.reason == _MOVED
+    def _has_another_leader(self, error: HoldfastError) -> bool:
+        return self._leader.is_direct and isinstance(error, Rejected) and error.reason == _MOVED
 
     def _again(self, error: HoldfastError) -> float:
-        self._failed += 1
-        self._hopped = False
-        self.address = self._leaders.pick() or self.address
-        return wished_pause_s(self._failed - 1, error)
-
-    def _move_on(self, here: str) -> float | None:
-        self._avoid.add(here)
-        following = self._leaders.pick(avoid=self._avoid)
-        if following is None:
-            if not self._retry:
-                return None
-            self._avoid.clear()
-            self._hops = 0
-            self._leaders.forget_epoch()
-            following = self._leaders.pick() or here
-        self.address = following
-        return self._back_off() if self._retry else 0.0
-
-    def _back_off(self) -> float:
-        self._failed += 1
-        self._hopped = False
-        return pause_elsewhere_s(self._failed - 1)
+        self._pauses += 1
+        self._has_moved = False
+        self.address = self._leader.pick() or self.address
+        return wished_pause_s(self._pauses - 1, error)
 
 
 def _is_of_the_server(error: HoldfastError) -> bool:

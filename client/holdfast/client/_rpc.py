@@ -33,7 +33,7 @@ from google.rpc import error_details_pb2, status_pb2
 from holdfast.client import _forks
 from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
 from holdfast.client._doubts import CHANGES, doubt_refusals
-from holdfast.client._leaders import Course, ListedLeader, split_addresses
+from holdfast.client._leaders import ClientRetryState, ListedLeader, split_addresses
 from holdfast.client.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -298,11 +298,11 @@ class Connection:
         leaders = self._leaders.get(shard)
         if leaders is None:
             leaders = self._leaders[shard] = ListedLeader(self.addresses)
-        course = Course(leaders, retry=self._retry, repeatable=repeatable, changes=method.name in CHANGES)
+        state = ClientRetryState(leaders, retry=self._retry, repeatable=repeatable, changes=method.name in CHANGES)
         while True:
             sent_s = time.monotonic()
             data, timeout_s = attempts.next(sent_s)
-            server = self._server(course.address)
+            server = self._server(state.address)
             metadata = _FIRST if is_first else _metadata(shard, attempt)
             is_first = False
             cause: grpc.aio.AioRpcError | None = None
@@ -319,7 +319,7 @@ class Connection:
                     answer = await self._send(server, method.path, data, timeout_s, metadata, patience)
                 if leaders.named != server.address:
                     leaders.answered(server.address)
-                return Reply(self._read(method, answer, server, is_doubtful=course.may_have_taken_effect), sent_s)
+                return Reply(self._read(method, answer, server, is_doubtful=state.may_have_taken_effect), sent_s)
             except grpc.aio.AioRpcError as status:
                 # Its traceback would keep the channel for as long as somebody keeps the error.
                 cause = status.with_traceback(None)
@@ -328,11 +328,11 @@ class Connection:
                 error = ConnectionFailed(server.address, "no answer")
             except _NotConnectedError:
                 error = ConnectionFailed(server.address, "no connection", sent=False)
-            pause_s = _pause_s(course, error, attempts, patience)
+            pause_s = _pause_s(state, error, attempts, patience)
             if pause_s:
                 await patience.pause(pause_s)
             if pause_s is None or patience.is_over:
-                raise course.last_word(error) from cause
+                raise state.last_word(error) from cause
             attempt += 1 if attempt else 0
             await self._close_unneeded()
 
@@ -470,12 +470,12 @@ class _NotConnectedError(Exception):
     """There is no connection to the server, and the call was not sent."""
 
 
-def _pause_s(course: Course, error: HoldfastError, attempts: Attempts, patience: Patience) -> float | None:
+def _pause_s(state: ClientRetryState, error: HoldfastError, attempts: Attempts, patience: Patience) -> float | None:
     """Before the next attempt; None if there is to be none."""
     if patience.is_over:  # that says nothing about the leader
-        course.note(error)
+        state.note(error)
         return None
-    pause_s = course.after(error, time.monotonic())
+    pause_s = state.after(error, time.monotonic())
     return None if pause_s is None else attempts.pause_s(pause_s)
 
 

@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.retries import named_leader
 from holdfast.serving.refusals import (
     INTERNAL,
     NOT_LEADER,
@@ -90,10 +91,7 @@ class CallFailedError(Exception):
     @property
     def leader(self) -> tuple[str, int] | None:
         """Whom a broker that does not lead names, and in which epoch."""
-        address, epoch = self.metadata.get("leader", ""), self.metadata.get("epoch", "")
-        if self.reason != NOT_LEADER or not address or not epoch.isdecimal():
-            return None
-        return address, int(epoch)
+        return named_leader(self.metadata) if self.reason == NOT_LEADER else None
 
 
 Failure = CallFailedError | RefusedError

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from holdfast.proto.v1 import shards_pb2
 from holdfast.router.admission import Admission
 from holdfast.router.failures import CallFailedError, told
-from holdfast.router.leaders import Course, Leaders
+from holdfast.router.leaders import Leaders, RouterRetryState
 from holdfast.router.methods import SHARDS, Method
 from holdfast.routing.leaders import KnownLeader
 from holdfast.routing.silence import InFlightCall
@@ -95,43 +95,43 @@ class Forwarder:
     ) -> bytes:  # fmt: skip
         began_s = now_s = time.monotonic()
         leader = self._leaders.of(shard)
-        address = leader.pick(now_s)
-        course: Course | None = None
+        address = leader.pick(now_s) or ""
+        state: RouterRetryState | None = None
         wished_ms = 0
         while True:
             try:
                 answer = await self._attempt(method, leader, shard, address, data, deadline_s - now_s, patience)
-                if leader.named != address and address is not None:
+                if leader.named != address:
                     leader.answered(address)
                 return method.with_routed(answer, now_s - (began_s if received_s is None else received_s))
             except CallFailedError as error:
                 failure = error
             if patience.is_over:  # that says nothing about the leader
-                is_unknown = failure.is_unknown or (course is not None and course.is_unknown)
+                is_unknown = failure.is_unknown or (state is not None and state.is_unknown)
                 raise told(failure, shard, is_unknown=is_unknown) from None
             now_s = time.monotonic()
-            if course is None:
-                course = Course(leader, address)
+            if state is None:
+                state = RouterRetryState(leader, address)
                 wished_ms = method.wait_ms(data)
-            pause_s = course.after(failure, partial(method.may_repeat, data), now_s)
+            pause_s = state.after(failure, partial(method.may_repeat, data), now_s)
             last_s = deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (deadline_s - began_s))
             if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= min(last_s, repeats_until_s):
-                raise told(failure, shard, is_unknown=course.is_unknown) from None
+                raise told(failure, shard, is_unknown=state.is_unknown) from None
             if pause_s:
                 await patience.pause(pause_s)
                 now_s = time.monotonic()
                 if patience.is_over:
-                    raise told(failure, shard, is_unknown=course.is_unknown) from None
+                    raise told(failure, shard, is_unknown=state.is_unknown) from None
             if method.waits:
                 data = method.with_wait(data, max(0, wished_ms - int((now_s - began_s) * 1000)))
-            address = course.address
+            address = state.address
             self.repeated += 1
 
     async def _attempt(
-        self, method: Method, leader: KnownLeader, shard: int, address: str | None, data: bytes, timeout_s: float,
+        self, method: Method, leader: KnownLeader, shard: int, address: str, data: bytes, timeout_s: float,
         patience: Patience,
     ) -> bytes:  # fmt: skip
-        if address is None:
+        if not address:
             raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
         call = self._channels.call(address, method, data, shard, timeout_s)
         patience.began(call)

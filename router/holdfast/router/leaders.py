@@ -1,6 +1,7 @@
-"""Which broker a call goes to: who leads each shard, as far as this router knows, and the way of one call that fails.
+"""Which broker a call goes to: who leads each shard, as far as this router knows, and the retry state of one call.
 
-No channel and no clock in here. Who is believed about who leads is in `routing.leaders`.
+No channel and no clock in here. Who is believed about who leads is in `routing.leaders`, where a call goes next in
+`routing.retries`.
 """
 
 import random
@@ -9,11 +10,8 @@ from typing import Protocol
 
 from holdfast.router.failures import ELSEWHERE, CallFailedError
 from holdfast.routing.leaders import KnownLeader
+from holdfast.routing.retries import RetryState
 from holdfast.routing.sets import QueueRoute
-
-HOPS_MAX = 4  # redirects that one call follows before it looks for the leader by itself
-_PAUSE_FIRST_S = 0.05
-_PAUSE_MAX_S = 0.2  # short, because the question is cheap
 
 
 class Map(Protocol):
@@ -82,17 +80,12 @@ class Leaders:
         return known
 
 
-class Course:
-    """The way of one call whose first attempt failed."""
+class RouterRetryState(RetryState[MappedLeader]):
+    """Of a call whose first attempt failed."""
 
-    def __init__(self, leader: MappedLeader, address: str | None) -> None:
-        self._leader = leader
-        self.address = address  # None: no replica has an address
+    def __init__(self, leader: MappedLeader, address: str) -> None:
+        super().__init__(leader, address, random.random)
         self.is_unknown = False  # an attempt may have been carried out
-        self._avoid: set[str] = set()  # where it was in this round of all replicas
-        self._hops = 0  # redirects followed in this round
-        self._moves = 0  # redirects and changes of the server since the last pause
-        self._pauses = 0
 
     def after(self, failure: CallFailedError, may_repeat: Callable[[], bool], now_s: float) -> float | None:
         """How long to pause before the next attempt, at `address`; None if there is to be none."""
@@ -104,39 +97,7 @@ class Course:
                 return None  # a fault of the broker: it would meet it again
         elif not (failure.never_sent or failure.reason in ELSEWHERE):
             return None
-        named = failure.leader
-        if named is not None and self._follows(*named, now_s):
-            return self._pause_s()
-        if self.address is not None:
-            self._leader.left(self.address, now_s, suspect=failure.never_sent or failure.is_lost)
-            self._avoid.add(self.address)
-        following = self._leader.pick(now_s, self._avoid)
-        if following is None:
-            self._avoid.clear()
-            self._hops = 0
-            self._moves = 1  # everybody was asked: some time must pass
-            self._leader.forget_epoch()
-            following = self._leader.pick(now_s)
-        self.address = following
-        return self._pause_s()
-
-    def _follows(self, leader: str, epoch: int, now_s: float) -> bool:
-        if leader == self.address or self._hops >= HOPS_MAX:
-            return False
-        if not self._leader.name(leader, epoch, now_s):
-            return False
-        self._hops += 1
-        if self.address is not None:
-            self._avoid.add(self.address)
-        self._avoid.discard(leader)
-        self.address = leader
-        return True
-
-    def _pause_s(self) -> float:
-        """None before the first move, then growing, with a spread for calls that failed together."""
-        self._moves += 1
-        if self._moves == 1:
-            return 0.0
-        self._pauses += 1
-        self._moves = 0
-        return min(_PAUSE_MAX_S, _PAUSE_FIRST_S * (1 << min(self._pauses - 1, 4))) * random.uniform(0.5, 1.0)
+        if not self.follows(failure.leader, now_s):
+            self.leave(now_s, suspect=failure.never_sent or failure.is_lost)
+            self.moves_on(now_s)
+        return self.pause_s()

@@ -4,7 +4,7 @@ import pytest
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from holdfast.router.failures import CallFailedError, rejection_of, told
-from holdfast.router.leaders import Course, Leaders, MappedLeader
+from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import ALL, QUEUES, SCHEDULES, TASKS
 from holdfast.routing.leaders import SUSPECT_S
 from holdfast.serving.refusals import RefusedError
@@ -66,33 +66,12 @@ def test_suspects_are_asked_last_for_a_while(leader: MappedLeader) -> None:
     assert leader.pick(0.1, {B, C}) == A
 
 
-def test_a_course_follows_the_first_redirect_at_once(leader: MappedLeader) -> None:
-    course = Course(leader, leader.pick(0.0))
-    assert course.after(refusal("NOT_LEADER", leader=B, epoch="7"), lambda: False, 0.0) == 0.0
-    assert (course.address, leader.named) == (B, B)
-    assert course.after(refusal("NOT_LEADER", leader=C, epoch="8"), lambda: False, 0.0) != 0.0
-    assert course.address == C
-
-
-def test_a_course_asks_everybody_then_pauses_and_starts_over(leader: MappedLeader) -> None:
-    course = Course(leader, leader.pick(0.0))
-    visited, pauses = [course.address], []
-    for _ in range(6):
-        pauses.append(course.after(refusal("NOT_LEADER", epoch="3"), lambda: False, 0.0))
-        visited.append(course.address)
-    assert sorted(str(each) for each in visited[:3]) == [A, B, C]
-    assert sorted(str(each) for each in visited[3:6]) == [A, B, C]
-    assert sum(pause or 0.0 for pause in pauses) > 0.05
-
-
-def test_a_shard_made_anew_starts_its_epochs_again(leader: MappedLeader) -> None:
-    leader.name(A, 900, 0.0)
-    course = Course(leader, A)
-    for _ in range(8):
-        course.after(refusal("NOT_LEADER", leader=C, epoch="1"), lambda: False, 0.0)
-        if course.address == C and leader.named == C:
-            return
-    raise AssertionError("it never believed in the new epochs")
+def test_a_call_follows_the_first_redirect_at_once(leader: MappedLeader) -> None:
+    state = RouterRetryState(leader, leader.pick(0.0) or "")
+    assert state.after(refusal("NOT_LEADER", leader=B, epoch="7"), lambda: False, 0.0) == 0.0
+    assert (state.address, leader.named) == (B, B)
+    assert state.after(refusal("NOT_LEADER", leader=C, epoch="8"), lambda: False, 0.0) != 0.0
+    assert state.address == C
 
 
 @pytest.mark.parametrize(
@@ -116,8 +95,8 @@ def test_a_shard_made_anew_starts_its_epochs_again(leader: MappedLeader) -> None
 )
 def test_what_is_tried_again(leader: MappedLeader, failure: CallFailedError, if_repeatable: bool, if_not: bool) -> None:
     for may_repeat, expected in ((True, if_repeatable), (False, if_not)):
-        course = Course(leader, A)
-        assert (course.after(failure, lambda may_repeat=may_repeat: may_repeat, 0.0) is not None) is expected  # type: ignore[misc]
+        state = RouterRetryState(leader, A)
+        assert (state.after(failure, lambda may_repeat=may_repeat: may_repeat, 0.0) is not None) is expected  # type: ignore[misc]
 
 
 def test_the_last_word() -> None:
