@@ -36,6 +36,7 @@ from holdfast.client.errors import (
 )
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER
 from holdfast.routing.homes import home_shard
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
@@ -55,26 +56,6 @@ def _of_id(task_id: str) -> int:
     return shard_of_task(task_id) or 0
 
 
-def _of_claim(item: Any) -> int:
-    return _of_id(item.claim.task_id)
-
-
-# The calls on tasks by their ids: the field that has the items, and the shard of an item.
-_BY_ID: dict[str, tuple[str, Callable[[Any], int]]] = {
-    "Ack": ("items", _of_claim),
-    "Fail": ("items", _of_claim),
-    "Extend": ("items", _of_claim),
-    "Release": ("claims", lambda claim: _of_id(claim.task_id)),
-    "Cancel": ("task_ids", _of_id),
-    "UpdateTasks": ("items", lambda item: _of_id(item.task_id)),
-    "WaitTasks": ("task_ids", _of_id),
-    "RetryDeadLetters": ("task_ids", _of_id),
-    "DiscardDeadLetters": ("task_ids", _of_id),
-}
-# The calls on a schedule: it lives on the home of its queue.
-_BY_SCHEDULE = frozenset({"PutSchedule", "GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule"})
-# The calls on a worker: what is known of it is at the home of its name.
-_BY_WORKER = frozenset({"Heartbeat", "SignalWorker"})
 # Those that are about all queues, or about none, if they name none.
 _OF_ALL_WITHOUT_A_QUEUE = (
     pb.ListDiscardsRequest, queues_pb2.ListTasksRequest, schedules_pb2.ListSchedulesRequest,
@@ -149,10 +130,8 @@ class Direct:
         send: Send[RequestT, ResponseT],
     ) -> Reply[ResponseT]:
         anything = cast(Any, request)
-        if method.name in _BY_ID:
-            field, shard_of = _BY_ID[method.name]
-            keys = [shard_of(item) for item in getattr(anything, field)]
-            return await self._in_parts(method, request, field, keys, send)
+        if method.name in BY_TASK:
+            return await self._in_parts(method, request, BY_TASK[method.name].field, _task_keys(method, request), send)
         if isinstance(request, pb.EnqueueRequest):
             keys = _enqueue_keys(request, routes, next(self._turns))
             reply = await self._in_parts(method, request, "tasks", keys, send)
@@ -163,9 +142,9 @@ class Direct:
             return await send(request, _of_id(request.task_id))
         if isinstance(request, pb.QueueStatsRequest):
             return cast(Reply[ResponseT], await queue_stats(request, routes, cast(Any, send), _outcomes))
-        if method.name in _BY_WORKER:
+        if method.name in BY_WORKER:
             return await send(request, home_shard(anything.worker, self._topology.shards))
-        if method.name in _BY_SCHEDULE:
+        if method.name in BY_SCHEDULE:
             return await send(request, routes[anything.queue].home)
         if isinstance(request, schedules_pb2.PreviewScheduleRequest):
             own = routes.get(request.queue) if request.name else None
@@ -211,7 +190,6 @@ class Direct:
         request = cast(Any, make(0))
         if await self._topology.routes((), answer_s) is None:
             return await self._connection.poll(method, make, ends_s=ends_s, answer_s=answer_s)
-        field, shard_of = _BY_ID[method.name]
 
         async def send(part: RequestT, shard: int, patience: Patience = ENDLESS) -> Reply[ResponseT]:
             def make_part(wait_ms: int) -> RequestT:
@@ -221,9 +199,8 @@ class Direct:
             aimed = self._topology.aim(shard)
             return await self._connection.poll(method, make_part, ends_s=ends_s, answer_s=answer_s, shard=aimed)
 
-        keys = [shard_of(item) for item in getattr(request, field)]
         try:
-            return await self._in_parts(method, request, field, keys, send)
+            return await self._in_parts(method, request, BY_TASK[method.name].field, _task_keys(method, request), send)
         except HoldfastError as error:
             self._topology.doubt_after(error)
             raise
@@ -286,6 +263,11 @@ def _queues(request: Any) -> Iterable[str]:
     if isinstance(request, _OF_ALL_WITHOUT_A_QUEUE) and not request.queue:
         return ()
     return [request.queue] if hasattr(request, "queue") else ()
+
+
+def _task_keys(method: Method[Any, Any], request: Any) -> list[int]:
+    field, task_id = BY_TASK[method.name]
+    return [_of_id(task_id(item)) for item in getattr(request, field)]
 
 
 def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:

@@ -9,7 +9,7 @@ reading payloads.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, rejection_of, same_status
 from holdfast.router.leaders import Map
-from holdfast.router.methods import DEAD_LETTERS, TASKS, Method
+from holdfast.router.methods import Method
+from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER
 from holdfast.routing.homes import home_shard
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import (
@@ -38,36 +39,6 @@ from holdfast.serving.request_limits import ITEMS_MAX
 _INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A call whose items belong to tasks that are there already."""
-
-    method: Method
-    items: str  # the field of its request that is repeated
-    task_id: Callable[[Any], str]  # of an item
-
-
-BY_TASK = {
-    name: Batch(methods[name], items, task_id)
-    for methods, name, items, task_id in (
-        (TASKS, "Ack", "items", lambda item: item.claim.task_id),
-        (TASKS, "Fail", "items", lambda item: item.claim.task_id),
-        (TASKS, "Extend", "items", lambda item: item.claim.task_id),
-        (TASKS, "Release", "claims", lambda claim: claim.task_id),
-        (TASKS, "Cancel", "task_ids", str),
-        (TASKS, "UpdateTasks", "items", lambda item: item.task_id),
-        (TASKS, "WaitTasks", "task_ids", str),
-        (DEAD_LETTERS, "RetryDeadLetters", "task_ids", str),
-        (DEAD_LETTERS, "DiscardDeadLetters", "task_ids", str),
-    )
-}
-
-
-# What is known of these is on one shard alone: the home of a worker's name, or that of a queue.
-_BY_WORKER = frozenset({"Heartbeat", "SignalWorker"})
-_AT_HOME = frozenset({"PutSchedule", "GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule"})
-
-
 def shard_of_id(task_id: str, shard_count: int) -> int | None:
     """None: no shard of this cluster could have made it. Then any may say so."""
     shard = shard_of_task(task_id)
@@ -84,16 +55,16 @@ def shards_of_tasks(task_ids: Sequence[str], shard_count: int) -> list[int]:
 def check_named_shard(method: Method, data: bytes, shard: int, table: Map) -> None:
     """Refuses a call whose metadata names another shard than its request is about: the shard that it names would say
     that there is no such task, or nothing at all, or take a task that nobody finds there."""
-    batch = BY_TASK.get(method.name)
-    if batch is not None:
-        _check_ids([batch.task_id(item) for item in getattr(method.parse(data), batch.items)], shard, table)
+    items = BY_TASK.get(method.name)
+    if items is not None:
+        _check_ids([items.task_id(item) for item in getattr(method.parse(data), items.field)], shard, table)
     elif method.name in ("GetTask", "GetDeadLetter"):
         _check_ids([method.parse(data).task_id], shard, table)
     elif method.service in ("Shards", "Backups"):
         _check_same(shard, method.parse(data).shard)
-    elif method.name in _BY_WORKER:
+    elif method.name in BY_WORKER:
         _check_same(shard, home_shard(method.parse(data).worker, table.shard_count))
-    elif method.name in _AT_HOME:
+    elif method.name in BY_SCHEDULE:
         _check_home(method.parse(data).queue, shard, table)
     elif method.name == "Enqueue":
         _check_tasks(method.parse(data).tasks, shard, table)

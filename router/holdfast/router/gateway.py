@@ -16,7 +16,6 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import listing
 from holdfast.router.admission import Admission, Budget
 from holdfast.router.batches import (
-    BY_TASK,
     check_named_shard,
     fit,
     has_too_many_follow_ups,
@@ -34,6 +33,7 @@ from holdfast.router.parts import Parts
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
 from holdfast.router.rounds import Places
+from holdfast.routing.calls import BY_TASK
 from holdfast.routing.homes import home_shard
 from holdfast.routing.pages import order_of
 from holdfast.routing.sets import QueueRoute, counted, visible
@@ -242,14 +242,14 @@ class Gateway:
         return result
 
     async def _batch(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
-        batch = BY_TASK[method.name]
+        field, task_id = BY_TASK[method.name]
         request = method.parse(data)
-        items = getattr(request, batch.items)
-        shards = shards_of_tasks([batch.task_id(item) for item in items], self._table.shard_count)
+        items = getattr(request, field)
+        shards = shards_of_tasks([task_id(item) for item in items], self._table.shard_count)
         # What no broker takes whole is not split: one of them says what is wrong with it.
         if len(set(shards)) <= 1 or len(items) > ITEMS_MAX or has_too_many_follow_ups(request):
             return await self._forwarder.send(method, shards[0] if shards else 0, data, deadline_s)
-        response = await self._parts.send(method, parts_of(request, batch.items, shards), deadline_s)
+        response = await self._parts.send(method, parts_of(request, field, shards), deadline_s)
         if isinstance(response, pb.WaitTasksResponse):
             fit(response, self._message_bytes_max // 2)
         result: bytes = response.SerializeToString()
