@@ -19,7 +19,6 @@ from google.protobuf.message import Message
 
 from holdfast.client._direct_lists import LISTS, are_alike, list_over_shards, queue_stats
 from holdfast.client._direct_reserve import ReserveOverShards
-from holdfast.client._fitting import renumbered
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
 from holdfast.client.errors import (
@@ -40,7 +39,7 @@ from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER
 from holdfast.routing.homes import home_shard
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
-from holdfast.routing.splitting import join, split
+from holdfast.routing.splitting import join_parts, outcomes_of, split, split_request
 from holdfast.routing.task_ids import shard_of_task
 from holdfast.transport.giving_up import ENDLESS, GivingUp, Patience
 from holdfast.transport.parts import Parts
@@ -217,12 +216,9 @@ class Direct:
         parts = split(keys)
         if len(parts) <= 1:
             return await send(request, keys[0] if keys else 0)
-        items = getattr(request, field)
-        # What the request says of all its items, each part says too.
-        of_all = {each.name: value for each, value in request.ListFields() if each.name != field}
-        requests = {shard: method.request(**of_all) for shard in parts}
-        for shard, positions in parts.items():
-            getattr(requests[shard], field).extend(items[at] for at in positions)
+        whole = method.request()
+        whole.CopyFrom(request)  # it is taken apart, and the caller may need it again
+        requests = split_request(whole, field, parts)
 
         async def one(shard: int, giving_up: GivingUp) -> Reply[ResponseT] | HoldfastError:
             try:
@@ -238,20 +234,13 @@ class Direct:
             raise errors[0]
         for error in errors:
             self._topology.doubt_after(error)
-        response = method.response()
         good = [reply for reply in replies.values() if isinstance(reply, Reply)]
         sent_s = min((reply.sent_s for reply in good), default=time.monotonic())
         for reply in good:
             if isinstance(reply.message, pb.ExtendResponse):
                 count_from(reply.message, int((reply.sent_s - sent_s) * 1000))
-        joined = [
-            (positions, _outcomes(method.response, replies[shard], positions)) for shard, positions in parts.items()
-        ]
-        cast(Any, response).outcomes.extend(join(joined, len(keys)))
-        if isinstance(response, pb.EnqueueResponse):
-            for reply in good:
-                response.generations.update(cast(Any, reply.message).generations)
-        return Reply(response, sent_s)
+        told = [(positions, _told(replies[shard], positions)) for shard, positions in parts.items()]
+        return Reply(join_parts(method.response, told), sent_s)
 
 
 def _queues(request: Any) -> Iterable[str]:
@@ -303,16 +292,16 @@ def _stale_map(unknown: UnknownGenerationError) -> Rejected:
 
 
 def _outcomes(kind: Any, reply: "Reply[Any] | HoldfastError", positions: Sequence[int]) -> list[Any]:
-    """Of one part, with its places as they are in the whole; `kind` is that of the response."""
+    return outcomes_of(kind, _told(reply, positions), positions)
+
+
+def _told(reply: "Reply[Any] | HoldfastError", positions: Sequence[int]) -> Any:
+    """Of one part: its response, or the rejection of each of its items."""
     if isinstance(reply, HoldfastError):
-        response = kind()
-        for _ in positions:
-            response.outcomes.add(rejection=_rejection(reply))
-    else:
-        response = reply.message
-        if len(response.outcomes) != len(positions):
-            raise UnexpectedAnswer(f"{len(response.outcomes)} outcomes for {len(positions)} items")
-    return renumbered(response.outcomes, positions)
+        return _rejection(reply)
+    if len(reply.message.outcomes) != len(positions):
+        raise UnexpectedAnswer(f"{len(reply.message.outcomes)} outcomes for {len(positions)} items")
+    return reply.message
 
 
 def _has_answered(reply: Reply[Any] | HoldfastError) -> bool | None:

@@ -8,7 +8,6 @@ and reads each by itself 129 µs, and a loop in Python that skips from task to t
 reading payloads.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +30,10 @@ from holdfast.routing.sets import (
     parse_made_up,
     shard_for_task,
 )
-from holdfast.routing.splitting import join, split
+from holdfast.routing.splitting import join_parts, split, split_request
 from holdfast.routing.task_ids import shard_of_task
 from holdfast.serving.refusals import another_shard, internal_error, not_on_shard, older_set, stale_map, wrong_shard
 from holdfast.serving.request_limits import ITEMS_MAX
-
-_INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 
 
 def shard_of_id(task_id: str, shard_count: int) -> int | None:
@@ -195,16 +192,10 @@ class Part:
 
 
 def parts_of(request: Any, items: str, shards: Sequence[int]) -> list[Part]:
-    """A request for each shard, with its items and all else that the whole request says. It takes the items out."""
-    all_items = list(getattr(request, items))
-    request.ClearField(items)
-    parts = []
-    for shard, positions in split(shards).items():
-        part = type(request)()
-        part.CopyFrom(request)
-        getattr(part, items).extend([all_items[at] for at in positions])
-        parts.append(Part(shard, positions, part.SerializeToString()))
-    return parts
+    """It takes the items out of the request."""
+    parts = split(shards)
+    requests = split_request(request, items, parts)
+    return [Part(shard, positions, requests[shard].SerializeToString()) for shard, positions in parts.items()]
 
 
 def join_answers(method: Method, parts: Sequence[Part], answers: Sequence[bytes | Failure]) -> Any:
@@ -216,27 +207,8 @@ def join_answers(method: Method, parts: Sequence[Part], answers: Sequence[bytes 
     failures = [answer for answer in read if isinstance(answer, FAILURES)]
     if failures and len(failures) == len(read) and same_status(failures):
         raise failures[0]
-    response = method.response()
-    outcome_type = type(response.outcomes.add())
-    response.ClearField("outcomes")
-    joined = join(
-        (
-            (
-                part.positions,
-                [outcome_type(rejection=rejection_of(answer))] * len(part.positions)
-                if isinstance(answer, FAILURES)
-                else _renumbered(answer, part.positions),
-            )
-            for part, answer in zip(parts, read, strict=True)
-        ),
-        sum(len(part.positions) for part in parts),
-    )
-    response.outcomes.extend(joined)
-    if method.name == "Enqueue":
-        for answer in read:
-            if not isinstance(answer, FAILURES):
-                response.generations.update(answer.generations)
-    return response
+    told = [rejection_of(answer) if isinstance(answer, FAILURES) else answer for answer in read]
+    return join_parts(method.response, [(part.positions, answer) for part, answer in zip(parts, told, strict=True)])
 
 
 def _read(method: Method, part: Part, answer: bytes) -> Any:
@@ -248,23 +220,6 @@ def _read(method: Method, part: Part, answer: bytes) -> Any:
         count_from(response, 0)
     # One too few or too many, and all that follow would be told of somebody else's task.
     return response if len(response.outcomes) == len(part.positions) else internal_error()
-
-
-def _renumbered(response: Any, positions: Sequence[int]) -> Any:
-    """A shard counts the items that it was sent; the caller counts its own."""
-    for outcome in response.outcomes:
-        if outcome.HasField("rejection") and outcome.rejection.field:
-            renumber(outcome.rejection, positions)
-    return response.outcomes
-
-
-def renumber(rejection: pb.Rejection, positions: Sequence[int]) -> None:
-    found = _INDEX.match(rejection.field)
-    if found is None or int(found[2]) >= len(positions):
-        return
-    here, there = found[0], f"{found[1]}[{positions[int(found[2])]}]"
-    rejection.field = there + rejection.field[len(here) :]
-    rejection.message = rejection.message.replace(here, there)
 
 
 def fit(response: pb.WaitTasksResponse, bytes_max: int) -> None:

@@ -30,7 +30,6 @@ from holdfast.client import (
     StaleToken,
     TaskState,
     Unavailable,
-    _fitting,
     _topology,
 )
 from holdfast.proto.v1 import queues_pb2
@@ -558,9 +557,3 @@ def test_the_blocking_client_goes_direct_too(cluster: Cluster) -> None:
     cluster.both("Enqueue", accept)
     with Client(cluster.router.address, direct=True) as client:
         assert client.enqueue(NewTask(AT_1, "t")).task_id == "1:t"
-
-
-def test_places_in_a_text_are_those_of_the_whole() -> None:
-    assert _fitting._renumbered("tasks[1].headers[0]", [4, 7]) == "tasks[7].headers[0]"
-    assert _fitting._renumbered("tasks[9]", [4, 7]) == "tasks[9]"
-    assert _fitting._renumbered("lease_ms", [4, 7]) == "lease_ms"
