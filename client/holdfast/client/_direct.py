@@ -39,7 +39,7 @@ from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER
 from holdfast.routing.homes import home_shard
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
-from holdfast.routing.splitting import join_parts, outcomes_of, split, split_request
+from holdfast.routing.splitting import join_parts, split, split_request
 from holdfast.routing.task_ids import shard_of_task
 from holdfast.transport.giving_up import ENDLESS, GivingUp, Patience
 from holdfast.transport.parts import Parts
@@ -140,7 +140,7 @@ class Direct:
         if isinstance(request, pb.GetTaskRequest | pb.GetDeadLetterRequest):
             return await send(request, _of_id(request.task_id))
         if isinstance(request, pb.QueueStatsRequest):
-            return cast(Reply[ResponseT], await queue_stats(request, routes, cast(Any, send), _outcomes))
+            return cast(Reply[ResponseT], await queue_stats(request, routes, cast(Any, send), _told))
         if method.name in BY_WORKER:
             return await send(request, home_shard(anything.worker, self._topology.shards))
         if method.name in BY_SCHEDULE:
@@ -289,10 +289,6 @@ def _stale_map(unknown: UnknownGenerationError) -> Rejected:
 
 
 # ------------------------------------------------------------------------------------------------ outcomes
-
-
-def _outcomes(kind: Any, reply: "Reply[Any] | HoldfastError", positions: Sequence[int]) -> list[Any]:
-    return outcomes_of(kind, _told(reply, positions), positions)
 
 
 def _told(reply: "Reply[Any] | HoldfastError", positions: Sequence[int]) -> Any:
