@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar, cast
 from google.protobuf.message import Message
 
 from holdfast.client._direct_lists import LISTS, are_alike, list_over_shards, queue_stats
-from holdfast.client._direct_reserve import ReserveOverShards
+from holdfast.client._direct_reserve import DirectReserve
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
 from holdfast.client.errors import (
@@ -74,7 +74,7 @@ class Direct:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._topology = TopologyCache(connection)
-        self._reserves = ReserveOverShards(connection, self._topology)
+        self._reserves = DirectReserve(connection, self._topology)
         self._parts = Parts(self._topology.leader_of, _has_answered)
         self._turns = itertools.count(random.randrange(1 << 16))
 

@@ -14,6 +14,7 @@ from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument,
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.pages import PAGE_DEFAULT, PageTokenError, Walk, merge_by_name, order_of, worker_token
 from holdfast.routing.sets import QueueRoute, counted
+from holdfast.routing.splitting import split_over
 from holdfast.routing.sums import add_counts, add_worker, sum_parts
 
 T = TypeVar("T")
@@ -130,10 +131,7 @@ async def queue_stats(
 
     `told_by`: a part's response, or the rejection of each of its items."""
     sent_s = time.monotonic()
-    asked: dict[int, list[int]] = {}  # by shard: the places of the queues
-    for at, queue in enumerate(request.queues):
-        for shard in counted(routes[queue]):
-            asked.setdefault(shard, []).append(at)
+    asked = split_over(counted(routes[queue]) for queue in request.queues)
     if len(asked) <= 1:
         return await send(request, next(iter(asked), 0))
     parts = {

@@ -23,6 +23,15 @@ def split(keys: Sequence[int]) -> dict[int, list[int]]:
     return parts
 
 
+def split_over(shards: Iterable[Iterable[int]]) -> dict[int, list[int]]:
+    """The same where an item may belong to several shards, as a queue does."""
+    parts: dict[int, list[int]] = {}
+    for position, each in enumerate(shards):
+        for shard in each:
+            parts.setdefault(shard, []).append(position)
+    return parts
+
+
 def join(parts: Iterable[tuple[Sequence[int], Sequence[Answer]]], count: int) -> list[Answer]:
     """From (positions, answers to them) of each part: the answers of the whole batch of `count` items.
 

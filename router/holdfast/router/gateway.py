@@ -32,11 +32,12 @@ from holdfast.router.methods import Method
 from holdfast.router.parts import Parts
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
-from holdfast.router.rounds import Places
 from holdfast.routing.calls import BY_TASK
 from holdfast.routing.homes import home_shard
 from holdfast.routing.pages import order_of
+from holdfast.routing.reserve_calls import Places
 from holdfast.routing.sets import QueueRoute, counted, visible
+from holdfast.routing.splitting import split_over
 from holdfast.serving.refusals import no_such_shard, shutting_down
 from holdfast.serving.request_limits import ITEMS_MAX, QUEUES_PER_RESERVE_MAX, QUEUES_PER_STATS_MAX
 
@@ -259,11 +260,7 @@ class Gateway:
 
     def _places(self, queues: Sequence[str], shards_of: Callable[[QueueRoute], tuple[int, ...]] = visible) -> Places:
         """The shards of some queues, and by position which of the queues each may have tasks of."""
-        places: dict[int, list[int]] = {}
-        for at, queue in enumerate(queues):
-            for shard in shards_of(self._table.route(queue)):
-                places.setdefault(shard, []).append(at)
-        return places
+        return split_over(shards_of(self._table.route(queue)) for queue in queues)
 
     async def _reserve(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
@@ -274,12 +271,12 @@ class Gateway:
             self._checked(shard)
         return await self._reserving.reserve(request, data, caller, deadline_s)
 
-    async def _await_tasks(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+    async def _await_tasks(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
         if len(request.queues) > QUEUES_PER_RESERVE_MAX:
             shard = self._table.route(request.queues[0]).home
             return await self._forwarder.send(method, shard, data, deadline_s)
-        return await self._reserving.await_tasks(request, data, deadline_s)
+        return await self._reserving.await_tasks(request, data, caller, deadline_s)
 
     async def _queue_stats(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)

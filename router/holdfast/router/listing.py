@@ -10,8 +10,8 @@ from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read, rejection_of, same_status
 from holdfast.router.methods import TASKS, Method
-from holdfast.router.rounds import Places
 from holdfast.routing.pages import PAGE_DEFAULT, PAGE_MAX, PageTokenError, Walk, merge_by_name, worker_token
+from holdfast.routing.reserve_calls import Places
 from holdfast.routing.sums import add_counts, add_worker, sum_parts
 from holdfast.serving.refusals import INVALID_FIELD, OUT_OF_RANGE, RefusedError
 

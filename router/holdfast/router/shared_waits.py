@@ -18,19 +18,12 @@ from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
 from holdfast.router.ready_waiters import Line, ReadyWaiters, Waiter
 from holdfast.routing.patience import TRY_S_MAX
+from holdfast.routing.reserve_calls import AWAY_S, BEATEN_S_FIRST, BEATEN_S_MAX, WAITED_S
 from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import internal_error, overloaded
 from holdfast.transport.giving_up import GivingUp
 
-# A shard that refused is left alone for as long, or longer if it asked for that.
-AWAY_S = 0.5
-# There was something, and nobody could have it: somebody else was faster, or the queue is at a limit. It may happen
-# again and again, so the next callers are woken a little later, and ever later; after an answer that took its time it
-# begins anew: that was a new task.
-BEATEN_S_FIRST = 0.002
-BEATEN_S_MAX = 0.5
-WAITED_S = 0.1
 # After this time brokers are told how many wait here now.
 REFRESH_S = 1.0
 REFRESH_SHARE = 0.02  # of many, a few more or less are not worth a call: some are always between two polls

@@ -9,7 +9,7 @@ import pytest
 from holdfast.client import AsyncClient, NewTask, Unavailable, _direct_reserve
 from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.transport import silence
+from holdfast.transport import reserving, silence
 from tests.unit.client.scripted_server import Hang, not_leader
 from tests.unit.client.scripted_shards import Cluster, MetadataServer, accept, queue_at, task_id, two_shards
 
@@ -116,7 +116,7 @@ async def test_the_last_attempt_at_a_shard_has_time_to_be_answered(
 ) -> None:
     """Cut off, it would leave a doubt."""
     monkeypatch.setattr(_direct_reserve, "TRY_S_MAX", LONG_S)
-    monkeypatch.setattr(_direct_reserve, "REPEATS_SHARE", 0.0)
+    monkeypatch.setattr(reserving, "REPEATS_SHARE", 0.0)
     broker_of_shard_0(cluster)
     for method in ("Reserve", "AwaitTasks"):
         cluster.router.on(method, REFUSED)

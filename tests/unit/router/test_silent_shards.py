@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(40)
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TRY_S_MAX", 0.8), ("GRACE_S", 0.8), ("DOUBT_S", 1.2)):
-        monkeypatch.setattr(f"holdfast.router.reserving.{name}", value)
+        monkeypatch.setattr(f"holdfast.transport.reserving.{name}", value)
 
 
 @pytest.fixture
