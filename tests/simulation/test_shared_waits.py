@@ -15,11 +15,11 @@ from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import reserving
 from holdfast.router.callers import Caller
-from holdfast.router.failures import CallFailedError
 from holdfast.router.methods import Method
 from holdfast.router.ready_waiters import Line, Waiter
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
+from holdfast.transport.channels import CallFailedError
 from holdfast.transport.giving_up import ENDLESS, Patience
 from tests.unit.replica.small_shard import SmallShard, settle
 

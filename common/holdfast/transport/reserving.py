@@ -282,7 +282,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
                     for look in pending:
                         self._look_failed(call, looks[look], self.silent(looks[look]))
                     break
-                for look in done:
+                for look in [look for look in looks if look in done]:
                     answer = self._heard(call, looks[look], look)
                     if answer is not None:
                         answered_s = time.monotonic()

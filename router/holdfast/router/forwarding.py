@@ -9,20 +9,18 @@ Every other refusal goes back to the caller as it came.
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from functools import partial
-from typing import Protocol
+from functools import cache
 
 from google.protobuf.message import DecodeError
 
 from holdfast.proto.v1 import shards_pb2
 from holdfast.router.admission import Admission
-from holdfast.router.failures import CallFailedError, told
-from holdfast.router.leaders import Leaders, RouterRetryState
+from holdfast.router.failures import Failure, told
+from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import SHARDS, Method
-from holdfast.routing.leaders import KnownLeader
-from holdfast.routing.silence import InFlightCall
+from holdfast.transport.channels import SHARD_KEY, CallFailedError, Channels, Metadata, Outgoing
 from holdfast.transport.giving_up import ENDLESS, Patience
-from holdfast.transport.silence import SilenceWatch
+from holdfast.transport.sending import Call, Sender
 
 # With less time left an attempt would only be cut off, and make of a refusal an unknown outcome.
 _ATTEMPT_S_MIN = 0.05
@@ -33,25 +31,59 @@ _ANSWER_S_MAX = 0.25
 _FIND_LEADER = SHARDS["FindLeader"]
 
 
-class Outgoing(Protocol):
-    """A call under way to a broker."""
+class _Forwarding(Call):
+    """One call on its way to the leader of its shard."""
 
-    def cancel(self) -> object: ...
+    leader: MappedLeader
 
-    async def answer(self) -> bytes:
-        """Raises CallFailedError; also when `cancel` ended it. CancelledError only if the waiting task is."""
-        ...
+    def __init__(
+        self, channels: Channels, method: Method, leader: MappedLeader, shard: int, data: bytes, deadline_s: float,
+        repeats_until_s: float,
+    ) -> None:  # fmt: skip
+        self.sent_s = self._began_s = time.monotonic()
+        super().__init__(leader, shard, leader.pick(self._began_s) or "")
+        self._shard = shard
+        self._channels = channels
+        self._method = method
+        self._data = data
+        self._deadline_s = deadline_s
+        self._repeats_until_s = repeats_until_s
+        self._state: RouterRetryState | None = None
+        self._is_unknown = False  # an attempt may have been carried out
+        self._wished_ms = 0
+        self.wait_s = float("inf") if method.waits else 0.0
 
-    @property
-    def is_unsent(self) -> bool:
-        """It still waits for a connection, so nothing of it can have been carried out."""
-        ...
+    async def begin(self, _patience: Patience) -> Outgoing:
+        if not self.address:
+            raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
+        now_s = time.monotonic()
+        if self._state is not None and self._method.waits:
+            wait_ms = max(0, self._wished_ms - int((now_s - self._began_s) * 1000))
+            self._data = self._method.with_wait(self._data, wait_ms)
+        self.sent_s = now_s
+        self.timeout_s = self._deadline_s - now_s
+        return self._channels.call(self.address, self._method.path, self._data, _metadata(self._shard), self.timeout_s)
 
+    def may_repeat(self) -> bool:
+        return self._method.may_repeat(self._data)
 
-class Channels(Protocol):
-    """The ways to the brokers."""
+    def note(self, failure: CallFailedError) -> None:
+        self._is_unknown = self._is_unknown or failure.is_unknown
 
-    def call(self, address: str, method: Method, data: bytes, shard: int, timeout_s: float) -> Outgoing: ...
+    def after(self, failure: CallFailedError, now_s: float) -> float | None:
+        self.note(failure)
+        if self._state is None:
+            self._state = RouterRetryState(self.leader, self.address)
+            self._wished_ms = self._method.wait_ms(self._data)
+        pause_s = self._state.after(failure, self.may_repeat, now_s)
+        last_s = self._deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (self._deadline_s - self._began_s))
+        if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= min(last_s, self._repeats_until_s):
+            return None
+        self.address = self._state.address
+        return pause_s
+
+    def last_word(self, failure: CallFailedError) -> Failure:
+        return told(failure, self._shard, is_unknown=self._is_unknown)
 
 
 class Forwarder:
@@ -61,18 +93,22 @@ class Forwarder:
         self._leaders = leaders
         self._channels = channels
         self._admission = admission
-        self._watch = SilenceWatch(self)
-        self.repeated = 0  # attempts after the first
+        self._sender = Sender(self)
 
     async def close(self) -> None:
-        await self._watch.close()
+        await self._sender.close()
 
     def leaders_changed(self, shards: Collection[int]) -> None:
         """The map has new leaders of these shards."""
         leaders = {self._leaders.of(shard) for shard in shards}
         for leader in leaders:
             leader.look_at_map(time.monotonic())
-        self._watch.leaders_changed(leaders)
+        self._sender.leaders_changed(leaders)
+
+    @property
+    def repeated(self) -> int:
+        """Attempts after the first of their calls."""
+        return self._sender.repeated
 
     async def send(
         self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience = ENDLESS, *,
@@ -93,58 +129,10 @@ class Forwarder:
         self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience, repeats_until_s: float,
         received_s: float | None,
     ) -> bytes:  # fmt: skip
-        began_s = now_s = time.monotonic()
-        leader = self._leaders.of(shard)
-        address = leader.pick(now_s) or ""
-        state: RouterRetryState | None = None
-        wished_ms = 0
-        while True:
-            try:
-                answer = await self._attempt(method, leader, shard, address, data, deadline_s - now_s, patience)
-                if leader.named != address:
-                    leader.answered(address)
-                return method.with_routed(answer, now_s - (began_s if received_s is None else received_s))
-            except CallFailedError as error:
-                failure = error
-            if patience.is_over:  # that says nothing about the leader
-                is_unknown = failure.is_unknown or (state is not None and state.is_unknown)
-                raise told(failure, shard, is_unknown=is_unknown) from None
-            now_s = time.monotonic()
-            if state is None:
-                state = RouterRetryState(leader, address)
-                wished_ms = method.wait_ms(data)
-            pause_s = state.after(failure, partial(method.may_repeat, data), now_s)
-            last_s = deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (deadline_s - began_s))
-            if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= min(last_s, repeats_until_s):
-                raise told(failure, shard, is_unknown=state.is_unknown) from None
-            if pause_s:
-                await patience.pause(pause_s)
-                now_s = time.monotonic()
-                if patience.is_over:
-                    raise told(failure, shard, is_unknown=state.is_unknown) from None
-            if method.waits:
-                data = method.with_wait(data, max(0, wished_ms - int((now_s - began_s) * 1000)))
-            address = state.address
-            self.repeated += 1
-
-    async def _attempt(
-        self, method: Method, leader: KnownLeader, shard: int, address: str, data: bytes, timeout_s: float,
-        patience: Patience,
-    ) -> bytes:  # fmt: skip
-        if not address:
-            raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
-        call = self._channels.call(address, method, data, shard, timeout_s)
-        patience.began(call)
-        in_flight = InFlightCall(
-            leader, shard, address, call, wait_s=float("inf") if method.waits else 0.0, timeout_s=timeout_s,
-            now_s=time.monotonic(), may_give_up=lambda: call.is_unsent or method.may_repeat(data),
-        )  # fmt: skip
-        self._watch.begin(in_flight)
-        try:
-            return await call.answer()
-        finally:
-            self._watch.end(in_flight)
-            patience.ended()
+        call = _Forwarding(self._channels, method, self._leaders.of(shard), shard, data, deadline_s, repeats_until_s)
+        began_s = call.sent_s if received_s is None else received_s
+        answer = await self._sender.send(call, patience)
+        return method.with_routed(answer, call.sent_s - began_s)
 
     async def who_leads(self, addresses: Sequence[str], shard: int | None, timeout_s: float) -> tuple[str, int] | None:
         """The newest that any of these replicas knows of."""
@@ -159,8 +147,16 @@ class Forwarder:
     async def _ask(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:
         request = shards_pb2.FindLeaderRequest(shard=shard).SerializeToString()
         try:
-            answer = await self._channels.call(address, _FIND_LEADER, request, shard, timeout_s).answer()
+            answer = await self._channels.call(
+                address, _FIND_LEADER.path, request, _metadata(shard), timeout_s
+            ).answer()
             found = shards_pb2.FindLeaderResponse.FromString(answer)
         except (CallFailedError, DecodeError):
             return None
         return (found.address, found.epoch) if found.address else None
+
+
+@cache
+def _metadata(shard: int) -> Metadata:
+    """One object for each shard: it goes with every call."""
+    return ((SHARD_KEY, str(shard)),)

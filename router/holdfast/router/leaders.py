@@ -8,10 +8,11 @@ import random
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from holdfast.router.failures import ELSEWHERE, CallFailedError
+from holdfast.router.failures import ELSEWHERE
 from holdfast.routing.leaders import KnownLeader
 from holdfast.routing.retries import RetryState
 from holdfast.routing.sets import QueueRoute
+from holdfast.transport.channels import CallFailedError
 
 
 class Map(Protocol):
@@ -85,12 +86,10 @@ class RouterRetryState(RetryState[MappedLeader]):
 
     def __init__(self, leader: MappedLeader, address: str) -> None:
         super().__init__(leader, address, random.random)
-        self.is_unknown = False  # an attempt may have been carried out
 
     def after(self, failure: CallFailedError, may_repeat: Callable[[], bool], now_s: float) -> float | None:
         """How long to pause before the next attempt, at `address`; None if there is to be none."""
         if failure.is_unknown:
-            self.is_unknown = True
             if not may_repeat():
                 return None
             if failure.reason not in ("", "OUTCOME_UNKNOWN"):

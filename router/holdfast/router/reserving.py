@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
-from holdfast.router.failures import ELSEWHERE, FAILURES, CallFailedError, Failure, is_passing, may_pass_if_read
+from holdfast.router.failures import ELSEWHERE, FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.known_requests import KnownRequests
 from holdfast.router.methods import TASKS
@@ -23,6 +23,7 @@ from holdfast.router.shared_waits import TASKS_MAX, SharedWaits
 from holdfast.routing.patience import DOUBT_S, TRY_S_MAX, Leader
 from holdfast.routing.reserve_calls import AWAY_S, Places, Verdict
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
+from holdfast.transport.channels import CallFailedError
 from holdfast.transport.giving_up import GivingUp
 from holdfast.transport.reserving import MARGIN_S, ReserveOverShards, ShardsCall
 

@@ -543,10 +543,11 @@ async def test_closing_while_a_connection_is_being_made(cluster: Cluster) -> Non
         cluster.map_leaders[1] = f"127.0.0.1:{wall.getsockname()[1]}"
         client = AsyncClient(cluster.router.address, direct=True)
         call = asyncio.create_task(client.enqueue_many([NewTask(AT_1, "t")]))
+        channels: Any = client._connection._channels
         async with asyncio.timeout(5):
-            while not any(server.calls_under_way for server in client._connection._servers.values()):
+            while not channels.calls_under_way:
                 await asyncio.sleep(0.001)
-            while cluster.map_leaders[1] not in client._connection._servers:
+            while cluster.map_leaders[1] not in channels:
                 await asyncio.sleep(0.001)
         await client.close()
         with pytest.raises(ClientClosed):

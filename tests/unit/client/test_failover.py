@@ -215,8 +215,8 @@ async def test_channels_to_leaders_that_are_long_gone_are_closed(servers: Three)
         for _ in hints:
             with pytest.raises((ConnectionFailed, Unavailable)):
                 await client.get_task("id-1")
-        assert 1 < len(client._connection._servers) <= 1 + _leaders.HINTED_MAX
-    assert client._connection._servers == {}
+        assert 1 < len(client._connection._channels) <= 1 + _leaders.HINTED_MAX
+    assert not client._connection._channels
 
 
 # ---------------------------------------------------------------------------------------------- silent servers

@@ -3,11 +3,12 @@
 import pytest
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from holdfast.router.failures import CallFailedError, rejection_of, told
+from holdfast.router.failures import rejection_of, told
 from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import ALL, QUEUES, SCHEDULES, TASKS
 from holdfast.routing.leaders import SUSPECT_S
 from holdfast.serving.refusals import RefusedError
+from holdfast.transport.channels import CallFailedError
 from tests.unit.router.router_stage import Table
 
 A, B, C = "a:1", "b:1", "c:1"

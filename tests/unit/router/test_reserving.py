@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
-from holdfast.router.failures import CallFailedError
 from holdfast.router.reserving import Reserving
 from holdfast.routing.turns import shards_in_turn
+from holdfast.transport.channels import CallFailedError
 from tests.stalls import stalls
 from tests.unit.router.router_stage import Call, Refusal, Stage, elapsed_since, never, not_leader, random_bytes, task_id
 from tests.unit.router.test_passing import UNKNOWN, refusal_of
