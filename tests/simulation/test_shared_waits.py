@@ -15,12 +15,12 @@ from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import reserving
 from holdfast.router.callers import Caller
-from holdfast.router.failures import CallFailedError
-from holdfast.router.forwarding import Sending
 from holdfast.router.methods import Method
 from holdfast.router.ready_waiters import Line, Waiter
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
+from holdfast.transport.channels import CallFailedError
+from holdfast.transport.giving_up import ENDLESS, Patience
 from tests.unit.replica.small_shard import SmallShard, settle
 
 SHARDS = 4
@@ -56,19 +56,17 @@ class World:
         )  # fmt: skip
 
     async def send(
-        self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None = None
+        self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience = ENDLESS, **_: Any
     ) -> bytes:
         """As a Forwarder does."""
         self.calls[method.name] += 1
         handle = self._services[shard].reserve if method.name == "Reserve" else self._services[shard].await_tasks
         answering = asyncio.ensure_future(handle(method.parse(data)))
-        if sending is not None:
-            outgoing: Any = _Outgoing(answering)
-            sending.began(outgoing)
+        patience.began(answering)
         try:
             answer: bytes = (await answering).SerializeToString()
         except asyncio.CancelledError:
-            if sending is not None and sending.is_abandoned:
+            if patience.is_over:
                 raise CallFailedError("CANCELLED", "It was given up.") from None
             answering.cancel()
             raise
@@ -77,14 +75,6 @@ class World:
     async def enqueue(self, shard: int, names: Sequence[str]) -> None:
         specs = [pb.TaskSpec(queue="q", type="t", payload=name.encode()) for name in names]
         await self._services[shard].enqueue(pb.EnqueueRequest(tasks=specs))
-
-
-class _Outgoing:
-    def __init__(self, answering: "asyncio.Future[Any]") -> None:
-        self._answering = answering
-
-    def cancel(self) -> object:
-        return self._answering.cancel()
 
 
 def worker(

@@ -13,24 +13,40 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
+
+from google.protobuf.message import Message
 
 from holdfast.client._direct_lists import LISTS, are_alike, list_over_shards, queue_stats
-from holdfast.client._direct_parts import Parts, Send
-from holdfast.client._direct_reserve import ReserveOverShards
-from holdfast.client._fitting import renumbered
-from holdfast.client._giving_up import ENDLESS, Patience
+from holdfast.client._direct_reserve import DirectReserve
 from holdfast.client._rpc import Connection, Method, Reply, RequestT, ResponseT
 from holdfast.client._topology import TopologyCache
-from holdfast.client.errors import STALE_MAP, ConnectionFailed, HoldfastError, Rejected, UnexpectedAnswer, rejected
+from holdfast.client.errors import (
+    STALE_MAP,
+    ClientClosed,
+    ConnectionFailed,
+    DeadlineExceeded,
+    HoldfastError,
+    OutcomeUnknown,
+    Rejected,
+    Unavailable,
+    UnexpectedAnswer,
+    rejected,
+)
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER
 from holdfast.routing.homes import home_shard
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError, is_of_home, shard_for_task
-from holdfast.routing.splitting import join, split
+from holdfast.routing.splitting import join_parts, split, split_request
 from holdfast.routing.task_ids import shard_of_task
+from holdfast.transport.giving_up import ENDLESS, GivingUp, Patience
+from holdfast.transport.parts import Parts
 
+_PartT = TypeVar("_PartT", bound=Message, contravariant=True)
+
+_NO_ANSWER = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, Unavailable)
 _RETRY_AFTER_MS = 200  # of a shard whose leader was out of reach
 
 
@@ -39,31 +55,17 @@ def _of_id(task_id: str) -> int:
     return shard_of_task(task_id) or 0
 
 
-def _of_claim(item: Any) -> int:
-    return _of_id(item.claim.task_id)
-
-
-# The calls on tasks by their ids: the field that has the items, and the shard of an item.
-_BY_ID: dict[str, tuple[str, Callable[[Any], int]]] = {
-    "Ack": ("items", _of_claim),
-    "Fail": ("items", _of_claim),
-    "Extend": ("items", _of_claim),
-    "Release": ("claims", lambda claim: _of_id(claim.task_id)),
-    "Cancel": ("task_ids", _of_id),
-    "UpdateTasks": ("items", lambda item: _of_id(item.task_id)),
-    "WaitTasks": ("task_ids", _of_id),
-    "RetryDeadLetters": ("task_ids", _of_id),
-    "DiscardDeadLetters": ("task_ids", _of_id),
-}
-# The calls on a schedule: it lives on the home of its queue.
-_BY_SCHEDULE = frozenset({"PutSchedule", "GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule"})
-# The calls on a worker: what is known of it is at the home of its name.
-_BY_WORKER = frozenset({"Heartbeat", "SignalWorker"})
 # Those that are about all queues, or about none, if they name none.
 _OF_ALL_WITHOUT_A_QUEUE = (
     pb.ListDiscardsRequest, queues_pb2.ListTasksRequest, schedules_pb2.ListSchedulesRequest,
     schedules_pb2.PreviewScheduleRequest,
 )  # fmt: skip
+
+
+class Send(Protocol[_PartT, ResponseT]):
+    """Sends a part to its shard."""
+
+    async def __call__(self, part: _PartT, shard: int, patience: Patience = ...) -> Reply[ResponseT]: ...
 
 
 class Direct:
@@ -72,8 +74,8 @@ class Direct:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._topology = TopologyCache(connection)
-        self._reserves = ReserveOverShards(connection, self._topology)
-        self._parts = Parts(self._topology.leader_of)
+        self._reserves = DirectReserve(connection, self._topology)
+        self._parts = Parts(self._topology.leader_of, _has_answered)
         self._turns = itertools.count(random.randrange(1 << 16))
 
     async def close(self) -> None:
@@ -127,10 +129,8 @@ class Direct:
         send: Send[RequestT, ResponseT],
     ) -> Reply[ResponseT]:
         anything = cast(Any, request)
-        if method.name in _BY_ID:
-            field, shard_of = _BY_ID[method.name]
-            keys = [shard_of(item) for item in getattr(anything, field)]
-            return await self._in_parts(method, request, field, keys, send)
+        if method.name in BY_TASK:
+            return await self._in_parts(method, request, BY_TASK[method.name].field, _task_keys(method, request), send)
         if isinstance(request, pb.EnqueueRequest):
             keys = _enqueue_keys(request, routes, next(self._turns))
             reply = await self._in_parts(method, request, "tasks", keys, send)
@@ -140,10 +140,10 @@ class Direct:
         if isinstance(request, pb.GetTaskRequest | pb.GetDeadLetterRequest):
             return await send(request, _of_id(request.task_id))
         if isinstance(request, pb.QueueStatsRequest):
-            return cast(Reply[ResponseT], await queue_stats(request, routes, cast(Any, send), _outcomes))
-        if method.name in _BY_WORKER:
+            return cast(Reply[ResponseT], await queue_stats(request, routes, cast(Any, send), _told))
+        if method.name in BY_WORKER:
             return await send(request, home_shard(anything.worker, self._topology.shards))
-        if method.name in _BY_SCHEDULE:
+        if method.name in BY_SCHEDULE:
             return await send(request, routes[anything.queue].home)
         if isinstance(request, schedules_pb2.PreviewScheduleRequest):
             own = routes.get(request.queue) if request.name else None
@@ -189,7 +189,6 @@ class Direct:
         request = cast(Any, make(0))
         if await self._topology.routes((), answer_s) is None:
             return await self._connection.poll(method, make, ends_s=ends_s, answer_s=answer_s)
-        field, shard_of = _BY_ID[method.name]
 
         async def send(part: RequestT, shard: int, patience: Patience = ENDLESS) -> Reply[ResponseT]:
             def make_part(wait_ms: int) -> RequestT:
@@ -199,9 +198,8 @@ class Direct:
             aimed = self._topology.aim(shard)
             return await self._connection.poll(method, make_part, ends_s=ends_s, answer_s=answer_s, shard=aimed)
 
-        keys = [shard_of(item) for item in getattr(request, field)]
         try:
-            return await self._in_parts(method, request, field, keys, send)
+            return await self._in_parts(method, request, BY_TASK[method.name].field, _task_keys(method, request), send)
         except HoldfastError as error:
             self._topology.doubt_after(error)
             raise
@@ -218,33 +216,31 @@ class Direct:
         parts = split(keys)
         if len(parts) <= 1:
             return await send(request, keys[0] if keys else 0)
-        items = getattr(request, field)
-        # What the request says of all its items, each part says too.
-        of_all = {each.name: value for each, value in request.ListFields() if each.name != field}
-        requests = {shard: method.request(**of_all) for shard in parts}
-        for shard, positions in parts.items():
-            getattr(requests[shard], field).extend(items[at] for at in positions)
-        # A part of a call that waits may be answered long before the others, which wait for something else.
-        replies = await self._parts.send(requests, send, is_impatient=method.name != "WaitTasks")
+        whole = method.request()
+        whole.CopyFrom(request)  # it is taken apart, and the caller may need it again
+        requests = split_request(whole, field, parts)
+
+        async def one(shard: int, giving_up: GivingUp) -> Reply[ResponseT] | HoldfastError:
+            try:
+                return await send(requests[shard], shard, giving_up)
+            except ClientClosed:
+                raise
+            except HoldfastError as error:
+                return error
+
+        replies = await self._parts.send(requests, one, is_impatient=method.name != "WaitTasks")
         errors = [reply for reply in replies.values() if isinstance(reply, HoldfastError)]
         if len(errors) == len(parts) and are_alike(errors):
             raise errors[0]
         for error in errors:
             self._topology.doubt_after(error)
-        response = method.response()
         good = [reply for reply in replies.values() if isinstance(reply, Reply)]
         sent_s = min((reply.sent_s for reply in good), default=time.monotonic())
         for reply in good:
             if isinstance(reply.message, pb.ExtendResponse):
                 count_from(reply.message, int((reply.sent_s - sent_s) * 1000))
-        joined = [
-            (positions, _outcomes(method.response, replies[shard], positions)) for shard, positions in parts.items()
-        ]
-        cast(Any, response).outcomes.extend(join(joined, len(keys)))
-        if isinstance(response, pb.EnqueueResponse):
-            for reply in good:
-                response.generations.update(cast(Any, reply.message).generations)
-        return Reply(response, sent_s)
+        told = [(positions, _told(replies[shard], positions)) for shard, positions in parts.items()]
+        return Reply(join_parts(method.response, told), sent_s)
 
 
 def _queues(request: Any) -> Iterable[str]:
@@ -256,6 +252,11 @@ def _queues(request: Any) -> Iterable[str]:
     if isinstance(request, _OF_ALL_WITHOUT_A_QUEUE) and not request.queue:
         return ()
     return [request.queue] if hasattr(request, "queue") else ()
+
+
+def _task_keys(method: Method[Any, Any], request: Any) -> list[int]:
+    field, task_id = BY_TASK[method.name]
+    return [_of_id(task_id(item)) for item in getattr(request, field)]
 
 
 def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
@@ -290,17 +291,19 @@ def _stale_map(unknown: UnknownGenerationError) -> Rejected:
 # ------------------------------------------------------------------------------------------------ outcomes
 
 
-def _outcomes(kind: Any, reply: "Reply[Any] | HoldfastError", positions: Sequence[int]) -> list[Any]:
-    """Of one part, with its places as they are in the whole; `kind` is that of the response."""
+def _told(reply: "Reply[Any] | HoldfastError", positions: Sequence[int]) -> Any:
+    """Of one part: its response, or the rejection of each of its items."""
     if isinstance(reply, HoldfastError):
-        response = kind()
-        for _ in positions:
-            response.outcomes.add(rejection=_rejection(reply))
-    else:
-        response = reply.message
-        if len(response.outcomes) != len(positions):
-            raise UnexpectedAnswer(f"{len(response.outcomes)} outcomes for {len(positions)} items")
-    return renumbered(response.outcomes, positions)
+        return _rejection(reply)
+    if len(reply.message.outcomes) != len(positions):
+        raise UnexpectedAnswer(f"{len(reply.message.outcomes)} outcomes for {len(positions)} items")
+    return reply.message
+
+
+def _has_answered(reply: Reply[Any] | HoldfastError) -> bool | None:
+    if isinstance(reply, HoldfastError):
+        return False if isinstance(reply, _NO_ANSWER) else None
+    return True
 
 
 def _rejection(error: HoldfastError) -> pb.Rejection:

@@ -14,7 +14,8 @@ from holdfast.client.errors import ClientClosed, HoldfastError, InvalidArgument,
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.pages import PAGE_DEFAULT, PageTokenError, Walk, merge_by_name, order_of, worker_token
 from holdfast.routing.sets import QueueRoute, counted
-from holdfast.routing.sums import add_counts, add_worker
+from holdfast.routing.splitting import split_over
+from holdfast.routing.sums import add_counts, add_worker, sum_parts
 
 T = TypeVar("T")
 
@@ -123,17 +124,14 @@ async def queue_stats(
     request: pb.QueueStatsRequest,
     routes: dict[str, QueueRoute],
     send: _Ask,
-    outcomes_of: Callable[[Any, "Reply[Any] | HoldfastError", Sequence[int]], list[Any]],
+    told_by: Callable[["Reply[Any] | HoldfastError", Sequence[int]], Any],
 ) -> Reply[pb.QueueStatsResponse]:
     """Each queue's numbers, added up over all shards that ever had it: totals never fall. If one of
     them cannot say, neither can we.
 
-    `outcomes_of`: those of a part, with places as they are in the whole."""
+    `told_by`: a part's response, or the rejection of each of its items."""
     sent_s = time.monotonic()
-    asked: dict[int, list[int]] = {}  # by shard: the places of the queues
-    for at, queue in enumerate(request.queues):
-        for shard in counted(routes[queue]):
-            asked.setdefault(shard, []).append(at)
+    asked = split_over(counted(routes[queue]) for queue in request.queues)
     if len(asked) <= 1:
         return await send(request, next(iter(asked), 0))
     parts = {
@@ -143,22 +141,8 @@ async def queue_stats(
     errors = [reply for reply in replies.values() if isinstance(reply, HoldfastError)]
     if len(errors) == len(replies) and are_alike(errors):
         raise errors[0]
-    told: list[list[pb.QueueStatsOutcome]] = [[] for _ in request.queues]
-    for shard, places in asked.items():
-        for at, outcome in zip(places, outcomes_of(pb.QueueStatsResponse, replies[shard], places), strict=True):
-            told[at].append(outcome)
-    return Reply(pb.QueueStatsResponse(outcomes=[_sum_outcomes(each) for each in told]), sent_s)
-
-
-def _sum_outcomes(outcomes: Sequence[pb.QueueStatsOutcome]) -> pb.QueueStatsOutcome:
-    """A queue need not have been used on each of its shards: one that knows it is enough."""
-    counted = [outcome for outcome in outcomes if outcome.HasField("counts")]
-    refused = next((each for each in outcomes if each.rejection.reason not in ("", "QUEUE_NOT_FOUND")), None)
-    if refused is not None or not counted:
-        return refused or outcomes[0]
-    for outcome in counted[1:]:
-        add_counts(counted[0].counts, outcome.counts)
-    return counted[0]
+    told = ((places, told_by(replies[shard], places)) for shard, places in asked.items())
+    return Reply(sum_parts(pb.QueueStatsResponse, told, len(request.queues)), sent_s)
 
 
 async def all_of(calls: dict[int, Awaitable[T]]) -> dict[int, T | HoldfastError]:

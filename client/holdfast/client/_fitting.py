@@ -1,7 +1,6 @@
 """Requests of values that may not fit, and answers of one outcome per item: what all files between values and messages
 have in common."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
@@ -21,7 +20,6 @@ NumberT = TypeVar("NumberT", bound=float)
 # What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
 MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
 
-_PLACE = re.compile(r"(tasks|items|claims|task_ids|queues)\[(\d+)\]")
 _STATES: dict[int, TaskState] = {
     pb.TASK_STATE_READY: TaskState.READY,
     pb.TASK_STATE_CLAIMED: TaskState.CLAIMED,
@@ -223,24 +221,6 @@ def read_each(outcomes: Sequence[OutcomeT], asked: int, done: str, read: Callabl
         else:
             raise UnexpectedAnswer("an outcome of an unknown kind")
     return results
-
-
-def renumbered(outcomes: Sequence[Any], positions: Sequence[int]) -> list[Any]:
-    """Of one part of a call: their rejections name items by their places in the whole."""
-    for outcome in outcomes:
-        rejection = outcome.rejection
-        if rejection.field:
-            rejection.message = _renumbered(rejection.message, positions)
-            rejection.field = _renumbered(rejection.field, positions)
-    return list(outcomes)
-
-
-def _renumbered(text: str, positions: Sequence[int]) -> str:
-    def place(found: re.Match[str]) -> str:
-        at = int(found[2])
-        return f"{found[1]}[{positions[at]}]" if at < len(positions) else found[0]
-
-    return _PLACE.sub(place, text, count=1)
 
 
 def only(outcomes: list[T | Rejected]) -> T:

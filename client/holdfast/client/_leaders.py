@@ -1,19 +1,15 @@
-"""Which server a call goes to: who leads, as far as this client knows, and the way of one call from server to server.
+"""Which server a call goes to: who leads, as far as this client knows, and the retry state of one call.
 
-No channel and no clock in here. What is known comes from three sources:
-  * a server that does not lead refuses with NOT_LEADER, and names the leader and its epoch if it knows them
-  * another server is asked when one falls silent (`_silence`)
-  * a server that answers a call leads, until something says otherwise
-
-Somebody who names a leader is believed unless its epoch is older than the newest in which a leader was named, or the
-leader it names has just failed: it may not have noticed yet.
+No channel and no clock in here. Who is believed about who leads is in `routing.leaders`, where a call goes next in
+`routing.retries`.
 """
 
+import random
 import re
 from collections.abc import Collection, Sequence
 
 from holdfast.client._doubts import PASSING
-from holdfast.client._pauses import pause_elsewhere_s, wished_pause_s
+from holdfast.client._pauses import wished_pause_s
 from holdfast.client.errors import (
     NO_LEADER,
     STALE_MAP,
@@ -27,12 +23,14 @@ from holdfast.client.errors import (
     Unavailable,
     UnexpectedAnswer,
 )
+from holdfast.routing.leaders import SUSPECT_S, KnownLeader
+from holdfast.routing.retries import RetryState, named_leader
 
 ADDRESSES_MAX = 32
 HINTED_MAX = 8  # leaders that are not in the user's list and are remembered all the same
-HOPS_MAX = 4  # redirects that one call follows before it looks for the leader by itself
-SUSPECT_S = 1.0  # as long as it may take the others to notice that a leader has gone
-DIRECT_SUSPECT_S = 5.0  # the same where others take calls for it: it may run and be out of this client's reach
+# Instead of SUSPECT_S where others take calls for it: it may run and be out of this client's reach.
+DIRECT_SUSPECT_S = 5.0
+
 
 _PORT = r":(?P<port>\d{1,5})"
 _HOST_PORT = re.compile(rf"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]){_PORT}")
@@ -70,54 +68,39 @@ def _is_address(pattern: re.Pattern[str], text: str) -> bool:
     return match is not None and 0 < int(match["port"] or 1) < 65_536
 
 
-class Leaders:
-    """What this client knows of the leader of one shard."""
+class ListedLeader(KnownLeader):
+    """What this client knows of the leader of one shard: it is one of a list, or somebody else whom these named."""
 
     def __init__(self, listed: Sequence[str], *, is_direct: bool = False) -> None:
         """`is_direct`: the leader is known from a map, and those in the list are only asked when it fails."""
+        super().__init__(DIRECT_SUSPECT_S if is_direct else SUSPECT_S)
         self._listed = tuple(listed)
         self.is_direct = is_direct
-        self._suspect_s = DIRECT_SUSPECT_S if is_direct else SUSPECT_S
         self._hinted: dict[str, None] = {}  # the newest last
-        self._target = self._listed[0]
-        self._named: str | None = None  # the leader, if somebody named it or it has answered
-        self._epoch = 0  # the newest in which a leader was named
-        self._suspects: dict[str, tuple[float, int]] = {}  # who has failed: suspected until when, and in which epoch
+        self._target = self._listed[0]  # the leader if it is known
 
-    @property
-    def known(self) -> tuple[str, ...]:
+    def candidates(self) -> tuple[str, ...]:
         return (*self._listed, *self._hinted)
 
     @property
     def several(self) -> bool:
         return len(self._listed) + len(self._hinted) > 1
 
-    @property
-    def named(self) -> str | None:
-        """The leader, unless that is only a guess."""
-        return self._named
-
-    def pick(self, avoid: Collection[str] = ()) -> str | None:
+    def pick(self, now_s: float = 0.0, avoid: Collection[str] = ()) -> str | None:
         """Where a call goes next: the leader if it is known, or else the next in line; None if all are to be avoided.
 
-        >>> leaders = Leaders(["a:1", "b:1", "c:1"])
-        >>> leaders.pick(), leaders.pick({"a:1", "b:1"}), leaders.pick({"a:1", "b:1", "c:1"})
+        >>> leader = ListedLeader(["a:1", "b:1", "c:1"])
+        >>> leader.pick(), leader.pick(avoid={"a:1", "b:1"}), leader.pick(avoid={"a:1", "b:1", "c:1"})
         ('a:1', 'c:1', None)
         """
-        known = self.known
+        known = self.candidates()
         at = known.index(self._target)
         return next((address for address in (*known[at:], *known[:at]) if address not in avoid), None)
 
     def name(self, address: str, epoch: int, now_s: float) -> bool:
-        """Somebody says who leads. Whether that is believed: then calls go there from now on."""
-        suspected_until_s, suspected_epoch = self._suspects.get(address, (0.0, -1))
-        if epoch < self._epoch or (now_s < suspected_until_s and epoch <= suspected_epoch):
+        """Not believed is also a socket file of another machine, or nothing at all."""
+        if not _is_address(_HOST_PORT, address) or not super().name(address, epoch, now_s):
             return False
-        if not _is_address(_HOST_PORT, address):
-            return False  # a socket file of another machine, or nothing at all
-        self._suspects.pop(address, None)
-        self._epoch = epoch
-        self._named = self._target = address
         if address not in self._listed:
             self._hinted.pop(address, None)
             self._hinted[address] = None
@@ -125,51 +108,40 @@ class Leaders:
                 del self._hinted[next(iter(self._hinted))]
         return True
 
+    def _believe(self, address: str) -> None:
+        super()._believe(address)
+        self._target = address
+
     def relist(self, listed: Sequence[str]) -> None:
         """Another list. Whoever leads stays known."""
         if tuple(listed) == self._listed:
             return
         self._listed = tuple(listed)
         self._hinted = {each: None for each in self._hinted if each not in self._listed}
-        if self._target not in self.known:
+        if self._target not in self.candidates():
             self._hinted[self._target] = None
 
     def answered(self, address: str) -> None:
-        """A call was carried out there."""
-        self._suspects.pop(address, None)
-        if self._named is None and address in self.known:
-            self._named = self._target = address
+        if address in self.candidates():
+            super().answered(address)
 
     def left(self, address: str, now_s: float, *, suspect: bool) -> None:
-        """It does not lead, or does not answer: others are asked. A suspect's name counts only in a newer epoch."""
-        if suspect:
-            self._suspects[address] = (now_s + self._suspect_s, self._epoch)
-            self._suspects = {each: suspected for each, suspected in self._suspects.items() if suspected[0] > now_s}
-        if self._named == address:
-            self._named = None
+        super().left(address, now_s, suspect=suspect)
         if self._target == address:
-            self._target = self.pick({address, *self._suspects}) or self.pick({address}) or address
-
-    def forget_epoch(self) -> None:
-        """Nobody who was asked leads. Then an older epoch is better than none: the cluster may have been made anew."""
-        self._epoch = 0
+            avoid = {address}
+            self._target = self.pick(now_s, avoid | self._suspects.keys()) or self.pick(now_s, avoid) or address
 
 
-class Course:
-    """The way of one call: at which server it is, and where it goes when that fails."""
+class ClientRetryState(RetryState[ListedLeader]):
+    """Of one call: at which server it is, and where it goes when that fails."""
 
-    def __init__(self, leaders: Leaders, *, retry: bool, repeatable: bool, changes: bool = False) -> None:
+    def __init__(self, leader: ListedLeader, *, retry: bool, repeatable: bool, changes: bool = False) -> None:
         """`retry`: goes on until the caller stops it; otherwise it asks each server once and waits for nothing.
         `repeatable`: the call does no harm when carried out twice. `changes`: it is about tasks, and not only reads."""
-        self._leaders = leaders
+        super().__init__(leader, leader.pick() or "", random.random, starts_over=retry)
         self._retry = retry
         self._repeatable = repeatable
         self._changes = changes
-        self.address = leaders.pick() or leaders.known[0]
-        self._avoid: set[str] = set()  # where it was in this round of all servers
-        self._hops = 0  # redirects followed in this round
-        self._hopped = False  # followed one since the last pause
-        self._failed = 0
         self._trail: dict[str, str] = {}  # what happened last at each server
         self._no_leader: dict[str, Rejected] = {}  # servers whose last answer was that they do not lead
         self._unknown: HoldfastError | None = None  # the last failure after which the call may have taken effect
@@ -177,20 +149,18 @@ class Course:
     def after(self, error: HoldfastError, now_s: float) -> float | None:
         """How long to pause before the next attempt, at `address`; None if there is to be none."""
         self.note(error)
-        if isinstance(error, Rejected) and error.reason == "NOT_LEADER" and self._follows(error, now_s):
-            first, self._hopped = not self._hopped, True
-            return 0.0 if first else self._back_off()
-        here = self.address
+        if isinstance(error, Rejected) and _is_not_leader(error) and self.follows(named_leader(error.metadata), now_s):
+            return self.pause_s()
         goes_on = self._may_repeat(error)
-        moves = self._leaders.several and (_is_of_the_server(error) or self._has_moved(error))
+        moves = self._leader.several and (_is_of_the_server(error) or self._has_another_leader(error))
         if moves:
             # A call that was too slow does not make its server one that has gone: others may send us back at once.
-            self._leaders.left(here, now_s, suspect=isinstance(error, ConnectionFailed))
-        if not goes_on:
+            self.leave(now_s, suspect=isinstance(error, ConnectionFailed))
+        if not goes_on or (moves and not self.moves_on(now_s)):
             return None
-        if not moves:
-            return self._again(error) if self._retry else None
-        return self._move_on(here)
+        if not self._retry:
+            return 0.0 if moves else None
+        return self.back_off_s() if moves else self._again(error)
 
     def note(self, error: HoldfastError) -> None:
         """An attempt failed."""
@@ -238,53 +208,23 @@ class Course:
             )
         return told
 
-    def _follows(self, error: Rejected, now_s: float) -> bool:
-        leader, epoch = error.metadata.get("leader", ""), error.metadata.get("epoch", "")
-        if leader == self.address or not epoch.isdecimal() or self._hops >= HOPS_MAX:
-            return False
-        if not self._leaders.name(leader, int(epoch), now_s):
-            return False
-        self._hops += 1
-        self._avoid.discard(leader)
-        self._avoid.add(self.address)
-        self.address = leader
-        return True
-
     def _may_repeat(self, error: HoldfastError) -> bool:
-        if isinstance(error, ConnectionFailed) and not error.sent and self._leaders.several:
+        if isinstance(error, ConnectionFailed) and not error.sent and self._leader.several:
             return True
         if isinstance(error, ConnectionFailed | DeadlineExceeded | OutcomeUnknown):
             return self._repeatable
         if not isinstance(error, Rejected) or takes_other_ids(error):
             return False
-        return error.reason in _DID_NOTHING or self._has_moved(error)
+        return error.reason in _DID_NOTHING or self._has_another_leader(error)
 
-    def _has_moved(self, error: HoldfastError) -> bool:
-        return self._leaders.is_direct and isinstance(error, Rejected) and error.reason == _MOVED
+    def _has_another_leader(self, error: HoldfastError) -> bool:
+        return self._leader.is_direct and isinstance(error, Rejected) and error.reason == _MOVED
 
     def _again(self, error: HoldfastError) -> float:
-        self._failed += 1
-        self._hopped = False
-        self.address = self._leaders.pick() or self.address
-        return wished_pause_s(self._failed - 1, error)
-
-    def _move_on(self, here: str) -> float | None:
-        self._avoid.add(here)
-        following = self._leaders.pick(self._avoid)
-        if following is None:
-            if not self._retry:
-                return None
-            self._avoid.clear()
-            self._hops = 0
-            self._leaders.forget_epoch()
-            following = self._leaders.pick() or here
-        self.address = following
-        return self._back_off() if self._retry else 0.0
-
-    def _back_off(self) -> float:
-        self._failed += 1
-        self._hopped = False
-        return pause_elsewhere_s(self._failed - 1)
+        self._pauses += 1
+        self._has_moved = False
+        self.address = self._leader.pick() or self.address
+        return wished_pause_s(self._pauses - 1, error)
 
 
 def _is_of_the_server(error: HoldfastError) -> bool:

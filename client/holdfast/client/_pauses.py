@@ -3,11 +3,9 @@
 import random
 
 from holdfast.client.errors import HoldfastError, Rejected
+from holdfast.routing import retries
 
-_PAUSE_FIRST_S = 0.05
-_PAUSE_MAX_S = 1.0
-# Shorter, because the question is cheap: it goes to all servers in turn until one of them leads.
-_LOOK_ELSEWHERE_S_MAX = 0.2
+_PAUSE_S_MAX = 1.0
 
 
 def wished_pause_s(attempt: int, error: HoldfastError) -> float:
@@ -18,10 +16,5 @@ def wished_pause_s(attempt: int, error: HoldfastError) -> float:
     return pause_s
 
 
-def pause_elsewhere_s(attempt: int) -> float:
-    """The same before an attempt at another server; what the last one asked for is its own affair."""
-    return growing_pause_s(attempt, _LOOK_ELSEWHERE_S_MAX)
-
-
-def growing_pause_s(attempt: int, longest_s: float = _PAUSE_MAX_S) -> float:
-    return min(longest_s, _PAUSE_FIRST_S * (1 << min(attempt, 10))) * random.uniform(0.5, 1.0)
+def growing_pause_s(attempt: int) -> float:
+    return retries.growing_pause_s(attempt, _PAUSE_S_MAX, random.random)

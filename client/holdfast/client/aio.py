@@ -19,7 +19,7 @@ from holdfast.client._coalescing import Coalescer
 from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
-from holdfast.client._fitting import only, renumbered
+from holdfast.client._fitting import only
 from holdfast.client._leaders import takes_other_ids
 from holdfast.client._memory import Generations, Unanswered
 from holdfast.client._options import call_limit_s, limit_s
@@ -58,6 +58,7 @@ from holdfast.client.models import (
     Updated,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.splitting import outcomes_of
 
 DEFAULT_ADDRESS = "localhost:7400"
 DEFAULT_TIMEOUT_S = 10.0
@@ -339,7 +340,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             answer = await self._call(_ACK, part, left_s, repeatable=True)
             if len(answer.outcomes) != len(positions):
                 raise UnexpectedAnswer(f"{len(answer.outcomes)} outcomes for {len(positions)} items")
-            response.outcomes.extend(renumbered(answer.outcomes, positions))
+            response.outcomes.extend(outcomes_of(pb.AckResponse, answer, positions))
         return response
 
     async def fail(

@@ -2,7 +2,31 @@
 does not know: they describe themselves.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from holdfast.routing.splitting import outcomes_of
+
+
+def sum_parts(kind: Any, parts: Iterable[tuple[Sequence[int], Any]], count: int) -> Any:
+    """The response of this kind about `count` queues, from what shards answered about some of them each, as of
+    `join_parts`. If a shard cannot say, neither can we."""
+    told: list[list[Any]] = [[] for _ in range(count)]
+    for positions, answer in parts:
+        for at, outcome in zip(positions, outcomes_of(kind, answer, positions), strict=True):
+            told[at].append(outcome)
+    return kind(outcomes=[_sum_outcomes(outcomes) for outcomes in told])
+
+
+def _sum_outcomes(outcomes: Sequence[Any]) -> Any:
+    """A queue need not have been used on each of its shards: one that knows it is enough."""
+    counted = [outcome for outcome in outcomes if outcome.HasField("counts")]
+    refused = next((each for each in outcomes if each.rejection.reason not in ("", "QUEUE_NOT_FOUND")), None)
+    if refused is not None or not counted:
+        return refused or outcomes[0]
+    for outcome in counted[1:]:
+        add_counts(counted[0].counts, outcome.counts)
+    return counted[0]
 
 
 def add_counts(into: Any, more: Any) -> None:

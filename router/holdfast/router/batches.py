@@ -8,8 +8,7 @@ and reads each by itself 129 µs, and a loop in Python that skips from task to t
 reading payloads.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,8 @@ from google.protobuf.message import DecodeError
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, rejection_of, same_status
 from holdfast.router.leaders import Map
-from holdfast.router.methods import DEAD_LETTERS, TASKS, Method
+from holdfast.router.methods import Method
+from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER
 from holdfast.routing.homes import home_shard
 from holdfast.routing.leases import count_from
 from holdfast.routing.sets import (
@@ -30,42 +30,10 @@ from holdfast.routing.sets import (
     parse_made_up,
     shard_for_task,
 )
-from holdfast.routing.splitting import join, split
+from holdfast.routing.splitting import join_parts, split, split_request
 from holdfast.routing.task_ids import shard_of_task
 from holdfast.serving.refusals import another_shard, internal_error, not_on_shard, older_set, stale_map, wrong_shard
 from holdfast.serving.request_limits import ITEMS_MAX
-
-_INDEX = re.compile(r"^(\w+)\[(\d+)\]")
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A call whose items belong to tasks that are there already."""
-
-    method: Method
-    items: str  # the field of its request that is repeated
-    task_id: Callable[[Any], str]  # of an item
-
-
-BY_TASK = {
-    name: Batch(methods[name], items, task_id)
-    for methods, name, items, task_id in (
-        (TASKS, "Ack", "items", lambda item: item.claim.task_id),
-        (TASKS, "Fail", "items", lambda item: item.claim.task_id),
-        (TASKS, "Extend", "items", lambda item: item.claim.task_id),
-        (TASKS, "Release", "claims", lambda claim: claim.task_id),
-        (TASKS, "Cancel", "task_ids", str),
-        (TASKS, "UpdateTasks", "items", lambda item: item.task_id),
-        (TASKS, "WaitTasks", "task_ids", str),
-        (DEAD_LETTERS, "RetryDeadLetters", "task_ids", str),
-        (DEAD_LETTERS, "DiscardDeadLetters", "task_ids", str),
-    )
-}
-
-
-# What is known of these is on one shard alone: the home of a worker's name, or that of a queue.
-_BY_WORKER = frozenset({"Heartbeat", "SignalWorker"})
-_AT_HOME = frozenset({"PutSchedule", "GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule"})
 
 
 def shard_of_id(task_id: str, shard_count: int) -> int | None:
@@ -84,16 +52,16 @@ def shards_of_tasks(task_ids: Sequence[str], shard_count: int) -> list[int]:
 def check_named_shard(method: Method, data: bytes, shard: int, table: Map) -> None:
     """Refuses a call whose metadata names another shard than its request is about: the shard that it names would say
     that there is no such task, or nothing at all, or take a task that nobody finds there."""
-    batch = BY_TASK.get(method.name)
-    if batch is not None:
-        _check_ids([batch.task_id(item) for item in getattr(method.parse(data), batch.items)], shard, table)
+    items = BY_TASK.get(method.name)
+    if items is not None:
+        _check_ids([items.task_id(item) for item in getattr(method.parse(data), items.field)], shard, table)
     elif method.name in ("GetTask", "GetDeadLetter"):
         _check_ids([method.parse(data).task_id], shard, table)
     elif method.service in ("Shards", "Backups"):
         _check_same(shard, method.parse(data).shard)
-    elif method.name in _BY_WORKER:
+    elif method.name in BY_WORKER:
         _check_same(shard, home_shard(method.parse(data).worker, table.shard_count))
-    elif method.name in _AT_HOME:
+    elif method.name in BY_SCHEDULE:
         _check_home(method.parse(data).queue, shard, table)
     elif method.name == "Enqueue":
         _check_tasks(method.parse(data).tasks, shard, table)
@@ -224,16 +192,10 @@ class Part:
 
 
 def parts_of(request: Any, items: str, shards: Sequence[int]) -> list[Part]:
-    """A request for each shard, with its items and all else that the whole request says. It takes the items out."""
-    all_items = list(getattr(request, items))
-    request.ClearField(items)
-    parts = []
-    for shard, positions in split(shards).items():
-        part = type(request)()
-        part.CopyFrom(request)
-        getattr(part, items).extend([all_items[at] for at in positions])
-        parts.append(Part(shard, positions, part.SerializeToString()))
-    return parts
+    """It takes the items out of the request."""
+    parts = split(shards)
+    requests = split_request(request, items, parts)
+    return [Part(shard, positions, requests[shard].SerializeToString()) for shard, positions in parts.items()]
 
 
 def join_answers(method: Method, parts: Sequence[Part], answers: Sequence[bytes | Failure]) -> Any:
@@ -245,27 +207,8 @@ def join_answers(method: Method, parts: Sequence[Part], answers: Sequence[bytes 
     failures = [answer for answer in read if isinstance(answer, FAILURES)]
     if failures and len(failures) == len(read) and same_status(failures):
         raise failures[0]
-    response = method.response()
-    outcome_type = type(response.outcomes.add())
-    response.ClearField("outcomes")
-    joined = join(
-        (
-            (
-                part.positions,
-                [outcome_type(rejection=rejection_of(answer))] * len(part.positions)
-                if isinstance(answer, FAILURES)
-                else _renumbered(answer, part.positions),
-            )
-            for part, answer in zip(parts, read, strict=True)
-        ),
-        sum(len(part.positions) for part in parts),
-    )
-    response.outcomes.extend(joined)
-    if method.name == "Enqueue":
-        for answer in read:
-            if not isinstance(answer, FAILURES):
-                response.generations.update(answer.generations)
-    return response
+    told = [rejection_of(answer) if isinstance(answer, FAILURES) else answer for answer in read]
+    return join_parts(method.response, [(part.positions, answer) for part, answer in zip(parts, told, strict=True)])
 
 
 def _read(method: Method, part: Part, answer: bytes) -> Any:
@@ -277,23 +220,6 @@ def _read(method: Method, part: Part, answer: bytes) -> Any:
         count_from(response, 0)
     # One too few or too many, and all that follow would be told of somebody else's task.
     return response if len(response.outcomes) == len(part.positions) else internal_error()
-
-
-def _renumbered(response: Any, positions: Sequence[int]) -> Any:
-    """A shard counts the items that it was sent; the caller counts its own."""
-    for outcome in response.outcomes:
-        if outcome.HasField("rejection") and outcome.rejection.field:
-            renumber(outcome.rejection, positions)
-    return response.outcomes
-
-
-def renumber(rejection: pb.Rejection, positions: Sequence[int]) -> None:
-    found = _INDEX.match(rejection.field)
-    if found is None or int(found[2]) >= len(positions):
-        return
-    here, there = found[0], f"{found[1]}[{positions[int(found[2])]}]"
-    rejection.field = there + rejection.field[len(here) :]
-    rejection.message = rejection.message.replace(here, there)
 
 
 def fit(response: pb.WaitTasksResponse, bytes_max: int) -> None:

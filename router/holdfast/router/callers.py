@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
-ATTEMPT_KEY = "holdfast-attempt"  # 2 and more: the call was sent before
-FIRST_KEY = "holdfast-first"  # the call was never sent before, and can be made anew with other ids
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:

@@ -1,11 +1,6 @@
 """How calls to brokers fail, and what the caller hears of it. Pure: statuses are read here, not sent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (
@@ -19,81 +14,13 @@ from holdfast.serving.refusals import (
     not_leader,
     outcome_unknown,
 )
-from holdfast.serving.statuses import DOMAIN, status_of
+from holdfast.serving.statuses import status_of
+from holdfast.transport.channels import CallFailedError
 
-# A server that goes down cancels the calls it still has.
-_LOST = frozenset({"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"})
-_FAULTS = frozenset({"INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS"})
 # Another replica may do better. A broker may also have given its replica up before the map says so.
 ELSEWHERE = frozenset({NOT_LEADER, SHUTTING_DOWN, SHARD_NOT_FOUND})
 # Refusals of one shard that say nothing about the others, and may pass.
 PASSING = frozenset({NOT_LEADER, SHUTTING_DOWN, SHARD_NOT_FOUND, OVERLOADED, "WORKER_AT_LIMIT", "DISK_LOW"})
-
-
-@dataclass(eq=False)
-class CallFailedError(Exception):
-    """A call to a broker that did not succeed, as its status came."""
-
-    code: str  # the name of a gRPC code
-    message: str
-    details: bytes | None = None  # a google.rpc.Status
-    was_connected: bool = True  # there was a connection that it was sent over
-
-    @cached_property
-    def _info(self) -> tuple[str, dict[str, str], int]:
-        """Reason, metadata and retry-after of a typed refusal; no reason if it is none."""
-        reason, metadata, retry_after_ms = "", {}, 0
-        try:
-            details = status_pb2.Status.FromString(self.details).details if self.details else ()
-        except DecodeError:
-            details = ()
-        for detail in details:
-            if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info) and info.domain == DOMAIN:
-                    reason, metadata = info.reason, dict(info.metadata)
-            elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
-                retry = error_details_pb2.RetryInfo()
-                detail.Unpack(retry)
-                retry_after_ms = max(0, retry.retry_delay.ToMilliseconds())
-        return reason, metadata, retry_after_ms
-
-    @property
-    def reason(self) -> str:
-        return self._info[0]
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        return self._info[1]
-
-    @property
-    def retry_after_ms(self) -> int:
-        return self._info[2]
-
-    @property
-    def never_sent(self) -> bool:
-        """With certainty: a call that was sent may have been carried out, whatever became of the connection."""
-        return not self.was_connected
-
-    @property
-    def is_lost(self) -> bool:
-        """The broker, or the way to it, has gone or is silent, and nobody knows what became of the call."""
-        return not self.reason and self.code in _LOST and not self.never_sent
-
-    @property
-    def is_unknown(self) -> bool:
-        """The call may have been carried out."""
-        if self.reason:
-            return self.reason in (OUTCOME_UNKNOWN, INTERNAL)
-        return self.is_lost or self.code in _FAULTS
-
-    @property
-    def leader(self) -> tuple[str, int] | None:
-        """Whom a broker that does not lead names, and in which epoch."""
-        address, epoch = self.metadata.get("leader", ""), self.metadata.get("epoch", "")
-        if self.reason != NOT_LEADER or not address or not epoch.isdecimal():
-            return None
-        return address, int(epoch)
 
 
 Failure = CallFailedError | RefusedError

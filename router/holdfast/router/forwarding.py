@@ -8,18 +8,19 @@ Every other refusal goes back to the caller as it came.
 
 import asyncio
 import time
-from collections.abc import Collection
-from functools import partial
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from functools import cache
 
 from google.protobuf.message import DecodeError
 
 from holdfast.proto.v1 import shards_pb2
 from holdfast.router.admission import Admission
-from holdfast.router.failures import CallFailedError, told
-from holdfast.router.leaders import Course, Leaders
+from holdfast.router.failures import Failure, told
+from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import SHARDS, Method
-from holdfast.router.silence import Flight, SilenceWatch
+from holdfast.transport.channels import SHARD_KEY, CallFailedError, Channels, Metadata, Outgoing
+from holdfast.transport.giving_up import ENDLESS, Patience
+from holdfast.transport.sending import Call, Sender
 
 # With less time left an attempt would only be cut off, and make of a refusal an unknown outcome.
 _ATTEMPT_S_MIN = 0.05
@@ -30,49 +31,59 @@ _ANSWER_S_MAX = 0.25
 _FIND_LEADER = SHARDS["FindLeader"]
 
 
-class Outgoing(Protocol):
-    """A call under way to a broker."""
+class _Forwarding(Call):
+    """One call on its way to the leader of its shard."""
 
-    def cancel(self) -> object: ...
+    leader: MappedLeader
 
-    async def answer(self) -> bytes:
-        """Raises CallFailedError; also when `cancel` ended it. CancelledError only if the waiting task is."""
-        ...
+    def __init__(
+        self, channels: Channels, method: Method, leader: MappedLeader, shard: int, data: bytes, deadline_s: float,
+        repeats_until_s: float,
+    ) -> None:  # fmt: skip
+        self.sent_s = self._began_s = time.monotonic()
+        super().__init__(leader, shard, leader.pick(self._began_s) or "")
+        self._shard = shard
+        self._channels = channels
+        self._method = method
+        self._data = data
+        self._deadline_s = deadline_s
+        self._repeats_until_s = repeats_until_s
+        self._state: RouterRetryState | None = None
+        self._is_unknown = False  # an attempt may have been carried out
+        self._wished_ms = 0
+        self.wait_s = float("inf") if method.waits else 0.0
 
-    @property
-    def is_unsent(self) -> bool:
-        """It still waits for a connection, so nothing of it can have been carried out."""
-        ...
+    async def begin(self, _patience: Patience) -> Outgoing:
+        if not self.address:
+            raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
+        now_s = time.monotonic()
+        if self._state is not None and self._method.waits:
+            wait_ms = max(0, self._wished_ms - int((now_s - self._began_s) * 1000))
+            self._data = self._method.with_wait(self._data, wait_ms)
+        self.sent_s = now_s
+        self.timeout_s = self._deadline_s - now_s
+        return self._channels.call(self.address, self._method.path, self._data, _metadata(self._shard), self.timeout_s)
 
+    def may_repeat(self) -> bool:
+        return self._method.may_repeat(self._data)
 
-class Channels(Protocol):
-    """The ways to the brokers."""
+    def note(self, failure: CallFailedError) -> None:
+        self._is_unknown = self._is_unknown or failure.is_unknown
 
-    def call(self, address: str, method: Method, data: bytes, shard: int, timeout_s: float) -> Outgoing: ...
+    def after(self, failure: CallFailedError, now_s: float) -> float | None:
+        self.note(failure)
+        if self._state is None:
+            self._state = RouterRetryState(self.leader, self.address)
+            self._wished_ms = self._method.wait_ms(self._data)
+        pause_s = self._state.after(failure, self.may_repeat, now_s)
+        last_s = self._deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (self._deadline_s - self._began_s))
+        if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= min(last_s, self._repeats_until_s):
+            return None
+        self.address = self._state.address
+        return pause_s
 
-
-class Sending:
-    """A handle on a call, for whoever started it and has lost interest: what arrives all the same is not lost."""
-
-    __slots__ = ("_call", "is_abandoned", "received_s", "repeats_until_s")
-
-    def __init__(self, repeats_until_s: float = float("inf"), received_s: float | None = None) -> None:
-        """No attempt begins after `repeats_until_s`; the last one has time until the deadline, so that it is not cut
-        off. `received_s`: when the router got the call, if that was before it began to send it."""
-        self.repeats_until_s = repeats_until_s
-        self.received_s = received_s
-        self._call: Outgoing | None = None
-        self.is_abandoned = False
-
-    def abandon(self) -> None:
-        self.is_abandoned = True
-        if self._call is not None:
-            self._call.cancel()
-
-    def began(self, call: Outgoing) -> None:
-        self._call = call
-        if self.is_abandoned:
-            call.cancel()
+    def last_word(self, failure: CallFailedError) -> Failure:
+        return told(failure, self._shard, is_unknown=self._is_unknown)
 
 
 class Forwarder:
@@ -82,89 +93,70 @@ class Forwarder:
         self._leaders = leaders
         self._channels = channels
         self._admission = admission
-        self._watch = SilenceWatch(leaders, self._who_leads)
-        self.repeated = 0  # attempts after the first
+        self._sender = Sender(self)
 
     async def close(self) -> None:
-        await self._watch.close()
+        await self._sender.close()
 
     def leaders_changed(self, shards: Collection[int]) -> None:
         """The map has new leaders of these shards."""
-        self._watch.leaders_changed(shards)
+        leaders = {self._leaders.of(shard) for shard in shards}
+        for leader in leaders:
+            leader.look_at_map(time.monotonic())
+        self._sender.leaders_changed(leaders)
+
+    @property
+    def repeated(self) -> int:
+        """Attempts after the first of their calls."""
+        return self._sender.repeated
 
     async def send(
-        self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None = None
-    ) -> bytes:
-        """Raises CallFailedError or RefusedError. `deadline_s` is on time.monotonic()."""
+        self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience = ENDLESS, *,
+        repeats_until_s: float = float("inf"), received_s: float | None = None,
+    ) -> bytes:  # fmt: skip
+        """Raises CallFailedError or RefusedError. `deadline_s` is on time.monotonic(). No attempt begins after
+        `repeats_until_s`; the last one has time until the deadline, so that it is not cut off. `received_s`: when the
+        router got the call, if that was before it began to send it."""
         if method.waits:
-            return await self._send(method, shard, data, deadline_s, sending)
+            return await self._send(method, shard, data, deadline_s, patience, repeats_until_s, received_s)
         self._admission.enter_shard(shard)
         try:
-            return await self._send(method, shard, data, deadline_s, sending)
+            return await self._send(method, shard, data, deadline_s, patience, repeats_until_s, received_s)
         finally:
             self._admission.leave_shard(shard)
 
-    async def _send(self, method: Method, shard: int, data: bytes, deadline_s: float, sending: Sending | None) -> bytes:
-        began_s = now_s = time.monotonic()
-        received_s = began_s if sending is None or sending.received_s is None else sending.received_s
-        leaders = self._leaders
-        address = leaders.pick(shard, now_s)
-        course: Course | None = None
-        wished_ms = 0
-        while True:
-            try:
-                answer = await self._attempt(method, shard, address, data, deadline_s - now_s, sending)
-                if leaders.named(shard) != address and address is not None:
-                    leaders.answered(shard, address)
-                return method.with_routed(answer, now_s - received_s)
-            except CallFailedError as error:
-                failure = error
-            if sending is not None and sending.is_abandoned:  # that says nothing about the leader
-                is_unknown = failure.is_unknown or (course is not None and course.is_unknown)
-                raise told(failure, shard, is_unknown=is_unknown) from None
-            now_s = time.monotonic()
-            if course is None:
-                course = Course(leaders, shard, address)
-                wished_ms = method.wait_ms(data)
-            pause_s = course.after(failure, partial(method.may_repeat, data), now_s)
-            last_s = deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (deadline_s - began_s))
-            if sending is not None:
-                last_s = min(last_s, sending.repeats_until_s)
-            if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= last_s:
-                raise told(failure, shard, is_unknown=course.is_unknown) from None
-            if pause_s:
-                await asyncio.sleep(pause_s)
-                now_s = time.monotonic()
-                if sending is not None and sending.is_abandoned:
-                    raise told(failure, shard, is_unknown=course.is_unknown) from None
-            if method.waits:
-                data = method.with_wait(data, max(0, wished_ms - int((now_s - began_s) * 1000)))
-            address = course.address
-            self.repeated += 1
+    async def _send(
+        self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience, repeats_until_s: float,
+        received_s: float | None,
+    ) -> bytes:  # fmt: skip
+        call = _Forwarding(self._channels, method, self._leaders.of(shard), shard, data, deadline_s, repeats_until_s)
+        began_s = call.sent_s if received_s is None else received_s
+        answer = await self._sender.send(call, patience)
+        return method.with_routed(answer, call.sent_s - began_s)
 
-    async def _attempt(
-        self, method: Method, shard: int, address: str | None, data: bytes, timeout_s: float, sending: Sending | None
-    ) -> bytes:
-        if address is None:
-            raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
-        call = self._channels.call(address, method, data, shard, timeout_s)
-        if sending is not None:
-            sending.began(call)
-        flight = Flight(
-            shard, address, call, waits=method.waits, timeout_s=timeout_s, now_s=time.monotonic(),
-            may_give_up=lambda: call.is_unsent or method.may_repeat(data),
-        )  # fmt: skip
-        self._watch.begin(flight)
-        try:
-            return await call.answer()
-        finally:
-            self._watch.end(flight)
+    async def who_leads(self, addresses: Sequence[str], shard: int | None, timeout_s: float) -> tuple[str, int] | None:
+        """The newest that any of these replicas knows of."""
+        assert shard is not None, "a router knows the shard of each call"
+        answers = await asyncio.gather(*(self._ask(address, shard, timeout_s) for address in addresses))
+        found = [answer for answer in answers if answer is not None]
+        return max(found, key=lambda answer: answer[1], default=None)
 
-    async def _who_leads(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:
+    async def looks_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
+        return False  # no broker sends calls on
+
+    async def _ask(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:
         request = shards_pb2.FindLeaderRequest(shard=shard).SerializeToString()
         try:
-            answer = await self._channels.call(address, _FIND_LEADER, request, shard, timeout_s).answer()
+            answer = await self._channels.call(
+                address, _FIND_LEADER.path, request, _metadata(shard), timeout_s
+            ).answer()
             found = shards_pb2.FindLeaderResponse.FromString(answer)
         except (CallFailedError, DecodeError):
             return None
         return (found.address, found.epoch) if found.address else None
+
+
+@cache
+def _metadata(shard: int) -> Metadata:
+    """One object for each shard: it goes with every call."""
+    return ((SHARD_KEY, str(shard)),)

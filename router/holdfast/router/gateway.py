@@ -16,7 +16,6 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import listing
 from holdfast.router.admission import Admission, Budget
 from holdfast.router.batches import (
-    BY_TASK,
     check_named_shard,
     fit,
     has_too_many_follow_ups,
@@ -33,10 +32,12 @@ from holdfast.router.methods import Method
 from holdfast.router.parts import Parts
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
-from holdfast.router.rounds import Places
+from holdfast.routing.calls import BY_TASK
 from holdfast.routing.homes import home_shard
 from holdfast.routing.pages import order_of
+from holdfast.routing.reserve_calls import Places
 from holdfast.routing.sets import QueueRoute, counted, visible
+from holdfast.routing.splitting import split_over
 from holdfast.serving.refusals import no_such_shard, shutting_down
 from holdfast.serving.request_limits import ITEMS_MAX, QUEUES_PER_RESERVE_MAX, QUEUES_PER_STATS_MAX
 
@@ -242,14 +243,14 @@ class Gateway:
         return result
 
     async def _batch(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
-        batch = BY_TASK[method.name]
+        field, task_id = BY_TASK[method.name]
         request = method.parse(data)
-        items = getattr(request, batch.items)
-        shards = shards_of_tasks([batch.task_id(item) for item in items], self._table.shard_count)
+        items = getattr(request, field)
+        shards = shards_of_tasks([task_id(item) for item in items], self._table.shard_count)
         # What no broker takes whole is not split: one of them says what is wrong with it.
         if len(set(shards)) <= 1 or len(items) > ITEMS_MAX or has_too_many_follow_ups(request):
             return await self._forwarder.send(method, shards[0] if shards else 0, data, deadline_s)
-        response = await self._parts.send(method, parts_of(request, batch.items, shards), deadline_s)
+        response = await self._parts.send(method, parts_of(request, field, shards), deadline_s)
         if isinstance(response, pb.WaitTasksResponse):
             fit(response, self._message_bytes_max // 2)
         result: bytes = response.SerializeToString()
@@ -259,11 +260,7 @@ class Gateway:
 
     def _places(self, queues: Sequence[str], shards_of: Callable[[QueueRoute], tuple[int, ...]] = visible) -> Places:
         """The shards of some queues, and by position which of the queues each may have tasks of."""
-        places: dict[int, list[int]] = {}
-        for at, queue in enumerate(queues):
-            for shard in shards_of(self._table.route(queue)):
-                places.setdefault(shard, []).append(at)
-        return places
+        return split_over(shards_of(self._table.route(queue)) for queue in queues)
 
     async def _reserve(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
@@ -274,12 +271,12 @@ class Gateway:
             self._checked(shard)
         return await self._reserving.reserve(request, data, caller, deadline_s)
 
-    async def _await_tasks(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
+    async def _await_tasks(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
         if len(request.queues) > QUEUES_PER_RESERVE_MAX:
             shard = self._table.route(request.queues[0]).home
             return await self._forwarder.send(method, shard, data, deadline_s)
-        return await self._reserving.await_tasks(request, data, deadline_s)
+        return await self._reserving.await_tasks(request, data, caller, deadline_s)
 
     async def _queue_stats(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)

@@ -3,17 +3,17 @@ of them."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read, rejection_of, same_status
 from holdfast.router.methods import TASKS, Method
-from holdfast.router.rounds import Places
 from holdfast.routing.pages import PAGE_DEFAULT, PAGE_MAX, PageTokenError, Walk, merge_by_name, worker_token
-from holdfast.routing.sums import add_counts, add_worker
-from holdfast.serving.refusals import INVALID_FIELD, OUT_OF_RANGE, QUEUE_NOT_FOUND, RefusedError
+from holdfast.routing.reserve_calls import Places
+from holdfast.routing.sums import add_counts, add_worker, sum_parts
+from holdfast.serving.refusals import INVALID_FIELD, OUT_OF_RANGE, RefusedError
 
 SHARDS_AT_ONCE = 16
 _PARTIAL_S_MAX = 4.0
@@ -37,37 +37,14 @@ async def queue_stats(request: pb.QueueStatsRequest, places: Places, send: Send)
     failures = [answer for answer in answers if isinstance(answer, FAILURES)]
     if failures and len(failures) == len(answers) and same_status(failures):
         raise failures[0]
-    response = pb.QueueStatsResponse()
-    told: list[list[pb.QueueStatsOutcome]] = [[] for _ in request.queues]
-    for shard, answer in zip(shards, answers, strict=True):
-        positions = places[shard]
-        if isinstance(answer, FAILURES):
-            failed = pb.QueueStatsOutcome(rejection=rejection_of(answer))
-            outcomes: Iterable[pb.QueueStatsOutcome] = [failed] * len(positions)
-        else:
-            outcomes = pb.QueueStatsResponse.FromString(answer).outcomes
-        for at, outcome in zip(positions, outcomes, strict=True):
-            told[at].append(outcome)
-    for at, outcomes in enumerate(told):
-        response.outcomes.append(_sum_of(at, outcomes))
+    told = (
+        rejection_of(answer) if isinstance(answer, FAILURES) else pb.QueueStatsResponse.FromString(answer)
+        for answer in answers
+    )
+    response: pb.QueueStatsResponse = sum_parts(
+        pb.QueueStatsResponse, zip(places.values(), told, strict=True), len(request.queues)
+    )
     return response
-
-
-def _sum_of(at: int, outcomes: Sequence[pb.QueueStatsOutcome]) -> pb.QueueStatsOutcome:
-    counted = [outcome for outcome in outcomes if outcome.HasField("counts")]
-    refused = [outcome for outcome in outcomes if not outcome.HasField("counts")]
-    real = [outcome for outcome in refused if outcome.rejection.reason != QUEUE_NOT_FOUND]
-    if real or not counted:
-        found = pb.QueueStatsOutcome()
-        found.CopyFrom((real or refused)[0])
-        if found.rejection.field:
-            found.rejection.message = found.rejection.message.replace(found.rejection.field, f"queues[{at}]")
-            found.rejection.field = f"queues[{at}]"
-        return found
-    total = counted[0]
-    for outcome in counted[1:]:
-        add_counts(total.counts, outcome.counts)
-    return total
 
 
 async def list_queues(

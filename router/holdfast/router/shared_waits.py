@@ -14,22 +14,16 @@ from google.protobuf.message import DecodeError
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
-from holdfast.router.forwarding import Forwarder, Sending
+from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
 from holdfast.router.ready_waiters import Line, ReadyWaiters, Waiter
 from holdfast.routing.patience import TRY_S_MAX
+from holdfast.routing.reserve_calls import AWAY_S, BEATEN_S_FIRST, BEATEN_S_MAX, WAITED_S
 from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import internal_error, overloaded
+from holdfast.transport.giving_up import GivingUp
 
-# A shard that refused is left alone for as long, or longer if it asked for that.
-AWAY_S = 0.5
-# There was something, and nobody could have it: somebody else was faster, or the queue is at a limit. It may happen
-# again and again, so the next callers are woken a little later, and ever later; after an answer that took its time it
-# begins anew: that was a new task.
-BEATEN_S_FIRST = 0.002
-BEATEN_S_MAX = 0.5
-WAITED_S = 0.1
 # After this time brokers are told how many wait here now.
 REFRESH_S = 1.0
 REFRESH_SHARE = 0.02  # of many, a few more or less are not worth a call: some are always between two polls
@@ -47,7 +41,7 @@ class SharedWait:
         self.line = line
         self.shard = shard
         self.task: asyncio.Task[None] | None = None
-        self.sending = Sending()
+        self.giving_up = GivingUp()
         self.callers = 0  # as the broker was told
         self.is_refreshed = False  # the call under way was ended to tell the broker of others
         self.failure: Failure | None = None
@@ -208,7 +202,7 @@ class SharedWaits:
         for wait in self._waits.get(line, {}).values():
             if abs(len(line) - wait.callers) > wait.callers * REFRESH_SHARE:
                 wait.is_refreshed = True
-                wait.sending.abandon()
+                wait.giving_up.give_up()
 
     # --- one wait -----------------------------------------------------------------------------------------------
 
@@ -237,11 +231,11 @@ class SharedWaits:
     async def _ask(self, wait: SharedWait, now_s: float) -> pb.AwaitTasksResponse:
         # Not all of them at the same moment.
         wait_ms = int(self._wait_ms * random.uniform(0.8, 1.0))
-        wait.sending, wait.is_refreshed = Sending(), False
+        wait.giving_up, wait.is_refreshed = GivingUp(), False
         data = wait.request(wait_ms)
         deadline_s = now_s + wait_ms / 1000 + TRY_S_MAX
         try:
-            answer = await self._forwarder.send(_AWAIT, wait.shard, data, deadline_s, wait.sending)
+            answer = await self._forwarder.send(_AWAIT, wait.shard, data, deadline_s, wait.giving_up)
             return pb.AwaitTasksResponse.FromString(answer)
         except DecodeError:
             raise internal_error() from None

@@ -11,16 +11,23 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from holdfast.router.callers import ATTEMPT_KEY, FIRST_KEY, Caller, number_of
-from holdfast.router.failures import CallFailedError, Failure, status_of_failure
+from holdfast.router.callers import Caller, number_of
+from holdfast.router.failures import Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
 from holdfast.serving.grpc_server import Answer, GrpcServer, Served, ServerLimits
 from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import SHARD_KEY, RefusedError, internal_error
+from holdfast.serving.refusals import RefusedError, internal_error
 from holdfast.serving.request_limits import request_limit
-from holdfast.serving.statuses import DETAILS_KEY
+from holdfast.transport.channels import (
+    ATTEMPT_KEY,
+    DETAILS_KEY,
+    FIRST_KEY,
+    SHARD_KEY,
+    CallFailedError,
+    Metadata,
+)
 
 UNUSED_S = 60.0  # a channel that carried nothing for as long is closed
 
@@ -96,9 +103,7 @@ class _Call:
 
     __slots__ = ("_broker", "_call", "_data", "_deadline_s", "_metadata", "_path", "_stopped")
 
-    def __init__(
-        self, broker: _Broker, path: str, data: bytes, metadata: tuple[tuple[str, str], ...], timeout_s: float
-    ) -> None:
+    def __init__(self, broker: _Broker, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> None:
         self._broker = broker
         self._path = path
         self._data = data
@@ -133,7 +138,7 @@ class _Call:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise CallFailedError("CANCELLED", "It was silent.") from None
+            raise CallFailedError("CANCELLED", "It was silent.", was_given_up=True) from None
         finally:
             broker.under_way -= 1
             broker.used_s = time.monotonic()
@@ -179,19 +184,15 @@ class BrokerChannels:
         ]
         self._options = _CHANNEL_OPTIONS + limits
         self._brokers: dict[str, _Broker] = {}
-        self._shards: dict[int, tuple[tuple[str, str], ...]] = {}  # the metadata of each
 
     def __len__(self) -> int:
         return len(self._brokers)
 
-    def call(self, address: str, method: Method, data: bytes, shard: int, timeout_s: float) -> _Call:
+    def call(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> _Call:
         broker = self._brokers.get(address)
         if broker is None:
             broker = self._brokers[address] = _Broker(address, self._options)
-        metadata = self._shards.get(shard)
-        if metadata is None:
-            metadata = self._shards[shard] = ((SHARD_KEY, str(shard)),)
-        return _Call(broker, method.path, data, metadata, timeout_s)
+        return _Call(broker, path, data, metadata, timeout_s)
 
     async def close_unused(self, now_s: float) -> None:
         for address, broker in list(self._brokers.items()):

@@ -30,7 +30,6 @@ from holdfast.client import (
     StaleToken,
     TaskState,
     Unavailable,
-    _fitting,
     _topology,
 )
 from holdfast.proto.v1 import queues_pb2
@@ -544,10 +543,11 @@ async def test_closing_while_a_connection_is_being_made(cluster: Cluster) -> Non
         cluster.map_leaders[1] = f"127.0.0.1:{wall.getsockname()[1]}"
         client = AsyncClient(cluster.router.address, direct=True)
         call = asyncio.create_task(client.enqueue_many([NewTask(AT_1, "t")]))
+        channels: Any = client._connection._channels
         async with asyncio.timeout(5):
-            while not any(server.calls_under_way for server in client._connection._servers.values()):
+            while not channels.calls_under_way:
                 await asyncio.sleep(0.001)
-            while cluster.map_leaders[1] not in client._connection._servers:
+            while cluster.map_leaders[1] not in channels:
                 await asyncio.sleep(0.001)
         await client.close()
         with pytest.raises(ClientClosed):
@@ -558,9 +558,3 @@ def test_the_blocking_client_goes_direct_too(cluster: Cluster) -> None:
     cluster.both("Enqueue", accept)
     with Client(cluster.router.address, direct=True) as client:
         assert client.enqueue(NewTask(AT_1, "t")).task_id == "1:t"
-
-
-def test_places_in_a_text_are_those_of_the_whole() -> None:
-    assert _fitting._renumbered("tasks[1].headers[0]", [4, 7]) == "tasks[7].headers[0]"
-    assert _fitting._renumbered("tasks[9]", [4, 7]) == "tasks[9]"
-    assert _fitting._renumbered("lease_ms", [4, 7]) == "lease_ms"

@@ -1,12 +1,12 @@
 """Calls over several shards, straight to the leaders, of which one does not answer."""
 
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
-from holdfast.client import Accepted, AsyncClient, NewTask, OutcomeUnknown, Unavailable, _direct_parts
+from holdfast.client import Accepted, AsyncClient, NewTask, OutcomeUnknown, Unavailable
+from holdfast.transport import parts
 from tests.unit.client.scripted_server import Hang, not_leader
 from tests.unit.client.scripted_shards import Cluster, accept, queue_at, two_shards
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.timeout(40)
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(_direct_parts, "PART_S", 0.3)
-    monkeypatch.setattr(_direct_parts, "UNHEALTHY_PART_S", LONG_S)
+    monkeypatch.setattr(parts, "PART_S", 0.3)
+    monkeypatch.setattr(parts, "UNHEALTHY_PART_S", LONG_S)
     with two_shards() as cluster:
         cluster.leaders[0].on("Enqueue", accept(0))
         for server in (cluster.router, *cluster.leaders):
@@ -60,8 +60,7 @@ async def test_a_shard_that_was_given_up_has_less_time_until_it_answers(
 ) -> None:
     cluster.leaders[1].on("Enqueue", Hang(), Hang(), accept(1))
     await client.enqueue_many(TASKS)
-    monkeypatch.setattr(_direct_parts, "PART_S", LONG_S)
-    monkeypatch.setattr(_direct_parts, "UNHEALTHY_PART_S", 0.3)
+    monkeypatch.setattr(parts, "PART_S", LONG_S)
+    monkeypatch.setattr(parts, "UNHEALTHY_PART_S", 0.3)
     assert isinstance((await client.enqueue_many(TASKS))[1], OutcomeUnknown)
     assert (await client.enqueue_many(TASKS))[1] == Accepted("1:t1")
-    assert not client._direct._parts._unhealthy.has(1, time.monotonic())  # type: ignore[union-attr]

@@ -29,6 +29,7 @@ from holdfast.client import (
 )
 from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.retries import HOPS_MAX
 from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer, not_leader
 
 Code = grpc.StatusCode
@@ -112,7 +113,7 @@ async def test_redirects_in_a_circle_end(servers: Three) -> None:
     async with AsyncClient(a.address, retry=False) as client:
         with pytest.raises(Unavailable, match="NOT_LEADER"):
             await client.get_task("id-1")
-    assert sum(sent("GetTask", a, b)) <= _leaders.HOPS_MAX + 3
+    assert sum(sent("GetTask", a, b)) <= HOPS_MAX + 3
     async with AsyncClient(a.address, timeout_s=1) as client:
         with pytest.raises(
             (Unavailable, DeadlineExceeded), match="not the leader|did not answer"
@@ -214,8 +215,8 @@ async def test_channels_to_leaders_that_are_long_gone_are_closed(servers: Three)
         for _ in hints:
             with pytest.raises((ConnectionFailed, Unavailable)):
                 await client.get_task("id-1")
-        assert 1 < len(client._connection._servers) <= 1 + _leaders.HINTED_MAX
-    assert client._connection._servers == {}
+        assert 1 < len(client._connection._channels) <= 1 + _leaders.HINTED_MAX
+    assert not client._connection._channels
 
 
 # ---------------------------------------------------------------------------------------------- silent servers

@@ -1,4 +1,4 @@
-"""Where calls go: lists of addresses, what is believed about leaders, and the way of one call from server to server."""
+"""Where calls go: lists of addresses, what is believed about leaders, and the retry state of one call."""
 
 import doctest
 
@@ -19,7 +19,8 @@ from holdfast.client import (
     Worker,
     _leaders,
 )
-from holdfast.client._leaders import ADDRESSES_MAX, HINTED_MAX, HOPS_MAX, SUSPECT_S, Course, Leaders, split_addresses
+from holdfast.client._leaders import ADDRESSES_MAX, HINTED_MAX, ClientRetryState, ListedLeader, split_addresses
+from holdfast.routing.retries import HOPS_MAX
 
 A, B, C = "a:1", "b:1", "c:1"
 REFUSED = ConnectionFailed(A, "connection refused", sent=False)
@@ -33,8 +34,8 @@ def leads(leader: str, epoch: int | str) -> Unavailable:
     return Unavailable("Not here.", reason="NOT_LEADER", metadata={"leader": leader, "epoch": str(epoch)})
 
 
-def course(*, retry: bool = True, repeatable: bool = True, leaders: Leaders | None = None) -> Course:
-    return Course(leaders or Leaders([A, B, C]), retry=retry, repeatable=repeatable)
+def retries(*, retry: bool = True, repeatable: bool = True, leaders: ListedLeader | None = None) -> ClientRetryState:
+    return ClientRetryState(leaders or ListedLeader([A, B, C]), retry=retry, repeatable=repeatable)
 
 
 # ---------------------------------------------------------------------------------------------------- addresses
@@ -97,39 +98,18 @@ def test_examples_are_true() -> None:
 # ------------------------------------------------------------------------------------------------- what is believed
 
 
-def test_calls_go_to_the_leader_that_was_named() -> None:
-    leaders = Leaders([A, B, C])
+def test_calls_go_to_the_leader_that_was_named_and_when_it_has_gone_to_the_next_in_line() -> None:
+    leaders = ListedLeader([A, B, C])
     assert leaders.name(C, 5, now_s=0)
-    assert (leaders.pick(), leaders.named) == (C, C)
-    assert not leaders.name(B, 4, now_s=0), "older than the newest"
     assert leaders.pick() == C
-    assert leaders.name(B, 5, now_s=0), "an epoch has one leader: another address of the same one"
-    assert leaders.name(A, 6, now_s=0)
+    leaders.left(C, 0, suspect=False)
     assert leaders.pick() == A
-
-
-def test_who_has_just_failed_is_not_believed_to_lead_until_the_others_can_have_noticed() -> None:
-    leaders = Leaders([A, B, C])
-    leaders.name(A, 5, now_s=0)
-    leaders.left(A, 10.0, suspect=True)
+    leaders.answered(B)
     assert leaders.pick() == B
-    assert leaders.named is None
-    assert not leaders.name(A, 5, now_s=10.0 + SUSPECT_S / 2)
-    assert leaders.name(A, 6, now_s=10.0 + SUSPECT_S / 2), "it was elected again"
-    leaders.left(A, 20.0, suspect=True)
-    assert leaders.name(A, 6, now_s=20.0 + SUSPECT_S), "it still leads: it was only slow, or unreachable for a moment"
-
-
-def test_a_leader_that_merely_stepped_down_may_be_named_again_at_once() -> None:
-    leaders = Leaders([A, B, C])
-    leaders.name(A, 5, now_s=0)
-    leaders.left(A, 0, suspect=False)
-    assert leaders.pick() == B
-    assert leaders.name(A, 5, now_s=0)
 
 
 def test_suspects_are_passed_over_while_there_are_others() -> None:
-    leaders = Leaders([A, B, C])
+    leaders = ListedLeader([A, B, C])
     leaders.left(B, 0, suspect=True)
     leaders.left(A, 0.1, suspect=True)
     assert leaders.pick() == C
@@ -137,94 +117,54 @@ def test_suspects_are_passed_over_while_there_are_others() -> None:
     assert leaders.pick() in (A, B)
 
 
-def test_an_answer_settles_a_guess_but_not_what_is_known() -> None:
-    leaders = Leaders([A, B, C])
-    leaders.answered(B)
-    assert (leaders.pick(), leaders.named) == (B, B)
-    leaders.name(C, 1, now_s=0)
-    leaders.answered(B)  # late, from when it led
-    assert leaders.pick() == C
-
-
 def test_leaders_outside_the_list_are_remembered_but_not_without_bound() -> None:
-    assert not Leaders([A]).several
-    leaders = Leaders([A])
+    assert not ListedLeader([A]).several
+    leaders = ListedLeader([A])
     for n in range(20):
         assert leaders.name(f"h{n}:1", n, now_s=0)
     assert leaders.several
-    assert len(leaders.known) == 1 + HINTED_MAX
+    assert len(leaders.candidates()) == 1 + HINTED_MAX
     assert leaders.pick() == "h19:1"
-    assert leaders.known[0] == A
+    assert leaders.candidates()[0] == A
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "unix:/tmp/x", "dns:///h:1", "h:0", "h:99999", "a b:1"])
 def test_a_leader_that_cannot_be_reached_by_its_name_is_not_believed(address: str) -> None:
-    leaders = Leaders([A, B])
+    leaders = ListedLeader([A, B])
     assert not leaders.name(address, 1, now_s=0)
-    assert leaders.known == (A, B)
+    assert leaders.candidates() == (A, B)
 
 
-# ---------------------------------------------------------------------------------------------- the way of a call
+# ---------------------------------------------------------------------------------------------------- retry state
 
 
 def test_the_first_redirect_is_followed_at_once_and_the_next_after_a_pause() -> None:
-    way = course()
-    assert way.address == A
-    assert way.after(leads(B, 1), 0) == 0
-    assert way.address == B
-    pause_s = way.after(leads(C, 2), 0)
+    state = retries()
+    assert state.address == A
+    assert state.after(leads(B, 1), 0) == 0
+    assert state.address == B
+    pause_s = state.after(leads(C, 2), 0)
     assert pause_s is not None
     assert 0 < pause_s < 0.1
-    assert way.address == C
-
-
-def test_redirects_in_a_circle_are_slowed_down_and_bounded() -> None:
-    way = course()
-    pauses_s = []
-    epoch = 1
-    for _ in range(20):
-        pause_s = way.after(leads(B if way.address == A else A, epoch), 0)
-        assert pause_s is not None
-        pauses_s.append(pause_s)
-    assert sum(pause_s > 0 for pause_s in pauses_s) >= 10
-    assert max(pauses_s) > 0.1
+    assert state.address == C
 
 
 @pytest.mark.parametrize("error", [leads(B, "x"), leads(B, ""), leads("", 1), leads("junk", 1), leads(A, 1), NO_LEADER])
 def test_a_redirect_that_leads_nowhere_means_the_next_server_after_a_pause(error: Unavailable) -> None:
-    way = course()
-    pause_s = way.after(error, 0)
+    state = retries()
+    pause_s = state.after(error, 0)
     assert pause_s is not None
     assert 0 < pause_s < 0.1, "what one server asks for does not hold back a question to another"
-    assert way.address == B
-
-
-def test_an_old_epoch_is_not_followed() -> None:
-    leaders = Leaders([A, B, C])
-    leaders.name(A, 7, now_s=0)
-    way = course(leaders=leaders)
-    way.after(leads(C, 6), 0)
-    assert way.address == B
-
-
-def test_after_a_round_without_a_leader_an_old_epoch_is_better_than_none() -> None:
-    """Otherwise a cluster that was made anew would stay unknown to clients that knew the old one."""
-    leaders = Leaders([A, B, C])
-    leaders.name(A, 7, now_s=0)
-    way = course(leaders=leaders)
-    for _ in range(3):
-        way.after(NO_LEADER, 0)
-    assert way.after(leads(C, 2), 0) is not None
-    assert way.address == C
+    assert state.address == B
 
 
 @pytest.mark.parametrize("error", [REFUSED, LOST, SHUTTING_DOWN, UNKNOWN, NO_LEADER, DeadlineExceeded(A, 1)])
 def test_a_repeatable_call_goes_round_all_servers(error: HoldfastError) -> None:
-    way = course()
+    state = retries()
     visited = []
     for _ in range(6):
-        visited.append(way.address)
-        pause_s = way.after(error, 0)
+        visited.append(state.address)
+        pause_s = state.after(error, 0)
         assert pause_s is not None
         assert 0 < pause_s <= 0.5
     assert set(visited[:3]) == {A, B, C} == set(visited[3:])
@@ -243,52 +183,52 @@ def test_a_repeatable_call_goes_round_all_servers(error: HoldfastError) -> None:
     ],
 )
 def test_another_call_moves_on_only_if_nothing_was_done(error: HoldfastError, moves: bool) -> None:
-    way = course(repeatable=False)
-    assert (way.after(error, 0) is not None) is moves
+    state = retries(repeatable=False)
+    assert (state.after(error, 0) is not None) is moves
 
 
 def test_the_next_call_begins_elsewhere_although_this_one_ends() -> None:
-    leaders = Leaders([A, B, C])
-    assert course(repeatable=False, leaders=leaders).after(LOST, 0) is None
-    assert course(leaders=leaders).address == B
+    leaders = ListedLeader([A, B, C])
+    assert retries(repeatable=False, leaders=leaders).after(LOST, 0) is None
+    assert retries(leaders=leaders).address == B
 
 
 def test_an_overloaded_leader_is_still_the_leader() -> None:
-    way = course()
-    pause_s = way.after(Overloaded("Full.", reason="OVERLOADED", retry_after_ms=300), 0)
+    state = retries()
+    pause_s = state.after(Overloaded("Full.", reason="OVERLOADED", retry_after_ms=300), 0)
     assert pause_s is not None
     assert pause_s >= 0.3
-    assert way.address == A
-    assert course(retry=False).after(Overloaded("Full.", reason="OVERLOADED"), 0) is None
+    assert state.address == A
+    assert retries(retry=False).after(Overloaded("Full.", reason="OVERLOADED"), 0) is None
 
 
 def test_what_is_no_fault_of_the_server_ends_the_call() -> None:
-    assert course().after(StaleToken("Too late.", reason="STALE_TOKEN"), 0) is None
+    assert retries().after(StaleToken("Too late.", reason="STALE_TOKEN"), 0) is None
 
 
 @pytest.mark.parametrize("error", [REFUSED, NO_LEADER, LOST])
 def test_without_retry_each_server_is_asked_once_and_nothing_is_waited_for(error: HoldfastError) -> None:
-    way = course(retry=False)
-    visited = [way.address]
-    while (pause_s := way.after(error, 0)) is not None:
+    state = retries(retry=False)
+    visited = [state.address]
+    while (pause_s := state.after(error, 0)) is not None:
         assert pause_s == 0
-        visited.append(way.address)
+        visited.append(state.address)
     assert visited == [A, B, C]
 
 
 def test_without_retry_redirects_are_followed_but_not_for_ever() -> None:
-    way = course(retry=False)
+    state = retries(retry=False)
     attempts = 1
-    while way.after(leads(B if way.address == A else A, 1), 0) is not None:
+    while state.after(leads(B if state.address == A else A, 1), 0) is not None:
         attempts += 1
     assert 2 <= attempts <= HOPS_MAX + 3
 
 
 def test_one_server_is_treated_as_ever() -> None:
-    alone = Leaders([A])
-    assert course(leaders=alone, retry=False).after(LOST, 0) is None
-    assert course(leaders=alone, repeatable=False).after(REFUSED, 0) is None
-    pause_s = course(leaders=alone).after(SHUTTING_DOWN, 0)
+    alone = ListedLeader([A])
+    assert retries(leaders=alone, retry=False).after(LOST, 0) is None
+    assert retries(leaders=alone, repeatable=False).after(REFUSED, 0) is None
+    pause_s = retries(leaders=alone).after(SHUTTING_DOWN, 0)
     assert pause_s is not None
     assert pause_s >= 1.0, "there is no other: it gets the time it asks for"
 
@@ -297,11 +237,11 @@ def test_one_server_is_treated_as_ever() -> None:
 
 
 def test_the_error_says_what_happened_at_each_server() -> None:
-    way = course(retry=False)
-    way.after(REFUSED, 0)
-    way.after(DeadlineExceeded(B, 2.5), 0)
-    way.after(LOST, 0)
-    error = way.last_word(LOST)
+    state = retries(retry=False)
+    state.after(REFUSED, 0)
+    state.after(DeadlineExceeded(B, 2.5), 0)
+    state.after(LOST, 0)
+    error = state.last_word(LOST)
     assert isinstance(error, ConnectionFailed)
     assert error.address == "a:1, b:1, c:1"
     assert error.cause == "a:1: connection refused; b:1: no answer within 2.5 s; c:1: the connection was lost"
@@ -310,26 +250,26 @@ def test_the_error_says_what_happened_at_each_server() -> None:
 
 
 def test_a_refusal_keeps_its_kind_and_says_who_was_asked() -> None:
-    way = course(retry=False)
-    way.after(REFUSED, 0)
-    way.after(NO_LEADER, 0)
-    error = way.last_word(NO_LEADER)
+    state = retries(retry=False)
+    state.after(REFUSED, 0)
+    state.after(NO_LEADER, 0)
+    error = state.last_word(NO_LEADER)
     assert isinstance(error, Unavailable)
     assert error.reason == "NOT_LEADER"
     assert "a:1: connection refused; b:1: not the leader" in str(error)
 
 
 def test_servers_that_answer_count_as_such_when_others_are_gone() -> None:
-    way = course(retry=False)
-    way.after(NO_LEADER, 0)
-    way.after(REFUSED, 0)
-    way.after(REFUSED, 0)
-    error = way.last_word(REFUSED)
+    state = retries(retry=False)
+    state.after(NO_LEADER, 0)
+    state.after(REFUSED, 0)
+    state.after(REFUSED, 0)
+    error = state.last_word(REFUSED)
     assert isinstance(error, Unavailable)
     assert (error.reason, error.retry_after_ms) == ("NOT_LEADER", 100)
     assert error.message.startswith("1 of 3 nodes answer, no leader: a majority must run; see `holdfast shard ls`.")
     assert "a:1: not the leader; b:1: connection refused" in error.message
-    other = course(retry=False)
+    other = retries(retry=False)
     other.after(REFUSED, 0)
     other.after(NO_LEADER, 0)
     told = other.last_word(NO_LEADER)
@@ -338,10 +278,10 @@ def test_servers_that_answer_count_as_such_when_others_are_gone() -> None:
 
 
 def test_no_leader_is_said_with_an_unknown_outcome_as_well() -> None:
-    way = course()
-    way.after(LOST, 0)
-    way.after(NO_LEADER, 0)
-    error = way.last_word(NO_LEADER)
+    state = retries()
+    state.after(LOST, 0)
+    state.after(NO_LEADER, 0)
+    error = state.last_word(NO_LEADER)
     assert isinstance(error, ConnectionFailed)
     assert error.sent
     assert error.cause.startswith("1 of 2 nodes answer, no leader")
@@ -354,13 +294,13 @@ def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_have_taken_effect(
     unknown: HoldfastError, last: HoldfastError
 ) -> None:
     """A refusal says that nothing was changed: after an attempt whose fate is unknown that would be a false no."""
-    way = course()
-    way.after(unknown, 0)
-    way.after(last, 0)
-    assert type(way.last_word(last)) is type(unknown)
+    state = retries()
+    state.after(unknown, 0)
+    state.after(last, 0)
+    assert type(state.last_word(last)) is type(unknown)
 
 
 def test_one_server_has_the_last_word_unchanged() -> None:
-    way = course(leaders=Leaders([A]))
-    way.after(LOST, 0)
-    assert way.last_word(LOST) is LOST
+    state = retries(leaders=ListedLeader([A]))
+    state.after(LOST, 0)
+    assert state.last_word(LOST) is LOST

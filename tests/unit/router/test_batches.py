@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.router.batches import fit, place, renumber
+from holdfast.router.batches import fit, place
 from holdfast.routing.homes import shard_of_key
 from holdfast.routing.sets import made_up_id
 from holdfast.serving.refusals import STALE_MAP, RefusedError
@@ -228,12 +228,6 @@ async def test_positions_in_rejections_are_the_callers(stage: Stage) -> None:
     assert ids(response) == ["1:0", "0:1", "0:2", "2:3", "OUT_OF_RANGE", "0:5"]
     rejection = response.outcomes[4].rejection
     assert (rejection.field, rejection.message) == ("tasks[4].priority", "Expected tasks[4].priority from 0 to 9.")
-
-
-def test_fields_that_are_no_positions_stay() -> None:
-    rejection = pb.Rejection(field="request", message="Too large.")
-    renumber(rejection, [5, 6])
-    assert rejection == pb.Rejection(field="request", message="Too large.")
 
 
 async def test_a_broker_that_answers_for_fewer_tasks_is_not_believed(stage: Stage) -> None:

@@ -3,10 +3,12 @@
 import pytest
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from holdfast.router.failures import CallFailedError, rejection_of, told
-from holdfast.router.leaders import SUSPECT_S, Course, Leaders
+from holdfast.router.failures import rejection_of, told
+from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import ALL, QUEUES, SCHEDULES, TASKS
+from holdfast.routing.leaders import SUSPECT_S
 from holdfast.serving.refusals import RefusedError
+from holdfast.transport.channels import CallFailedError
 from tests.unit.router.router_stage import Table
 
 A, B, C = "a:1", "b:1", "c:1"
@@ -22,6 +24,11 @@ def leaders(table: Table) -> Leaders:
     return Leaders(lambda: table)
 
 
+@pytest.fixture
+def leader(leaders: Leaders) -> MappedLeader:
+    return leaders.of(0)
+
+
 def refusal(reason: str, **metadata: str) -> CallFailedError:
     status = status_pb2.Status(code=code_pb2.Code.Value("UNAVAILABLE"), message="No.")
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain="holdfast", metadata=metadata))
@@ -33,70 +40,39 @@ LOST = CallFailedError("UNAVAILABLE", "Socket closed")
 
 
 def test_the_hint_of_the_map_comes_first_and_only_newer_ones_replace_what_is_known(
-    leaders: Leaders, table: Table
+    leader: MappedLeader, table: Table
 ) -> None:
-    assert leaders.pick(0, 0.0) == A
-    assert leaders.name(0, B, 5, 0.0)
-    assert leaders.pick(0, 0.0) == B
-    assert not leaders.name(0, C, 4, 0.0)
+    assert leader.pick(0.0) == A
+    assert leader.name(B, 5, 0.0)
+    assert leader.pick(0.0) == B
+    assert not leader.name(C, 4, 0.0)
     table.leaders[0] = (C, 4)
-    assert leaders.pick(0, 0.0) == B
+    assert leader.pick(0.0) == B
     table.leaders[0] = (C, 6)
-    assert leaders.pick(0, 0.0) == C
+    assert leader.pick(0.0) == C
 
 
-def test_without_a_hint_any_replica_is_asked(leaders: Leaders, table: Table) -> None:
+def test_without_a_hint_any_replica_is_asked(leaders: Leaders, leader: MappedLeader, table: Table) -> None:
     table.leaders.clear()
-    assert leaders.pick(0, 0.0) == A
-    assert leaders.pick(0, 0.0, {A, B}) == C
-    assert leaders.pick(0, 0.0, {A, B, C}) is None
-    assert leaders.pick(1, 0.0) is None
+    assert leader.pick(0.0) == A
+    assert leader.pick(0.0, {A, B}) == C
+    assert leader.pick(0.0, {A, B, C}) is None
+    assert leaders.of(1).pick(0.0) is None
 
 
-def test_a_suspect_counts_only_in_a_newer_epoch_for_a_while(leaders: Leaders) -> None:
-    assert leaders.pick(0, 0.0) == A
-    leaders.left(0, A, 0.0, suspect=True)
-    assert leaders.pick(0, 0.1) == B
-    assert not leaders.name(0, A, 3, 0.1)
-    assert leaders.name(0, A, 4, 0.1)
-    leaders.left(0, A, 1.0, suspect=True)
-    assert leaders.name(0, A, 4, 1.0 + SUSPECT_S)
+def test_suspects_are_asked_last_for_a_while(leader: MappedLeader) -> None:
+    assert leader.pick(0.0) == A
+    leader.left(A, 0.0, suspect=True)
+    assert (leader.pick(0.1), leader.pick(SUSPECT_S)) == (B, A)
+    assert leader.pick(0.1, {B, C}) == A
 
 
-def test_who_carries_out_a_call_leads(leaders: Leaders, table: Table) -> None:
-    table.leaders.clear()
-    assert leaders.named(0) is None
-    leaders.answered(0, B)
-    assert (leaders.named(0), leaders.pick(0, 0.0)) == (B, B)
-
-
-def test_a_course_follows_the_first_redirect_at_once(leaders: Leaders) -> None:
-    course = Course(leaders, 0, leaders.pick(0, 0.0))
-    assert course.after(refusal("NOT_LEADER", leader=B, epoch="7"), lambda: False, 0.0) == 0.0
-    assert (course.address, leaders.named(0)) == (B, B)
-    assert course.after(refusal("NOT_LEADER", leader=C, epoch="8"), lambda: False, 0.0) != 0.0
-    assert course.address == C
-
-
-def test_a_course_asks_everybody_then_pauses_and_starts_over(leaders: Leaders) -> None:
-    course = Course(leaders, 0, leaders.pick(0, 0.0))
-    visited, pauses = [course.address], []
-    for _ in range(6):
-        pauses.append(course.after(refusal("NOT_LEADER", epoch="3"), lambda: False, 0.0))
-        visited.append(course.address)
-    assert sorted(str(each) for each in visited[:3]) == [A, B, C]
-    assert sorted(str(each) for each in visited[3:6]) == [A, B, C]
-    assert sum(pause or 0.0 for pause in pauses) > 0.05
-
-
-def test_a_shard_made_anew_starts_its_epochs_again(leaders: Leaders) -> None:
-    leaders.name(0, A, 900, 0.0)
-    course = Course(leaders, 0, A)
-    for _ in range(8):
-        course.after(refusal("NOT_LEADER", leader=C, epoch="1"), lambda: False, 0.0)
-        if course.address == C and leaders.named(0) == C:
-            return
-    raise AssertionError("it never believed in the new epochs")
+def test_a_call_follows_the_first_redirect_at_once(leader: MappedLeader) -> None:
+    state = RouterRetryState(leader, leader.pick(0.0) or "")
+    assert state.after(refusal("NOT_LEADER", leader=B, epoch="7"), lambda: False, 0.0) == 0.0
+    assert (state.address, leader.named) == (B, B)
+    assert state.after(refusal("NOT_LEADER", leader=C, epoch="8"), lambda: False, 0.0) != 0.0
+    assert state.address == C
 
 
 @pytest.mark.parametrize(
@@ -118,10 +94,10 @@ def test_a_shard_made_anew_starts_its_epochs_again(leaders: Leaders) -> None:
         (CallFailedError("UNIMPLEMENTED", "?"), False, False),
     ],
 )
-def test_what_is_tried_again(leaders: Leaders, failure: CallFailedError, if_repeatable: bool, if_not: bool) -> None:
+def test_what_is_tried_again(leader: MappedLeader, failure: CallFailedError, if_repeatable: bool, if_not: bool) -> None:
     for may_repeat, expected in ((True, if_repeatable), (False, if_not)):
-        course = Course(leaders, 0, A)
-        assert (course.after(failure, lambda may_repeat=may_repeat: may_repeat, 0.0) is not None) is expected  # type: ignore[misc]
+        state = RouterRetryState(leader, A)
+        assert (state.after(failure, lambda may_repeat=may_repeat: may_repeat, 0.0) is not None) is expected  # type: ignore[misc]
 
 
 def test_the_last_word() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.proto.v1 import queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.router import parts
 from holdfast.routing.homes import home_shard, shard_of_key
+from holdfast.transport import parts
 from tests.unit.router.router_stage import Call, Stage, accept_all, never, not_leader, task_id
 from tests.unit.router.test_batches import ids, task
 from tests.unit.router.test_passing import refusal_of
@@ -77,17 +77,6 @@ async def test_a_shard_that_was_given_up_has_less_time_until_it_answers_or_anoth
     stage.table.leaders[LOST] = (stage.brokers[2].address, 2)
     assert ids(await stage.call("Enqueue", batch(0, 1), timeout_s=LONG_S)) == ["0:0", "1:1"], "another one leads"
     assert ids(await stage.call("Enqueue", batch(0, 1), timeout_s=LONG_S)) == ["0:0", "1:1"], "it has answered"
-
-
-async def test_a_slow_part_is_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_S", LONG_S)
-
-    async def slow(call: Call) -> Any:
-        await asyncio.sleep(0.4)
-        return accept_all()(call)
-
-    stage.brokers[LOST].on["Enqueue"] = slow
-    assert ids(await stage.call("Enqueue", batch(0, 1), timeout_s=LONG_S)) == ["0:0", "1:1"]
 
 
 async def test_a_part_that_waits_for_a_task_is_not_given_up(stage: Stage) -> None:

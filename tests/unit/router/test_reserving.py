@@ -10,10 +10,9 @@ import pytest
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
-from holdfast.router.failures import CallFailedError
 from holdfast.router.reserving import Reserving
-from holdfast.router.rounds import Round
 from holdfast.routing.turns import shards_in_turn
+from holdfast.transport.channels import CallFailedError
 from tests.stalls import stalls
 from tests.unit.router.router_stage import Call, Refusal, Stage, elapsed_since, never, not_leader, random_bytes, task_id
 from tests.unit.router.test_passing import UNKNOWN, refusal_of
@@ -429,22 +428,3 @@ async def test_a_wait_for_tasks_does_not_ask_without_end_either(shop: Shop) -> N
     looks = len(shop.brokers[0].requests("AwaitTasks"))
     assert looks >= 2 or stalled.seconds
     assert looks <= 14
-
-
-async def test_who_lost_a_new_task_to_another_looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a look that did not have to wait is followed by a longer and longer pause."""
-    pauses: list[float] = []
-
-    async def no_sleep(pause_s: float) -> None:
-        pauses.append(pause_s)
-
-    monkeypatch.setattr("holdfast.router.rounds.asyncio.sleep", no_sleep)
-    now_s = time.monotonic()
-    round_ = Round({0: [0]}, now_s + 60)
-    for _ in range(12):
-        await round_.pause(now_s + 1e6)
-    assert pauses[:4] == [0.0, 0.004, 0.008, 0.016]
-    assert pauses[-2:] == [0.5, 0.5]
-    await round_.pause(now_s - 1)
-    await round_.pause(now_s + 1e6)
-    assert pauses[-2:] == [0.0, 0.004]

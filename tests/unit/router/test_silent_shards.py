@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(40)
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TRY_S_MAX", 0.8), ("GRACE_S", 0.8), ("DOUBT_S", 1.2)):
-        monkeypatch.setattr(f"holdfast.router.reserving.{name}", value)
+        monkeypatch.setattr(f"holdfast.transport.reserving.{name}", value)
 
 
 @pytest.fixture
@@ -432,13 +432,13 @@ async def test_a_caller_that_hangs_up_says_nothing_about_the_leader(shop: Shop) 
     await shop.brokers[1].wait_for_hang_up("Reserve")
     while shop.admission.calls or shop.releases._forgotten:
         await asyncio.sleep(0.01)
-    assert shop.leaders.named(1) == shop.brokers[1].address
+    assert shop.leaders.of(1).named == shop.brokers[1].address
 
 
 async def test_a_refusal_is_told_while_the_caller_still_listens(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that comes when it has just hung up leaves it in doubt whether something was claimed."""
-    for name in ("_PAUSE_FIRST_S", "_PAUSE_MAX_S"):  # so that there is an attempt at the last possible moment
-        monkeypatch.setattr(f"holdfast.router.leaders.{name}", 0.02)
+    for name in ("PAUSE_FIRST_S", "PAUSE_S_MAX"):  # so that there is an attempt at the last possible moment
+        monkeypatch.setattr(f"holdfast.routing.retries.{name}", 0.02)
     shop.table.at_home("single", LOST)
     lose(shop, "leaderless")
     request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, claim_request_id="mine")

@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from holdfast.client._leaders import Course, Leaders
+from holdfast.client._leaders import ClientRetryState, ListedLeader
 from holdfast.client.errors import ConnectionFailed, Unavailable
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.batches import place
@@ -59,18 +59,18 @@ async def test_a_retry_through_a_router_that_is_behind_makes_no_second_task() ->
 
 def test_a_client_goes_on_to_the_next_router() -> None:
     stale = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
-    course = Course(Leaders(["a:1", "b:1"]), retry=True, repeatable=False)
-    assert course.after(stale, 0.0) is not None
-    assert course.address == "b:1"
-    told = course.last_word(stale)
+    state = ClientRetryState(ListedLeader(["a:1", "b:1"]), retry=True, repeatable=False)
+    assert state.after(stale, 0.0) is not None
+    assert state.address == "b:1"
+    told = state.last_word(stale)
     assert (type(told), getattr(told, "reason", "")) == (Unavailable, "STALE_MAP")
 
 
 def test_a_client_does_not_take_it_for_a_no_after_a_lost_answer() -> None:
-    course = Course(Leaders(["a:1", "b:1"]), retry=True, repeatable=True)
-    course.after(ConnectionFailed("a:1", "lost"), 0.0)
+    state = ClientRetryState(ListedLeader(["a:1", "b:1"]), retry=True, repeatable=True)
+    state.after(ConnectionFailed("a:1", "lost"), 0.0)
     stale = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
-    assert course.after(stale, 0.0) is not None
-    told = course.last_word(stale)
+    assert state.after(stale, 0.0) is not None
+    told = state.last_word(stale)
     assert isinstance(told, ConnectionFailed)
     assert told.sent

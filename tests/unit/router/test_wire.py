@@ -9,9 +9,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from holdfast.router.failures import CallFailedError
 from holdfast.router.methods import TASKS
 from holdfast.router.wire import BrokerChannels
+from holdfast.transport.channels import CallFailedError
 from tests.unit.router.router_stage import Stage, accept_all, elapsed_since, leads
 from tests.unit.router.test_passing import enqueue
 
@@ -59,7 +59,7 @@ async def test_what_a_broker_took_was_sent_whatever_became_of_the_connection(
     monkeypatch.setattr("holdfast.router.wire.grpc.aio.insecure_channel", lambda *_args, **_options: channel)
     channels = BrokerChannels(message_bytes_max=1000)
     with pytest.raises(CallFailedError) as failed:
-        await channels.call("b:1", ENQUEUE, b"data", 0, 5.0).answer()
+        await channels.call("b:1", ENQUEUE.path, b"data", None, 5.0).answer()
     assert channel.sent == [b"data"]
     assert (failed.value.never_sent, failed.value.is_unknown) == (False, True)
     await channels.close()
@@ -107,9 +107,9 @@ async def failure_of(answer: Awaitable[bytes]) -> CallFailedError:
 async def test_what_waits_for_a_connection_was_never_sent(mute: Any, channels: BrokerChannels) -> None:
     """Neither at its deadline nor when it is given up; and it does not take the others with it that wait."""
     began_s = time.monotonic()
-    long, short, stopped = (channels.call(mute.address, ENQUEUE, b"", 0, s) for s in (1.0, 0.2, 30.0))
+    long, short, stopped = (channels.call(mute.address, ENQUEUE.path, b"", None, s) for s in (1.0, 0.2, 30.0))
     answers = [asyncio.create_task(failure_of(call.answer())) for call in (long, short, stopped)]
-    dropped = asyncio.create_task(channels.call(mute.address, ENQUEUE, b"", 0, 30.0).answer())
+    dropped = asyncio.create_task(channels.call(mute.address, ENQUEUE.path, b"", None, 30.0).answer())
     await asyncio.sleep(0)
     assert all(call.is_unsent for call in (long, short, stopped))
     stopped.cancel()
@@ -125,18 +125,18 @@ async def test_what_waits_for_a_connection_was_never_sent(mute: Any, channels: B
 async def test_a_call_that_is_given_up_before_it_begins_is_not_sent(channels: BrokerChannels) -> None:
     async with Stage(1) as stage:
         stage.brokers[0].on["Enqueue"] = accept_all()
-        call = channels.call(stage.brokers[0].address, ENQUEUE, b"", 0, 5.0)
+        call = channels.call(stage.brokers[0].address, ENQUEUE.path, b"", None, 5.0)
         call.cancel()
         assert (await failure_of(call.answer())).never_sent
         assert not stage.brokers[0].calls
         # The connection was made all the same, and is used at once.
-        while channels.call(stage.brokers[0].address, ENQUEUE, b"", 0, 5.0).is_unsent:
+        while channels.call(stage.brokers[0].address, ENQUEUE.path, b"", None, 5.0).is_unsent:
             await asyncio.sleep(0.01)
 
 
 async def test_nobody_listens(channels: BrokerChannels) -> None:
     began_s = time.monotonic()
-    failure = await failure_of(channels.call("127.0.0.1:1", ENQUEUE, b"", 0, 30.0).answer())
+    failure = await failure_of(channels.call("127.0.0.1:1", ENQUEUE.path, b"", None, 30.0).answer())
     assert (failure.code, failure.never_sent) == ("UNAVAILABLE", True)
     assert elapsed_since(began_s) < 15
 

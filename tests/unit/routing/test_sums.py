@@ -2,7 +2,7 @@
 
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sums import add_counts, add_worker
+from holdfast.routing.sums import add_counts, add_worker, sum_parts
 
 NUMBERS = [
     field.name
@@ -64,3 +64,23 @@ def test_a_worker_is_known_by_all_its_shards() -> None:
     add_worker(worker, queues_pb2.WorkerInfo(worker="w", last_seen_ms=60))
     assert worker.slots == 8, "other shards know nothing of it"
     assert (worker.last_seen_ms, worker.is_waiting) == (60, True)
+
+
+def test_queues_are_summed_over_the_shards_that_know_them_and_not_if_one_cannot_say() -> None:
+    unknown = pb.Rejection(reason="QUEUE_NOT_FOUND", field="queues[0]", message="Expected queues[0] to exist.")
+    silent = pb.Rejection(reason="NOT_LEADER", message="Nobody leads.")
+
+    def told(*outcomes: pb.QueueCounts | pb.Rejection) -> pb.QueueStatsResponse:
+        return pb.QueueStatsResponse(
+            outcomes=[{"rejection" if isinstance(each, pb.Rejection) else "counts": each} for each in outcomes]
+        )
+
+    parts = [
+        ([0, 1], told(pb.QueueCounts(queue="a", ready=2), pb.QueueCounts(queue="b", ready=1))),
+        ([0], told(pb.QueueCounts(queue="a", ready=3))),
+        ([0], told(unknown)),
+        ([2], told(unknown)),
+        ([1], silent),
+    ]
+    nowhere = pb.Rejection(reason="QUEUE_NOT_FOUND", field="queues[2]", message="Expected queues[2] to exist.")
+    assert sum_parts(pb.QueueStatsResponse, parts, 3) == told(pb.QueueCounts(queue="a", ready=5), silent, nowhere)

@@ -1,0 +1,353 @@
+"""Routers and direct clients on virtual time, over the network's twin: leaders that move, servers that are silent or
+gone, answers that are lost. A seed is a history, and what callers were told is compared with what was done.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+
+from holdfast.client._direct import Direct
+from holdfast.client._leaders import may_have_taken_effect
+from holdfast.client._rpc import Connection, method
+from holdfast.client.errors import HoldfastError
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.router.admission import Admission
+from holdfast.router.callers import Caller
+from holdfast.router.failures import FAILURES
+from holdfast.router.forwarding import Forwarder
+from holdfast.router.gateway import Gateway
+from holdfast.router.leaders import Leaders
+from holdfast.router.own import OwnCalls
+from holdfast.router.releases import Releases
+from holdfast.routing.patience import DOUBT_S, PART_S, TRY_S_MAX, UNHEALTHY_PART_S
+from holdfast.serving.refusals import not_leader
+from holdfast.transport.channels import CallFailedError
+from tests.long import IS_LONG
+from tests.simulation import virtual_time
+from tests.simulation.routing_world import QUEUES, SERVERS, SHARDS, RoutingWorld, loop_clock
+from tests.unit.router.router_stage import METHODS
+
+TIMEOUT_S = 8.0
+TROUBLE_S = 12.0
+ATTEMPTS_MAX = 70  # of one call, in its 8 s
+SLACK_S = 0.3
+SEEDS = 200 if IS_LONG else 3
+
+ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
+RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
+# Reasons that say of an item that nothing was done.
+NOTHING_DONE = {"NOT_LEADER", "SHUTTING_DOWN", "SHARD_NOT_FOUND", "OVERLOADED"}
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "moves": {"moves": True},
+    "lost answers": {"moves": True, "lost": 0.1},
+    "silence": {"moves": True, "silences": True},
+    "everything": {"moves": True, "silences": True, "stops": True, "lost": 0.1},
+}
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(autouse=True)
+def clock() -> Iterator[None]:
+    with loop_clock():
+        yield
+
+
+class Side(Protocol):
+    @property
+    def failures(self) -> tuple[type[Exception], ...]: ...
+
+    async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse: ...
+
+    async def reserve(self, request: pb.ReserveRequest, attempt: int) -> pb.ReserveResponse: ...
+
+    def is_unknown(self, failure: Exception) -> bool:
+        """Whether the call may have taken effect."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class _Nobody:
+    def __getattr__(self, _name: str) -> Any:
+        return None
+
+
+class RouterSide:
+    failures: tuple[type[Exception], ...] = FAILURES
+
+    def __init__(self, world: RoutingWorld) -> None:
+        self._forwarder = Forwarder(
+            Leaders(lambda: world), world.network, Admission(calls_max=100, calls_per_shard_max=50)
+        )
+        self._releases = Releases(self._forwarder)
+        self._gateway = Gateway(
+            world, self._forwarder, self._releases, Admission(calls_max=100, calls_per_shard_max=50),
+            check_map=lambda: None, own=OwnCalls(_Nobody(), _Nobody(), list), wait_ms_max=60_000,
+            call_s_default=TIMEOUT_S, message_bytes_max=1 << 22,
+        )  # fmt: skip
+
+    async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+        return pb.EnqueueResponse.FromString(await self._call("Enqueue", request, 1, TIMEOUT_S))
+
+    async def reserve(self, request: pb.ReserveRequest, attempt: int) -> pb.ReserveResponse:
+        answer = await self._call("Reserve", request, attempt, TIMEOUT_S + request.wait_ms / 1000)
+        return pb.ReserveResponse.FromString(answer)
+
+    async def _call(self, name: str, request: Any, attempt: int, timeout_s: float) -> bytes:
+        caller = Caller(None, attempt, time.monotonic() + timeout_s, lambda: False)
+        return await self._gateway.handle(METHODS[name], request.SerializeToString(), caller)
+
+    def is_unknown(self, failure: Exception) -> bool:
+        is_fault = isinstance(failure, CallFailedError) and failure.is_unknown
+        return is_fault or getattr(failure, "reason", "") == "OUTCOME_UNKNOWN"
+
+    async def close(self) -> None:
+        await self._gateway.close()
+        await self._releases.close(1.0)
+        await self._forwarder.close()
+
+
+class DirectSide:
+    failures: tuple[type[Exception], ...] = (HoldfastError,)
+
+    def __init__(self, world: RoutingWorld) -> None:
+        self._connection = Connection(",".join(SERVERS), retry=True, channels=world.network)
+        self._direct = Direct(self._connection)
+
+    async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+        repeatable = all(task.request_id for task in request.tasks)
+        return (await self._direct.call(ENQUEUE, request, timeout_s=TIMEOUT_S, repeatable=repeatable)).message
+
+    async def reserve(self, request: pb.ReserveRequest, attempt: int) -> pb.ReserveResponse:
+        def make(wait_ms: int) -> pb.ReserveRequest:
+            request.wait_ms = wait_ms
+            return request
+
+        reply = await self._direct.wait(
+            RESERVE, make, wait_ms=request.wait_ms, timeout_s=TIMEOUT_S, repeatable=True, attempt=attempt
+        )
+        return reply.message
+
+    def is_unknown(self, failure: Exception) -> bool:
+        assert isinstance(failure, HoldfastError)
+        return may_have_taken_effect(failure)
+
+    async def close(self) -> None:
+        await self._direct.close()
+        await self._connection.close()
+
+
+SIDES: dict[str, Callable[[RoutingWorld], Side]] = {"router": RouterSide, "direct": DirectSide}
+
+
+class Producer:
+    """Enqueues batches over all shards, and keeps what it was told of each task."""
+
+    def __init__(self, world: RoutingWorld, side: Side, name: str) -> None:
+        self._world = world
+        self._side = side
+        self._name = name
+        self.accepted: dict[str, str] = {}  # by payload: the task
+        self.refused: set[str] = set()  # payloads of which nothing was done
+
+    async def run(self, until_s: float) -> None:
+        number = 0
+        while time.monotonic() < until_s:
+            await self.enqueue(number, self._world.rng.randint(1, 8), has_ids=self._world.rng.random() < 0.7)
+            number += 1
+            await asyncio.sleep(self._world.rng.uniform(0.0, 0.5))
+
+    async def enqueue(self, number: int, count: int, *, has_ids: bool = True) -> None:
+        payloads = [f"{self._name}-{number}-{at}" for at in range(count)]
+        request = pb.EnqueueRequest()
+        for at, payload in enumerate(payloads):
+            request.tasks.add(
+                queue=QUEUES[at % SHARDS], payload=payload.encode(), request_id=payload if has_ids else ""
+            )
+        began_s = time.monotonic()
+        try:
+            response = await self._side.enqueue(request)
+        except self._side.failures as failure:
+            assert time.monotonic() - began_s <= TIMEOUT_S + SLACK_S
+            if not self._side.is_unknown(failure):
+                self.refused.update(payloads)
+            return
+        assert len(response.outcomes) == count, "no part is lost"
+        for payload, outcome in zip(payloads, response.outcomes, strict=True):
+            if outcome.HasField("accepted"):
+                self.accepted[payload] = outcome.accepted.task_id
+            elif outcome.rejection.reason in NOTHING_DONE:
+                self.refused.add(payload)
+            else:
+                assert outcome.rejection.reason == "OUTCOME_UNKNOWN"
+
+    def check(self) -> None:
+        applied = self._world.applied
+        made = {task for shard in range(SHARDS) for task in self._world.made_by(shard)}
+        for payload, task in self.accepted.items():
+            assert applied[payload] == 1, f"{payload} was accepted and made {applied[payload]} times"
+            assert task in made
+        assert len(set(self.accepted.values())) == len(self.accepted), "no answer is given to two items"
+        for payload in self.refused:
+            assert applied[payload] == 0, f"{payload} was made although nothing was to be done"
+
+
+class Worker:
+    """Reserves, again and again with the same id until that is answered."""
+
+    def __init__(self, world: RoutingWorld, side: Side, name: str) -> None:
+        self._world = world
+        self._side = side
+        self._name = name
+        self.got: dict[str, list[str]] = {}  # by claim id, of calls that were answered
+
+    async def run(self, until_s: float) -> None:
+        number = 0
+        while time.monotonic() < until_s:
+            claim_id = f"{self._name}x{number}"
+            self.got[claim_id] = await self.reserve(claim_id, wait_ms=self._world.rng.choice([0, 2_000]))
+            number += 1
+
+    async def reserve(self, claim_id: str, wait_ms: int) -> list[str]:
+        request = pb.ReserveRequest(
+            queues=QUEUES, worker=self._name, max_tasks=2, lease_ms=60_000, wait_ms=wait_ms, claim_request_id=claim_id,
+            settles_later=self._world.rng.random() < 0.3,
+        )  # fmt: skip
+        attempt = 1
+        while True:
+            began_s = time.monotonic()
+            try:
+                response = await self._side.reserve(request, attempt)
+            except self._side.failures:
+                response = None
+            assert time.monotonic() - began_s <= request.wait_ms / 1000 + TIMEOUT_S + SLACK_S
+            if response is not None and not response.unsettled_shards:
+                return [claim.task_id for claim in response.claims]
+            attempt += 1
+            request.settles_later = False
+            await asyncio.sleep(0.1)
+
+
+async def history(seed: int, build: Callable[[RoutingWorld], Side], faults: dict[str, Any]) -> RoutingWorld:
+    world = RoutingWorld(seed, **faults)
+    side = build(world)
+    producers = [Producer(world, side, f"p{number}") for number in range(2)]
+    workers = [Worker(world, side, f"w{number}") for number in range(3)]
+    try:
+        callers = [*(each.run(TROUBLE_S) for each in producers), *(each.run(TROUBLE_S) for each in workers)]
+        await asyncio.gather(world.make_trouble(TROUBLE_S), *callers)
+        await world.heal()
+        drain = Worker(world, side, "drain")
+        await drain.run(time.monotonic() + 3.0)
+        assert not any(shard.ready for shard in world.shards), "whatever is ready is claimed"
+        for producer in producers:
+            producer.check()
+        check_claims(world, [*workers, drain], is_certain=not faults.get("silences") and not faults.get("stops"))
+        assert max(world.applied.values()) == 1, "nothing is carried out twice"
+        assert max(world.attempts.values()) <= ATTEMPTS_MAX
+    finally:
+        await side.close()
+    return world
+
+
+def check_claims(world: RoutingWorld, workers: list[Worker], *, is_certain: bool) -> None:
+    """`is_certain`: every shard could be asked what it had claimed before anything was claimed elsewhere."""
+    given: set[str] = set()
+    for worker in workers:
+        for claim_id, tasks in worker.got.items():
+            held = world.holders(claim_id)
+            assert not tasks or tasks in held.values(), "what was given was claimed"
+            assert not given.intersection(tasks), "a task is given to one worker"
+            given.update(tasks)
+            if is_certain:
+                assert len(held) <= 1, f"{claim_id} has claims at shards {list(held)}"
+                assert bool(held) == bool(tasks), f"{claim_id} has claims that nobody was given"
+
+
+def run(side: str, faults: dict[str, Any], seeds: int = SEEDS) -> None:
+    for seed in range(seeds):
+        try:
+            world = virtual_time.run(lambda: history(seed, SIDES[side], faults), seed)  # noqa: B023 - runs at once
+        except AssertionError as problem:
+            raise AssertionError(f"seed {seed}: {problem}") from problem
+        assert sum(world.applied.values()) > 10, "there was something to be told of"
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=list(FAULTS))
+@pytest.mark.parametrize("side", SIDES)
+def test_what_callers_are_told_is_what_was_done(side: str, faults: dict[str, Any]) -> None:
+    run(side, faults)
+
+
+async def ask_nobody(_self: object, call: Any) -> list[int]:
+    call.asks_holders()
+    return []
+
+
+# Rules that are left out, and what is seen then.
+ABLATIONS: dict[str, tuple[str, str, Any, str]] = {
+    "everything is repeated": (
+        "router", "holdfast.router.methods.Method.may_repeat", lambda *_: True, "made 2 times|twice",
+    ),
+    "a lost answer is a refusal": (
+        "router", "holdfast.router.forwarding.told", lambda _failure, shard, **_: not_leader(shard, 0, None),
+        "although nothing was to be done",
+    ),
+    "nobody is asked for claims": (
+        "router", "holdfast.transport.reserving.ReserveOverShards.holders", ask_nobody, "has claims",
+    ),
+    "nobody is asked for claims, direct": (
+        "direct", "holdfast.transport.reserving.ReserveOverShards.holders", ask_nobody, "has claims",
+    ),
+    "no pauses": (
+        "direct", "holdfast.routing.retries.growing_pause_s", lambda *_: 0.001, str(ATTEMPTS_MAX),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_a_rule_that_is_left_out_is_missed(ablation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    side, name, without, seen = ABLATIONS[ablation]
+    monkeypatch.setattr(name, without)
+    with pytest.raises(AssertionError, match=seen):
+        run(side, FAULTS["lost answers"], seeds=50)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_silence_of_one_shard_delays_no_other(side: str) -> None:
+    """Nobody else is elected: the first call waits as long as an election may take, and those after it much less."""
+
+    async def main() -> None:
+        world = RoutingWorld(7)
+        caller = SIDES[side](world)
+        producer, worker = Producer(world, caller, "p"), Worker(world, caller, "w")
+        try:
+            await producer.enqueue(0, 8)
+            assert len(producer.accepted) == 8
+            world.network.silence(world.shards[1].leader)
+            for number, longest_s in ((1, PART_S), (2, UNHEALTHY_PART_S), (3, UNHEALTHY_PART_S)):
+                began_s = time.monotonic()
+                await producer.enqueue(number, 8)
+                assert time.monotonic() - began_s <= longest_s + SLACK_S
+                of_others = [f"p-{number}-{at}" for at in range(8) if world.applied[f"p-{number}-{at}"]]
+                assert of_others
+                assert producer.accepted.keys() >= set(of_others), "the parts of the others are answered"
+            for number, longest_s in enumerate([TRY_S_MAX + DOUBT_S, 0.0, 0.0, 0.0]):
+                began_s = time.monotonic()
+                assert await worker.reserve(f"w{number}", wait_ms=5_000)
+                assert time.monotonic() - began_s <= longest_s + SLACK_S
+        finally:
+            await caller.close()
+
+    virtual_time.run(main, 7)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_parts_that_are_not_given_up_are_missed(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.transport.parts.Parts._give_up_later", lambda *_: [])
+    with pytest.raises(AssertionError, match="longest_s|<="):
+        test_the_silence_of_one_shard_delays_no_other(side)
