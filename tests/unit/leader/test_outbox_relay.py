@@ -12,6 +12,7 @@ from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.leader import outbox_relay as relay_module
 from holdfast.broker.leader.outbox_relay import BATCH_LETTERS_MAX, OutboxRelay
 from holdfast.broker.views import read_letters, read_outboxes
+from holdfast.common.backoff import Backoff
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import Delivered, Entry
 from holdfast.machine.ids import format_task_id, parse_task_id, task_id_shard
@@ -127,7 +128,7 @@ def bytes_of(message: couriers_pb2.ReceiveTasksRequest) -> bytes:
 
 @pytest.fixture
 async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "BACKOFF", Backoff(0.001, 5.0))
     pair = Pair()
     yield pair
     await pair.close()
@@ -455,7 +456,7 @@ async def test_one_destination_that_does_not_answer_holds_up_no_other() -> None:
 
 
 async def test_batches_follow_each_other_and_refused_notes_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "BACKOFF", Backoff(0.001, 5.0))
     kv = filled(BATCH_LETTERS_MAX + 3)
     desk = Desk(kv)
     desk.refusals = [overloaded("writes", 1)]
@@ -510,7 +511,7 @@ async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
 
 
 async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "BACKOFF", Backoff(0.001, 5.0))
     kv = filled(2)
     calls = []
 

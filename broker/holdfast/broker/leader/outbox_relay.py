@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 
 from holdfast.broker.views import read_letters, read_outboxes
+from holdfast.common.backoff import Backoff
 from holdfast.machine.entries import Delivered, Entry
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.outcomes import Outcome
@@ -20,8 +21,7 @@ from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 CALLS_MAX = 16  # at the same time, for one shard
 BATCH_LETTERS_MAX = 500
 BATCH_BYTES_MAX = 1024 * 1024  # of all letters behind the first
-RETRY_SECONDS_MIN = 0.05
-RETRY_SECONDS_MAX = 5.0
+BACKOFF = Backoff(first_s=0.05, max_s=5.0)
 
 _log = get_logger(__name__)
 
@@ -118,8 +118,7 @@ class OutboxRelay:
                 failures = 0
             else:
                 failures += 1
-                pause_s = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** min(failures - 1, 10))
-                await asyncio.sleep(pause_s * (0.5 + self._draw() / 2))
+                await asyncio.sleep(BACKOFF.pause_s(failures, self._draw))
 
     async def _bring(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
         """Whether the destination has some of the letters, and the state says so."""

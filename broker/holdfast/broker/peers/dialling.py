@@ -15,25 +15,7 @@ from holdfast.broker.peers.connections import Outgoing, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
-
-
-class Backoff:
-    """How long to wait before the next attempt. Pure but for the draw."""
-
-    def __init__(self, seconds_min: float, seconds_max: float, draw: Callable[[], float] = random.random) -> None:
-        self._seconds_min = seconds_min
-        self._seconds_max = seconds_max
-        self._draw = draw
-        self._next_seconds = seconds_min
-
-    def next(self) -> float:
-        """Between half of the step and all of it."""
-        seconds = self._next_seconds * (0.5 + self._draw() / 2)
-        self._next_seconds = min(2 * self._next_seconds, self._seconds_max)
-        return seconds
-
-    def reset(self) -> None:
-        self._next_seconds = self._seconds_min
+from holdfast.common.backoff import Backoff
 
 
 class Dialler:
@@ -58,6 +40,7 @@ class Dialler:
         self._connection = connection
         self._context = context
         self._backoff = Backoff(limits.redial_seconds_min, limits.redial_seconds_max)
+        self._failures = 0  # and connections that did not last, in a row
         self._hurried = asyncio.Event()
 
     def hurry(self) -> None:
@@ -73,9 +56,10 @@ class Dialler:
                 since_s = loop.time()
                 await connection.lost.wait()
                 if loop.time() - since_s >= self._limits.lasting_seconds:
-                    self._backoff.reset()
+                    self._failures = 0
+            self._failures += 1
             try:
-                async with asyncio.timeout(self._backoff.next()):
+                async with asyncio.timeout(self._backoff.pause_s(self._failures, random.random)):
                     await self._hurried.wait()
             except TimeoutError:
                 pass
