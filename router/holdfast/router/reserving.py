@@ -21,6 +21,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.failures import ELSEWHERE, FAILURES, CallFailedError, Failure, is_passing, may_pass_if_read
@@ -43,7 +44,6 @@ from holdfast.routing.patience import (
     UsualTimes,
 )
 from holdfast.routing.turns import shards_in_turn
-from holdfast.serving.background import end_tasks
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
 
 # For the answers of the last shards if they are all known not to answer.

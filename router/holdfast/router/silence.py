@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
+from holdfast.common.service import end_tasks
 from holdfast.router.leaders import Leaders
-from holdfast.serving.background import end_tasks
 
 _LOOK_S = 0.25
 _CALL_QUIET_S = 0.5  # after this much silence others are asked, again and again

@@ -11,11 +11,11 @@ from bisect import insort
 from collections.abc import Callable
 
 from holdfast.broker.views import read_executions
+from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.rows import CLAIMED
-from holdfast.serving.background import Background
 
 LOOK_SECONDS = 5.0
 LOOK_CLAIMS_MAX = 1024
@@ -26,7 +26,7 @@ QUEUES_MAX = 10_000
 _Oldest = list[tuple[int, bytes]]  # since when it is held, and the task; the oldest first
 
 
-class ClaimAges(Background):
+class ClaimAges(Service):
     """Of one shard, while this node leads it."""
 
     def __init__(

@@ -26,6 +26,7 @@ from holdfast.broker.quota.allocation_manager import AllocationManager, AskCoord
 from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.broker.views import read_executions
+from holdfast.common.service import Service
 from holdfast.limits.splitting import Part
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
@@ -33,7 +34,6 @@ from holdfast.machine.entries import Entry
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
-from holdfast.serving.background import Background
 
 Submit = Callable[[Entry], Awaitable[list[Outcome]]]
 
@@ -211,7 +211,7 @@ class Leadership:
         self.housekeeping.time_was_moved()
         self.schedules.time_was_moved()
 
-    def _parts(self) -> Iterator[Background | OutboxRelay]:
+    def _parts(self) -> Iterator[Service]:
         """What goes on by itself."""
         yield from (self.housekeeping, self.marks, self.schedules, self.stats, self.claim_ages)
         if self.relay is not None:

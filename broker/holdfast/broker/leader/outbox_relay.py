@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from holdfast.broker.views import read_letters, read_outboxes
 from holdfast.common.backoff import Backoff
+from holdfast.common.service import Service
 from holdfast.machine.entries import Delivered, Entry
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.rows import Letter
-from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -31,7 +31,7 @@ Deliver = Callable[[int, int, int, int, list[Letter]], Awaitable[int]]
 Submit = Callable[[Entry], Awaitable[list[Outcome]]]
 
 
-class OutboxRelay:
+class OutboxRelay(Service):
     """The outbox of one shard. `submit` writes an entry behind client traffic."""
 
     def __init__(
@@ -45,6 +45,7 @@ class OutboxRelay:
         submit: Submit,
         draw: Callable[[], float] = random.random,
     ) -> None:
+        super().__init__()
         self._kv = kv
         self._shard = shard
         self._incarnation = incarnation
@@ -54,7 +55,7 @@ class OutboxRelay:
         self._draw = draw
         self._is_started = False
         self._slots = asyncio.Semaphore(CALLS_MAX)
-        self._tasks: dict[int, asyncio.Task[None]] = {}  # by destination, while there is something for it
+        self._destinations: set[int] = set()  # while there is something for them
         self._holds = 0
         self._may_bring = asyncio.Event()  # nobody holds the outbox
         self._may_bring.set()
@@ -71,8 +72,9 @@ class OutboxRelay:
         """There is something new for these."""
         if self._is_started:
             for destination in destinations:
-                if destination not in self._tasks:
-                    self._tasks[destination] = asyncio.create_task(self._carry(destination))
+                if destination not in self._destinations:
+                    self._destinations.add(destination)
+                    self.spawn(self._carry(destination))
 
     async def hold(self) -> None:
         """Until `let_go` nothing is brought, and what was being brought has ended when this returns. So whenever the
@@ -92,16 +94,7 @@ class OutboxRelay:
 
     def cancel(self) -> None:
         self._is_started = False
-        for task in self._tasks.values():
-            task.cancel()
-
-    async def stop(self) -> None:
-        self.cancel()
-        await end_tasks(self._tasks.values())
-
-    def failed(self) -> BaseException | None:
-        """The error that ended a delivery for good, if one did: a bug that must stop the node."""
-        return failure_of(self._tasks.values())
+        super().cancel()
 
     async def _carry(self, destination: int) -> None:
         """Delivers until nothing is left for this destination. Looking and leaving are one step of the event loop, so
@@ -112,7 +105,7 @@ class OutboxRelay:
             letters_max = max(1, BATCH_LETTERS_MAX >> failures)
             first, letters = read_letters(self._kv, destination, letters_max, BATCH_BYTES_MAX)
             if not letters:
-                del self._tasks[destination]
+                self._destinations.discard(destination)
                 return
             if await self._bring(destination, first, letters, failures):
                 failures = 0

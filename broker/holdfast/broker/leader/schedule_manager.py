@@ -14,6 +14,7 @@ from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
 from holdfast.broker.policy.task_specs import TaskSpecs
+from holdfast.common.service import Service
 from holdfast.cron.ticks import CATCH_UP_TICKS_MAX, catch_up
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
@@ -25,7 +26,6 @@ from holdfast.machine.outcomes import Fired, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import NO_TASK, Schedule
 from holdfast.proto.v1 import schedules_pb2 as pb
-from holdfast.serving.background import Background
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
     tasks: TickTasks
 
 
-class ScheduleManager(Background):
+class ScheduleManager(Service):
     """The schedules of a shard. `submit` writes an entry behind client traffic."""
 
     def __init__(

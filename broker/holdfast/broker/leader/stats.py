@@ -12,13 +12,13 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from holdfast.broker.histograms import LatencyHistogram
+from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import READY_TO_CLAIM, Effects, Timing
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.serving.background import Background
 
 SAMPLE_SECONDS = 5.0
 SAMPLES_MAX = 13  # the first and the last are a minute apart
@@ -127,7 +127,7 @@ class _Timed:
         self.is_fresh = True  # something was added since it was last asked
 
 
-class Stats(Background):
+class Stats(Service):
     """What the leader of a shard counts. `follow` takes note of what was applied."""
 
     def __init__(

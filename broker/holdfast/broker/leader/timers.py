@@ -9,6 +9,7 @@ from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
 from holdfast.broker.views import read_executions
+from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry, Expire, Forget, ForgetItem, Promote, Purge
@@ -18,13 +19,12 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import Lapse
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD
-from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 Due = list[tuple[int, bytes]]  # when, what
 
 
-class Timers(Background):
+class Timers(Service):
     """The sweeps of a shard. `submit` writes an entry behind client traffic."""
 
     def __init__(

@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import AGE_MARK, Claim, Entry, Mark
@@ -21,7 +22,6 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.ready_lines import read_oldest, read_subqueue
 from holdfast.machine.rows import Queue
-from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 RAISE_AT = 500  # tasks of a queue that have left
@@ -57,7 +57,7 @@ def _is_plain(subqueue: _Subqueue) -> bool:
     return subqueue[1:] == (b"", b"")
 
 
-class WatermarkManager(Background):
+class WatermarkManager(Service):
     """The marks of one shard. `submit` writes an entry behind client traffic, `passed` is told where marks are then."""
 
     def __init__(

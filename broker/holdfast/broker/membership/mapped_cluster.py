@@ -45,9 +45,9 @@ from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import NewerFormatError, NodeRecord, RecordError
 from holdfast.cluster.map.store import MapStore
 from holdfast.cluster.map.store_nodes import DuplicateNodeError, RegistrationError, RemovedNodeError
+from holdfast.common.service import Service, Work, end_tasks
 from holdfast.machine.entries import MACHINE_LEVEL
 from holdfast.proto.v1 import cluster_pb2 as pb
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.reloading import Reloaded
@@ -117,8 +117,12 @@ class MappedCluster:
         self._lease = 0
         self._registered = asyncio.Event()  # once, since the start
         self._meets_peers = False
-        self._works: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()  # the map has, since it was saved
+        self._background = Service(
+            self.follower.run, self._register, self._save, self._tell_waiting, self._wire.tell_time,
+            lambda: self._once_registered(self._reconciler.run), lambda: self._once_registered(self._queues.run),
+            self._end_if_removed, self._meet_without_etcd, self._handover.run, self._news.run,
+        )  # fmt: skip
         rounds.on_stranger = host.join
         rounds.on_other_group = host.note_other_group
         rounds.wire = self._wire
@@ -149,25 +153,16 @@ class MappedCluster:
 
     async def run(self) -> None:
         """Until cancelled. Raises what a person has to act on."""
-        works = (
-            self.follower.run(), self._register(), self._save(), self._tell_waiting(), self._wire.tell_time(),
-            self._take_care(), self._end_if_removed(), self._meet_without_etcd(), self._handover.run(),
-            self._news.run(),
-        )  # fmt: skip
-        self._works = [asyncio.create_task(work) for work in works]
-        try:
-            await asyncio.gather(*self._works)
-        finally:
-            await end_tasks(self._works)
+        await self._background.run()
 
-    async def _take_care(self) -> None:
+    async def _once_registered(self, work: Callable[[], Work]) -> None:
         """Only of a cluster that this node is part of: one that was removed must not put itself back into the map."""
         await self._registered.wait()
-        await asyncio.gather(self._reconciler.run(), self._queues.run())
+        await work()
 
     async def stop(self) -> None:
         """Lets go of the lease, so that nobody waits for this node."""
-        await end_tasks(self._works)
+        await self._background.stop()
         try:
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 if self._lease:

@@ -27,6 +27,7 @@ from holdfast.broker.replica.peer_wire import (
     warn_of_claims,
 )
 from holdfast.broker.replica.replica import Replica
+from holdfast.common.service import Service
 from holdfast.raft.membership import ChangeRefusedError
 from holdfast.serving.logs import get_logger
 from holdfast.serving.reloading import Reloaded
@@ -105,7 +106,7 @@ class StaticCluster:
 
     async def run(self) -> None:
         """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""
-        await asyncio.gather(self._found(), self.wire.tell_time(), self._tell_waiting())
+        await Service(self._found, self.wire.tell_time, self._tell_waiting).run()
 
     async def _tell_waiting(self) -> None:
         """A node that has nothing and serves nothing must say what it waits for."""

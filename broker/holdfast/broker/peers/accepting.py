@@ -15,7 +15,7 @@ from holdfast.broker.peers.connections import Incoming, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
-from holdfast.serving.background import end_tasks
+from holdfast.common.service import end_tasks
 
 _BACKLOG = 128
 _BREATH_S = 0.1  # when the system has no descriptor left

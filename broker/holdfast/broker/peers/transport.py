@@ -27,8 +27,8 @@ from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import PeerContexts, PeerTls
 from holdfast.broker.peers.words import WORD, BlankAsked, Expectation, Hello, objection
+from holdfast.common.service import end_tasks
 from holdfast.serving import reloading
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.reloading import Reloaded
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from holdfast.broker.leader.leader import OutboxHold
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.replica.host import Host
+from holdfast.common.service import end_tasks
 from holdfast.machine.rows import Meta
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import backup_not_found, overloaded
 from holdfast.storage.rocksdb import RocksState
