@@ -4,12 +4,13 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from holdfast.cluster.etcd.api import CompactedError, Etcd, EtcdError, EtcdUnavailableError
 from holdfast.cluster.map.keys import keys_of
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.common.backoff import Backoff
+from holdfast.common.service import Service
 from holdfast.serving.logs import get_logger
 
 _log = get_logger(__name__)
@@ -104,29 +105,26 @@ class MapFollower:
 
     async def run(self) -> None:
         """Until cancelled."""
-        pulse = asyncio.create_task(self._pulse())
+        await Service(self._follow, self._pulse).run()
+
+    async def _follow(self) -> None:
         lost = 0  # connections in a row that did not last
-        try:
-            while True:
-                began_s = time.monotonic()
-                try:
-                    await self._load()
-                    await self._watch()
-                    # Connections that are lost again and again must not have everything read again and again.
-                    is_steady = time.monotonic() - began_s > self._backoff.max_s
-                    lost = 0 if is_steady else lost + 1
-                    await asyncio.sleep(self._backoff.pause_s(lost, random.random))
-                except CompactedError as error:
-                    _log.info("map_history_compacted", revision=error.revision)
-                except (EtcdError, _OtherClusterError) as error:
-                    self._is_following = False
-                    self._lost(error)
-                    self._failures += 1
-                    await asyncio.sleep(self._backoff.pause_s(self._failures, random.random))
-        finally:
-            pulse.cancel()
-            with suppress(asyncio.CancelledError):
-                await pulse
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self._load()
+                await self._watch()
+                # Connections that are lost again and again must not have everything read again and again.
+                is_steady = time.monotonic() - began_s > self._backoff.max_s
+                lost = 0 if is_steady else lost + 1
+                await asyncio.sleep(self._backoff.pause_s(lost, random.random))
+            except CompactedError as error:
+                _log.info("map_history_compacted", revision=error.revision)
+            except (EtcdError, _OtherClusterError) as error:
+                self._is_following = False
+                self._lost(error)
+                self._failures += 1
+                await asyncio.sleep(self._backoff.pause_s(self._failures, random.random))
 
     async def first_load(self) -> PartitionMap:
         """The map, once there is one: at once if the follower began with a copy, otherwise when etcd was read."""
