@@ -80,7 +80,7 @@ class Dialler:
             self._failed("no answer in time", None if connection is None else Reason.HELLO_LATE)
         except ssl.SSLError as error:  # before OSError, which it is as well
             self._failed(str(error), Reason.TLS_FAILED)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for what cannot be the name of a host
             self._failed(str(error), None)
         finally:
             if connection is not None and connection.hello is None:
