@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.broker import views
-from holdfast.broker.leader.decisions import BackOff, fail_verdict
+from holdfast.broker.leader.decisions import fail_verdict
 from holdfast.broker.leader.reserver import ReserveWanted
+from holdfast.broker.policy.retry_delays import RetryDelays
 from holdfast.machine import keys
 from holdfast.machine.entries import (
     Ack,
@@ -215,14 +216,14 @@ class Worker(Actor):
                 return
 
     async def _fail(self, claim: Claimed) -> None:
-        back_off = BackOff(self._rng.choice((1, 20)), 2.0, 800, 0.2)
+        delays = RetryDelays(self._rng.choice((1, 20)), 2.0, 800, 0.2)
         gives_up = self._rng.random() < 0.1
         sent: list[FailItem] = []
 
         def decide(node: Node, now_ms: int) -> Entry:
             (task,) = node.shard.executions([claim.task_id])
             verdict = fail_verdict(task, gave_up=gives_up) if task is not None else NOT_DEAD
-            retry_at_ms = now_ms + back_off.delay_ms(claim.failures + 1, self._rng.random)
+            retry_at_ms = now_ms + delays.delay_ms(claim.failures + 1, self._rng.random)
             item = FailItem(claim.task_id, claim.token, 0 if verdict else retry_at_ms, verdict, b"error")
             if not sent:
                 self._ledger.sends_fail(item)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policy.back_off import SHAPES, BackOff
+from holdfast.broker.policy.retry_delays import SHAPES, RetryDelays
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
 from holdfast.machine.kv import OrderedKV
@@ -100,7 +100,7 @@ class QueuePolicy:
 
     max_attempts: int
     max_claims: int | None  # None: as the configuration says, and never less than the attempts need
-    retry: BackOff
+    retry: RetryDelays
     non_retryable: frozenset[str] = frozenset()  # types of errors after which a task is dead at once
     dedup_window_ms: int
     result_ttl_ms: int
@@ -133,7 +133,7 @@ def default_policy(config: BrokerConfig) -> QueuePolicy:
     return QueuePolicy(
         max_attempts=config.max_attempts_default,
         max_claims=None,
-        retry=BackOff(
+        retry=RetryDelays(
             config.retry_base_ms, config.retry_factor, config.retry_cap_ms, config.retry_jitter, config.retry_shape
         ),
         dedup_window_ms=config.dedup_window_ms,
@@ -204,8 +204,8 @@ class _Reader:
         return Rate(milli, self.cap(f"{name}_burst", -(-milli // 1000)))
 
 
-def _parse_retry(own: _Reader, plain: BackOff, delay_ms_max: int) -> BackOff:
-    return BackOff(
+def _parse_retry(own: _Reader, plain: RetryDelays, delay_ms_max: int) -> RetryDelays:
+    return RetryDelays(
         own.whole("retry_base_ms", plain.base_ms, 0, delay_ms_max),
         own.number("retry_factor", plain.factor, 1.0, 100.0),
         own.whole("retry_cap_ms", plain.cap_ms, 0, delay_ms_max),
