@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.leader.clock import ShardClock, carried_on
 from holdfast.broker.leader.reserver import Applied
+from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.replica import NewState, Replica
@@ -306,7 +308,7 @@ class Node:
         machine = recover_shard(journal, self.log, kv, number)
         replica = Replica(
             number, self.log, journal, self._make_engine,
-            lambda replica, raft: self._make_shard(replica, raft, kv, machine), machine.meta.applied_index,
+            lambda _replica, raft: self._make_shard(raft, kv, machine), machine.meta.applied_index,
         )  # fmt: skip
         copies = self.copies[number] = Copies(self, replica)
         replica.on_look = copies.look
@@ -319,26 +321,32 @@ class Node:
         now_s, draw = loop_time(), self.machine.rng.random
         return ShardRaft(self.me, journal, now_s=now_s, applied_index=applied_index, timing=_TIMING, draw=draw)
 
-    def _make_shard(self, replica: Replica, raft: ShardRaft, kv: OrderedKV, machine: state_machine.Machine) -> Shard:
-        number = replica.number
-
-        def make_clock(last_applied_ms: int) -> ShardClock:
-            heard_ms_ago = (loop_time() - replica.raft.leader_time_heard_s) * 1000
-            continued = carried_on(replica.raft.leader_time_ms, heard_ms_ago)
-            return ShardClock(self._time, last_applied_ms, continued=continued)
-
-        def on_leading(leads: bool) -> None:
-            if leads:
-                self.watch.leads(number, replica.raft.term, self.me)
-
-        shard = WatchedShard(
-            kv, machine, raft, self.config, _METRICS, make_clock=make_clock,
-            wake_rounds=lambda: self.rounds.wake(number), check_disk=self.guard.check, found_full=self.guard.found_full,
-            redirect=lambda: not_leader(number, replica.raft.term, None), on_leading=on_leading,
-        )  # fmt: skip
+    def _make_shard(self, raft: ShardRaft, kv: OrderedKV, machine: state_machine.Machine) -> Shard:
+        context = NodeContext(self.config, _METRICS, self.guard, StaticClusterView(self.config))
+        shard = WatchedShard(kv, machine, raft, self, context)
         shard.watch, shard.who = self.watch, self.me
         shard.take_a_while = lambda: self._take_a_while(self.plan.apply_pause_seconds)
         return shard
+
+    # --- what a shard needs -----------------------------------------------------------------------------------
+
+    def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
+        raft = self.replicas[number].raft
+        heard_ms_ago = (loop_time() - raft.leader_time_heard_s) * 1000
+        return ShardClock(self._time, last_applied_ms, continued=carried_on(raft.leader_time_ms, heard_ms_ago))
+
+    def wake(self, number: int) -> None:
+        self.rounds.wake(number)
+
+    def redirect(self, number: int) -> RefusedError:
+        return not_leader(number, self.replicas[number].raft.term, None)
+
+    def leading_changed(self, number: int, leads: bool) -> None:
+        if leads:
+            self.watch.leads(number, self.replicas[number].raft.term, self.me)
+
+    def probe_reached(self, number: int, index: int) -> None:
+        """Nobody hashes."""
 
     # --- life -------------------------------------------------------------------------------------------------
 

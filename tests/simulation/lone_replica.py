@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock, TimeSource
+from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import Replica
@@ -16,13 +18,36 @@ from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
 from holdfast.raft.messages import REGULAR
 from holdfast.raft.node_journal import NodeJournal
-from holdfast.serving.refusals import not_leader
+from holdfast.serving.refusals import RefusedError, not_leader
 from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.startup_checks import recover_shard
 from holdfast.wal.node_log import NodeLog
 
 SHARD = 0
 ME = "n1/" + "0" * 32
+
+
+class LoneHost:
+    """A node with nothing but one replica, and nobody beside it."""
+
+    def __init__(self, rounds: CommitLoop, source: TimeSource) -> None:
+        self._rounds = rounds
+        self._source = source
+
+    def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
+        return ShardClock(self._source, last_applied_ms)
+
+    def wake(self, number: int) -> None:
+        self._rounds.wake(number)
+
+    def redirect(self, number: int) -> RefusedError:
+        return not_leader(number, 0, None)
+
+    def leading_changed(self, number: int, leads: bool) -> None:
+        """Nobody has to know."""
+
+    def probe_reached(self, number: int, index: int) -> None:
+        """Nobody hashes."""
 
 
 def lone_replica(
@@ -49,12 +74,8 @@ def lone_replica(
         return ShardRaft(ME, journal, now_s=monotonic(), applied_index=applied_index, timing=Timing(), draw=draw)
 
     def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
-        return Shard(
-            kv, machine, raft, config, metrics,
-            make_clock=lambda applied_ms: ShardClock(source, applied_ms),
-            wake_rounds=lambda: rounds.wake(SHARD), check_disk=guard.check, found_full=guard.found_full,
-            redirect=lambda: not_leader(SHARD, 0, None),
-        )  # fmt: skip
+        context = NodeContext(config, metrics, guard, StaticClusterView(config))
+        return Shard(kv, machine, raft, LoneHost(rounds, source), context)
 
     replica = Replica(SHARD, log, journal, make_engine, make_shard, machine.meta.applied_index)
     rounds.attach(replica)

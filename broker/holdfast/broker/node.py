@@ -149,7 +149,7 @@ class Node:
             source=SystemTime(),
             cluster_view=self._cluster_view,
         )
-        self._host.post = self._webhooks.post
+        self._host.notifier = self._webhooks
         self._stack.callback(self._host.close)
         self._cluster = self._make_cluster()
         self._host.on_state_replaced = lambda number: self._checkpointer.forget(number)

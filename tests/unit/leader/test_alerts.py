@@ -34,7 +34,7 @@ class Watched:
     def lead(self) -> None:
         self.policies = Policies(self.shard.kv, BrokerConfig())
         self.alerts = Alerts(
-            self.shard.kv, self.shard.machine, self.policies, now_ms=lambda: self.shard.now_ms, post=self.post
+            self.shard.kv, self.shard.machine, self.policies, now_ms=lambda: self.shard.now_ms, notifier=self
         )
         self.alerts.look()
 

@@ -1,8 +1,8 @@
 """Follow-ups for other shards, from the ack to the other shard's log: through two services and over a bad road."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NoReturn
 
 import pytest
 
@@ -49,9 +49,7 @@ class Side(SmallShard):
     def __init__(self, number: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.machine.meta.shard = number
-        self.service = TaskService(
-            self.shard, self.shard._config, self.shard._metrics, draw=lambda: 0.5, cluster_id=lambda: CLUSTER
-        )
+        self.service = TaskService(self.shard, self.config, self.metrics, draw=lambda: 0.5, cluster_id=lambda: CLUSTER)
 
     async def run(self) -> None:
         while True:
@@ -65,13 +63,13 @@ class Side(SmallShard):
 class Pair:
     """Two shards and the road from one to the other."""
 
-    def __init__(self) -> None:
-        self.near, self.far = Side(HERE), Side(AWAY)
+    def __init__(self, *, is_alone: bool = False) -> None:
+        self.near, self.far = Side(HERE, others=None if is_alone else self), Side(AWAY)
         self.sent: list[tuple[int, int]] = []  # (first sequence, letters) of each call
         self.troubles: list[Exception | None] = []  # of the next calls; None loses only the answer
-        self.near.shard._owner_of = lambda new: AWAY if new.queue == FAR else None
-        self.near.shard._deliver = self.deliver
-        self.lead(2)
+        self.near.view.owner = lambda new: AWAY if new.queue == FAR else None
+        if not is_alone:
+            self.lead(2)
         self.running = [asyncio.ensure_future(side.run()) for side in (self.near, self.far)]
 
     def lead(self, term: int) -> None:
@@ -86,16 +84,21 @@ class Pair:
         assert leading.relay is not None
         leading.relay.start()
 
-    async def deliver(self, destination: int, source: int, incarnation: int, first: int, letters: list[Letter]) -> int:
-        self.sent.append((first, len(letters)))
+    async def deliver(
+        self, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
+    ) -> int:
+        self.sent.append((first_sequence, len(letters)))
         trouble = self.troubles.pop(0) if self.troubles else ()
         if isinstance(trouble, Exception):
             raise trouble
-        request = receive_request(CLUSTER, destination, source, incarnation, first, letters)
+        request = receive_request(CLUSTER, destination, source, incarnation, first_sequence, list(letters))
         response = await self.far.service.receive_tasks(couriers_pb2.ReceiveTasksRequest.FromString(bytes_of(request)))
         if trouble is None:
             raise TimeoutError
         return int(response.received)
+
+    async def deal(self, destination: int, source: int, reports: Sequence[couriers_pb2.ShareReport]) -> NoReturn:
+        raise AssertionError("no queue is spread")
 
     async def ack(self, *follow_ups: tasks_pb2.TaskSpec) -> tasks_pb2.AckOutcome:
         (claim,) = await self.claim()
@@ -212,7 +215,7 @@ async def test_a_follow_up_whose_id_stands_for_another_task_there_is_a_dead_lett
     (known,) = (await pair.far.service.enqueue(request)).outcomes
     pair.troubles = [None, None]
     elsewhere = tasks_pb2.TaskSpec(queue="far.other", type="c")
-    pair.near.shard._owner_of = lambda new: AWAY if new.queue.startswith(FAR) else None
+    pair.near.view.owner = lambda new: AWAY if new.queue.startswith(FAR) else None
     outcome = await pair.ack(far_task("b", request_id="r"), elsewhere, far_task("d"))
     assert outcome.HasField("acked")
     await pair.until_delivered()
@@ -224,7 +227,7 @@ async def test_a_follow_up_whose_id_stands_for_another_task_there_is_a_dead_lett
     assert (letter.dead_reason, letter.purge_at_ms) == ("REQUEST_ID_CONFLICT", START_MS + 77_000)
     assert letter.last_error.type == "RequestIdConflict"
     assert f'The request id "r" of queue far stands for task {known.accepted.task_id}' in letter.last_error.message
-    assert pair.far.shard._metrics.tasks_dead._value.get() == 1
+    assert pair.far.metrics.tasks_dead._value.get() == 1
     retried = tasks_pb2.RetryDeadLettersRequest(task_ids=[letter.task_id])
     await letters.retry_dead_letters(retried)
     await pair.far.service.cancel(tasks_pb2.CancelRequest(task_ids=[known.accepted.task_id]))
@@ -275,28 +278,29 @@ async def test_a_full_outbox_refuses_the_ack_alone(pair: Pair, monkeypatch: pyte
     assert [spec.type for spec in pair.far.envelopes()] == ["a", "b", "c"]
 
 
-async def test_without_a_relay_everything_stays_here(pair: Pair) -> None:
-    pair.near.shard._deliver = None
+async def test_without_other_shards_everything_stays_here() -> None:
+    pair = Pair(is_alone=True)
     outcome = await pair.ack(far_task("a"))
     assert outcome.acked.follow_ups[0].task_id
     assert pair.near.shard.outboxes() == []
+    await pair.close()
 
 
 async def test_what_belongs_to_this_shard_stays_here(pair: Pair) -> None:
-    pair.near.shard._owner_of = lambda _new: HERE
+    pair.near.view.owner = lambda _new: HERE
     assert (await pair.ack(far_task("a"))).acked.follow_ups[0].task_id
     asked: list[tuple[bytes, bytes]] = []
 
     def owner_of(new: NewTask) -> None:
         asked.append((new.queue, new.request_id))
 
-    pair.near.shard._owner_of = owner_of
+    pair.near.view.owner = owner_of
     await pair.ack(far_task("a", request_id="r"))
     assert asked == [(FAR, b"r")]
 
 
 async def test_before_every_replica_knows_parcels_none_are_made(pair: Pair) -> None:
-    pair.near.shard._all_know_level = lambda _level: False
+    pair.near.view.knows_level = lambda _level: False
     with pytest.raises(RefusedError) as refused:
         await pair.ack(far_task("a"))
     assert refused.value.reason == CHANGE_REFUSED

@@ -313,7 +313,7 @@ async def test_lost_leadership_is_told(small: SmallShard) -> None:
 
 
 def service(small: SmallShard) -> TaskService:
-    return TaskService(small.shard, small.shard._config, small.shard._metrics)
+    return TaskService(small.shard, small.config, small.metrics)
 
 
 async def test_the_wire_call(small: SmallShard) -> None:

@@ -403,7 +403,7 @@ async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.
 @pytest.mark.parametrize("kind", ["ack", "fail", "extend", "release"])
 async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None:
     small = SmallShard()
-    service = TaskService(small.shard, small.shard._config, small.shard._metrics)
+    service = TaskService(small.shard, small.config, small.metrics)
     await small.enqueue(4)
     refs = []
     for worker in (b"ann", b"bob", b"eve", b"old"):

@@ -121,15 +121,15 @@ async def test_nothing_new_is_written_before_every_replica_knows_it(small: Small
         asked.append(level)
         return False
 
-    small.shard._all_know_level = not_yet
+    small.view.knows_level = not_yet
     with pytest.raises(RefusedError) as refused:
         await set_queue(small)
     assert (refused.value.reason, refused.value.metadata) == (CHANGE_REFUSED, {"why": "machine_level"})
     assert asked == [entries.MACHINE_LEVEL]
     assert small.machine.meta.applied_index == 0
-    small.shard._all_know_level = lambda _level: True
+    small.view.knows_level = lambda _level: True
     assert await set_queue(small)
-    small.shard._all_know_level = not_yet
+    small.view.knows_level = not_yet
     assert await set_queue(small, version=2), "a level that was reached stays"
 
 
@@ -163,7 +163,7 @@ class Wire:
 
     def __init__(self, small: SmallShard) -> None:
         self.small = small
-        self.service = TaskService(small.shard, small.shard._config, small.shard._metrics, draw=lambda: 0.5)
+        self.service = TaskService(small.shard, small.config, small.metrics, draw=lambda: 0.5)
 
     async def enqueue(self, queue: bytes, **fields: Any) -> rows.Execution:
         spec = pb.TaskSpec(queue=queue.decode(), type="t", **fields)

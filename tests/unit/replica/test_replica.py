@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import structlog
 
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica import commit_loop as rounds_module
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
@@ -36,12 +37,13 @@ from holdfast.raft.messages import (
 )
 from holdfast.raft.node_journal import NodeJournal, gone_of
 from holdfast.routing.groups import mapped_group
-from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError, not_leader
+from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError
 from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.startup_checks import recover_shard
 from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
+from tests.simulation.lone_replica import LoneHost
 from tests.unit.machine.machine_shard import START_MS, new_task
 from tests.unit.replica.small_shard import StillTime, settle
 
@@ -92,7 +94,8 @@ class Scene:
             self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
         )
         self.other.rounds = self.rounds
-        kv, source = MemoryKV(), StillTime()
+        kv = MemoryKV()
+        self.host = LoneHost(self.rounds, StillTime())
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, kv, SHARD)
         found(journal, [ME, OTHER])
@@ -103,12 +106,8 @@ class Scene:
             )
 
         def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
-            return Shard(
-                kv, machine, raft, BrokerConfig(), Metrics(),
-                make_clock=lambda applied_ms: ShardClock(source, applied_ms),
-                wake_rounds=lambda: self.rounds.wake(SHARD), check_disk=self.guard.check,
-                found_full=self.guard.found_full, redirect=lambda: not_leader(SHARD, 0, None),
-            )  # fmt: skip
+            context = NodeContext(BrokerConfig(), Metrics(), self.guard, StaticClusterView(BrokerConfig()))
+            return Shard(kv, machine, raft, self.host, context)
 
         self.replica = Replica(SHARD, self.log, journal, make_engine, make_shard, machine.meta.applied_index)
         self.shard = self.replica.shard
@@ -235,11 +234,13 @@ async def test_reads_do_not_wait_for_the_next_heartbeat(scene: Scene) -> None:
     await scene.stop()
 
 
-async def test_what_is_asked_while_entries_are_applied_leaves_at_once(scene: Scene) -> None:
+async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The round has sent everything by then, and nothing else may come for a while."""
     raft = scene.replica.raft
     asked: list[int | None] = []
-    scene.shard._on_probe = lambda _index: asked.append(raft.begin_read())
+    monkeypatch.setattr(scene.host, "probe_reached", lambda _number, _index: asked.append(raft.begin_read()))
     proposed: list[int | None] = []
     scene.replica.wish(lambda: proposed.append(raft.propose(b"", PROBE)))
     scene.rounds.wake(SHARD)

@@ -5,7 +5,7 @@ Whom it could not be told is told again later, for as long as it is true.
 
 from collections.abc import Callable, Iterable
 
-from holdfast.broker.leader.webhooks import Post
+from holdfast.broker.leader.webhooks import Notifier
 from holdfast.broker.policy.policies import Policies, read_settings
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
@@ -38,13 +38,13 @@ class Alerts:
     """The alerts of one shard, while this node leads it. A new leader raises again those that are on."""
 
     def __init__(
-        self, kv: OrderedKV, machine: Machine, policies: Policies, *, now_ms: Callable[[], int], post: Post
+        self, kv: OrderedKV, machine: Machine, policies: Policies, *, now_ms: Callable[[], int], notifier: Notifier
     ) -> None:
         self._kv = kv
         self._machine = machine
         self._policies = policies
         self._now_ms = now_ms
-        self._post = post
+        self._notifier = notifier
         self._on: dict[bytes, _Alert] = {}
         self._looked_up_to: bytes | None = b""  # whether queues have crossed before this node led; None: all are known
 
@@ -108,4 +108,4 @@ class Alerts:
         url = self._policies.of(queue).dead_alert_url
         if url:
             alert.posted_ms = self._now_ms()
-            self._post(url, self._told(queue) | {"at_ms": alert.posted_ms}, alert.ended)
+            self._notifier.post(url, self._told(queue) | {"at_ms": alert.posted_ms}, alert.ended)

@@ -110,8 +110,7 @@ class MappedCluster:
         )
         self._peer_calls = PeerCalls(config.node_name, self._peers, internal)
         self._news = SettingsNews(cluster_view, self._peer_calls, host, self._peers.connected)
-        deliveries = Deliveries(self._peer_calls, cluster_view)
-        host.deliver, host.ask_coordinator = deliveries.deliver, deliveries.deal
+        host.others = Deliveries(self._peer_calls, cluster_view)
         self._wire = PeerWire(self._peers, rounds, host.evidence, source, self._peer_calls)
         self._peer_address = ""
         self._lease = 0

@@ -14,11 +14,10 @@ from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock, TimeSource, carried_on
 from holdfast.broker.leader.clock_evidence import ClockEvidence, ClockFitness, GroupEvidence
-from holdfast.broker.leader.outbox_relay import Deliver
-from holdfast.broker.leader.webhooks import Post, tell_nobody
+from holdfast.broker.leader.roles import NodeContext, OtherShards
+from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of, name_of
-from holdfast.broker.quota.allocation_manager import AskCoordinator
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.member_plan import Change, Step
 from holdfast.broker.replica.probes import Probes
@@ -97,9 +96,8 @@ class Host:
         self._hashing = asyncio.Lock()  # one state at a time
         self.on_look: Callable[[Replica], None] = lambda _replica: None
         self.on_state_replaced: Callable[[int], None] = lambda _number: None
-        self.deliver: Deliver | None = None  # to other shards; a node without a map has nobody to deliver to
-        self.ask_coordinator: AskCoordinator | None = None  # of shares of limits; likewise
-        self.post: Post = tell_nobody  # to other systems
+        self.others: OtherShards | None = None  # a node without a map has nobody to deliver to
+        self.notifier: Notifier = NoWebhooks()
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self.is_stopping = False
         self.is_handing_over = False  # about to be stopped: it leads only what nobody else does
@@ -240,7 +238,7 @@ class Host:
             self._log,
             journal,
             self._make_engine,
-            lambda replica, raft: self._make_shard(replica, raft, state, machine),
+            lambda _replica, raft: self._make_shard(raft, state, machine),
             machine.meta.applied_index,
         )
         self.replicas[number] = replica
@@ -458,48 +456,39 @@ class Host:
     def _group_evidence(self, replica: Replica) -> GroupEvidence:
         return GroupEvidence(self.evidence, lambda: replica.raft.configuration.voters, self.me)
 
-    def _make_shard(self, replica: Replica, raft: ShardRaft, state: RocksState, machine: Machine) -> Shard:
-        number = replica.number
+    def _make_shard(self, raft: ShardRaft, state: RocksState, machine: Machine) -> Shard:
+        context = NodeContext(self._config, self._metrics, self._guard, self._cluster_view, self.others, self.notifier)
+        return Shard(state, machine, raft, self, context)
 
-        def make_clock(last_applied_ms: int) -> ShardClock:
-            raft = replica.raft
-            heard_ms_ago = max(0.0, time.monotonic() - raft.leader_time_heard_s) * 1000
-            return ShardClock(
-                self._source,
-                last_applied_ms,
-                continued=carried_on(raft.leader_time_ms, heard_ms_ago),
-                witnesses=self._group_evidence(replica),
-            )
+    # --- what a shard needs -----------------------------------------------------------------------------------
 
-        def on_leading(leads: bool) -> None:
-            self.leaders_changed.set()
-            self.on_leaders_changed()
-            event = "leading" if leads else "leading_no_more"
-            _log.info(event, shard=number, term=replica.raft.term, leader=replica.raft.leader)
-
-        return Shard(
-            state,
-            machine,
-            raft,
-            self._config,
-            self._metrics,
-            make_clock=make_clock,
-            wake_rounds=lambda: self._rounds.wake(number),
-            check_disk=self._guard.check,
-            found_full=self._guard.found_full,
-            redirect=lambda: self.redirect(number),
-            on_leading=on_leading,
-            all_know_level=lambda level: self._cluster_view.all_know_level(replica.raft.configuration.members, level),
-            owner_of=partial(self._cluster_view.owner_of, number),
-            deliver=self.deliver,
-            home_of=self._cluster_view.home_if_spread,
-            part_of=partial(self._cluster_view.part_of, number),
-            ask_coordinator=self.ask_coordinator,
-            known_settings=self._cluster_view,
-            post=self.post,
-            is_policy_expected=self._cluster_view.has_policy,
-            on_probe=lambda index: self.probes[number].reached(index),
+    def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
+        replica = self.replicas[number]
+        heard_ms_ago = max(0.0, time.monotonic() - replica.raft.leader_time_heard_s) * 1000
+        return ShardClock(
+            self._source,
+            last_applied_ms,
+            continued=carried_on(replica.raft.leader_time_ms, heard_ms_ago),
+            witnesses=self._group_evidence(replica),
         )
+
+    def wake(self, number: int) -> None:
+        self._rounds.wake(number)
+
+    def leading_changed(self, number: int, leads: bool) -> None:
+        self.leaders_changed.set()
+        self.on_leaders_changed()
+        raft = self.replicas[number].raft
+        _log.info("leading" if leads else "leading_no_more", shard=number, term=raft.term, leader=raft.leader)
+
+    def probe_reached(self, number: int, index: int) -> None:
+        self.probes[number].reached(index)
+
+    def redirect(self, number: int) -> RefusedError:
+        """Tells a caller who leads, as far as this node knows."""
+        raft = self.find(number).raft
+        leader = None if raft.leader == self.me else raft.leader
+        return not_leader(number, raft.term, self.address_of(leader))
 
     # --- looks ------------------------------------------------------------------------------------------------
 
@@ -532,12 +521,6 @@ class Host:
     def address_of(self, identity: str | None) -> str | None:
         """Where clients find a node."""
         return None if identity is None else self._cluster_view.address_of(name_of(identity))
-
-    def redirect(self, number: int) -> RefusedError:
-        """Tells a caller who leads, as far as this node knows."""
-        raft = self.find(number).raft
-        leader = None if raft.leader == self.me else raft.leader
-        return not_leader(number, raft.term, self.address_of(leader))
 
     def all_served(self) -> bool:
         """Whether each shard has a leader that this node knows of."""

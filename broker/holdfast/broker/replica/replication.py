@@ -8,7 +8,7 @@ was staged after the sync began can count as durable.
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.raft.messages import Entry
+from holdfast.raft.messages import Configuration, Entry
 
 
 class Replicator(Protocol):
@@ -32,6 +32,11 @@ class Replicator(Protocol):
     @property
     def is_alone(self) -> bool:
         """Whether this replica is the only voter."""
+        ...
+
+    @property
+    def configuration(self) -> Configuration:
+        """Who belongs to the group."""
         ...
 
     @property
