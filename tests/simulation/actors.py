@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.broker import views
 from holdfast.broker.leader.decisions import fail_verdict
 from holdfast.broker.leader.reserver import ReserveWanted
 from holdfast.broker.policy.retry_delays import RetryDelays
@@ -171,7 +170,7 @@ class Worker(Actor):
         claims = await node.shard.reserve(wanted)
         assert isinstance(claims, list)
         assert len(claims) <= wanted.tasks_max
-        envelopes = views.read_envelopes(node.kv, [claim.task_id for claim in claims])
+        envelopes = node.shard.reader.envelopes([claim.task_id for claim in claims])
         for claim, envelope in zip(claims, envelopes, strict=True):
             self._ledger.claimed(claim, envelope, node.shard.now_ms())
         return claims
@@ -289,7 +288,7 @@ class Operator(Actor):
             )
 
     def dead(self, node: Node) -> list[bytes]:
-        return [place[8:] for queue in QUEUES for place in views.read_dead(node.kv, queue, b"", 1000)[0]]
+        return [place[8:] for queue in QUEUES for place in node.shard.reader.dead(queue, b"", 1000)[0]]
 
     async def _cancel(self, task_ids: list[bytes]) -> None:
         def decide(node: Node, now_ms: int) -> Entry:

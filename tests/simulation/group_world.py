@@ -25,7 +25,7 @@ from holdfast.machine import machine as state_machine
 from holdfast.machine.effects import Effects
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of
-from holdfast.machine.kv import MemoryKV, OrderedKV
+from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
@@ -75,10 +75,10 @@ class Watch:
                 f"{who} applied another entry {entry.index} of shard {shard}: of term {entry.term}, not {known[0]}"
             )
 
-    def state(self, shard: int, who: str, index: int, kv: OrderedKV) -> None:
+    def state(self, shard: int, who: str, index: int, state: Rows) -> None:
         if index % HASHED_ENTRIES:
             return
-        digest = state_hash(kv)
+        digest = state_hash(state)
         known = self._hashes.setdefault((shard, index), digest)
         if known != digest:
             raise BrokenPromiseError(f"{who} has another state of shard {shard} at entry {index}")
@@ -111,7 +111,7 @@ class WatchedShard(Shard):
 
     def _follow(self, effects: Effects, applied: Applied) -> None:
         super()._follow(effects, applied)
-        self.watch.state(self.number, self.who, self.applied_index, self.kv)
+        self.watch.state(self.number, self.who, self.applied_index, self.reader)
 
 
 class Network:
@@ -306,10 +306,7 @@ class Node:
     def _open(self, number: int, journal: NodeJournal) -> Replica:
         kv = self.machine.states[number, journal.state_name]
         machine = recover_shard(journal, self.log, kv, number)
-        replica = Replica(
-            number, self.log, journal, self._make_engine,
-            lambda _replica, raft: self._make_shard(raft, kv, machine), machine.meta.applied_index,
-        )  # fmt: skip
+        replica = Replica(number, self.log, journal, kv, machine, self)
         copies = self.copies[number] = Copies(self, replica)
         replica.on_look = copies.look
         replica.log_needed_after = lambda: copies.held_index
@@ -317,13 +314,13 @@ class Node:
         self.rounds.attach(replica)
         return replica
 
-    def _make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
         now_s, draw = loop_time(), self.machine.rng.random
         return ShardRaft(self.me, journal, now_s=now_s, applied_index=applied_index, timing=_TIMING, draw=draw)
 
-    def _make_shard(self, raft: ShardRaft, kv: OrderedKV, machine: state_machine.Machine) -> Shard:
+    def make_shard(self, raft: ShardRaft, machine: state_machine.Machine) -> Shard:
         context = NodeContext(self.config, _METRICS, self.guard, StaticClusterView(self.config))
-        shard = WatchedShard(kv, machine, raft, self, context)
+        shard = WatchedShard(machine, raft, self, context)
         shard.watch, shard.who = self.watch, self.me
         shard.take_a_while = lambda: self._take_a_while(self.plan.apply_pause_seconds)
         return shard
@@ -472,7 +469,7 @@ class Copies:
 
     def _take(self) -> Snapshot:
         replica = self._replica
-        rows = dict(rows_of(replica.shard.kv, b"\x00", b"\xff"))
+        rows = dict(rows_of(replica.shard.reader, b"\x00", b"\xff"))
         meta = state_machine.Machine(MemoryKV(rows)).meta
         known = [configuration for at, configuration in replica.journal.configurations if at <= meta.applied_index]
         configuration = known[-1] if known else BLANK

@@ -1,5 +1,6 @@
 """A group of one, put together as a node does it, on whatever disk, state and clocks a test has."""
 
+import time
 from collections.abc import Callable
 
 from holdfast.broker.cluster_view.view import StaticClusterView
@@ -30,9 +31,36 @@ ME = "n1/" + "0" * 32
 class LoneHost:
     """A node with nothing but one replica, and nobody beside it."""
 
-    def __init__(self, rounds: CommitLoop, source: TimeSource) -> None:
+    def __init__(
+        self,
+        rounds: CommitLoop,
+        guard: DiskGuard,
+        source: TimeSource,
+        config: BrokerConfig | None = None,
+        metrics: Metrics | None = None,
+        *,
+        me: str = ME,
+        timing: Timing | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = lambda: 0.5,
+    ) -> None:
+        config = config or BrokerConfig()
+        self._context = NodeContext(config, metrics or Metrics(), guard, StaticClusterView(config))
         self._rounds = rounds
         self._source = source
+        self._me = me
+        self._timing = timing or Timing()
+        self._monotonic = monotonic
+        self._draw = draw
+
+    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+        return ShardRaft(
+            self._me, journal, now_s=self._monotonic(), applied_index=applied_index, timing=self._timing,
+            draw=self._draw,
+        )  # fmt: skip
+
+    def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard:
+        return Shard(machine, raft, self, self._context)
 
     def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
         return ShardClock(self._source, last_applied_ms)
@@ -70,14 +98,8 @@ def lone_replica(
     else:
         machine = recover_shard(journal, log, kv, SHARD)
 
-    def make_engine(journal: NodeJournal, applied_index: int) -> ShardRaft:
-        return ShardRaft(ME, journal, now_s=monotonic(), applied_index=applied_index, timing=Timing(), draw=draw)
-
-    def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
-        context = NodeContext(config, metrics, guard, StaticClusterView(config))
-        return Shard(kv, machine, raft, LoneHost(rounds, source), context)
-
-    replica = Replica(SHARD, log, journal, make_engine, make_shard, machine.meta.applied_index)
+    host = LoneHost(rounds, guard, source, config, metrics, monotonic=monotonic, draw=draw)
+    replica = Replica(SHARD, log, journal, kv, machine, host)
     rounds.attach(replica)
     return replica
 

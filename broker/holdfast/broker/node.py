@@ -32,7 +32,6 @@ from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.leaderless import Leaderless
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.replica.stalls import STALL_SECONDS, Stalls, Written
-from holdfast.broker.views import read_queue_names
 from holdfast.cluster.connect import connect
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
@@ -509,7 +508,7 @@ class Node:
             if not shard.serves:
                 continue
             policies = shard.policies
-            for name in read_queue_names(shard.kv, QUEUES_MAX):
+            for name in shard.reader.queue_names(QUEUES_MAX):
                 if shard.policies is not policies:
                     break
                 queue = shard.queue(name)

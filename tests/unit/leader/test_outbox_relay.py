@@ -11,7 +11,6 @@ from holdfast.broker.api.conversion import receive_request
 from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.leader import outbox_relay as relay_module
 from holdfast.broker.leader.outbox_relay import BATCH_LETTERS_MAX, OutboxRelay
-from holdfast.broker.views import read_letters, read_outboxes
 from holdfast.common.backoff import Backoff
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import Delivered, Entry
@@ -20,6 +19,7 @@ from holdfast.machine.invariants import rows_of
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Changed, Outcome
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Letter, Outbox
 from holdfast.proto.v1 import couriers_pb2, tasks_pb2
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
@@ -155,7 +155,7 @@ async def test_a_follow_up_arrives_where_its_queue_lives(pair: Pair) -> None:
     await pair.until_delivered()
     assert pair.far.envelopes() == [far_task("a", payload=b"p", headers={"k": "v"}), far_task("b")]
     assert pair.sent == [(1, 2)]
-    assert read_outboxes(pair.near.kv) == [(AWAY, Outbox(2, 2))]
+    assert Reader(pair.near.kv).outboxes() == [(AWAY, Outbox(2, 2))]
     assert [spec.type for spec in pair.near.envelopes()] == ["here"]
 
 
@@ -251,7 +251,7 @@ async def test_an_ack_whose_follow_up_here_conflicts_is_refused_and_nothing_goes
     refusals = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[stale, item]))).outcomes
     told = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
     assert told == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]
-    assert read_outboxes(pair.near.kv) == []
+    assert Reader(pair.near.kv).outboxes() == []
     item.follow_ups[2].CopyFrom(known)
     (done,) = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[item]))).outcomes
     there = done.acked.follow_ups[2]
@@ -393,23 +393,23 @@ def filled(count: int, size: int = 1, destination: int = AWAY) -> MemoryKV:
 
 def test_letters_are_read_in_bounded_batches() -> None:
     kv = filled(40)
-    first, some = read_letters(kv, AWAY, 30, 10**6)
+    first, some = Reader(kv).letters(AWAY, 30, 10**6)
     assert (first, len(some)) == (1, 30)
-    first, some = read_letters(kv, AWAY, 32, 10**6)
+    first, some = Reader(kv).letters(AWAY, 32, 10**6)
     assert (first, len(some)) == (1, 32)
-    assert len(read_letters(kv, AWAY, 100, 10**6)[1]) == 40
-    assert len(read_letters(kv, AWAY, 100, 45)[1]) == 5, "nine bytes each"
-    assert len(read_letters(kv, AWAY, 100, 1)[1]) == 1, "one that is larger must not stay for ever"
-    assert read_letters(kv, 3, 100, 100) == (1, [])
+    assert len(Reader(kv).letters(AWAY, 100, 10**6)[1]) == 40
+    assert len(Reader(kv).letters(AWAY, 100, 45)[1]) == 5, "nine bytes each"
+    assert len(Reader(kv).letters(AWAY, 100, 1)[1]) == 1, "one that is larger must not stay for ever"
+    assert Reader(kv).letters(3, 100, 100) == (1, [])
     kv.write({keys.outbox(AWAY, 0): Outbox(40, 38).encode()})
-    assert read_letters(kv, AWAY, 100, 1000) == (39, [Letter(0, b"\0")] * 2)
+    assert Reader(kv).letters(AWAY, 100, 1000) == (39, [Letter(0, b"\0")] * 2)
 
 
 def test_outboxes_are_found_without_reading_letters() -> None:
     state = {**filled(3).rows(), **filled(2, destination=7).rows(), **filled(1, destination=2**16 - 1).rows()}
     boxes = [(AWAY, Outbox(3, 0)), (7, Outbox(2, 0)), (2**16 - 1, Outbox(1, 0))]
-    assert read_outboxes(MemoryKV(state)) == boxes
-    assert read_outboxes(MemoryKV()) == []
+    assert Reader(MemoryKV(state)).outboxes() == boxes
+    assert Reader(MemoryKV()).outboxes() == []
 
 
 class Desk:
@@ -448,12 +448,12 @@ async def test_one_destination_that_does_not_answer_holds_up_no_other() -> None:
             await stuck.wait()
         return first + len(letters) - 1
 
-    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
     relay.start()
-    await until(lambda: dict(read_outboxes(kv))[7].waiting == 0)
-    assert dict(read_outboxes(kv))[AWAY].waiting == 2
+    await until(lambda: dict(Reader(kv).outboxes())[7].waiting == 0)
+    assert dict(Reader(kv).outboxes())[AWAY].waiting == 2
     stuck.set()
-    await until(lambda: dict(read_outboxes(kv))[AWAY].waiting == 0)
+    await until(lambda: dict(Reader(kv).outboxes())[AWAY].waiting == 0)
     await settle()
     assert relay._destinations == set(), "who has nothing to bring takes no memory"
     await relay.stop()
@@ -471,13 +471,13 @@ async def test_batches_follow_each_other_and_refused_notes_are_written_again(mon
         brought.append((first, len(letters)))
         return 10**9  # a destination may know more than it was told now
 
-    relay = OutboxRelay(kv, 4, 9, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = OutboxRelay(Reader(kv), 4, 9, deliver, now_ms=lambda: START_MS, submit=desk.submit)
     relay.wake([AWAY])
     await settle()
     assert brought == [], "nobody goes before it is started"
     relay.start()
     relay.wake([AWAY])
-    await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
+    await until(lambda: Reader(kv).outboxes()[0][1].waiting == 0)
     half = BATCH_LETTERS_MAX // 2  # after anything that went wrong it is tried with fewer
     assert brought == [(1, BATCH_LETTERS_MAX), (1, half), (half + 1, half + 3)]
     await relay.stop()
@@ -493,7 +493,7 @@ async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
         await answers.wait()
         return first + len(letters) - 1
 
-    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
     relay.start()
     await until(lambda: brought == [1])
     given_up = asyncio.ensure_future(relay.hold())
@@ -503,13 +503,13 @@ async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
     given_up.cancel()
     answers.set()
     await holding
-    assert read_outboxes(kv)[0][1].waiting == 0, "what was on its way has left the outbox"
+    assert Reader(kv).outboxes()[0][1].waiting == 0, "what was on its way has left the outbox"
     kv.write(filled(4).rows() | {keys.outbox(AWAY, 0): Outbox(4, 2).encode()})
     relay.wake([AWAY])
     await settle()
     assert brought == [1]
     relay.let_go()
-    await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
+    await until(lambda: Reader(kv).outboxes()[0][1].waiting == 0)
     assert brought == [1, 3], "who gave up holds nothing any more"
     await relay.stop()
 
@@ -523,9 +523,9 @@ async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> No
         calls.append(first)
         return 0 if len(calls) < 4 else len(calls) - 3  # nothing, then one after the other
 
-    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=Desk(kv).submit)
+    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=Desk(kv).submit)
     relay.start()
-    await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
+    await until(lambda: Reader(kv).outboxes()[0][1].waiting == 0)
     assert calls == [1, 1, 1, 1, 2]
     await relay.stop()
     assert relay.failed() is None
@@ -540,7 +540,7 @@ async def test_a_bug_in_a_delivery_is_seen() -> None:
     async def submit(_entry: Entry) -> list[Outcome]:
         raise ZeroDivisionError
 
-    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=submit)
+    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=submit)
     relay.start()
     await until(lambda: relay.failed() is not None)
     assert isinstance(relay.failed(), ZeroDivisionError)

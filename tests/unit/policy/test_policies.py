@@ -46,7 +46,7 @@ async def small() -> SmallShard:
 
 
 async def test_a_policy_is_read_once_and_again_after_a_change(small: SmallShard) -> None:
-    policies = Policies(small.kv, CONFIG)
+    policies = Policies(small.machine.reader, CONFIG)
     assert policies.of(QUEUE) is policies.default
     small.kv.write({keys.settings(QUEUE): rows.Settings(1, PolicyMessage(max_attempts=4).SerializeToString()).encode()})
     assert policies.of(QUEUE) is policies.default, "nobody looks before a change is told"
@@ -55,12 +55,12 @@ async def test_a_policy_is_read_once_and_again_after_a_change(small: SmallShard)
     assert policies.of(QUEUE).max_attempts == 4
     assert policies.of(QUEUE) is policies.of(QUEUE)
     assert policies.of(OTHER) is policies.default
-    assert not Policies(small.kv, CONFIG).is_empty, "a new leader finds what is there"
+    assert not Policies(small.machine.reader, CONFIG).is_empty, "a new leader finds what is there"
 
 
 async def test_what_the_map_expects_is_waited_for(small: SmallShard) -> None:
     """A shard that has just got a queue hands nothing out before it knows under which limits."""
-    policies = Policies(small.kv, CONFIG, is_expected=lambda queue: queue == QUEUE)
+    policies = Policies(small.machine.reader, CONFIG, is_expected=lambda queue: queue == QUEUE)
     assert policies.to_claim(QUEUE).paused
     assert not policies.of(QUEUE).paused
     assert not policies.to_claim(OTHER).paused

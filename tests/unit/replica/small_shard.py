@@ -148,7 +148,7 @@ class SmallShard:
         self.view = SmallView(self.config)
         self.said: list[bool] = []  # whether it leads, as its node was told
         context = NodeContext(self.config, self.metrics, self, self.view, others, notifier or NoWebhooks())
-        self.shard = Shard(self.kv, self.machine, self.log, self, context)
+        self.shard = Shard(self.machine, self.log, self, context)
         self.lead()
 
     def lead(self) -> None:

@@ -8,14 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 import structlog
 
-from holdfast.broker.cluster_view.view import StaticClusterView
-from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica import commit_loop as rounds_module
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.replica import NewState, Replica
-from holdfast.broker.replica.shard import Shard
 from holdfast.machine.entries import Enqueue
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
@@ -94,22 +90,13 @@ class Scene:
             self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
         )
         self.other.rounds = self.rounds
-        kv = MemoryKV()
-        self.host = LoneHost(self.rounds, StillTime())
+        kv = self.kv = MemoryKV()
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, kv, SHARD)
         found(journal, [ME, OTHER])
 
-        def make_engine(journal: NodeJournal, applied_index: int) -> ShardRaft:
-            return ShardRaft(
-                ME, journal, now_s=time.monotonic(), applied_index=applied_index, timing=PATIENT, draw=lambda: 0.5
-            )
-
-        def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
-            context = NodeContext(BrokerConfig(), Metrics(), self.guard, StaticClusterView(BrokerConfig()))
-            return Shard(kv, machine, raft, self.host, context)
-
-        self.replica = Replica(SHARD, self.log, journal, make_engine, make_shard, machine.meta.applied_index)
+        self.host = LoneHost(self.rounds, self.guard, StillTime(), me=ME, timing=PATIENT)
+        self.replica = Replica(SHARD, self.log, journal, kv, machine, self.host)
         self.shard = self.replica.shard
         self.rounds.attach(self.replica)
         self.running = asyncio.ensure_future(self.rounds.run())
@@ -412,7 +399,6 @@ async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_no
     """A replica that leaves between the round that takes a snapshot and its sync."""
     ended: list[tuple[bool, object, bool]] = []
     kv = MemoryKV()
-    old = scene.shard.kv
     scene.replica.raft.set_term(9, None)
     scene.replica.raft.follow(None)
     new = NewState(
@@ -421,9 +407,9 @@ async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_no
     )  # fmt: skip
     scene.replica.offer_state(new)
     scene.replica.step(time.monotonic())
-    assert (ended, scene.shard.kv) == ([], kv)
+    assert (ended, scene.shard.machine) == ([], new.machine)
     await scene.rounds.forget(scene.replica)
-    assert ended == [(True, old, True)]
+    assert ended == [(True, scene.kv, True)]
     gone = gone_of(scene.log, SHARD)
     assert gone is not None
     assert gone.last == (9, 50)

@@ -6,8 +6,7 @@ Whom it could not be told is told again later, for as long as it is true.
 from collections.abc import Callable, Iterable
 
 from holdfast.broker.leader.webhooks import Notifier
-from holdfast.broker.policy.policies import Policies, read_settings
-from holdfast.machine.kv import OrderedKV
+from holdfast.broker.policy.policies import Policies
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.serving.logs import get_logger
@@ -37,10 +36,8 @@ class _Alert:
 class Alerts:
     """The alerts of one shard, while this node leads it. A new leader raises again those that are on."""
 
-    def __init__(
-        self, kv: OrderedKV, machine: Machine, policies: Policies, *, now_ms: Callable[[], int], notifier: Notifier
-    ) -> None:
-        self._kv = kv
+    def __init__(self, machine: Machine, policies: Policies, *, now_ms: Callable[[], int], notifier: Notifier) -> None:
+        self._reader = machine.reader
         self._machine = machine
         self._policies = policies
         self._now_ms = now_ms
@@ -69,7 +66,7 @@ class Alerts:
         """The former leader may have ended before anybody was told. A look is short, however many queues there are."""
         if self._looked_up_to is None:
             return
-        rows, more = read_settings(self._kv, self._looked_up_to, LOOKED_AT_MAX)
+        rows, more = self._reader.all_settings(self._looked_up_to, LOOKED_AT_MAX)
         for queue, settings in rows:
             if PolicyMessage.FromString(settings.policy).dead_alert_at:
                 self._look_at(queue)

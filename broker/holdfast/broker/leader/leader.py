@@ -23,11 +23,9 @@ from holdfast.broker.policy.settings_guard import SettingsGuard
 from holdfast.broker.quota.allocation_manager import AllocationManager
 from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
-from holdfast.broker.views import read_executions
 from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 
 
@@ -43,47 +41,47 @@ class Leadership:
     """One term of leading one shard."""
 
     def __init__(
-        self, term: int, kv: OrderedKV, machine: Machine, clock: ShardClock, proposer: Proposer, context: NodeContext
+        self, term: int, machine: Machine, clock: ShardClock, proposer: Proposer, context: NodeContext
     ) -> None:
         config, metrics, view = context.config, context.metrics, context.cluster_view
         self.term = term
         self.clock = clock
         self.is_open = False  # its first entry is applied: it may serve
         self.has_ended = False
-        self.policies = Policies(kv, config, view.has_policy)
+        self.policies = Policies(machine.reader, config, view.has_policy)
         self.settings = self._settings_guard(machine.meta.shard, context)
         self.coordinator = QuotaCoordinator(
-            kv, machine, self.policies, now_ms=clock.now_ms, submit=proposer.submit, settings=self.settings
+            machine, self.policies, now_ms=clock.now_ms, submit=proposer.submit, settings=self.settings
         )
         self.shares = self._allocations(machine, context)
         self.reserver = Reserver(
-            kv, machine, clock, config, proposer, self.policies,
+            machine, clock, config, proposer, self.policies,
             allowance=_own_limits if self.shares is None else self.shares.allowance,
         )  # fmt: skip
         self.finishing = ResultWaiters(
-            lambda task_ids: read_executions(kv, task_ids),
+            machine.reader.executions,
             watched_tasks_max=config.watched_tasks_max,
             calls_max=config.waiters_max,
         )
         chores = proposer.submit_housekeeping
-        self.housekeeping = Timers(kv, machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores)
-        self.marks = WatermarkManager(kv, machine, clock.now_ms, chores, passed=self.reserver.pass_over)
-        self.schedules = ScheduleManager(kv, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores)
-        self.alerts = Alerts(kv, machine, self.policies, now_ms=clock.now_ms, notifier=context.notifier)
-        self.stats = Stats(kv, machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
-        self.claim_ages = ClaimAges(
-            kv, machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
+        self.housekeeping = Timers(machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores)
+        self.marks = WatermarkManager(machine, clock.now_ms, chores, passed=self.reserver.pass_over)
+        self.schedules = ScheduleManager(
+            machine.reader, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores
         )
-        self.relay = self._outbox_relay(kv, machine, proposer, context)
+        self.alerts = Alerts(machine, self.policies, now_ms=clock.now_ms, notifier=context.notifier)
+        self.stats = Stats(machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
+        self.claim_ages = ClaimAges(
+            machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
+        )
+        self.relay = self._outbox_relay(machine, proposer, context)
 
-    def _outbox_relay(
-        self, kv: OrderedKV, machine: Machine, proposer: Proposer, context: NodeContext
-    ) -> OutboxRelay | None:
+    def _outbox_relay(self, machine: Machine, proposer: Proposer, context: NodeContext) -> OutboxRelay | None:
         """None: there is no other shard."""
         if context.others is None:
             return None
         return OutboxRelay(
-            kv, machine.meta.shard, machine.meta.incarnation, context.others.deliver,
+            machine.reader, machine.meta.shard, machine.meta.incarnation, context.others.deliver,
             now_ms=self.clock.now_ms, submit=proposer.submit_housekeeping,
         )  # fmt: skip
 

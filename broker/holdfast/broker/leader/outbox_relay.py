@@ -8,12 +8,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 
-from holdfast.broker.views import read_letters, read_outboxes
 from holdfast.common.backoff import Backoff
 from holdfast.common.service import Service
 from holdfast.machine.entries import Delivered, Entry
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.outcomes import Outcome
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Letter
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
@@ -36,7 +35,7 @@ class OutboxRelay(Service):
 
     def __init__(
         self,
-        kv: OrderedKV,
+        reader: Reader,
         shard: int,
         incarnation: int,
         deliver: Deliver,
@@ -46,7 +45,7 @@ class OutboxRelay(Service):
         draw: Callable[[], float] = random.random,
     ) -> None:
         super().__init__()
-        self._kv = kv
+        self._reader = reader
         self._shard = shard
         self._incarnation = incarnation
         self._deliver = deliver
@@ -66,7 +65,7 @@ class OutboxRelay(Service):
     def start(self) -> None:
         """Takes up what is in the outbox."""
         self._is_started = True
-        self.wake(destination for destination, box in read_outboxes(self._kv) if box.waiting)
+        self.wake(destination for destination, box in self._reader.outboxes() if box.waiting)
 
     def wake(self, destinations: Iterable[int]) -> None:
         """There is something new for these."""
@@ -103,7 +102,7 @@ class OutboxRelay(Service):
         while True:
             # Fewer each time: one letter always fits, whatever was wrong with the many.
             letters_max = max(1, BATCH_LETTERS_MAX >> failures)
-            first, letters = read_letters(self._kv, destination, letters_max, BATCH_BYTES_MAX)
+            first, letters = self._reader.letters(destination, letters_max, BATCH_BYTES_MAX)
             if not letters:
                 self._destinations.discard(destination)
                 return

@@ -18,11 +18,9 @@ from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.broker.scheduler.picks import Picked
 from holdfast.broker.scheduler.scheduler import Scheduler
-from holdfast.broker.views import read_executions
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Mark, Release
 from holdfast.machine.ids import SECRET_BITS
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import Execution
@@ -75,7 +73,6 @@ class Reserver:
 
     def __init__(
         self,
-        kv: OrderedKV,
         machine: Machine,
         clock: ShardClock,
         config: BrokerConfig,
@@ -85,7 +82,7 @@ class Reserver:
         allowance: Callable[[bytes], Allowance] = lambda _queue: OWN_LIMITS,
     ) -> None:
         """`allowance`: what this shard may use of the limits of a queue that is spread, if it is."""
-        self._kv = kv
+        self._reader = machine.reader
         self._machine = machine
         self._policies = policies
         self._clock = clock
@@ -101,7 +98,6 @@ class Reserver:
         self._wake_ms = 0  # the shard time for which it is set
         self._looks_on = False  # a look for tasks that stopped half-way goes on soon
         self._scheduler = Scheduler(
-            kv,
             machine,
             policy_of=policies.to_claim,
             now_ms=clock.now_ms,
@@ -457,7 +453,7 @@ class Reserver:
 
     def _executions(self, items: list[ClaimRef]) -> Sequence[Execution | None]:
         """Only looked up if it matters: for queues that keep their tasks in their own way."""
-        return [None] * len(items) if self._policies.is_empty else read_executions(self._kv, [i.task_id for i in items])
+        return [None] * len(items) if self._policies.is_empty else self._reader.executions([i.task_id for i in items])
 
     def _give_back(self, items: list[ClaimRef], keep_ms: int) -> None:
         tokens = {item.token for item in items}

@@ -19,7 +19,7 @@ from holdfast.cron.ticks import CATCH_UP_TICKS_MAX, catch_up
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import FireSchedule
 from holdfast.machine.outcomes import Fired, Outcome
@@ -55,7 +55,7 @@ class ScheduleManager(Service):
 
     def __init__(
         self,
-        kv: OrderedKV,
+        rows: Rows,
         config: BrokerConfig,
         metrics: Metrics,
         policies: Policies,
@@ -63,7 +63,7 @@ class ScheduleManager(Service):
         now_ms: Callable[[], int],
         submit: Callable[[Entry], Awaitable[list[Outcome]]],
     ) -> None:
-        self._kv = kv
+        self._rows = rows
         self._metrics = metrics
         self._policies = policies
         self._now_ms = now_ms
@@ -73,7 +73,7 @@ class ScheduleManager(Service):
         # Ticks from here on were not missed, however long the many that are due at the same time take.
         self._here_since_ms = 0
         self._unusable: dict[tuple[bytes, bytes], int] = {}  # the version that is put aside until there is another one
-        self._sweep = Sweep(kv, keys.SCHEDULE_DUE, now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
+        self._sweep = Sweep(rows, keys.SCHEDULE_DUE, now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
         super().__init__(self._sweep.run)
 
     def start(self) -> None:
@@ -127,7 +127,7 @@ class ScheduleManager(Service):
 
     def _plan(self, queue: bytes, name: bytes) -> _Plan | None:
         """None if nothing is to be done."""
-        row = self._kv.get(keys.schedule(queue, name))
+        row = self._rows.get(keys.schedule(queue, name))
         if row is None:
             return None
         schedule, now_ms = Schedule.decode(row), self._now_ms()

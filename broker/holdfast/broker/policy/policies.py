@@ -12,7 +12,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy.retry_delays import SHAPES, RetryDelays
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Execution, Settings
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.proto.v1.cluster_pb2 import TenantPolicy as TenantMessage
@@ -236,25 +236,18 @@ def _parse_limits(own: _Reader, message: PolicyMessage) -> Limits:
     return found if found.has_any else NO_LIMITS
 
 
-def read_settings(kv: OrderedKV, after: bytes, limit: int) -> tuple[list[tuple[bytes, Settings]], bool]:
-    """Queues with settings behind `after`, by name, and whether there are more."""
-    start = keys.settings(after + b"\0") if after else keys.family_start(keys.SETTINGS)
-    rows = kv.scan(start, keys.family_start(keys.SETTINGS + 1), limit + 1)
-    return [(key[1:], Settings.decode(row)) for key, row in rows[:limit]], len(rows) > limit
-
-
 class Policies:
     """The policies of a shard's queues, while this node leads it."""
 
     def __init__(
-        self, kv: OrderedKV, config: BrokerConfig, is_expected: Callable[[bytes], bool] = lambda _queue: False
+        self, reader: Reader, config: BrokerConfig, is_expected: Callable[[bytes], bool] = lambda _queue: False
     ) -> None:
-        self._kv = kv
+        self._reader = reader
         self._is_expected = is_expected  # whether the map has a policy of a queue
         self._delay_ms_max = config.delay_ms_max
         self.default = default_policy(config)
         start, stop = keys.family_start(keys.SETTINGS), keys.family_start(keys.SETTINGS + 1)
-        self.is_empty = not kv.scan(start, stop, 1)  # no queue has settings: nobody needs to look for any
+        self.is_empty = not reader.scan(start, stop, 1)  # no queue has settings: nobody needs to look for any
         self._known: dict[bytes, QueuePolicy] = {}
 
     def of(self, queue: bytes) -> QueuePolicy:
@@ -264,8 +257,8 @@ class Policies:
         if policy is None:
             if len(self._known) >= POLICIES_CACHED_MAX:
                 self._known.clear()
-            row = self._kv.get(keys.settings(queue))
-            policy = self.default if row is None else self._read(Settings.decode(row))
+            settings = self._reader.settings(queue)
+            policy = self.default if settings is None else self._read(settings)
             self._known[queue] = policy
         return policy
 
@@ -273,7 +266,7 @@ class Policies:
         """The same for handing out. A shard that has just got a queue does nothing against a policy that the map has
         and its own log has not yet: it waits for it."""
         policy = self.of(queue)
-        if self._is_expected(queue) and self._kv.get(keys.settings(queue)) is None:
+        if self._is_expected(queue) and self._reader.get(keys.settings(queue)) is None:
             return replace(policy, paused=True)
         return policy
 

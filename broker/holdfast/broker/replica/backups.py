@@ -178,7 +178,7 @@ class Backups:
     async def _copy(self, backup: _Backup) -> CopyPoint:
         replica = self._host.find_leading(backup.shard)
         await replica.shard.read_barrier()
-        state = replica.shard.kv
+        state = replica.state
         assert isinstance(state, RocksState)
         meta = await asyncio.to_thread(_checkpoint, state, backup)
         point = CopyPoint(

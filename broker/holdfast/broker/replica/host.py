@@ -233,14 +233,7 @@ class Host:
         directories.clean(journal.state_name)
         state = self.open_state(directories, journal.state_name)
         machine = recover_shard(journal, self._log, state, number)
-        replica = Replica(
-            number,
-            self._log,
-            journal,
-            self._make_engine,
-            lambda _replica, raft: self._make_shard(raft, state, machine),
-            machine.meta.applied_index,
-        )
+        replica = Replica(number, self._log, journal, state, machine, self)
         self.replicas[number] = replica
         return replica
 
@@ -442,7 +435,7 @@ class Host:
 
     # --- parts ------------------------------------------------------------------------------------------------
 
-    def _make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
         return ShardRaft(
             self.me,
             journal,
@@ -456,9 +449,9 @@ class Host:
     def _group_evidence(self, replica: Replica) -> GroupEvidence:
         return GroupEvidence(self.evidence, lambda: replica.raft.configuration.voters, self.me)
 
-    def _make_shard(self, raft: ShardRaft, state: RocksState, machine: Machine) -> Shard:
+    def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard:
         context = NodeContext(self._config, self._metrics, self._guard, self._cluster_view, self.others, self.notifier)
-        return Shard(state, machine, raft, self, context)
+        return Shard(machine, raft, self, context)
 
     # --- what a shard needs -----------------------------------------------------------------------------------
 
@@ -556,7 +549,6 @@ async def committed(replica: Replica, index: int, term: int) -> None:
 
 
 def _state_of(replica: Replica) -> RocksState:
-    """As it is now: a snapshot may have taken the place of the one that was opened."""
-    state = replica.shard.kv
+    state = replica.state
     assert isinstance(state, RocksState)
     return state

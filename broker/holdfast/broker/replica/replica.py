@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from holdfast.broker.leader.clock import carried_on
 from holdfast.broker.replica.shard import Shard
@@ -34,29 +35,32 @@ class NewState:
     index_term: int
     configuration: Configuration
     name: str  # of its directory
-    kv: OrderedKV
+    state: OrderedKV
     machine: Machine
     ended: Callable[[bool, OrderedKV], None]  # whether it was taken, durably, and the state that is not needed any more
+
+
+class ReplicaHost(Protocol):
+    """The node that a replica is on."""
+
+    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft: ...
+
+    def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard: ...
 
 
 class Replica:
     """What `CommitLoop` drives. `shard` serves, `raft` agrees, `journal` remembers."""
 
     def __init__(
-        self,
-        number: int,
-        log: NodeLog,
-        journal: NodeJournal,
-        make_engine: Callable[[NodeJournal, int], ShardRaft],  # of a journal and the applied index
-        make_shard: Callable[["Replica", ShardRaft], Shard],
-        applied_index: int,
+        self, number: int, log: NodeLog, journal: NodeJournal, state: OrderedKV, machine: Machine, host: ReplicaHost
     ) -> None:
         self.number = number
         self.journal = journal
         self._log = log
-        self._make_engine = make_engine
-        self.raft = make_engine(journal, applied_index)
-        self.shard = make_shard(self, self.raft)
+        self._state = state
+        self._host = host
+        self.raft = host.make_engine(journal, machine.meta.applied_index)
+        self.shard = host.make_shard(self.raft, machine)
         self.raft.shard_time_ms = self._told_time_ms
         self.durable_base_index = journal.base_index
         self.on_snapshot_message: Callable[[str, bytes], None] = lambda _sender, _data: None
@@ -209,13 +213,13 @@ class Replica:
         self.journal = NodeJournal.load(self._log, self.number) or self._begin_again(self.journal)
         if self._replaced is not None:
             (refused_state, old, machine), self._replaced = self._replaced, None
-            self.shard.replace_state(old, machine)
-            refused_state.ended(False, refused_state.kv)
+            self._replace_state(old, machine)
+            refused_state.ended(False, refused_state.state)
         leads = self.raft.is_alone and self.raft.role == LEADER and self.journal.getCurrentTerm() == self.raft.term
         if leads and self.journal.last_index >= self.raft.first_own_index:
             self.raft.go_back_to(self.journal)
         else:
-            self.raft = self._make_engine(self.journal, self.shard.applied_index)
+            self.raft = self._host.make_engine(self.journal, self.shard.applied_index)
             self.raft.shard_time_ms = self._told_time_ms
             self.shard.replicator = self.raft
         # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
@@ -246,7 +250,7 @@ class Replica:
             wish()  # refused by an engine that leads nobody
         new, self._new_state = self._new_state, None
         if new is not None:
-            new.ended(False, new.kv)
+            new.ended(False, new.state)
         self._tell_watchers()
 
     def forgotten(self) -> None:
@@ -270,9 +274,13 @@ class Replica:
 
     @property
     def state(self) -> Flushable:
-        state = self.shard.kv
-        assert isinstance(state, Flushable)
-        return state
+        """As it is now: a snapshot may have taken the place of the one that was opened."""
+        assert isinstance(self._state, Flushable)
+        return self._state
+
+    def _replace_state(self, state: OrderedKV, machine: Machine) -> None:
+        self._state = state
+        self.shard.replace_state(machine)
 
     def compact(self, index: int) -> None:
         """Lets the log begin after this entry, with the next round."""
@@ -288,7 +296,7 @@ class Replica:
         """A snapshot is here; the next round decides whether it is still needed."""
         assert self._new_state is None, "one at a time"
         if self.is_detached:
-            new.ended(False, new.kv)
+            new.ended(False, new.state)
         else:
             self._new_state = new
 
@@ -298,9 +306,9 @@ class Replica:
             return
         self.journal.next_state_name = new.name
         if not self.raft.install_snapshot(new.sender, new.term, new.index, new.index_term, new.configuration):
-            new.ended(False, new.kv)
+            new.ended(False, new.state)
             return
         # The old state stays until the log says durably that there is a new one.
-        self._replaced = (new, self.shard.kv, self.shard.machine)
+        self._replaced = (new, self._state, self.shard.machine)
         self.shard.follow_role()
-        self.shard.replace_state(new.kv, new.machine)
+        self._replace_state(new.state, new.machine)

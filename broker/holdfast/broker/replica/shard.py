@@ -24,19 +24,12 @@ from holdfast.broker.replica.decoded_entries import DecodedEntries
 from holdfast.broker.replica.read_barrier import ReadBarrier
 from holdfast.broker.replica.replication import Replicator
 from holdfast.broker.round_budget import RoundBudget
-from holdfast.broker.views import (
-    TaskView,
-    read_oldest_ready,
-    read_outboxes,
-    read_settings_version,
-    read_task,
-)
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Changed, Claimed, Outcome
+from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
 from holdfast.raft.messages import PROBE, REGULAR
@@ -77,10 +70,7 @@ class ShardHost(Protocol):
 class Shard:
     """One shard of this node. What its leader's parts write goes through it: it is their `Proposer`."""
 
-    def __init__(
-        self, kv: OrderedKV, machine: Machine, replicator: Replicator, host: ShardHost, context: NodeContext
-    ) -> None:
-        self.kv = kv
+    def __init__(self, machine: Machine, replicator: Replicator, host: ShardHost, context: NodeContext) -> None:
         self.machine = machine
         self.replicator = replicator
         self._host = host
@@ -113,10 +103,10 @@ class Shard:
         """The error that ended a part of this shard, if one did: a bug that must stop the node."""
         return None if self._leading is None else self._leading.failed()
 
-    def replace_state(self, kv: OrderedKV, machine: Machine) -> None:
+    def replace_state(self, machine: Machine) -> None:
         """A snapshot took the place of the state. Only followers get one."""
         assert self._leading is None, "a leader needs no snapshot"
-        self.kv, self.machine = kv, machine
+        self.machine = machine
         self._committed_index = machine.meta.applied_index
 
     # --- leading ----------------------------------------------------------------------------------------------
@@ -131,7 +121,7 @@ class Shard:
 
     def _start_leading(self, term: int) -> None:
         clock = self._host.make_clock(self.number, self.machine.meta.now_ms)
-        leading = Leadership(term, self.kv, self.machine, clock, self, self._context)
+        leading = Leadership(term, self.machine, clock, self, self._context)
         self._leading = leading
         # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
         proposal = Proposal(LeaderStarted(clock.now_ms(), clock.started_by_step))
@@ -455,10 +445,15 @@ class Shard:
 
     # --- reads ------------------------------------------------------------------------------------------------
 
+    @property
+    def reader(self) -> Reader:
+        """Of what is in the state."""
+        return self.machine.reader
+
     async def current_task(self, task_id: bytes) -> TaskView:
         """Everything that is known of a task at this moment, or a refusal."""
         await self.read_barrier()
-        task = read_task(self.kv, task_id, self.now_ms())
+        task = self.reader.task(task_id, self.now_ms())
         if task is None:
             rejection = task_not_found()
             raise RefusedError(rejection.code, rejection.message, field="task_id")
@@ -504,11 +499,11 @@ class Shard:
 
     def outboxes(self) -> list[tuple[int, int]]:
         """(destination, how many tasks are on their way there), for all to which there ever were some."""
-        return [(destination, box.waiting) for destination, box in read_outboxes(self.kv)]
+        return [(destination, box.waiting) for destination, box in self.reader.outboxes()]
 
     def settings_version(self, queue: bytes) -> int:
         """The version of a queue's settings in the state; 0 if it has none."""
-        return read_settings_version(self.kv, queue)
+        return self.reader.settings_version(queue)
 
     def waiting_for(self, queue: bytes) -> int:
         return 0 if self._leading is None else self._leading.reserver.waiting_for(queue)
@@ -518,7 +513,7 @@ class Shard:
         none."""
         task_id = None
         if queue.ready:
-            task_id = read_oldest_ready(self.kv, self.machine.ready_in_age_page, name, queue)
+            task_id = self.reader.oldest_ready(self.machine.ready_in_age_page, name, queue)
         (task,) = self.executions([task_id]) if task_id is not None else (None,)
         return max(0, self.now_ms() - task.ready_since_ms) if task is not None else 0
 

@@ -118,7 +118,7 @@ class SnapshotTransfers:
             heard.set_result(message)
 
     def _checkpoint(self, directory: Path) -> CheckpointPoint:
-        state = self._replica.shard.kv
+        state = self._replica.state
         assert isinstance(state, RocksState)
         return take_checkpoint(state, directory)
 
