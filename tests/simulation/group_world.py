@@ -268,7 +268,6 @@ class Node:
             wire=NodeWire(self.network, self.me), monotonic=loop.time,
         )  # fmt: skip
         self.rounds.going = self.going
-        self.rounds.on_stranger = lambda _sender, message: self._join(message)
         self.checkpointer = Checkpointer(
             self.log, lambda: list(self.replicas.values()),
             log_bytes_max=plan.flush_bytes, age_seconds_max=plan.flush_age_seconds, keep_bytes=plan.keep_bytes,
@@ -281,7 +280,7 @@ class Node:
                 journal = self._create(number, number + 1)
                 found(journal, self._voters)
                 self._open(number, journal)
-        for work in (self.rounds.run(), self._watch(), self._checkpoint()):
+        for work in (self.rounds.run(self), self._watch(), self._checkpoint()):
             self.begin(work)
         self.network.nodes[self.me] = self
 
@@ -299,7 +298,7 @@ class Node:
         self.machine.states[number, FOUNDING] = VolatileKV()
         return NodeJournal.create(self.log, number, group=group, state_name=FOUNDING)
 
-    def _join(self, message: Message) -> Replica:
+    def join(self, sender: str, message: Message) -> Replica:
         number, group, _data = message
         return self._open(number, self._create(number, group))
 
@@ -307,9 +306,7 @@ class Node:
         kv = self.machine.states[number, journal.state_name]
         machine = recover_shard(journal, self.log, kv, number)
         replica = Replica(number, self.log, journal, kv, machine, self)
-        copies = self.copies[number] = Copies(self, replica)
-        replica.on_look = copies.look
-        replica.log_needed_after = lambda: copies.held_index
+        self.copies[number] = Copies(self, replica)
         self.replicas[number] = replica
         self.rounds.attach(replica)
         return replica
@@ -324,6 +321,20 @@ class Node:
         shard.watch, shard.who = self.watch, self.me
         shard.take_a_while = lambda: self._take_a_while(self.plan.apply_pause_seconds)
         return shard
+
+    # --- what a replica needs ---------------------------------------------------------------------------------
+
+    def note_other_group(self, sender: str, number: int) -> None:
+        raise BrokenPromiseError(f"{sender} has another founding of shard {number}")
+
+    def replica_polled(self, number: int, now_s: float) -> None:
+        self.copies[number].look(now_s)
+
+    def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
+        raise AssertionError("snapshots come another way here")
+
+    def log_needed_after(self, number: int) -> int | None:
+        return self.copies[number].held_index
 
     # --- what a shard needs -----------------------------------------------------------------------------------
 

@@ -62,6 +62,15 @@ class LoneHost:
     def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard:
         return Shard(machine, raft, self, self._context)
 
+    def replica_polled(self, number: int, now_s: float) -> None:
+        """Nothing changes slowly."""
+
+    def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
+        """Nobody lags."""
+
+    def log_needed_after(self, number: int) -> int | None:
+        return None
+
     def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
         return ShardClock(self._source, last_applied_ms)
 

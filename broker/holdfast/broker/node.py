@@ -28,7 +28,7 @@ from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.commit_loop import CommitLoop
-from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.leaderless import Leaderless
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.replica.stalls import STALL_SECONDS, Stalls, Written
@@ -89,7 +89,7 @@ class Node:
             await asyncio.to_thread(self._open_storage)
             self._build()
             await self._open_replicas()
-            self._committing = self._background.spawn(self._rounds.run(), "rounds")
+            self._committing = self._background.spawn(self._rounds.run(self._host), "rounds")
             if self._cluster_view.is_alone:
                 await self._lead_alone()
             self._background.spawn(self._checkpointer.run(WATCH_SECONDS), "checkpoints")
@@ -135,9 +135,9 @@ class Node:
         self._stalls = Stalls()
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
         self._rounds = CommitLoop(
-            self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full
-        )
-        self._rounds.on_first_sync = self._data_dir.note_log_begun
+            self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full,
+            on_first_sync=self._data_dir.note_log_begun,
+        )  # fmt: skip
         self._host = Host(
             config,
             self._data_dir,
@@ -151,7 +151,8 @@ class Node:
         self._host.notifier = self._webhooks
         self._stack.callback(self._host.close)
         self._cluster = self._make_cluster()
-        self._host.on_state_replaced = lambda number: self._checkpointer.forget(number)
+        if self._cluster is not None:
+            self._host.listen(self._cluster)
         self._checkpointer = Checkpointer(
             self._node_log,
             self._host.kept,
@@ -161,6 +162,7 @@ class Node:
             run_blocking=_runner(flush_thread),
             may_flush=lambda: not self._guard.critical,
         )
+        self._host.listen(_Flushes(self._checkpointer))
         self._backups = Backups(self._host)
         self._services: dict[int, TaskService] = {}
         self._admin = Admin(
@@ -212,9 +214,7 @@ class Node:
             )  # fmt: skip
         if not config.nodes:
             return None
-        cluster = StaticCluster(config, self._data_dir.node_id, host, rounds, SystemTime())
-        host.on_look = cluster.care
-        return cluster
+        return StaticCluster(config, self._data_dir.node_id, host, rounds, SystemTime())
 
     def _cluster_service(self) -> object:
         if isinstance(self._cluster, MappedCluster):
@@ -552,6 +552,16 @@ class Node:
                 yield Latencies(
                     queue.decode(), name.decode(), ready.counts, ready.total_ms, claimed.counts, claimed.total_ms
                 )
+
+
+class _Flushes(HostListener):
+    """What is known of flushes is of one state only."""
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self._checkpointer = checkpointer
+
+    def state_replaced(self, number: int) -> None:
+        self._checkpointer.forget(number)
 
 
 def _runner(executor: ThreadPoolExecutor) -> Callable[[Callable[[], None]], "asyncio.Future[None]"]:

@@ -85,6 +85,7 @@ class Scene:
         self.disk = FakeDisk(random.Random(0))
         self.log = NodeLog.open(self.disk, segment_bytes=64 * 1024)
         self.other = OtherNode()
+        self.strangers: list[Message] = []  # messages of shards that are not here
         self.guard = DiskGuard(self.disk.free_bytes, 0)
         self.rounds = CommitLoop(
             self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
@@ -99,7 +100,13 @@ class Scene:
         self.replica = Replica(SHARD, self.log, journal, kv, machine, self.host)
         self.shard = self.replica.shard
         self.rounds.attach(self.replica)
-        self.running = asyncio.ensure_future(self.rounds.run())
+        self.running = asyncio.ensure_future(self.rounds.run(self))
+
+    def join(self, _sender: str, message: Message) -> None:
+        self.strangers.append(message)
+
+    def note_other_group(self, sender: str, number: int) -> None:
+        """There is one group."""
 
     async def leading(self) -> "Scene":
         self.replica.raft.election_deadline_s = 0.0
@@ -194,12 +201,14 @@ async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) 
     await scene.stop()
 
 
-async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(scene: Scene) -> None:
+async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(20):
         await scene.enqueue()
     sent_index = scene.replica.applied_index - 10
     needed: list[int | None] = [sent_index]
-    scene.replica.log_needed_after = lambda: needed[0]
+    monkeypatch.setattr(scene.host, "log_needed_after", lambda _number: needed[0])
     scene.replica.compact(scene.replica.applied_index)
     await scene.enqueue()
     assert scene.replica.journal.base_index == sent_index
@@ -314,12 +323,7 @@ async def test_who_is_forgotten_leads_nobody_and_is_driven_no_more(scene: Scene)
 
 
 async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> None:
-    strangers: list[Message] = []
-
-    def on_stranger(_sender: str, message: Message) -> None:
-        strangers.append(message)
-
-    scene.rounds.on_stranger = on_stranger
+    strangers = scene.strangers
     leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
     await asyncio.sleep(0)
     scene.rounds.receive(OTHER, [(SHARD, GROUP, b"early")])

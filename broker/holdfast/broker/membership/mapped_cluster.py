@@ -25,7 +25,7 @@ from holdfast.broker.peers.peer_calls import PeerCalls
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
 from holdfast.broker.replica.commit_loop import CommitLoop
-from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.peer_wire import (
     PEER_LIMITS,
     PeerWire,
@@ -65,7 +65,7 @@ STOP_SECONDS_MAX: Final = 2.0  # for the last word to etcd
 _log = get_logger(__name__)
 
 
-class MappedCluster:
+class MappedCluster(HostListener):
     """The other nodes, and the map. `announce` before `run`."""
 
     def __init__(
@@ -92,7 +92,6 @@ class MappedCluster:
         self.follower.on_change.append(self._take)
         cluster_view.follower_age_s = lambda: self.follower.age_s
         self._reconciler = ShardReconciler(host, self.store, cluster_view, self._identities)
-        host.on_leaders_changed = self._reconciler.wanted.set  # whoever begins to lead tells the map at once
         self._queues = QueueReconciler(host, self.store, cluster_view)
         self._calls = NodeCalls()
         answers = NodeAnswers(self._calls, lambda: cluster_view.map)
@@ -122,8 +121,6 @@ class MappedCluster:
             lambda: self._once_registered(self._reconciler.run), lambda: self._once_registered(self._queues.run),
             self._end_if_removed, self._meet_without_etcd, self._handover.run, self._news.run,
         )  # fmt: skip
-        rounds.on_stranger = host.join
-        rounds.on_other_group = host.note_other_group
         rounds.wire = self._wire
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -174,6 +171,10 @@ class MappedCluster:
         await self._peers.stop()
 
     # --- the map ----------------------------------------------------------------------------------------------
+
+    def leaders_changed(self) -> None:
+        """Whoever begins to lead tells the map at once."""
+        self._reconciler.wanted.set()
 
     def _take(self, newer: PartitionMap) -> None:
         self._cluster_view.map = newer

@@ -16,7 +16,7 @@ from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
 from holdfast.broker.replica.commit_loop import CommitLoop
-from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.member_plan import Change, Step, next_change
 from holdfast.broker.replica.peer_wire import (
     PEER_LIMITS,
@@ -59,7 +59,7 @@ class Waiting:
         return "all nodes are there, and the first of the list is about to found the cluster"
 
 
-class StaticCluster:
+class StaticCluster(HostListener):
     """The other nodes, for a node that is not alone."""
 
     def __init__(self, config: BrokerConfig, node_id: str, host: Host, rounds: CommitLoop, source: TimeSource) -> None:
@@ -83,8 +83,6 @@ class StaticCluster:
         )
         self.wire = PeerWire(self.peers, rounds, host.evidence, source)
         rounds.wire = self.wire
-        rounds.on_stranger = host.join
-        rounds.on_other_group = host.note_other_group
 
     async def start(self) -> int:
         warn_of_claims(self._config)
@@ -147,7 +145,7 @@ class StaticCluster:
             except TimeoutError:
                 continue
 
-    def care(self, replica: Replica) -> None:
+    def replica_polled(self, replica: Replica) -> None:
         """In the rounds of a shard that this node leads: brings its members in line with the list, by one step."""
         if not replica.shard.serves:
             return

@@ -5,6 +5,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -56,6 +57,28 @@ _log = get_logger(__name__)
 SHARDS_EXPECTED = 64  # while the map of the cluster is not known
 
 
+class HostListener:
+    """Hears of what happens to the replicas of a node. Whoever needs some of it overrides that."""
+
+    def replica_polled(self, replica: Replica) -> None:
+        """A few times a second, in a round of the replica."""
+
+    def state_replaced(self, number: int) -> None:
+        """The state that a shard had is not there any more."""
+
+    def leaders_changed(self) -> None:
+        """This node leads one shard more, or one less."""
+
+
+@dataclass(slots=True)
+class _Clock:
+    """This node's clock in the eyes of the voters of one shard."""
+
+    evidence: GroupEvidence
+    fitness: ClockFitness
+    off_by_ms: float = 0.0  # how far it is off, if too far to lead
+
+
 class Host:
     """The replicas of a node, by the number of their shard."""
 
@@ -94,18 +117,19 @@ class Host:
         self.transfers: dict[int, SnapshotTransfers] = {}
         self.probes: dict[int, Probes] = {}
         self._hashing = asyncio.Lock()  # one state at a time
-        self.on_look: Callable[[Replica], None] = lambda _replica: None
-        self.on_state_replaced: Callable[[int], None] = lambda _number: None
+        self._clocks: dict[int, _Clock] = {}
+        self._listeners: list[HostListener] = []
         self.others: OtherShards | None = None  # a node without a map has nobody to deliver to
         self.notifier: Notifier = NoWebhooks()
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self.is_stopping = False
         self.is_handing_over = False  # about to be stopped: it leads only what nobody else does
-        self._off_by_ms: dict[int, float] = {}  # by shard: how far this node's clock is off, if too far to lead
         self._dropping: set[int] = set()  # shards whose replica is being deleted
         self._other_groups: set[tuple[str, int]] = set()  # those that were logged
         self.leaders_changed = asyncio.Event()  # set whenever this node begins or ceases to lead
-        self.on_leaders_changed: Callable[[], None] = lambda: None  # likewise
+
+    def listen(self, listener: HostListener) -> None:
+        self._listeners.append(listener)
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -208,8 +232,8 @@ class Host:
             await self._rounds.forget(replica)
             await replica.shard.stop()
             await self.transfers.pop(number).close()
-            del self.replicas[number], self.probes[number]
-            self.on_state_replaced(number)
+            del self.replicas[number], self.probes[number], self._clocks[number]
+            self._forget_state(number)
             await asyncio.to_thread(self._delete, number, _state_of(replica))
         finally:
             self._dropping.discard(number)
@@ -251,51 +275,13 @@ class Host:
     def _attach(self, replica: Replica) -> None:
         """Gives a replica what needs the event loop, and lets the rounds drive it."""
         number = replica.number
-        directories = self.directories_of(number)
-        fitness = ClockFitness(self._source)
-        evidence = self._group_evidence(replica)
-
-        def on_replaced() -> None:
-            self.probes[number].passed()
-            self.on_state_replaced(number)
-
-        transfers = SnapshotTransfers(
-            replica,
-            directories,
-            send=lambda to, shard, group, data: self._rounds.wire.send(to, [(shard, group, data)]),
-            open_state=lambda name: self.open_state(directories, name),
-            wake=lambda: self._rounds.wake(number),
-            guard=self._guard,
-            throttle=self.throttle,
+        self.transfers[number] = SnapshotTransfers(
+            replica, self.directories_of(number), self, guard=self._guard, throttle=self.throttle,
             slots=self._sending_slots,
-            on_replaced=on_replaced,
-        )
-
-        def on_look(now_s: float) -> None:
-            transfers.step(now_s)
-            off_by_ms = evidence.off_by_ms()
-            may_lead = fitness.may_lead(off_by_ms)
-            if may_lead:
-                self._off_by_ms.pop(number, None)
-            elif off_by_ms:  # what the others' clocks say may be missing for a while: then the last word counts
-                self._off_by_ms[number] = off_by_ms
-            self._look_at_clock(replica, may_lead)
-            self.on_look(replica)
-
-        self.transfers[number] = transfers
+        )  # fmt: skip
         self.probes[number] = Probes(lambda: _state_of(replica).view(), self.note_damage, self._hashing)
-        replica.on_snapshot_message = transfers.handle
-        replica.on_look = on_look
-        replica.log_needed_after = partial(self._log_needed_after, number, transfers)
+        self._clocks[number] = _Clock(self._group_evidence(replica), ClockFitness(self._source))
         self._rounds.attach(replica)
-
-    def _log_needed_after(self, number: int, transfers: SnapshotTransfers) -> int | None:
-        """The end of a snapshot that is on its way. One that takes too long must not fill this node's disk: then its
-        receiver needs another."""
-        held_index = transfers.sender.held_index
-        if held_index is None or self._log.bytes_after(number, held_index) > PINNED_BYTES_MAX:
-            return None
-        return held_index
 
     def _look_at_clock(self, replica: Replica, may_lead: bool) -> None:
         """A node whose clock is off neither campaigns nor leads; whoever leads hands over first."""
@@ -407,7 +393,8 @@ class Host:
 
     def clock_problem(self, number: int) -> str:
         """What is wrong with this node's clock, in the eyes of the voters of a shard; empty if nothing is."""
-        off_by_ms = self._off_by_ms.get(number, 0.0)
+        clock = self._clocks.get(number)
+        off_by_ms = 0.0 if clock is None else clock.off_by_ms
         if not off_by_ms:
             return ""
         side = "ahead of" if off_by_ms > 0 else "behind"
@@ -453,6 +440,44 @@ class Host:
         context = NodeContext(self._config, self._metrics, self._guard, self._cluster_view, self.others, self.notifier)
         return Shard(machine, raft, self, context)
 
+    # --- what a replica needs ---------------------------------------------------------------------------------
+
+    def replica_polled(self, number: int, now_s: float) -> None:
+        replica, clock = self.replicas[number], self._clocks[number]
+        self.transfers[number].step(now_s)
+        off_by_ms = clock.evidence.off_by_ms()
+        may_lead = clock.fitness.may_lead(off_by_ms)
+        if may_lead:
+            clock.off_by_ms = 0.0
+        elif off_by_ms:  # what the others' clocks say may be missing for a while: then the last word counts
+            clock.off_by_ms = off_by_ms
+        self._look_at_clock(replica, may_lead)
+        for listener in self._listeners:
+            listener.replica_polled(replica)
+
+    def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
+        self.transfers[number].handle(sender, data)
+
+    def log_needed_after(self, number: int) -> int | None:
+        """The end of a snapshot that is on its way. One that takes too long must not fill this node's disk: then its
+        receiver needs another."""
+        held_index = self.transfers[number].sender.held_index
+        if held_index is None or self._log.bytes_after(number, held_index) > PINNED_BYTES_MAX:
+            return None
+        return held_index
+
+    def send_snapshot_message(self, to: str, message: Message) -> None:
+        self._rounds.wire.send(to, [message])
+
+    def state_replaced(self, number: int) -> None:
+        """A snapshot took the place of a state."""
+        self.probes[number].passed()
+        self._forget_state(number)
+
+    def _forget_state(self, number: int) -> None:
+        for listener in self._listeners:
+            listener.state_replaced(number)
+
     # --- what a shard needs -----------------------------------------------------------------------------------
 
     def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
@@ -470,7 +495,8 @@ class Host:
 
     def leading_changed(self, number: int, leads: bool) -> None:
         self.leaders_changed.set()
-        self.on_leaders_changed()
+        for listener in self._listeners:
+            listener.leaders_changed()
         raft = self.replicas[number].raft
         _log.info("leading" if leads else "leading_no_more", shard=number, term=raft.term, leader=raft.leader)
 

@@ -47,6 +47,18 @@ class ReplicaHost(Protocol):
 
     def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard: ...
 
+    def replica_polled(self, number: int, now_s: float) -> None:
+        """A few times a second, inside a round: what changes slowly is looked at."""
+        ...
+
+    def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
+        """Raises as `Replica.deliver` does."""
+        ...
+
+    def log_needed_after(self, number: int) -> int | None:
+        """Entries after this one are still needed: somebody is sent a snapshot that ends with it."""
+        ...
+
 
 class Replica:
     """What `CommitLoop` drives. `shard` serves, `raft` agrees, `journal` remembers."""
@@ -63,14 +75,10 @@ class Replica:
         self.shard = host.make_shard(self.raft, machine)
         self.raft.shard_time_ms = self._told_time_ms
         self.durable_base_index = journal.base_index
-        self.on_snapshot_message: Callable[[str, bytes], None] = lambda _sender, _data: None
-        self.on_look: Callable[[float], None] = lambda _now_s: None  # a few times a second, inside a round
         self._look_due_s = 0.0
         self._now_s = 0.0
         self._time_ms = 0  # shard time as of the last look; 0: it does not serve
         self._time_looked_s = 0.0
-        # Entries after this one are still needed: somebody is sent a snapshot that ends with it.
-        self.log_needed_after: Callable[[], int | None] = lambda: None
         self._compact_to = 0
         self._wishes: list[Callable[[], None]] = []  # of operators: what they want done with the engine
         self._watchers: list[asyncio.Future[None]] = []
@@ -92,7 +100,7 @@ class Replica:
         """One message of another replica. Raises `FrameError` for bytes that are none and `ImpossibleMessageError` for
         what no correct member sends; then nothing has changed."""
         if is_snapshot_message(data):
-            self.on_snapshot_message(sender, data)
+            self._host.snapshot_message(self.number, sender, data)
         else:
             message = decode(data)
             if isinstance(message, Append):
@@ -120,14 +128,14 @@ class Replica:
         self.raft.tick(now_s)
         self._take_new_state()
         if self._compact_to > self.journal.base_index:
-            needed_after = self.log_needed_after()
+            needed_after = self._host.log_needed_after(self.number)
             keep_after = self._compact_to if needed_after is None else min(self._compact_to, needed_after)
             self.raft.compact(min(keep_after, self.shard.applied_index))
         wishes, self._wishes = self._wishes, []
         for wish in wishes:
             wish()
         if is_look_due:
-            self.on_look(now_s)
+            self._host.replica_polled(self.number, now_s)
         self.shard.follow_role()
         return self.shard.stage(budget)
 
