@@ -26,11 +26,11 @@ class Replica(SmallShard):
 
     def lose(self, term: int) -> None:
         self.log.term, self.log.serves, self.log.accepts = term, False, False
-        self.shard.follow_role()
+        self.follow_role()
 
     def win(self, term: int) -> None:
         self.log.term, self.log.serves, self.log.accepts = term, True, True
-        self.shard.follow_role()
+        self.follow_role()
 
     async def commit(self) -> None:
         """What is in the log turns out to be on a majority."""

@@ -76,7 +76,7 @@ class Pair:
         """The near shard has a leader anew, with nothing but its state."""
         near = self.near
         near.log.serves = False
-        near.shard.follow_role()
+        near.follow_role()
         near.log.term, near.log.serves = term, True
         near.lead()
         leading = near.shard._leading
@@ -369,7 +369,7 @@ async def test_letters_out_of_order_are_refused() -> None:
 async def test_only_the_leader_receives() -> None:
     side = Side(AWAY)
     side.log.term, side.log.serves = 2, False
-    side.shard.follow_role()
+    side.follow_role()
     with pytest.raises(RefusedError) as refused:
         await side.service.receive_tasks(request())
     assert refused.value.reason == NOT_LEADER

@@ -144,7 +144,7 @@ async def test_what_nobody_can_read_stays_out_of_the_log(small: SmallShard) -> N
 async def test_a_new_leader_goes_by_the_settings_at_once(small: SmallShard) -> None:
     await set_queue(small, max_attempts=4)
     small.log.term, small.log.serves = 2, False
-    small.shard.follow_role()
+    small.follow_role()
     assert policies_of(small) is None
     assert small.shard.settings_version(QUEUE) == 1, "also who follows can tell"
     with pytest.raises(RefusedError) as refused:
@@ -296,7 +296,7 @@ async def test_entries_that_belong_together_are_refused_together(wire: Wire) -> 
     both: list[entries.Entry] = [entries.Promote(small.time.now_ms, []), entries.Promote(small.time.now_ms, [])]
     call = asyncio.ensure_future(small.shard.submit_all(both))
     await settle()
-    small.shard.follow_role()
+    small.follow_role()
     with pytest.raises(RefusedError):
         await call
     small.log.term, small.log.serves = 3, True

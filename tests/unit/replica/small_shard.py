@@ -146,14 +146,22 @@ class SmallShard:
         self.log = MemoryLog()
         self.config, self.metrics = BrokerConfig().model_copy(update=settings), Metrics()
         self.view = SmallView(self.config)
+        self._led_term = 0
         self.said: list[bool] = []  # whether it leads, as its node was told
         context = NodeContext(self.config, self.metrics, self, self.view, others, notifier or NoWebhooks())
         self.shard = Shard(self.machine, self.log, self, context)
         self.lead()
 
+    def follow_role(self) -> None:
+        """Tells the shard whether it leads, as its replica does: only if that has changed."""
+        term = self.log.term if self.log.serves else 0
+        if term != self._led_term:
+            self._led_term = term
+            self.shard.role_changed(term)
+
     def lead(self) -> None:
         """As if the first entry of the term had been applied; without housekeeping, which tests do by hand."""
-        self.shard.follow_role()
+        self.follow_role()
         self.shard._proposals.drop_waiting()
         assert self.shard._leading is not None
         self.shard._leading.is_open = True
@@ -189,7 +197,7 @@ class SmallShard:
     async def round(self) -> None:
         """Everything that waits is written and applied, and its callers get their answers."""
         await settle()
-        self.shard.follow_role()
+        self.follow_role()
         self.shard.stage()
         self.log.flushed()
         while not await self.shard.apply_committed():  # a large entry on a busy machine takes too long for one go

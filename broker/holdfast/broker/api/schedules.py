@@ -297,7 +297,7 @@ class ScheduleService:
         return _message(queue, name, self._found(queue, name))
 
     async def _check_room(self) -> None:
-        term = self._shard.replicator.term
+        term = self._shard.term
         if self._count is None or self._count.term != term or self._count.schedules >= SCHEDULES_MAX:
             self._count = _Count(term, await self._count_schedules())
         if self._count.schedules >= SCHEDULES_MAX:

@@ -74,6 +74,7 @@ class Replica:
         self.raft = host.make_engine(journal, machine.meta.applied_index)
         self.shard = host.make_shard(self.raft, machine)
         self.raft.shard_time_ms = self._told_time_ms
+        self._led_term = 0  # as the shard knows it; 0: it does not lead
         self.durable_base_index = journal.base_index
         self._look_due_s = 0.0
         self._now_s = 0.0
@@ -136,8 +137,16 @@ class Replica:
             wish()
         if is_look_due:
             self._host.replica_polled(self.number, now_s)
-        self.shard.follow_role()
+        self._follow_role()
         return self.shard.stage(budget)
+
+    def _follow_role(self) -> None:
+        """Tells the shard of leadership won or lost, wherever the engine may have come to that: in a message or with
+        time, with a sync that made it elected, or with the first entry of its term that is applied."""
+        term = self.raft.term if self.raft.serves else 0
+        if term != self._led_term:
+            self._led_term = term
+            self.shard.role_changed(term)
 
     def replicate(self, budget: RoundBudget) -> int:
         """Sends what the others lack; returns how many bytes."""
@@ -164,7 +173,7 @@ class Replica:
         self.journal.synced()
         self.durable_base_index = self.journal.base_index
         self.raft.synced()
-        self.shard.follow_role()
+        self._follow_role()
         self._end_replaced()
 
     def _end_replaced(self) -> None:
@@ -180,7 +189,7 @@ class Replica:
         """One turn. Returns whether it got on and there is more."""
         before = self.shard.applied_index
         await self.shard.apply_committed(callers_first=callers_first)
-        self.shard.follow_role()
+        self._follow_role()
         return self.has_to_apply and self.shard.applied_index > before
 
     def end_round(self) -> None:
@@ -232,7 +241,7 @@ class Replica:
             self.shard.replicator = self.raft
         # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
         # nor no. In a group of one nothing was sent, it still leads, and all of it is refused.
-        self.shard.follow_role()
+        self._follow_role()
         self.shard.aborted(refused, self.journal.last_index)
 
     def _begin_again(self, lost: NodeJournal) -> NodeJournal:
@@ -252,7 +261,7 @@ class Replica:
             return
         self.is_detached = True
         self.raft.resign()
-        self.shard.follow_role()
+        self._follow_role()
         wishes, self._wishes = self._wishes, []
         for wish in wishes:
             wish()  # refused by an engine that leads nobody
@@ -318,5 +327,5 @@ class Replica:
             return
         # The old state stays until the log says durably that there is a new one.
         self._replaced = (new, self._state, self.shard.machine)
-        self.shard.follow_role()
+        self._follow_role()
         self._replace_state(new.state, new.machine)

@@ -84,7 +84,8 @@ class Shard:
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._reads = ReadBarrier(config.proposals_max)
         self.entries = DecodedEntries(machine.meta.shard, config.skipped)
-        self._leading: Leadership | None = None
+        self._term = 0  # in which this replica leads; 0: it does not
+        self._leading: Leadership | None = None  # what it has for that, once it has begun
         self._lead_not_before_s = 0.0
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -111,13 +112,16 @@ class Shard:
 
     # --- leading ----------------------------------------------------------------------------------------------
 
-    def follow_role(self) -> None:
-        """Takes note of leadership won or lost. Once in each round, before anything is staged or applied."""
-        term = self.replicator.term if self.replicator.serves else 0
-        if self._leading is not None and self._leading.term != term:
+    def role_changed(self, term: int) -> None:
+        """This replica leads in this term from now on, or not any more: 0. What it led in before has ended."""
+        self._term = term
+        if self._leading is not None:
             self._stop_leading(self._leading)
-        if self._leading is None and term and not self._draining and time.monotonic() >= self._lead_not_before_s:
-            self._start_leading(term)
+        self._lead_if_due()
+
+    def _lead_if_due(self) -> None:
+        if self._leading is None and self._term and not self._draining and time.monotonic() >= self._lead_not_before_s:
+            self._start_leading(self._term)
 
     def _start_leading(self, term: int) -> None:
         clock = self._host.make_clock(self.number, self.machine.meta.now_ms)
@@ -162,6 +166,11 @@ class Shard:
     def time_ms(self) -> int:
         """Shard time for the other replicas to hear; 0 unless this node leads."""
         return self._leading.clock.now_ms() if self._leading is not None and self._leading.is_open else 0
+
+    @property
+    def term(self) -> int:
+        """In which this replica leads; 0 if it does not."""
+        return self._term
 
     @property
     def is_draining(self) -> bool:
@@ -310,6 +319,7 @@ class Shard:
     def stage(self, budget: RoundBudget | None = None) -> int:
         """Hands waiting proposals to the replicator, as many as the round takes; returns how many."""
         self.step_reads()
+        self._lead_if_due()
         if self._leading is None or not self.replicator.accepts:
             return 0
         taken = self._proposals.take_round(budget)
