@@ -275,16 +275,21 @@ class MappedCluster(HostListener):
             node_id=self._node_id,
             cluster=config.cluster_name,
             digest=self._node_id.encode(),  # nobody's, until it is known which cluster this is
-            blank=lambda: self._host.is_blank,
             addresses={},
-            on_frame=lambda identity, body: self._wire.on_frame(identity, body),
-            on_change=self._peers_changed,
+            listener=self,
             tls=peer_tls(config),
             secret=cluster_secret(config),
             limits=PEER_LIMITS,
         )
 
-    def _peers_changed(self) -> None:
+    @property
+    def is_blank(self) -> bool:
+        return self._host.is_blank
+
+    def frame_came(self, identity: str, body: bytes) -> None:
+        self._wire.on_frame(identity, body)
+
+    def peers_changed(self) -> None:
         self._peer_calls.connected({peer.identity for peer in self.connected().values()})
         self._reconciler.wanted.set()
 

@@ -73,10 +73,8 @@ class StaticCluster(HostListener):
             node_id=node_id,
             cluster=config.cluster_name,
             digest=_digest(config),
-            blank=lambda: host.is_blank,
             addresses={node.name: host_and_port(node.peer_address) for node in others},
-            on_frame=lambda identity, body: self.wire.on_frame(identity, body),
-            on_change=self._changed.set,
+            listener=self,
             tls=peer_tls(config),
             secret=cluster_secret(config),
             limits=PEER_LIMITS,
@@ -90,6 +88,16 @@ class StaticCluster(HostListener):
 
     async def stop(self) -> None:
         await self.peers.stop()
+
+    @property
+    def is_blank(self) -> bool:
+        return self._host.is_blank
+
+    def frame_came(self, identity: str, body: bytes) -> None:
+        self.wire.on_frame(identity, body)
+
+    def peers_changed(self) -> None:
+        self._changed.set()
 
     def connected(self) -> Mapping[str, PeerInfo]:
         return self.peers.connected()

@@ -9,37 +9,33 @@ import asyncio
 import random
 import socket
 import ssl
-from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
-from holdfast.broker.peers.connections import Outgoing, tune
+from holdfast.broker.peers.connections import Outgoing, Owner, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
-from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
 from holdfast.common.backoff import Backoff
+
+
+class DiallingOwner(Owner, Protocol):
+    def dialling_context(self) -> ssl.SSLContext | None:
+        """Of the next attempt."""
+        ...
 
 
 class Dialler:
     """Keeps a connection to one peer. `run` ends only when it is cancelled."""
 
-    def __init__(
-        self,
-        name: str,
-        address: tuple[str, int],
-        limits: PeerLimits,
-        counters: PeerCounters,
-        warnings: Warnings,
-        *,
-        connection: Callable[[], Outgoing],
-        context: Callable[[], ssl.SSLContext | None],  # of the next attempt
-    ) -> None:
+    def __init__(self, name: str, address: tuple[str, int], owner: DiallingOwner) -> None:
         self._name = name
         self._address = address
-        self._limits = limits
-        self._counters = counters
-        self._warnings = warnings
-        self._connection = connection
-        self._context = context
-        self._backoff = Backoff(limits.redial_seconds_min, limits.redial_seconds_max)
+        self._limits = owner.limits
+        self._counters = owner.counters
+        self._warnings = owner.warnings
+        self._connection = partial(Outgoing, owner, name, address)
+        self._context = owner.dialling_context
+        self._backoff = Backoff(self._limits.redial_seconds_min, self._limits.redial_seconds_max)
         self._failures = 0  # and connections that did not last, in a row
         self._hurried = asyncio.Event()
 
