@@ -79,7 +79,7 @@ class PeerNode:
         self.port = ports[name]
         self.frames: list[tuple[str, bytes]] = []
         self.changes = 0
-        self.blank = True
+        self.is_blank = True
         self.on_frame: Callable[[], None] = lambda: None
         own_id = node_id(number or 1 + NAMES.index(name))
         self.identity = identity_of(name, own_id)
@@ -91,13 +91,13 @@ class PeerNode:
             "addresses": {other: (HOST, port) for other, port in ports.items() if other != name},
             "limits": PeerLimits(lasting_seconds=0.2),
         }
-        self.peers = Peers(blank=lambda: self.blank, on_frame=self._take, on_change=self._changed, **(given | settings))
+        self.peers = Peers(listener=self, **(given | settings))
 
-    def _take(self, identity: str, frame: bytes) -> None:
+    def frame_came(self, identity: str, frame: bytes) -> None:
         self.frames.append((identity, frame))
         self.on_frame()
 
-    def _changed(self) -> None:
+    def peers_changed(self) -> None:
         self.changes += 1
 
     async def __aenter__(self) -> Self:

@@ -161,3 +161,11 @@ async def test_addresses_that_cannot_be_right_change_nothing(ports: Mapping[str,
                 one.peers.set_addresses(wrong)
         assert one.hears(two)
         assert two.hears(one)
+
+
+async def test_a_name_that_cannot_be_one_is_tried_again_like_one_that_nobody_has(ports: Mapping[str, int]) -> None:
+    """`a..b` is refused before any server of names is asked, in another way than a name that is unknown."""
+    nowhere = {"n2": ("a..b", ports["n2"]), "n3": (HOST, ports["n3"])}
+    async with PeerNode("n1", ports, addresses=nowhere) as one, PeerNode("n3", ports) as three:
+        await meet(one, three)
+        await until(lambda: one.peers.counters.dials_failed >= 2, "n1 to try again")

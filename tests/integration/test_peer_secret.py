@@ -10,7 +10,7 @@ import structlog
 from holdfast.broker.peers import Reason
 from holdfast.broker.peers.handshake import DIALLING, ClusterSecret, new_nonce
 from holdfast.broker.peers.words import Hello, Proof, Refused, encode_word
-from holdfast.serving.background import end_tasks
+from holdfast.common.service import end_tasks
 from tests.integration.peer_nodes import (
     CLUSTER,
     DIGEST,

@@ -295,7 +295,7 @@ async def test_a_founder_learns_who_is_blank_now(ports: Mapping[str, int]) -> No
         async with PeerNode("n3", ports) as three:
             await meet(one, two, three)
             assert await one.peers.all_blank(DEADLINE_S)
-            three.blank = False
+            three.is_blank = False
             assert one.peers.connected()["n3"].blank, "as it said in its hello"
             changes = one.changes
             assert not await one.peers.all_blank(DEADLINE_S)
@@ -308,7 +308,7 @@ async def test_a_founder_learns_who_is_blank_now(ports: Mapping[str, int]) -> No
 
 async def test_a_hello_says_whether_its_sender_is_blank(ports: Mapping[str, int]) -> None:
     two = PeerNode("n2", pair(ports))
-    two.blank = False
+    two.is_blank = False
     async with PeerNode("n1", pair(ports)) as one, two:
         await meet(one, two)
         assert one.peers.connected() == {"n2": PeerInfo(two.identity, blank=False)}

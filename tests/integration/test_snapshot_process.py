@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.common.backoff import Backoff
 from holdfast.machine import entries
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.machine import Machine
@@ -27,7 +28,7 @@ from tests.unit.machine.machine_shard import START_MS, new_task
 MIB = 1024 * 1024
 REPO = Path(__file__).resolve().parents[2]
 REPLICA = "n2/follower"
-SETTINGS = SendSettings(chunk_bytes=64 * 1024, ask_again_s=0.1, settle_s=0.1, back_off_s=0.1)
+SETTINGS = SendSettings(chunk_bytes=64 * 1024, ask_again_s=0.1, settle_s=0.1, backoff=Backoff(0.1, 300.0))
 KILLS = 4
 
 

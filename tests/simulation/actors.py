@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.broker import views
-from holdfast.broker.leader.decisions import BackOff, fail_verdict
+from holdfast.broker.leader.decisions import fail_verdict
 from holdfast.broker.leader.reserver import ReserveWanted
+from holdfast.broker.policy.retry_delays import RetryDelays
 from holdfast.machine import keys
 from holdfast.machine.entries import (
     Ack,
@@ -170,7 +170,7 @@ class Worker(Actor):
         claims = await node.shard.reserve(wanted)
         assert isinstance(claims, list)
         assert len(claims) <= wanted.tasks_max
-        envelopes = views.read_envelopes(node.kv, [claim.task_id for claim in claims])
+        envelopes = node.shard.reader.envelopes([claim.task_id for claim in claims])
         for claim, envelope in zip(claims, envelopes, strict=True):
             self._ledger.claimed(claim, envelope, node.shard.now_ms())
         return claims
@@ -215,14 +215,14 @@ class Worker(Actor):
                 return
 
     async def _fail(self, claim: Claimed) -> None:
-        back_off = BackOff(self._rng.choice((1, 20)), 2.0, 800, 0.2)
+        delays = RetryDelays(self._rng.choice((1, 20)), 2.0, 800, 0.2)
         gives_up = self._rng.random() < 0.1
         sent: list[FailItem] = []
 
         def decide(node: Node, now_ms: int) -> Entry:
             (task,) = node.shard.executions([claim.task_id])
             verdict = fail_verdict(task, gave_up=gives_up) if task is not None else NOT_DEAD
-            retry_at_ms = now_ms + back_off.delay_ms(claim.failures + 1, self._rng.random)
+            retry_at_ms = now_ms + delays.delay_ms(claim.failures + 1, self._rng.random)
             item = FailItem(claim.task_id, claim.token, 0 if verdict else retry_at_ms, verdict, b"error")
             if not sent:
                 self._ledger.sends_fail(item)
@@ -288,7 +288,7 @@ class Operator(Actor):
             )
 
     def dead(self, node: Node) -> list[bytes]:
-        return [place[8:] for queue in QUEUES for place in views.read_dead(node.kv, queue, b"", 1000)[0]]
+        return [place[8:] for queue in QUEUES for place in node.shard.reader.dead(queue, b"", 1000)[0]]
 
     async def _cancel(self, task_ids: list[bytes]) -> None:
         def decide(node: Node, now_ms: int) -> Entry:

@@ -7,7 +7,6 @@ import asyncio
 import random
 from typing import Protocol
 
-from holdfast.broker import views
 from holdfast.broker.leader.reserver import ReserveWanted
 from holdfast.machine.entries import Ack, AckItem, Enqueue
 from holdfast.machine.new_tasks import NewTask
@@ -151,7 +150,7 @@ class Worker(Caller):
         shard = node.replicas[self._shard].shard
         claims = await shard.reserve(wanted)
         assert isinstance(claims, list)
-        envelopes = views.read_envelopes(shard.kv, [claim.task_id for claim in claims])
+        envelopes = shard.reader.envelopes([claim.task_id for claim in claims])
         for claim, envelope in zip(claims, envelopes, strict=True):
             self._books.claimed(claim, envelope, self._applied_ms(node))
         return [claim for claim in claims if claim.task_id in self._ledger.known]

@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.leader.clock import ShardClock, carried_on
 from holdfast.broker.leader.reserver import Applied
+from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.replica import NewState, Replica
@@ -23,7 +25,7 @@ from holdfast.machine import machine as state_machine
 from holdfast.machine.effects import Effects
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of
-from holdfast.machine.kv import MemoryKV, OrderedKV
+from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
@@ -73,10 +75,10 @@ class Watch:
                 f"{who} applied another entry {entry.index} of shard {shard}: of term {entry.term}, not {known[0]}"
             )
 
-    def state(self, shard: int, who: str, index: int, kv: OrderedKV) -> None:
+    def state(self, shard: int, who: str, index: int, state: Rows) -> None:
         if index % HASHED_ENTRIES:
             return
-        digest = state_hash(kv)
+        digest = state_hash(state)
         known = self._hashes.setdefault((shard, index), digest)
         if known != digest:
             raise BrokenPromiseError(f"{who} has another state of shard {shard} at entry {index}")
@@ -109,7 +111,7 @@ class WatchedShard(Shard):
 
     def _follow(self, effects: Effects, applied: Applied) -> None:
         super()._follow(effects, applied)
-        self.watch.state(self.number, self.who, self.applied_index, self.kv)
+        self.watch.state(self.number, self.who, self.applied_index, self.reader)
 
 
 class Network:
@@ -266,7 +268,6 @@ class Node:
             wire=NodeWire(self.network, self.me), monotonic=loop.time,
         )  # fmt: skip
         self.rounds.going = self.going
-        self.rounds.on_stranger = lambda _sender, message: self._join(message)
         self.checkpointer = Checkpointer(
             self.log, lambda: list(self.replicas.values()),
             log_bytes_max=plan.flush_bytes, age_seconds_max=plan.flush_age_seconds, keep_bytes=plan.keep_bytes,
@@ -279,7 +280,7 @@ class Node:
                 journal = self._create(number, number + 1)
                 found(journal, self._voters)
                 self._open(number, journal)
-        for work in (self.rounds.run(), self._watch(), self._checkpoint()):
+        for work in (self.rounds.run(self), self._watch(), self._checkpoint()):
             self.begin(work)
         self.network.nodes[self.me] = self
 
@@ -297,48 +298,63 @@ class Node:
         self.machine.states[number, FOUNDING] = VolatileKV()
         return NodeJournal.create(self.log, number, group=group, state_name=FOUNDING)
 
-    def _join(self, message: Message) -> Replica:
+    def join(self, sender: str, message: Message) -> Replica:
         number, group, _data = message
         return self._open(number, self._create(number, group))
 
     def _open(self, number: int, journal: NodeJournal) -> Replica:
         kv = self.machine.states[number, journal.state_name]
         machine = recover_shard(journal, self.log, kv, number)
-        replica = Replica(
-            number, self.log, journal, self._make_engine,
-            lambda replica, raft: self._make_shard(replica, raft, kv, machine), machine.meta.applied_index,
-        )  # fmt: skip
-        copies = self.copies[number] = Copies(self, replica)
-        replica.on_look = copies.look
-        replica.log_needed_after = lambda: copies.held_index
+        replica = Replica(number, self.log, journal, kv, machine, self)
+        self.copies[number] = Copies(self, replica)
         self.replicas[number] = replica
         self.rounds.attach(replica)
         return replica
 
-    def _make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
         now_s, draw = loop_time(), self.machine.rng.random
         return ShardRaft(self.me, journal, now_s=now_s, applied_index=applied_index, timing=_TIMING, draw=draw)
 
-    def _make_shard(self, replica: Replica, raft: ShardRaft, kv: OrderedKV, machine: state_machine.Machine) -> Shard:
-        number = replica.number
-
-        def make_clock(last_applied_ms: int) -> ShardClock:
-            heard_ms_ago = (loop_time() - replica.raft.leader_time_heard_s) * 1000
-            continued = carried_on(replica.raft.leader_time_ms, heard_ms_ago)
-            return ShardClock(self._time, last_applied_ms, continued=continued)
-
-        def on_leading(leads: bool) -> None:
-            if leads:
-                self.watch.leads(number, replica.raft.term, self.me)
-
-        shard = WatchedShard(
-            kv, machine, raft, self.config, _METRICS, make_clock=make_clock,
-            wake_rounds=lambda: self.rounds.wake(number), check_disk=self.guard.check, found_full=self.guard.found_full,
-            redirect=lambda: not_leader(number, replica.raft.term, None), on_leading=on_leading,
-        )  # fmt: skip
+    def make_shard(self, raft: ShardRaft, machine: state_machine.Machine) -> Shard:
+        context = NodeContext(self.config, _METRICS, self.guard, StaticClusterView(self.config))
+        shard = WatchedShard(machine, raft, self, context)
         shard.watch, shard.who = self.watch, self.me
         shard.take_a_while = lambda: self._take_a_while(self.plan.apply_pause_seconds)
         return shard
+
+    # --- what a replica needs ---------------------------------------------------------------------------------
+
+    def note_other_group(self, sender: str, number: int) -> None:
+        raise BrokenPromiseError(f"{sender} has another founding of shard {number}")
+
+    def replica_polled(self, number: int, now_s: float) -> None:
+        self.copies[number].look(now_s)
+
+    def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
+        raise AssertionError("snapshots come another way here")
+
+    def log_needed_after(self, number: int) -> int | None:
+        return self.copies[number].held_index
+
+    # --- what a shard needs -----------------------------------------------------------------------------------
+
+    def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
+        raft = self.replicas[number].raft
+        heard_ms_ago = (loop_time() - raft.leader_time_heard_s) * 1000
+        return ShardClock(self._time, last_applied_ms, continued=carried_on(raft.leader_time_ms, heard_ms_ago))
+
+    def wake(self, number: int) -> None:
+        self.rounds.wake(number)
+
+    def redirect(self, number: int) -> RefusedError:
+        return not_leader(number, self.replicas[number].raft.term, None)
+
+    def leading_changed(self, number: int, leads: bool) -> None:
+        if leads:
+            self.watch.leads(number, self.replicas[number].raft.term, self.me)
+
+    def probe_reached(self, number: int, index: int) -> None:
+        """Nobody hashes."""
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -464,7 +480,7 @@ class Copies:
 
     def _take(self) -> Snapshot:
         replica = self._replica
-        rows = dict(rows_of(replica.shard.kv, b"\x00", b"\xff"))
+        rows = dict(rows_of(replica.shard.reader, b"\x00", b"\xff"))
         meta = state_machine.Machine(MemoryKV(rows)).meta
         known = [configuration for at, configuration in replica.journal.configurations if at <= meta.applied_index]
         configuration = known[-1] if known else BLANK

@@ -13,7 +13,7 @@ from holdfast.machine import keys
 from holdfast.machine.entries import AckItem, FailItem
 from holdfast.machine.ids import token_counter
 from holdfast.machine.invariants import rows_of, violations
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Claimed, Failed
 from holdfast.machine.rejections import Rejection
@@ -232,7 +232,7 @@ class Ledger:
 
     # --- what the state must say ------------------------------------------------------------------------------
 
-    def check_state(self, kv: OrderedKV) -> None:
+    def check_state(self, kv: Rows) -> None:
         """After a recovery, and at the end."""
         found = violations(kv)
         if found:
@@ -276,7 +276,7 @@ class Ledger:
         if row.state == DEAD and not is_spent and row.dead_reason != WORKER_GAVE_UP:
             raise BrokenPromiseError(f"{name} is dead with {row.failures} failures and {row.claims} claims")
 
-    def describe(self, kv: OrderedKV) -> str:
+    def describe(self, kv: Rows) -> str:
         """Tasks by state, and how many rows each family has."""
         found: dict[str, list[str]] = {}
         for task_id, task in self.known.items():
@@ -287,7 +287,7 @@ class Ledger:
         families = Counter(key[0] for key, _ in rows_of(kv, b"\x00", b"\xff"))
         return f"{found}, rows by family {dict(families)}"
 
-    def check_end(self, kv: OrderedKV) -> None:
+    def check_end(self, kv: Rows) -> None:
         """All work is done: each order has ended, and the counters agree."""
         self.check_state(kv)
         rows = [Queue.decode(row) for _, row in rows_of(kv, b"%c" % keys.QUEUE, b"%c" % (keys.QUEUE + 1))]

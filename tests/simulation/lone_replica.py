@@ -1,9 +1,12 @@
 """A group of one, put together as a node does it, on whatever disk, state and clocks a test has."""
 
+import time
 from collections.abc import Callable
 
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock, TimeSource
+from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import Replica
@@ -16,13 +19,72 @@ from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
 from holdfast.raft.messages import REGULAR
 from holdfast.raft.node_journal import NodeJournal
-from holdfast.serving.refusals import not_leader
+from holdfast.serving.refusals import RefusedError, not_leader
 from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.startup_checks import recover_shard
 from holdfast.wal.node_log import NodeLog
 
 SHARD = 0
 ME = "n1/" + "0" * 32
+
+
+class LoneHost:
+    """A node with nothing but one replica, and nobody beside it."""
+
+    def __init__(
+        self,
+        rounds: CommitLoop,
+        guard: DiskGuard,
+        source: TimeSource,
+        config: BrokerConfig | None = None,
+        metrics: Metrics | None = None,
+        *,
+        me: str = ME,
+        timing: Timing | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = lambda: 0.5,
+    ) -> None:
+        config = config or BrokerConfig()
+        self._context = NodeContext(config, metrics or Metrics(), guard, StaticClusterView(config))
+        self._rounds = rounds
+        self._source = source
+        self._me = me
+        self._timing = timing or Timing()
+        self._monotonic = monotonic
+        self._draw = draw
+
+    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+        return ShardRaft(
+            self._me, journal, now_s=self._monotonic(), applied_index=applied_index, timing=self._timing,
+            draw=self._draw,
+        )  # fmt: skip
+
+    def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard:
+        return Shard(machine, raft, self, self._context)
+
+    def replica_polled(self, number: int, now_s: float) -> None:
+        """Nothing changes slowly."""
+
+    def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
+        """Nobody lags."""
+
+    def log_needed_after(self, number: int) -> int | None:
+        return None
+
+    def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
+        return ShardClock(self._source, last_applied_ms)
+
+    def wake(self, number: int) -> None:
+        self._rounds.wake(number)
+
+    def redirect(self, number: int) -> RefusedError:
+        return not_leader(number, 0, None)
+
+    def leading_changed(self, number: int, leads: bool) -> None:
+        """Nobody has to know."""
+
+    def probe_reached(self, number: int, index: int) -> None:
+        """Nobody hashes."""
 
 
 def lone_replica(
@@ -45,18 +107,8 @@ def lone_replica(
     else:
         machine = recover_shard(journal, log, kv, SHARD)
 
-    def make_engine(journal: NodeJournal, applied_index: int) -> ShardRaft:
-        return ShardRaft(ME, journal, now_s=monotonic(), applied_index=applied_index, timing=Timing(), draw=draw)
-
-    def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
-        return Shard(
-            kv, machine, raft, config, metrics,
-            make_clock=lambda applied_ms: ShardClock(source, applied_ms),
-            wake_rounds=lambda: rounds.wake(SHARD), check_disk=guard.check, found_full=guard.found_full,
-            redirect=lambda: not_leader(SHARD, 0, None),
-        )  # fmt: skip
-
-    replica = Replica(SHARD, log, journal, make_engine, make_shard, machine.meta.applied_index)
+    host = LoneHost(rounds, guard, source, config, metrics, monotonic=monotonic, draw=draw)
+    replica = Replica(SHARD, log, journal, kv, machine, host)
     rounds.attach(replica)
     return replica
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.common.backoff import Backoff
 from holdfast.machine import entries
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.machine import Machine
@@ -31,7 +32,7 @@ Result = TypeVar("Result")
 TICK_S = 0.1
 LEADER = "n1/leader"
 STATE_DIR = Path("/data/state")
-SEND = SendSettings(chunk_bytes=8 * 1024, patience_s=20.0, back_off_s=3.0, linger_s=5.0)
+SEND = SendSettings(chunk_bytes=8 * 1024, patience_s=20.0, backoff=Backoff(3.0, 300.0), linger_s=5.0)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from holdfast.client.worker.session import Session, Settings, WorkerReport, Work
 from holdfast.client.worker.stopping import StopRequest
 from holdfast.routing.task_ids import shard_of_task
 from tests.simulation import virtual_time
-from tests.simulation.worker_world import Network, SimBroker, SimHandlers
+from tests.simulation.worker_world import Network, Run, SimBroker, SimHandlers
 
 LEASE_S = 2.0
 QUEUES: dict[str, int | None] = {"mail": None, "reports": 2}
@@ -360,18 +360,29 @@ def _check_timeouts(seed: int, timeout_s: float, is_told: bool, lease_s: float) 
         # Never after the server's own deadline, and not much before it: by the delays of the calls at most.
         late_s = (run.told_s or float("inf")) - world.broker.deadline_s_of(run.job.claim)
         assert -3 * LATENCY_S <= late_s <= 0.001, f"seed {seed}: {late_s}"
-        name = (run.job.claim.task_id, run.job.claim.token)
-        assert name not in world.broker.succeeded_s, f"seed {seed}: what came too late has counted"
+        assert _name(run) not in world.broker.succeeded_s, f"seed {seed}: what came too late has counted"
     for run in world.handlers.runs:
         if run.job.claim.type == "async":
             assert run.ended_s is not None
             assert run.ended_s <= world.broker.deadline_s_of(run.job.claim) + 0.001, f"seed {seed}"
+    # Ended in time, but by less than its report needed: the claim was lost on the way.
+    overtaken = [run for run in world.handlers.runs if not run.job.timed_out and _name(run) in world.broker.came_late]
+    for run in overtaken:
+        left_s = world.broker.deadline_s_of(run.job.claim) - (run.ended_s or 0.0)
+        assert 0 <= left_s <= 3 * LATENCY_S, f"seed {seed}: {left_s}"
     recorded = world.broker.error_types
     assert set(recorded) <= {"Sim", "TaskTimeout"}
-    assert recorded.count("TaskTimeout") + world.broker.timed_out == len(timed_out), f"seed {seed}"
-    assert report.failed == len(recorded) + world.broker.timed_out, f"seed {seed}: who was faster makes no difference"
-    assert report.lost == world.broker.expired == 0, f"seed {seed}: a timeout is no lost lease"
+    over = recorded.count("TaskTimeout") + world.broker.timed_out
+    assert over == len(timed_out) + len(overtaken), f"seed {seed}"
+    failed = len(recorded) + world.broker.timed_out - len(overtaken)
+    assert report.failed == failed, f"seed {seed}: who was faster makes no difference"
+    assert report.lost == len(overtaken), f"seed {seed}: a timeout is no lost lease"
+    assert world.broker.expired == 0, f"seed {seed}: a timeout is no lost lease"
     assert not world.session._deadlines._timers, f"seed {seed}: a timer outlives its task"
+
+
+def _name(run: Run) -> tuple[str, int]:
+    return run.job.claim.task_id, run.job.claim.token
 
 
 TIMEOUTS_S = [1.0, 1.5, 5.0]  # shorter and longer than a lease

@@ -76,6 +76,7 @@ class SimBroker:
         self.expired_of: list[int | None] = []  # their shards
         self.timed_out = 0  # noticed here, before the worker had reported it
         self.reported: set[tuple[str, int]] = set()  # task and token of every report that was sent
+        self.came_late: set[tuple[str, int]] = set()  # likewise, of those that came when the attempt had timed out
         self.error_types: list[str] = []  # of the failures that were recorded
         self.worker_states: list[WorkerState] = []  # as the worker has told them
         self.desired: WorkerState | None = None  # what operators want of it
@@ -309,6 +310,8 @@ class SimBroker:
                 if token in task.answers:
                     answers.append(task.answers[token])
                 elif not self._is_current(task.task_id, token):
+                    if self.now_s() >= self._deadlines_s[task.task_id, token]:
+                        self.came_late.add((task.task_id, token))
                     answers.append(StaleToken("", reason="STALE_TOKEN"))
                 else:
                     task.answers[token] = settle(task, item)

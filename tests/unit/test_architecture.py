@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -126,6 +127,16 @@ def test_pure_packages_import_only_pure_modules(package: str, allowed: set[str])
         for path in files
         for module in _imports(path)
         if module.partition(".")[0] not in allowed and not module.startswith(f"holdfast.{package}")
+    ]
+    assert strays == []
+
+
+def test_what_the_light_client_shares_needs_the_standard_library_only() -> None:
+    strays = [
+        f"{_name(path)} imports {module}"
+        for path in _python_files("common/holdfast/common")
+        for module in _imports(path)
+        if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith("holdfast.common")
     ]
     assert strays == []
 

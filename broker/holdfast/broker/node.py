@@ -28,14 +28,13 @@ from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.commit_loop import CommitLoop
-from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.leaderless import Leaderless
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.replica.stalls import STALL_SECONDS, Stalls, Written
-from holdfast.broker.views import read_queue_names
 from holdfast.cluster.connect import connect
+from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
-from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
@@ -70,7 +69,7 @@ class Node:
         self._config = config
         self._stack = ExitStack()  # what must be closed, in reverse order
         self._stop_asked = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Service()
         self._ready = False
         self.metrics = Metrics()
         self.port = 0
@@ -90,13 +89,13 @@ class Node:
             await asyncio.to_thread(self._open_storage)
             self._build()
             await self._open_replicas()
-            self._tasks.append(asyncio.create_task(self._rounds.run(), name="rounds"))
+            self._committing = self._background.spawn(self._rounds.run(self._host), "rounds")
             if self._cluster_view.is_alone:
                 await self._lead_alone()
-            self._tasks.append(asyncio.create_task(self._checkpointer.run(WATCH_SECONDS), name="checkpoints"))
-            self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
-            self._tasks.append(asyncio.create_task(self._follow_clocks(), name="clocks"))
-            self._tasks.append(asyncio.create_task(give_back_memory(self._rpc.intake), name="memory"))
+            self._background.spawn(self._checkpointer.run(WATCH_SECONDS), "checkpoints")
+            self._background.spawn(self._watch(), "watch")
+            self._background.spawn(self._follow_clocks(), "clocks")
+            self._background.spawn(give_back_memory(self._rpc.intake), "memory")
             if self._cluster is not None:
                 await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
@@ -105,7 +104,7 @@ class Node:
             self.ops_port = self._ops.port
             self._announce(f"{self._config.host}:{self.port}", f"{self._config.host}:{self.ops_port}")
             if self._cluster is not None:
-                self._tasks.append(asyncio.create_task(self._cluster.run(), name="cluster"))
+                self._background.spawn(self._cluster.run(), "cluster")
             self._ready = True
         except BaseException:
             await self._abandon()
@@ -136,9 +135,9 @@ class Node:
         self._stalls = Stalls()
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
         self._rounds = CommitLoop(
-            self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full
-        )
-        self._rounds.on_first_sync = self._data_dir.note_log_begun
+            self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full,
+            on_first_sync=self._data_dir.note_log_begun,
+        )  # fmt: skip
         self._host = Host(
             config,
             self._data_dir,
@@ -149,10 +148,11 @@ class Node:
             source=SystemTime(),
             cluster_view=self._cluster_view,
         )
-        self._host.post = self._webhooks.post
+        self._host.notifier = self._webhooks
         self._stack.callback(self._host.close)
         self._cluster = self._make_cluster()
-        self._host.on_state_replaced = lambda number: self._checkpointer.forget(number)
+        if self._cluster is not None:
+            self._host.listen(self._cluster)
         self._checkpointer = Checkpointer(
             self._node_log,
             self._host.kept,
@@ -162,6 +162,7 @@ class Node:
             run_blocking=_runner(flush_thread),
             may_flush=lambda: not self._guard.critical,
         )
+        self._host.listen(_Flushes(self._checkpointer))
         self._backups = Backups(self._host)
         self._services: dict[int, TaskService] = {}
         self._admin = Admin(
@@ -213,9 +214,7 @@ class Node:
             )  # fmt: skip
         if not config.nodes:
             return None
-        cluster = StaticCluster(config, self._data_dir.node_id, host, rounds, SystemTime())
-        host.on_look = cluster.care
-        return cluster
+        return StaticCluster(config, self._data_dir.node_id, host, rounds, SystemTime())
 
     def _cluster_service(self) -> object:
         if isinstance(self._cluster, MappedCluster):
@@ -283,24 +282,17 @@ class Node:
 
         What is in the log is applied meanwhile: that can take a while.
         """
-        stop_asked = asyncio.create_task(self._stop_asked.wait())
-        try:
-            while not self._host.all_served():
-                self._host.leaders_changed.clear()
-                changed = asyncio.create_task(self._host.leaders_changed.wait())
-                await asyncio.wait([changed, stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
-                if self._stop_asked.is_set() or failure_of(self._tasks) is not None:
-                    raise failure_of(self._tasks) or shutting_down()
-        finally:
-            stop_asked.cancel()
+        while not self._host.all_served():
+            self._host.leaders_changed.clear()
+            await self._background.wait(self._host.leaders_changed.wait(), self._stop_asked.wait())
+            failure = self._background.failed()
+            if self._stop_asked.is_set() or failure is not None:
+                raise failure or shutting_down()
 
     async def run(self) -> BaseException | None:
         """Serves until SIGTERM, SIGINT or `ask_to_stop`, then stops gracefully. Returns the failure that ended it."""
-        stop_asked = asyncio.create_task(self._stop_asked.wait())
-        await asyncio.wait([stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        stop_asked.cancel()
-        failure = failure_of(self._tasks)
+        await self._background.wait(self._stop_asked.wait())
+        failure = self._background.failed()
         if failure is not None:
             end_in_time(failure)
             await self._abandon()
@@ -336,12 +328,12 @@ class Node:
         if self._cluster is not None:
             await self._cluster.stop()
         # On a full disk the state may take nothing for as long as one likes to wait; the log has everything.
-        done, _ = await asyncio.wait([self._tasks[0]], timeout=max(1.0, self._config.shutdown_grace_seconds))
-        failure = failure_of(self._tasks)
+        done, _ = await asyncio.wait([self._committing], timeout=max(1.0, self._config.shutdown_grace_seconds))
+        failure = self._background.failed()
         if failure is not None:
             await self._abandon()
             return failure
-        await end_tasks(self._tasks)
+        await self._background.stop()
         try:
             if done and not self._guard.critical:
                 await self._checkpointer.flush_all()
@@ -370,7 +362,7 @@ class Node:
                 await self._host.stop()
                 if self._cluster is not None:
                     await self._cluster.stop()
-            await end_tasks(self._tasks)
+            await self._background.stop()
             if hasattr(self, "_log_thread"):
                 self._log_thread.shutdown()  # a sync may be under way still
             if hasattr(self, "_node_log"):
@@ -516,7 +508,7 @@ class Node:
             if not shard.serves:
                 continue
             policies = shard.policies
-            for name in read_queue_names(shard.kv, QUEUES_MAX):
+            for name in shard.reader.queue_names(QUEUES_MAX):
                 if shard.policies is not policies:
                     break
                 queue = shard.queue(name)
@@ -560,6 +552,16 @@ class Node:
                 yield Latencies(
                     queue.decode(), name.decode(), ready.counts, ready.total_ms, claimed.counts, claimed.total_ms
                 )
+
+
+class _Flushes(HostListener):
+    """What is known of flushes is of one state only."""
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self._checkpointer = checkpointer
+
+    def state_replaced(self, number: int) -> None:
+        self._checkpointer.forget(number)
 
 
 def _runner(executor: ThreadPoolExecutor) -> Callable[[Callable[[], None]], "asyncio.Future[None]"]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.machine import keys
 from holdfast.machine.ids import SECRET_BITS, token_counter
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import Subqueue, aged_tasks, ready_row
 from holdfast.machine.rows import (
     BANDS,
@@ -43,18 +43,18 @@ _PAGE_ROWS = 1000
 _FINISHED = (SUCCEEDED, CANCELLED)
 
 
-def rows_of(kv: OrderedKV, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+def rows_of(kv: Rows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
     """All rows of a range, read in pages."""
     while page := kv.scan(start, stop, _PAGE_ROWS):
         yield from page
         start = page[-1][0] + b"\0"
 
 
-def _family(kv: OrderedKV, family: int) -> Iterator[tuple[bytes, bytes]]:
+def _family(kv: Rows, family: int) -> Iterator[tuple[bytes, bytes]]:
     return rows_of(kv, keys.family_start(family), keys.family_start(family + 1))
 
 
-def violations(kv: OrderedKV) -> list[str]:
+def violations(kv: Rows) -> list[str]:
     """One sentence per broken rule; empty if the state is sound."""
     meta_row = kv.get(keys.META_KEY)
     if meta_row is None:
@@ -103,7 +103,7 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
     return rows
 
 
-def _index_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+def _index_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     expected = _expected_index(tasks)
     actual: dict[bytes, bytes] = {}
     families = (keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION, keys.START_BY, keys.SUSPECT)
@@ -161,7 +161,7 @@ def _is_late(task: Execution, now_ms: int) -> bool:
     return 0 < task.start_by_ms <= now_ms
 
 
-def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) -> list[str]:
+def _queue_violations(kv: Rows, tasks: dict[bytes, Execution], now_ms: int) -> list[str]:
     counts: dict[bytes, Counter[int]] = {}
     first_ready: dict[tuple[bytes, int], int] = {}
     for task in tasks.values():
@@ -192,7 +192,7 @@ def _queue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int)
     return found
 
 
-def _subqueue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: int) -> list[str]:
+def _subqueue_violations(kv: Rows, tasks: dict[bytes, Execution], now_ms: int) -> list[str]:
     """Sub-queues, and the marks of those who look for the oldest task."""
     sequences: dict[bytes, list[int]] = {}
     firsts: dict[bytes, int] = {}
@@ -223,7 +223,7 @@ def _subqueue_violations(kv: OrderedKV, tasks: dict[bytes, Execution], now_ms: i
     return found
 
 
-def _age_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+def _age_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     """The pages list all ready tasks of sub-queues, each in its place, and each page has one. Others have left."""
     waiting = [(task_id, task) for task_id, task in tasks.items() if task.is_in_line and not task.is_plain]
     expected = {(task.queue, task.sequence, task_id) for task_id, task in waiting}
@@ -238,7 +238,7 @@ def _age_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
     return found
 
 
-def _unique_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+def _unique_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     """A unique key belongs to a task that has it by right, and a task that lost its key to another one says so."""
     holders = dict(_family(kv, keys.UNIQUE))
     found = []
@@ -263,7 +263,7 @@ def _may_have_key(task: Execution) -> bool:
     return task.state == CLAIMED and bool(task.flags & UNIQUE_UNTIL_DONE)
 
 
-def _schedule_violations(kv: OrderedKV) -> list[str]:
+def _schedule_violations(kv: Rows) -> list[str]:
     expected = set()
     for key, row in _family(kv, keys.SCHEDULE):
         schedule = Schedule.decode(row)
@@ -273,7 +273,7 @@ def _schedule_violations(kv: OrderedKV) -> list[str]:
     return [f"the next tick {key.hex()} is not what its schedule says" for key in expected ^ actual]
 
 
-def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+def _attachment_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     found = []
     sizes = {key[1:]: len(row) for key, row in _family(kv, keys.ENVELOPE)}
     envelopes = sizes.keys()
@@ -299,7 +299,7 @@ def _attachment_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list
     return found
 
 
-def _worker_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+def _worker_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     """A worker is said to hold as many claims as it does."""
     claimed = (task for task in tasks.values() if task.state == CLAIMED and task.worker)
     actual = Counter(keys.worker(task.worker) for task in claimed)
@@ -314,7 +314,7 @@ def _worker_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str
     ]
 
 
-def _post_violations(kv: OrderedKV) -> list[str]:
+def _post_violations(kv: Rows) -> list[str]:
     """Letters have the numbers that their outbox says, without a gap, and nobody has heard of a letter number 0."""
     boxes: dict[int, Outbox] = {}
     letters: dict[int, set[int]] = {}
@@ -335,7 +335,7 @@ def _post_violations(kv: OrderedKV) -> list[str]:
     return found
 
 
-def _short_results(kv: OrderedKV, tasks: dict[bytes, Execution]) -> Iterator[tuple[bytes, int]]:
+def _short_results(kv: Rows, tasks: dict[bytes, Execution]) -> Iterator[tuple[bytes, int]]:
     """The REPORT keys of results that go before their tasks do, and when."""
     for key, row in _family(kv, keys.REPORT):
         task = tasks.get(key[1:])
@@ -343,7 +343,7 @@ def _short_results(kv: OrderedKV, tasks: dict[bytes, Execution]) -> Iterator[tup
             yield key, task.result_end_ms
 
 
-def _memory_violations(kv: OrderedKV, tasks: dict[bytes, Execution]) -> list[str]:
+def _memory_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     """Rows that are kept only for a while and the times at which they are forgotten belong together."""
     armed: dict[bytes, list[int]] = {}
     for key, _ in _family(kv, keys.FORGET):

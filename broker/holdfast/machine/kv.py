@@ -1,22 +1,26 @@
-"""The one small interface through which the machine and the leader reach a shard's state, and its in-memory twin."""
+"""The one small interface through which the machine reaches a shard's state, and its in-memory twin."""
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import Protocol
 
 
-class OrderedKV(Protocol):
-    """Bytes to bytes, ordered by key."""
+class Rows(Protocol):
+    """Bytes to bytes, ordered by key, for reading."""
 
-    def get(self, key: bytes) -> bytes | None: ...
+    def get(self, key: bytes, /) -> bytes | None: ...
 
-    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+    def get_many(self, keys: list[bytes], /) -> list[bytes | None]:
         """The values in the order of `keys`."""
         ...
 
-    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    def scan(self, start: bytes, stop: bytes, limit: int, /) -> list[tuple[bytes, bytes]]:
         """Up to `limit` rows with start <= key < stop, in order."""
         ...
+
+
+class OrderedKV(Rows, Protocol):
+    """The same, and the way to change them."""
 
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
         """All changes or none; None deletes."""

@@ -58,6 +58,7 @@ from holdfast.machine.operator_entries import (
     UpdateTasks,
 )
 from holdfast.machine.outcomes import Claimed, Outcome
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Execution, Meta, Queue
 from holdfast.machine.running import Running
 
@@ -104,10 +105,11 @@ _HANDLERS: dict[type[Entry], Callable[[Draft, Any], list[Outcome]]] = {
 class Machine:
     """A shard's state and the way to change it: `apply` any number of entries, then `commit` them as one batch."""
 
-    __slots__ = ("_draft",)
+    __slots__ = ("_draft", "reader")
 
     def __init__(self, kv: OrderedKV, *, shard: int = 0, incarnation: int = 1) -> None:
         self._draft = Draft(kv)
+        self.reader = Reader(kv)  # of what was committed
         if self._draft.meta.applied_index == 0:
             self._draft.meta.shard = shard
             self._draft.meta.incarnation = incarnation

@@ -3,45 +3,43 @@
 from collections.abc import Callable
 
 from holdfast.machine import keys
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, Subqueue, aged_tasks, split_ready_row
 
 ReadyIn = Callable[[bytes, int], int]  # which places of a queue's page of ages have ready tasks: a bit for each
 
 
-def read_rows(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> list[Place]:
+def read_rows(state: Rows, line: bytes, sequence: int, limit: int) -> list[Place]:
     """The tasks with READY rows of their own, from a sequence on, in order. `line` is the prefix of the rows."""
-    rows = kv.scan(keys.ready_at(line, sequence), keys.after_prefix(line), limit)
+    rows = state.scan(keys.ready_at(line, sequence), keys.after_prefix(line), limit)
     return [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
 
 
-def read_subqueue(kv: OrderedKV, line: bytes, sequence: int, limit: int) -> tuple[list[Place], bool]:
+def read_subqueue(state: Rows, line: bytes, sequence: int, limit: int) -> tuple[list[Place], bool]:
     """The tasks of a sub-queue with a tenant or a limit key, from a sequence on, in order; and whether these are all.
 
     About `limit` of them: those that are in the sub-queue's row come with the others.
     """
-    row = kv.get(keys.subqueue_of_line(line))
+    row = state.get(keys.subqueue_of_line(line))
     if row is None:
         return [], True
     subqueue = Subqueue.decode(row)
     places = [place for place in subqueue.places() if place[0] >= sequence]
     if not subqueue.has_rows:
         return places, True
-    further = read_rows(kv, line, max(sequence, subqueue.mark), limit)
+    further = read_rows(state, line, max(sequence, subqueue.mark), limit)
     if len(further) < limit:
         return sorted(places + further), True
     return sorted([place for place in places if place[0] <= further[-1][0]] + further), False
 
 
-def read_ages(
-    kv: OrderedKV, ready_in: ReadyIn, queue: bytes, sequence: int, pages: int
-) -> tuple[list[Aged], int | None]:
+def read_ages(state: Rows, ready_in: ReadyIn, queue: bytes, sequence: int, pages: int) -> tuple[list[Aged], int | None]:
     """Ready tasks with a tenant or a limit key, from a sequence on, the oldest first, as far as they are in so many
     pages; and where to go on, None if there are no more pages."""
     start = keys.ready_age(queue, sequence // AGE_PAGE_PLACES)
-    first = kv.get(start) if pages == 1 else None  # mostly there, and found far sooner than by a scan
+    first = state.get(start) if pages == 1 else None  # mostly there, and found far sooner than by a scan
     stop = keys.after_prefix(keys.ready_age_queue(queue))
-    rows = kv.scan(start, stop, pages) if first is None else [(start, first)]
+    rows = state.scan(start, stop, pages) if first is None else [(start, first)]
     found: list[Aged] = []
     number = 0
     for key, row in rows:
@@ -52,11 +50,11 @@ def read_ages(
     return found, (number + 1) * AGE_PAGE_PLACES if len(rows) == pages else None
 
 
-def read_oldest(kv: OrderedKV, ready_in: ReadyIn, queue: bytes, sequence: int) -> Aged | None:
+def read_oldest(state: Rows, ready_in: ReadyIn, queue: bytes, sequence: int) -> Aged | None:
     """The first of them."""
     at: int | None = sequence
     while at is not None:
-        found, at = read_ages(kv, ready_in, queue, at, 1)
+        found, at = read_ages(state, ready_in, queue, at, 1)
         if found:
             return found[0]
     return None

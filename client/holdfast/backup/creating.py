@@ -20,6 +20,7 @@ from holdfast.backup.manifest import Manifest, ShardCopy, StoredFile
 from holdfast.backup.store import CREATE, PRUNE, Store
 from holdfast.client._backups import CHUNK_BYTES, BackupClient, MapCopy, Point, SourceFile
 from holdfast.client.errors import HoldfastError, Rejected
+from holdfast.common.service import end_tasks
 
 ATTEMPTS_MAX = 3
 SHARDS_AT_ONCE = 16
@@ -105,8 +106,7 @@ class _Creation:
                 raise _CopiesLostError(str(error).rstrip(".")) from error
             raise
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await end_tasks([keeping])
             await self._each(shards, lambda shard: self._end(shard, copy_id))
 
     async def _take_points(self, shards: Sequence[int], copy_id: int) -> list[Point]:
@@ -203,13 +203,11 @@ class _Creation:
             async with slots:
                 return await ask(shard)
 
-        asked = [asyncio.ensure_future(one(shard)) for shard in shards]
+        asked = [asyncio.create_task(one(shard)) for shard in shards]
         try:
             return await asyncio.gather(*asked)
         finally:
-            for each in asked:
-                each.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await end_tasks(asked)
 
 
 class _Pace:

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.client import _forks
 from holdfast.client.errors import ClientClosed
+from holdfast.common.service import end_tasks
 
 # Neither the end of the program nor a fork waits longer than this for a thread.
 _WAIT_S_MAX = 2.0
@@ -198,10 +199,7 @@ class _Life(Generic[ClientT]):
 
     async def _wind_up(self) -> None:
         await self._client.close()
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        await end_tasks(asyncio.all_tasks() - {asyncio.current_task()})
 
 
 def _refuse_own_thread(life: _Life[Any]) -> None:

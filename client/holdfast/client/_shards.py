@@ -19,6 +19,7 @@ from holdfast.client.cluster_models import (
     Transferred,
 )
 from holdfast.client.errors import ClientClosed, HoldfastError, NotFound, UnexpectedAnswer
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import shards_pb2 as pb
 
 NODES_MAX = 1_000  # more than that is not a cluster but a fault
@@ -63,9 +64,7 @@ async def describe_nodes(connection: Connection, timeout_s: float) -> list[NodeR
                     if node.name != info.name:
                         ask(node.address)
     finally:
-        for task in asked:
-            task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await end_tasks(asked)
     for task, address in asked.items():
         error = task.exception()
         if isinstance(error, HoldfastError) and not isinstance(error, ClientClosed):

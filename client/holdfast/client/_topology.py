@@ -22,6 +22,7 @@ from holdfast.client.errors import (
     Rejected,
     UnexpectedAnswer,
 )
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute
@@ -64,8 +65,7 @@ class TopologyCache:
     async def close(self) -> None:
         self._closed = True
         if self._refresh is not None:
-            self._refresh.cancel()
-            await asyncio.gather(self._refresh, return_exceptions=True)
+            await end_tasks([self._refresh])
 
     async def routes(self, queues: Iterable[str], timeout_s: float) -> dict[str, QueueRoute] | None:
         """Where these queues are; None if the servers have no map: then any of them takes the calls."""

@@ -1,1 +1,1 @@
-"""What every server of ours has: refusals and how they travel, logs, ports, what it counts, work beside its calls."""
+"""What every server of ours has: refusals and how they travel, logs, ports, what it counts."""

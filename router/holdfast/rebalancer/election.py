@@ -8,7 +8,7 @@ from holdfast.cluster.etcd.api import Etcd, EtcdError, OutcomeUnknownError, Put,
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.keys import keys_of
 from holdfast.cluster.map.records import RebalancerRecord
-from holdfast.serving.background import end_tasks
+from holdfast.common.service import end_tasks
 from holdfast.serving.logs import get_logger
 
 LEASE_SECONDS: Final = 10

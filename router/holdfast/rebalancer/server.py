@@ -13,11 +13,11 @@ from holdfast.cluster.etcd.api import Etcd
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.records import RebalancingRecord
 from holdfast.cluster.map.store import MapStore
+from holdfast.common.service import Service
 from holdfast.rebalancer.config import RebalancerConfig
 from holdfast.rebalancer.election import Election
 from holdfast.rebalancer.metrics import Metrics
 from holdfast.rebalancer.watcher import Watcher
-from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.reloading import certificate_gauges
@@ -33,7 +33,6 @@ class Rebalancer:
         self._config = config
         self._etcd = etcd or connect(config)
         self._stop_asked = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
         self.metrics = Metrics()
         self.follower = MapFollower(self._etcd, config.cluster_name)
         self._calls = NodeCalls()
@@ -42,6 +41,7 @@ class Rebalancer:
         plans = PlanAdmin(store, self.follower, answers.state_bytes, answers.lag, answers.transfer)
         self._election = Election(self._etcd, self.follower, f"{socket.gethostname()}:{os.getpid()}")
         self._watcher = Watcher(config, store, self.follower, plans, self._election, self.metrics, dry_run=dry_run)
+        self._background = Service(self.follower.run, self._election.run, self._watcher.run)
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)
 
@@ -59,21 +59,18 @@ class Rebalancer:
         except BaseException:
             await self._close()
             raise
-        works = (self.follower.run(), self._election.run(), self._watcher.run())
-        self._tasks = [asyncio.create_task(work) for work in works]
+        self._background.start()
 
     async def run(self) -> BaseException | None:
         """Until SIGTERM or SIGINT. A plan that is under way stays in etcd: whoever is next goes on with it."""
-        stop_asked = asyncio.create_task(self._stop_asked.wait())
-        await asyncio.wait([stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        stop_asked.cancel()
-        failure = failure_of(self._tasks)
+        await self._background.wait(self._stop_asked.wait())
+        failure = self._background.failed()
         await self._close()
         _log.info("stopped")
         return failure
 
     async def _close(self) -> None:
-        await end_tasks(self._tasks)
+        await self._background.stop()
         await self._ops.stop()
         await self._calls.close()
         await self._etcd.close()

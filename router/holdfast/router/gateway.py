@@ -47,7 +47,7 @@ _Handler = Callable[[Method, bytes, Caller, float], Coroutine[Any, Any, bytes]]
 _ListAll = Callable[[Method, Any, int, listing.Send], Awaitable[Message]]  # a page over all shards
 
 
-class Service(Protocol):
+class OwnService(Protocol):
     """Calls that the router answers itself, or not by a rule of this file: one method per call, in snake case."""
 
     def find(self, name: str) -> Callable[[Any], Awaitable[Any]] | None:
@@ -66,7 +66,7 @@ class Gateway:
         admission: Admission,
         *,
         check_map: Callable[[], None],
-        own: Service,
+        own: OwnService,
         wait_ms_max: int,
         call_s_default: float,
         message_bytes_max: int,

@@ -7,11 +7,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 
 RELEASES_MAX = 256

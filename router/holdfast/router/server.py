@@ -16,6 +16,7 @@ from holdfast.cluster.etcd.api import Etcd
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.store import MapStore
+from holdfast.common.service import Service
 from holdfast.router.admission import Admission
 from holdfast.router.config import RouterConfig
 from holdfast.router.forwarding import Forwarder
@@ -26,7 +27,6 @@ from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import BrokerChannels, RouterServer
-from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
@@ -56,7 +56,7 @@ class Router:
         self._config = config
         self._etcd = etcd
         self._stop_asked = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Service()
         self._started = False
         self._stopping = False
         self._patience: threading.Timer | None = None  # ends the process if a stop takes too long
@@ -75,14 +75,14 @@ class Router:
             gc.set_threshold(*GC_THRESHOLDS)
             keep_little_memory()
             self._build(self._etcd or connect(self._config))
-            self._tasks.append(asyncio.create_task(self._follower.run(), name="map"))
+            self._background.spawn(self._follower.run(), "map")
             self.port = await self._rpc.start(self._config.host, self._config.port)
             await self._ops.start()
             self.ops_port = self._ops.port
             self._started = True
-            self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
-            self._tasks.append(asyncio.create_task(give_back_memory(self._rpc.intake), name="memory"))
-            self._tasks.append(asyncio.create_task(self._tell_waiting(), name="waiting"))
+            self._background.spawn(self._watch(), "watch")
+            self._background.spawn(give_back_memory(self._rpc.intake), "memory")
+            self._background.spawn(self._tell_waiting(), "waiting")
         except BaseException:
             await self._close(0.0)
             raise
@@ -139,10 +139,8 @@ class Router:
 
     async def run(self) -> BaseException | None:
         """Serves until SIGTERM, SIGINT or `ask_to_stop`, then stops gracefully. Returns the failure that ended it."""
-        stop_asked = asyncio.create_task(self._stop_asked.wait())
-        await asyncio.wait([stop_asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        stop_asked.cancel()
-        failure = failure_of(self._tasks)
+        await self._background.wait(self._stop_asked.wait())
+        failure = self._background.failed()
         await self.stop()
         return failure
 
@@ -177,7 +175,7 @@ class Router:
             await self._forwarder.close()
             await self._channels.close()
             await self._node_calls.close()
-        await end_tasks(self._tasks)
+        await self._background.stop()
         if self._etcd is not None:
             await self._etcd.close()
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder
@@ -19,7 +20,6 @@ from holdfast.router.methods import TASKS
 from holdfast.router.ready_waiters import Line, ReadyWaiters, Waiter
 from holdfast.routing.patience import TRY_S_MAX
 from holdfast.routing.reserve_calls import AWAY_S, BEATEN_S_FIRST, BEATEN_S_MAX, WAITED_S
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import internal_error, overloaded
 from holdfast.transport.giving_up import GivingUp

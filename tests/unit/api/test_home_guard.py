@@ -33,9 +33,7 @@ async def serve(number: int, known: PartitionMap) -> tuple[SmallShard, TaskServi
     small = SmallShard()
     small.machine.meta.shard = number
     seen = MapClusterView(node("a").identity, known)
-    return small, TaskService(
-        small.shard, small.shard._config, small.shard._metrics, home_of=seen.home_of, may_have=seen.may_have
-    )
+    return small, TaskService(small.shard, small.config, small.metrics, home_of=seen.home_of, may_have=seen.may_have)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class Stage(SmallShard):
     def __init__(self) -> None:
         super().__init__()
         self.machine.meta.machine_level = 2
-        config, metrics = self.shard._config, self.shard._metrics
+        config, metrics = self.config, self.metrics
         self.service = TaskService(self.shard, config, metrics, cluster_id=lambda: CLUSTER)
         self.damages: list[Exception] = []
         self.trouble: Exception | None = None

@@ -507,7 +507,7 @@ async def test_ticks_do_not_disturb_a_change(desk: Desk) -> None:
 async def test_only_the_leader_answers(desk: Desk) -> None:
     await desk.put()
     desk.small.log.serves = False
-    desk.small.shard.follow_role()
+    desk.small.follow_role()
     await asyncio.sleep(0)
     for call in (desk.put(), desk.get(), desk.page(), desk.delete(), desk.trigger(), desk.preview(expression="@daily")):
         assert (await desk.refused(call)).reason == "NOT_LEADER"

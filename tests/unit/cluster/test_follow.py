@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.cluster.etcd.api import Delete, EtcdRefusedError, Put, Snapshot
+from holdfast.cluster.etcd.api import Delete, EtcdRefusedError, Put, Row, Snapshot
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.partition_map import PartitionMap
@@ -222,6 +222,16 @@ async def test_connections_that_are_lost_without_end_do_not_read_without_end() -
             counting.break_watches()
             await asyncio.sleep(0.001)
     assert 2 <= reads <= 8
+
+
+async def test_a_bug_in_its_pulse_ends_it_and_its_watch() -> None:
+    class Buggy(FakeEtcd):
+        async def get(self, key: bytes) -> Row | None:
+            raise ZeroDivisionError
+
+    follower = make_follower(Buggy())
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(follower.run(), WAIT_S)
 
 
 async def test_a_bad_record_does_not_end_it(etcd: FakeEtcd) -> None:

@@ -16,7 +16,7 @@ class ScheduledMember(Member):
         self.scheduler = None
         super().lead()
         self.scheduler = Scheduler(
-            self.kv, self.shard.machine, policy_of=self.policies.of, now_ms=self.shard_ms, window_tasks_max=4096,
+            self.shard.machine, policy_of=self.policies.of, now_ms=self.shard_ms, window_tasks_max=4096,
             allowance=self.manager.allowance,
         )  # fmt: skip
 

@@ -32,10 +32,8 @@ class Watched:
             self.set_policy(**policy)
 
     def lead(self) -> None:
-        self.policies = Policies(self.shard.kv, BrokerConfig())
-        self.alerts = Alerts(
-            self.shard.kv, self.shard.machine, self.policies, now_ms=lambda: self.shard.now_ms, post=self.post
-        )
+        self.policies = Policies(self.shard.machine.reader, BrokerConfig())
+        self.alerts = Alerts(self.shard.machine, self.policies, now_ms=lambda: self.shard.now_ms, notifier=self)
         self.alerts.look()
 
     def post(self, url: str, message: dict[str, Any], on_end: Callable[[bool], None]) -> None:

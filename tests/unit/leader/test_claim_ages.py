@@ -10,7 +10,7 @@ from tests.unit.machine.machine_shard import LEASE_MS, START_MS, Shard
 
 def ages_of(shard: Shard) -> ClaimAges:
     return ClaimAges(
-        shard.kv, shard.machine, now_ms=lambda: shard.now_ms, first_claim=lambda: keys.family_start(keys.CLAIM_EXPIRY)
+        shard.machine, now_ms=lambda: shard.now_ms, first_claim=lambda: keys.family_start(keys.CLAIM_EXPIRY)
     )
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.decisions import BackOff, RetryRules, expire_verdict, fail_verdict, merge
-from holdfast.broker.policy.back_off import SHAPES
+from holdfast.broker.leader.decisions import RetryRules, expire_verdict, fail_verdict, merge
 from holdfast.broker.policy.policies import default_policy
+from holdfast.broker.policy.retry_delays import SHAPES, RetryDelays
 from holdfast.machine.rows import (
     ATTEMPTS_SPENT,
     CLAIMED,
@@ -23,7 +23,7 @@ from holdfast.machine.rows import (
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 
-PLAIN = BackOff(base_ms=1000, factor=2.0, cap_ms=60_000, jitter=0.0)
+PLAIN = RetryDelays(base_ms=1000, factor=2.0, cap_ms=60_000, jitter=0.0)
 QUEUE = replace(default_policy(BrokerConfig()), retry=PLAIN, non_retryable=frozenset(("BadInput", "app.Gone")))
 
 
@@ -53,15 +53,15 @@ def test_before_the_second_failure_the_delay_is_the_base(failures: int) -> None:
 @pytest.mark.parametrize("failures", [65, 66, 1000, 2**32 - 1])
 @pytest.mark.parametrize("factor", [1.0, 1.5, 2.0, 100.0])
 def test_huge_failure_counts_are_no_trouble(failures: int, factor: float) -> None:
-    back_off = BackOff(base_ms=1000, factor=factor, cap_ms=60_000, jitter=0.0)
-    assert back_off.delay_ms(failures, middle) == (1000 if factor == 1 else 60_000)
+    delays = RetryDelays(base_ms=1000, factor=factor, cap_ms=60_000, jitter=0.0)
+    assert delays.delay_ms(failures, middle) == (1000 if factor == 1 else 60_000)
 
 
 def test_jitter_goes_both_ways() -> None:
-    back_off = BackOff(base_ms=1000, factor=2.0, cap_ms=60_000, jitter=0.2)
-    assert back_off.delay_ms(1, lambda: 0.0) == 800
-    assert back_off.delay_ms(1, middle) == 1000
-    assert 1199 <= back_off.delay_ms(1, lambda: 0.999999) <= 1200
+    delays = RetryDelays(base_ms=1000, factor=2.0, cap_ms=60_000, jitter=0.2)
+    assert delays.delay_ms(1, lambda: 0.0) == 800
+    assert delays.delay_ms(1, middle) == 1000
+    assert 1199 <= delays.delay_ms(1, lambda: 0.999999) <= 1200
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_jitter_goes_both_ways() -> None:
     ],
 )
 def test_each_shape_grows_in_its_own_way(shape: str, delays_ms: list[int]) -> None:
-    back_off = BackOff(base_ms=1000, factor=2.0, cap_ms=10_000, jitter=0.0, shape=shape)
-    assert [back_off.delay_ms(failures, middle) for failures in range(1, 6)] == delays_ms
-    assert back_off.delay_ms(0, middle) == 1000
-    assert back_off.delay_ms(2**32, middle) == (1000 if shape == "fixed" else 10_000)
+    delays = RetryDelays(base_ms=1000, factor=2.0, cap_ms=10_000, jitter=0.0, shape=shape)
+    assert [delays.delay_ms(failures, middle) for failures in range(1, 6)] == delays_ms
+    assert delays.delay_ms(0, middle) == 1000
+    assert delays.delay_ms(2**32, middle) == (1000 if shape == "fixed" else 10_000)
 
 
 @given(
@@ -87,8 +87,8 @@ def test_each_shape_grows_in_its_own_way(shape: str, delays_ms: list[int]) -> No
 def test_a_delay_stays_within_its_jitter(
     base_ms: int, factor: float, cap_ms: int, jitter: float, failures: int, drawn: float, shape: str
 ) -> None:
-    plain_ms = BackOff(base_ms, factor, cap_ms, 0.0, shape).delay_ms(failures, middle)
-    delay_ms = BackOff(base_ms, factor, cap_ms, jitter, shape).delay_ms(failures, lambda: drawn)
+    plain_ms = RetryDelays(base_ms, factor, cap_ms, 0.0, shape).delay_ms(failures, middle)
+    delay_ms = RetryDelays(base_ms, factor, cap_ms, jitter, shape).delay_ms(failures, lambda: drawn)
     assert delay_ms <= cap_ms
     assert min(base_ms, cap_ms) <= plain_ms <= cap_ms
     assert plain_ms * (1 - jitter) - 1 <= delay_ms <= (plain_ms + 1) * (1 + jitter)
@@ -131,13 +131,13 @@ def test_without_rules_of_its_own_a_task_has_those_of_its_queue() -> None:
 
 
 def test_what_a_task_says_counts_field_by_field() -> None:
-    assert merge(QUEUE, pb.RetryPolicy(base_ms=5)).back_off == replace(PLAIN, base_ms=5)
-    assert merge(QUEUE, pb.RetryPolicy(base_ms=0)).back_off == replace(PLAIN, base_ms=0), "0 is said too"
-    assert merge(QUEUE, pb.RetryPolicy(factor=3)).back_off == replace(PLAIN, factor=3.0)
-    assert merge(QUEUE, pb.RetryPolicy(cap_ms=7)).back_off == replace(PLAIN, cap_ms=7)
-    assert merge(QUEUE, pb.RetryPolicy(jitter=0.5)).back_off == replace(PLAIN, jitter=0.5)
+    assert merge(QUEUE, pb.RetryPolicy(base_ms=5)).delays == replace(PLAIN, base_ms=5)
+    assert merge(QUEUE, pb.RetryPolicy(base_ms=0)).delays == replace(PLAIN, base_ms=0), "0 is said too"
+    assert merge(QUEUE, pb.RetryPolicy(factor=3)).delays == replace(PLAIN, factor=3.0)
+    assert merge(QUEUE, pb.RetryPolicy(cap_ms=7)).delays == replace(PLAIN, cap_ms=7)
+    assert merge(QUEUE, pb.RetryPolicy(jitter=0.5)).delays == replace(PLAIN, jitter=0.5)
     for shape, name in ((1, "exponential"), (2, "linear"), (3, "fixed"), (9, "exponential")):
-        assert merge(QUEUE, pb.RetryPolicy(shape=shape)).back_off.shape == name  # type: ignore[arg-type]
+        assert merge(QUEUE, pb.RetryPolicy(shape=shape)).delays.shape == name  # type: ignore[arg-type]
 
 
 def test_errors_that_the_task_or_its_queue_lists_are_listed() -> None:
@@ -147,7 +147,7 @@ def test_errors_that_the_task_or_its_queue_lists_are_listed() -> None:
 @pytest.mark.parametrize("extreme", [-(2**63), 2**63 - 1])
 def test_a_task_without_sense_waits_all_the_same(extreme: int) -> None:
     retry = pb.RetryPolicy(base_ms=extreme, cap_ms=extreme, factor=float("nan"), jitter=float("nan"))
-    assert 0 <= merge(QUEUE, retry).back_off.delay_ms(9, lambda: 0.9) <= 11 * 366 * 24 * 3600 * 1000
+    assert 0 <= merge(QUEUE, retry).delays.delay_ms(9, lambda: 0.9) <= 11 * 366 * 24 * 3600 * 1000
 
 
 @pytest.mark.parametrize(

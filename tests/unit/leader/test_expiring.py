@@ -9,6 +9,7 @@ from holdfast.broker.leader.expiring import CLAIMS_SPENT, TASK_TIMEOUT, Expiries
 from holdfast.broker.policy.policies import Policies
 from holdfast.machine import rows
 from holdfast.machine.kv import MemoryKV
+from holdfast.machine.reader import Reader
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 CONFIG = BrokerConfig(retry_jitter=0, retry_base_ms=700)
@@ -29,8 +30,8 @@ def claimed(**changes: Any) -> rows.Execution:
 
 @pytest.fixture
 def expiries() -> Expiries:
-    kv = MemoryKV()
-    return Expiries(kv, Policies(kv, CONFIG), lambda: 0.5)
+    reader = Reader(MemoryKV())
+    return Expiries(reader, Policies(reader, CONFIG), lambda: 0.5)
 
 
 def test_a_lease_that_ended_is_no_failure(expiries: Expiries) -> None:

@@ -16,14 +16,14 @@ class Desk:
         self.small = SmallShard()
         self.service = TaskService(self.small.shard, BrokerConfig(), Metrics())
         self.entries: list[Ack] = []
-        check_open = self.small.shard._check_open
+        check_open = self.small.shard.check_open
 
         def noted(entry: Entry) -> None:
             if isinstance(entry, Ack):
                 self.entries.append(entry)
             check_open(entry)
 
-        monkeypatch.setattr(self.small.shard, "_check_open", noted)
+        monkeypatch.setattr(self.small.shard, "check_open", noted)
 
     async def claim(self, count: int) -> list[pb.ClaimRef]:
         tasks = [pb.TaskSpec(queue="q", type="t")] * count

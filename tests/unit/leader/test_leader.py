@@ -1,7 +1,7 @@
 """Leadership won and lost: who is told what, nobody is told twice, and what is in the log is applied once."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -20,22 +20,17 @@ from tests.unit.replica.small_shard import SmallShard, settle
 class Replica(SmallShard):
     """A shard in a group of several, that leads in the terms that a test gives it."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.said: list[bool] = []  # whether it leads, as it was told the node
-        self.shard._on_leading = self.said.append
-
     def stage(self) -> None:
         """What waits goes into the log and on its way to the others; whether they take it is not known."""
         self.shard.stage()
 
     def lose(self, term: int) -> None:
         self.log.term, self.log.serves, self.log.accepts = term, False, False
-        self.shard.follow_role()
+        self.follow_role()
 
     def win(self, term: int) -> None:
         self.log.term, self.log.serves, self.log.accepts = term, True, True
-        self.shard.follow_role()
+        self.follow_role()
 
     async def commit(self) -> None:
         """What is in the log turns out to be on a majority."""
@@ -99,7 +94,7 @@ async def test_writes_that_wait_for_a_majority_are_bounded() -> None:
         replica.stage()
     refusal = await refused(replica.submit_enqueue())
     assert (refusal.reason, refusal.limit) == (OVERLOADED, "4")
-    chore = asyncio.ensure_future(replica.shard._submit_housekeeping(entries.Purge(replica.time.now_ms, [])))
+    chore = asyncio.ensure_future(replica.shard.submit_housekeeping(entries.Purge(replica.time.now_ms, [])))
     await settle()
     replica.stage()
     await replica.commit()
@@ -113,7 +108,7 @@ async def test_writes_that_wait_for_a_majority_are_bounded() -> None:
 async def test_housekeeping_is_left_for_callers_but_not_before_others_who_wait_behind_it(
     replica: Replica, is_behind: bool
 ) -> None:
-    chore = asyncio.ensure_future(replica.shard._submit_housekeeping(entries.Purge(replica.time.now_ms, [])))
+    chore = asyncio.ensure_future(replica.shard.submit_housekeeping(entries.Purge(replica.time.now_ms, [])))
     await settle()
     replica.stage()
     if is_behind:
@@ -199,9 +194,22 @@ async def test_an_entry_that_another_leader_cuts_is_not_applied(replica: Replica
         await in_flight
 
 
-async def test_an_alert_that_is_lost_with_its_leader_is_told_by_the_next_one_at_once(replica: Replica) -> None:
+class Told:
+    """Other systems, and what they were told."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.hears = False
+
+    def post(self, _url: str, message: dict[str, Any], _on_end: Callable[[bool], None]) -> None:
+        if self.hears:
+            self.messages.append(message)
+
+
+async def test_an_alert_that_is_lost_with_its_leader_is_told_by_the_next_one_at_once() -> None:
     """It does not wait for another dead letter, which may never come, nor for its first sample."""
-    told: list[dict[str, Any]] = []
+    told = Told()
+    replica = Replica(notifier=told)
     policy = QueuePolicy(dead_alert_at=1, dead_alert_url="https://hooks.example/").SerializeToString()
     now_ms = replica.time.now_ms
     await replica.submit(entries.SetQueue(now_ms, QUEUE, 1, policy))
@@ -210,11 +218,11 @@ async def test_an_alert_that_is_lost_with_its_leader_is_told_by_the_next_one_at_
     item = FailItem(claim.task_id, claim.token, 0, WORKER_GAVE_UP, b"error")
     await replica.submit(entries.Fail(now_ms, KEEP_MS, KEEP_MS, [item]))
     replica.lose(term=2)
-    replica.shard._post = lambda _url, message, _on_end: told.append(message)
+    told.hears = True
     replica.win(term=3)
-    assert told == [], "it may not serve before its first entry is applied: it may not know all"
+    assert told.messages == [], "it may not serve before its first entry is applied: it may not know all"
     await replica.round()
-    assert [(message["queue"], message["dead"]) for message in told] == [(QUEUE.decode(), 1)]
+    assert [(message["queue"], message["dead"]) for message in told.messages] == [(QUEUE.decode(), 1)]
     await replica.stop()
 
 
@@ -423,7 +431,7 @@ async def test_housekeeping_ends_with_its_leadership(replica: Replica) -> None:
     await replica.round()
     assert replica.shard._leading is not None
     old = replica.shard._leading.housekeeping
-    moving = asyncio.ensure_future(replica.shard._submit_housekeeping(LeaderStarted(replica.time.now_ms, False)))
+    moving = asyncio.ensure_future(replica.shard.submit_housekeeping(LeaderStarted(replica.time.now_ms, False)))
     await settle()
     replica.lose(term=4)
     assert (await refused(moving)).reason == NOT_LEADER

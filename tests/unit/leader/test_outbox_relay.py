@@ -1,8 +1,8 @@
 """Follow-ups for other shards, from the ack to the other shard's log: through two services and over a bad road."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NoReturn
 
 import pytest
 
@@ -11,7 +11,7 @@ from holdfast.broker.api.conversion import receive_request
 from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.leader import outbox_relay as relay_module
 from holdfast.broker.leader.outbox_relay import BATCH_LETTERS_MAX, OutboxRelay
-from holdfast.broker.views import read_letters, read_outboxes
+from holdfast.common.backoff import Backoff
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import Delivered, Entry
 from holdfast.machine.ids import format_task_id, parse_task_id, task_id_shard
@@ -19,6 +19,7 @@ from holdfast.machine.invariants import rows_of
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Changed, Outcome
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Letter, Outbox
 from holdfast.proto.v1 import couriers_pb2, tasks_pb2
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
@@ -48,9 +49,7 @@ class Side(SmallShard):
     def __init__(self, number: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.machine.meta.shard = number
-        self.service = TaskService(
-            self.shard, self.shard._config, self.shard._metrics, draw=lambda: 0.5, cluster_id=lambda: CLUSTER
-        )
+        self.service = TaskService(self.shard, self.config, self.metrics, draw=lambda: 0.5, cluster_id=lambda: CLUSTER)
 
     async def run(self) -> None:
         while True:
@@ -64,20 +63,20 @@ class Side(SmallShard):
 class Pair:
     """Two shards and the road from one to the other."""
 
-    def __init__(self) -> None:
-        self.near, self.far = Side(HERE), Side(AWAY)
+    def __init__(self, *, is_alone: bool = False) -> None:
+        self.near, self.far = Side(HERE, others=None if is_alone else self), Side(AWAY)
         self.sent: list[tuple[int, int]] = []  # (first sequence, letters) of each call
         self.troubles: list[Exception | None] = []  # of the next calls; None loses only the answer
-        self.near.shard._owner_of = lambda new: AWAY if new.queue == FAR else None
-        self.near.shard._deliver = self.deliver
-        self.lead(2)
+        self.near.view.owner = lambda new: AWAY if new.queue == FAR else None
+        if not is_alone:
+            self.lead(2)
         self.running = [asyncio.ensure_future(side.run()) for side in (self.near, self.far)]
 
     def lead(self, term: int) -> None:
         """The near shard has a leader anew, with nothing but its state."""
         near = self.near
         near.log.serves = False
-        near.shard.follow_role()
+        near.follow_role()
         near.log.term, near.log.serves = term, True
         near.lead()
         leading = near.shard._leading
@@ -85,16 +84,21 @@ class Pair:
         assert leading.relay is not None
         leading.relay.start()
 
-    async def deliver(self, destination: int, source: int, incarnation: int, first: int, letters: list[Letter]) -> int:
-        self.sent.append((first, len(letters)))
+    async def deliver(
+        self, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
+    ) -> int:
+        self.sent.append((first_sequence, len(letters)))
         trouble = self.troubles.pop(0) if self.troubles else ()
         if isinstance(trouble, Exception):
             raise trouble
-        request = receive_request(CLUSTER, destination, source, incarnation, first, letters)
+        request = receive_request(CLUSTER, destination, source, incarnation, first_sequence, list(letters))
         response = await self.far.service.receive_tasks(couriers_pb2.ReceiveTasksRequest.FromString(bytes_of(request)))
         if trouble is None:
             raise TimeoutError
         return int(response.received)
+
+    async def deal(self, destination: int, source: int, reports: Sequence[couriers_pb2.ShareReport]) -> NoReturn:
+        raise AssertionError("no queue is spread")
 
     async def ack(self, *follow_ups: tasks_pb2.TaskSpec) -> tasks_pb2.AckOutcome:
         (claim,) = await self.claim()
@@ -127,7 +131,7 @@ def bytes_of(message: couriers_pb2.ReceiveTasksRequest) -> bytes:
 
 @pytest.fixture
 async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "BACKOFF", Backoff(0.001, 5.0))
     pair = Pair()
     yield pair
     await pair.close()
@@ -151,7 +155,7 @@ async def test_a_follow_up_arrives_where_its_queue_lives(pair: Pair) -> None:
     await pair.until_delivered()
     assert pair.far.envelopes() == [far_task("a", payload=b"p", headers={"k": "v"}), far_task("b")]
     assert pair.sent == [(1, 2)]
-    assert read_outboxes(pair.near.kv) == [(AWAY, Outbox(2, 2))]
+    assert Reader(pair.near.kv).outboxes() == [(AWAY, Outbox(2, 2))]
     assert [spec.type for spec in pair.near.envelopes()] == ["here"]
 
 
@@ -211,7 +215,7 @@ async def test_a_follow_up_whose_id_stands_for_another_task_there_is_a_dead_lett
     (known,) = (await pair.far.service.enqueue(request)).outcomes
     pair.troubles = [None, None]
     elsewhere = tasks_pb2.TaskSpec(queue="far.other", type="c")
-    pair.near.shard._owner_of = lambda new: AWAY if new.queue.startswith(FAR) else None
+    pair.near.view.owner = lambda new: AWAY if new.queue.startswith(FAR) else None
     outcome = await pair.ack(far_task("b", request_id="r"), elsewhere, far_task("d"))
     assert outcome.HasField("acked")
     await pair.until_delivered()
@@ -223,7 +227,7 @@ async def test_a_follow_up_whose_id_stands_for_another_task_there_is_a_dead_lett
     assert (letter.dead_reason, letter.purge_at_ms) == ("REQUEST_ID_CONFLICT", START_MS + 77_000)
     assert letter.last_error.type == "RequestIdConflict"
     assert f'The request id "r" of queue far stands for task {known.accepted.task_id}' in letter.last_error.message
-    assert pair.far.shard._metrics.tasks_dead._value.get() == 1
+    assert pair.far.metrics.tasks_dead._value.get() == 1
     retried = tasks_pb2.RetryDeadLettersRequest(task_ids=[letter.task_id])
     await letters.retry_dead_letters(retried)
     await pair.far.service.cancel(tasks_pb2.CancelRequest(task_ids=[known.accepted.task_id]))
@@ -247,7 +251,7 @@ async def test_an_ack_whose_follow_up_here_conflicts_is_refused_and_nothing_goes
     refusals = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[stale, item]))).outcomes
     told = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
     assert told == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]
-    assert read_outboxes(pair.near.kv) == []
+    assert Reader(pair.near.kv).outboxes() == []
     item.follow_ups[2].CopyFrom(known)
     (done,) = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[item]))).outcomes
     there = done.acked.follow_ups[2]
@@ -274,28 +278,29 @@ async def test_a_full_outbox_refuses_the_ack_alone(pair: Pair, monkeypatch: pyte
     assert [spec.type for spec in pair.far.envelopes()] == ["a", "b", "c"]
 
 
-async def test_without_a_relay_everything_stays_here(pair: Pair) -> None:
-    pair.near.shard._deliver = None
+async def test_without_other_shards_everything_stays_here() -> None:
+    pair = Pair(is_alone=True)
     outcome = await pair.ack(far_task("a"))
     assert outcome.acked.follow_ups[0].task_id
     assert pair.near.shard.outboxes() == []
+    await pair.close()
 
 
 async def test_what_belongs_to_this_shard_stays_here(pair: Pair) -> None:
-    pair.near.shard._owner_of = lambda _new: HERE
+    pair.near.view.owner = lambda _new: HERE
     assert (await pair.ack(far_task("a"))).acked.follow_ups[0].task_id
     asked: list[tuple[bytes, bytes]] = []
 
     def owner_of(new: NewTask) -> None:
         asked.append((new.queue, new.request_id))
 
-    pair.near.shard._owner_of = owner_of
+    pair.near.view.owner = owner_of
     await pair.ack(far_task("a", request_id="r"))
     assert asked == [(FAR, b"r")]
 
 
 async def test_before_every_replica_knows_parcels_none_are_made(pair: Pair) -> None:
-    pair.near.shard._all_know_level = lambda _level: False
+    pair.near.view.knows_level = lambda _level: False
     with pytest.raises(RefusedError) as refused:
         await pair.ack(far_task("a"))
     assert refused.value.reason == CHANGE_REFUSED
@@ -364,7 +369,7 @@ async def test_letters_out_of_order_are_refused() -> None:
 async def test_only_the_leader_receives() -> None:
     side = Side(AWAY)
     side.log.term, side.log.serves = 2, False
-    side.shard.follow_role()
+    side.follow_role()
     with pytest.raises(RefusedError) as refused:
         await side.service.receive_tasks(request())
     assert refused.value.reason == NOT_LEADER
@@ -388,23 +393,23 @@ def filled(count: int, size: int = 1, destination: int = AWAY) -> MemoryKV:
 
 def test_letters_are_read_in_bounded_batches() -> None:
     kv = filled(40)
-    first, some = read_letters(kv, AWAY, 30, 10**6)
+    first, some = Reader(kv).letters(AWAY, 30, 10**6)
     assert (first, len(some)) == (1, 30)
-    first, some = read_letters(kv, AWAY, 32, 10**6)
+    first, some = Reader(kv).letters(AWAY, 32, 10**6)
     assert (first, len(some)) == (1, 32)
-    assert len(read_letters(kv, AWAY, 100, 10**6)[1]) == 40
-    assert len(read_letters(kv, AWAY, 100, 45)[1]) == 5, "nine bytes each"
-    assert len(read_letters(kv, AWAY, 100, 1)[1]) == 1, "one that is larger must not stay for ever"
-    assert read_letters(kv, 3, 100, 100) == (1, [])
+    assert len(Reader(kv).letters(AWAY, 100, 10**6)[1]) == 40
+    assert len(Reader(kv).letters(AWAY, 100, 45)[1]) == 5, "nine bytes each"
+    assert len(Reader(kv).letters(AWAY, 100, 1)[1]) == 1, "one that is larger must not stay for ever"
+    assert Reader(kv).letters(3, 100, 100) == (1, [])
     kv.write({keys.outbox(AWAY, 0): Outbox(40, 38).encode()})
-    assert read_letters(kv, AWAY, 100, 1000) == (39, [Letter(0, b"\0")] * 2)
+    assert Reader(kv).letters(AWAY, 100, 1000) == (39, [Letter(0, b"\0")] * 2)
 
 
 def test_outboxes_are_found_without_reading_letters() -> None:
     state = {**filled(3).rows(), **filled(2, destination=7).rows(), **filled(1, destination=2**16 - 1).rows()}
     boxes = [(AWAY, Outbox(3, 0)), (7, Outbox(2, 0)), (2**16 - 1, Outbox(1, 0))]
-    assert read_outboxes(MemoryKV(state)) == boxes
-    assert read_outboxes(MemoryKV()) == []
+    assert Reader(MemoryKV(state)).outboxes() == boxes
+    assert Reader(MemoryKV()).outboxes() == []
 
 
 class Desk:
@@ -443,19 +448,19 @@ async def test_one_destination_that_does_not_answer_holds_up_no_other() -> None:
             await stuck.wait()
         return first + len(letters) - 1
 
-    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
     relay.start()
-    await until(lambda: dict(read_outboxes(kv))[7].waiting == 0)
-    assert dict(read_outboxes(kv))[AWAY].waiting == 2
+    await until(lambda: dict(Reader(kv).outboxes())[7].waiting == 0)
+    assert dict(Reader(kv).outboxes())[AWAY].waiting == 2
     stuck.set()
-    await until(lambda: dict(read_outboxes(kv))[AWAY].waiting == 0)
+    await until(lambda: dict(Reader(kv).outboxes())[AWAY].waiting == 0)
     await settle()
-    assert relay._tasks == {}, "who has nothing to bring takes no memory"
+    assert relay._destinations == set(), "who has nothing to bring takes no memory"
     await relay.stop()
 
 
 async def test_batches_follow_each_other_and_refused_notes_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "BACKOFF", Backoff(0.001, 5.0))
     kv = filled(BATCH_LETTERS_MAX + 3)
     desk = Desk(kv)
     desk.refusals = [overloaded("writes", 1)]
@@ -466,13 +471,13 @@ async def test_batches_follow_each_other_and_refused_notes_are_written_again(mon
         brought.append((first, len(letters)))
         return 10**9  # a destination may know more than it was told now
 
-    relay = OutboxRelay(kv, 4, 9, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = OutboxRelay(Reader(kv), 4, 9, deliver, now_ms=lambda: START_MS, submit=desk.submit)
     relay.wake([AWAY])
     await settle()
     assert brought == [], "nobody goes before it is started"
     relay.start()
     relay.wake([AWAY])
-    await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
+    await until(lambda: Reader(kv).outboxes()[0][1].waiting == 0)
     half = BATCH_LETTERS_MAX // 2  # after anything that went wrong it is tried with fewer
     assert brought == [(1, BATCH_LETTERS_MAX), (1, half), (half + 1, half + 3)]
     await relay.stop()
@@ -488,7 +493,7 @@ async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
         await answers.wait()
         return first + len(letters) - 1
 
-    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
     relay.start()
     await until(lambda: brought == [1])
     given_up = asyncio.ensure_future(relay.hold())
@@ -498,19 +503,19 @@ async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
     given_up.cancel()
     answers.set()
     await holding
-    assert read_outboxes(kv)[0][1].waiting == 0, "what was on its way has left the outbox"
+    assert Reader(kv).outboxes()[0][1].waiting == 0, "what was on its way has left the outbox"
     kv.write(filled(4).rows() | {keys.outbox(AWAY, 0): Outbox(4, 2).encode()})
     relay.wake([AWAY])
     await settle()
     assert brought == [1]
     relay.let_go()
-    await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
+    await until(lambda: Reader(kv).outboxes()[0][1].waiting == 0)
     assert brought == [1, 3], "who gave up holds nothing any more"
     await relay.stop()
 
 
 async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(relay_module, "BACKOFF", Backoff(0.001, 5.0))
     kv = filled(2)
     calls = []
 
@@ -518,9 +523,9 @@ async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> No
         calls.append(first)
         return 0 if len(calls) < 4 else len(calls) - 3  # nothing, then one after the other
 
-    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=Desk(kv).submit)
+    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=Desk(kv).submit)
     relay.start()
-    await until(lambda: read_outboxes(kv)[0][1].waiting == 0)
+    await until(lambda: Reader(kv).outboxes()[0][1].waiting == 0)
     assert calls == [1, 1, 1, 1, 2]
     await relay.stop()
     assert relay.failed() is None
@@ -535,7 +540,7 @@ async def test_a_bug_in_a_delivery_is_seen() -> None:
     async def submit(_entry: Entry) -> list[Outcome]:
         raise ZeroDivisionError
 
-    relay = OutboxRelay(kv, HERE, 1, deliver, now_ms=lambda: START_MS, submit=submit)
+    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=submit)
     relay.start()
     await until(lambda: relay.failed() is not None)
     assert isinstance(relay.failed(), ZeroDivisionError)

@@ -304,7 +304,7 @@ async def test_lost_leadership_is_told(small: SmallShard) -> None:
     watching = awaiting(small)
     await settle()
     small.log.term, small.log.serves = 2, False
-    small.shard.follow_role()
+    small.follow_role()
     assert await reason_of(watching) == NOT_LEADER
     assert await reason_of(awaiting(small)) == NOT_LEADER
 
@@ -313,7 +313,7 @@ async def test_lost_leadership_is_told(small: SmallShard) -> None:
 
 
 def service(small: SmallShard) -> TaskService:
-    return TaskService(small.shard, small.shard._config, small.shard._metrics)
+    return TaskService(small.shard, small.config, small.metrics)
 
 
 async def test_the_wire_call(small: SmallShard) -> None:

@@ -54,9 +54,14 @@ class Stage:
     # Leaders.
 
     def manager(self) -> ScheduleManager:
-        kv = self.shard.kv
+        reader = self.shard.machine.reader
         return ScheduleManager(
-            kv, CONFIG, self.metrics, Policies(kv, CONFIG), now_ms=lambda: self.shard.now_ms, submit=self._submit
+            reader,
+            CONFIG,
+            self.metrics,
+            Policies(reader, CONFIG),
+            now_ms=lambda: self.shard.now_ms,
+            submit=self._submit,
         )
 
     def lead(self) -> ScheduleManager:
@@ -469,7 +474,7 @@ async def test_a_state_that_cannot_be_read_is_told_and_no_fault_of_a_schedule(
         raise broken
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage.shard.kv, "get", get)
+        patch.setattr(stage.shard.machine.reader, "get", get)
         await stage.pass_time(1000)
     assert manager.failed() is broken
     await manager.stop()

@@ -32,7 +32,7 @@ class Counted:
         self.shard = Shard()
         self.looks = 0
         self.stats = Stats(
-            self.shard.kv, self.shard.machine, now_ms=lambda: self.shard.now_ms, on_sample=self._looked
+            self.shard.machine, now_ms=lambda: self.shard.now_ms, on_sample=self._looked
         )  # fmt: skip
 
     def _looked(self) -> None:
@@ -167,7 +167,7 @@ def test_rare_batches_that_start_later_count_each_time() -> None:
 def test_tasks_whose_time_comes_are_not_new() -> None:
     counted = Counted()
     [task_id] = counted.enqueue(1, run_at_ms=counted.shard.now_ms + 600_000)
-    counted.stats = Stats(counted.shard.kv, counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
+    counted.stats = Stats(counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
     counted.shard.now_ms += 600_000
     counted.shard.promote(task_id)
     counted.stats.follow(counted.shard.effects)
@@ -177,7 +177,7 @@ def test_tasks_whose_time_comes_are_not_new() -> None:
 def test_a_new_leader_begins_at_nothing() -> None:
     counted = Counted()
     counted.enqueue(1000)
-    counted.stats = Stats(counted.shard.kv, counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
+    counted.stats = Stats(counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
     assert counted.rates() == (0, 0, 0, 0)
     counted.pass_samples(1)
     counted.enqueue(5)
@@ -188,7 +188,7 @@ def test_a_new_leader_begins_at_nothing() -> None:
 def test_the_first_batch_of_a_new_leader_counts() -> None:
     counted = Counted()
     counted.enqueue(1000)
-    counted.stats = Stats(counted.shard.kv, counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
+    counted.stats = Stats(counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
     counted.enqueue(5)
     assert counted.rates() == (1.0, 0, 0, 0)
 
@@ -403,7 +403,7 @@ async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.
 @pytest.mark.parametrize("kind", ["ack", "fail", "extend", "release"])
 async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None:
     small = SmallShard()
-    service = TaskService(small.shard, small.shard._config, small.shard._metrics)
+    service = TaskService(small.shard, small.config, small.metrics)
     await small.enqueue(4)
     refs = []
     for worker in (b"ann", b"bob", b"eve", b"old"):

@@ -19,6 +19,7 @@ from holdfast.cluster.map.records import Members, ShardRecord
 from holdfast.cluster.map.store import MapStore
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Queue, Settings
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.raft.messages import Configuration
@@ -230,6 +231,7 @@ class Shard:
 
     def __init__(self, **ready: int) -> None:
         self.kv = MemoryKV()
+        self.reader = Reader(self.kv)
         self.set(**ready)
         self.settings: dict[bytes, tuple[int, bytes]] = {}
         self.looks = 0

@@ -1,10 +1,9 @@
-"""Limits, waits between attempts, and warnings that do not repeat themselves."""
+"""Limits, and warnings that do not repeat themselves."""
 
 from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.peers.dialling import Backoff
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import PeerLimits, Warnings
 from holdfast.serving.logs import Logger
@@ -76,20 +75,6 @@ def test_made_up_names_do_not_fill_the_log(warnings: Warnings, said: Said, clock
     clock.now_s = 10
     warnings.say("refused", node="n1000")
     assert said.lines[-1] == ("refused", {"node": "n1000"})
-
-
-def test_waits_double_up_to_the_longest_and_begin_again_after_a_reset() -> None:
-    backoff = Backoff(0.05, 1.0, draw=lambda: 1.0)
-    assert [backoff.next() for _ in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    backoff.reset()
-    assert backoff.next() == 0.05
-
-
-def test_a_wait_is_drawn_between_half_of_it_and_all_of_it() -> None:
-    assert Backoff(0.05, 1.0, draw=lambda: 0.0).next() == 0.025
-    waits = [Backoff(1.0, 1.0).next() for _ in range(50)]
-    assert all(0.5 <= wait <= 1.0 for wait in waits)
-    assert len(set(waits)) > 1
 
 
 @pytest.mark.parametrize("name", ["body_bytes_max", "half_open_max", "hello_seconds_max", "redial_seconds_min"])

@@ -46,7 +46,7 @@ async def small() -> SmallShard:
 
 
 async def test_a_policy_is_read_once_and_again_after_a_change(small: SmallShard) -> None:
-    policies = Policies(small.kv, CONFIG)
+    policies = Policies(small.machine.reader, CONFIG)
     assert policies.of(QUEUE) is policies.default
     small.kv.write({keys.settings(QUEUE): rows.Settings(1, PolicyMessage(max_attempts=4).SerializeToString()).encode()})
     assert policies.of(QUEUE) is policies.default, "nobody looks before a change is told"
@@ -55,12 +55,12 @@ async def test_a_policy_is_read_once_and_again_after_a_change(small: SmallShard)
     assert policies.of(QUEUE).max_attempts == 4
     assert policies.of(QUEUE) is policies.of(QUEUE)
     assert policies.of(OTHER) is policies.default
-    assert not Policies(small.kv, CONFIG).is_empty, "a new leader finds what is there"
+    assert not Policies(small.machine.reader, CONFIG).is_empty, "a new leader finds what is there"
 
 
 async def test_what_the_map_expects_is_waited_for(small: SmallShard) -> None:
     """A shard that has just got a queue hands nothing out before it knows under which limits."""
-    policies = Policies(small.kv, CONFIG, is_expected=lambda queue: queue == QUEUE)
+    policies = Policies(small.machine.reader, CONFIG, is_expected=lambda queue: queue == QUEUE)
     assert policies.to_claim(QUEUE).paused
     assert not policies.of(QUEUE).paused
     assert not policies.to_claim(OTHER).paused
@@ -121,15 +121,15 @@ async def test_nothing_new_is_written_before_every_replica_knows_it(small: Small
         asked.append(level)
         return False
 
-    small.shard._all_know_level = not_yet
+    small.view.knows_level = not_yet
     with pytest.raises(RefusedError) as refused:
         await set_queue(small)
     assert (refused.value.reason, refused.value.metadata) == (CHANGE_REFUSED, {"why": "machine_level"})
     assert asked == [entries.MACHINE_LEVEL]
     assert small.machine.meta.applied_index == 0
-    small.shard._all_know_level = lambda _level: True
+    small.view.knows_level = lambda _level: True
     assert await set_queue(small)
-    small.shard._all_know_level = not_yet
+    small.view.knows_level = not_yet
     assert await set_queue(small, version=2), "a level that was reached stays"
 
 
@@ -144,7 +144,7 @@ async def test_what_nobody_can_read_stays_out_of_the_log(small: SmallShard) -> N
 async def test_a_new_leader_goes_by_the_settings_at_once(small: SmallShard) -> None:
     await set_queue(small, max_attempts=4)
     small.log.term, small.log.serves = 2, False
-    small.shard.follow_role()
+    small.follow_role()
     assert policies_of(small) is None
     assert small.shard.settings_version(QUEUE) == 1, "also who follows can tell"
     with pytest.raises(RefusedError) as refused:
@@ -163,7 +163,7 @@ class Wire:
 
     def __init__(self, small: SmallShard) -> None:
         self.small = small
-        self.service = TaskService(small.shard, small.shard._config, small.shard._metrics, draw=lambda: 0.5)
+        self.service = TaskService(small.shard, small.config, small.metrics, draw=lambda: 0.5)
 
     async def enqueue(self, queue: bytes, **fields: Any) -> rows.Execution:
         spec = pb.TaskSpec(queue=queue.decode(), type="t", **fields)
@@ -296,7 +296,7 @@ async def test_entries_that_belong_together_are_refused_together(wire: Wire) -> 
     both: list[entries.Entry] = [entries.Promote(small.time.now_ms, []), entries.Promote(small.time.now_ms, [])]
     call = asyncio.ensure_future(small.shard.submit_all(both))
     await settle()
-    small.shard.follow_role()
+    small.follow_role()
     with pytest.raises(RefusedError):
         await call
     small.log.term, small.log.serves = 3, True

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from pydantic import ValidationError
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policy.back_off import BackOff
 from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy, default_policy, parse_policy
+from holdfast.broker.policy.retry_delays import RetryDelays
 from holdfast.cluster.admin.conversion import policy_message, policy_of, queue_change
 from holdfast.cluster.map.policy import (
     FRACTIONS,
@@ -75,7 +75,7 @@ def parse(**fields: Any) -> QueuePolicy:
 
 def test_what_a_policy_leaves_out_is_as_the_configuration_says() -> None:
     assert parse() == PLAIN
-    retry = BackOff(CONFIG.retry_base_ms, CONFIG.retry_factor, 9, CONFIG.retry_jitter, CONFIG.retry_shape)
+    retry = RetryDelays(CONFIG.retry_base_ms, CONFIG.retry_factor, 9, CONFIG.retry_jitter, CONFIG.retry_shape)
     assert parse(max_attempts=7, retry_cap_ms=9) == replace(PLAIN, max_attempts=7, retry=retry)
     told = default_policy(BrokerConfig(retry_shape="fixed", oldest_share_percent=7, dead_alert_url="http://a.test/"))
     assert (told.retry.shape, told.oldest_share_percent, told.dead_alert_url) == ("fixed", 7, "http://a.test/")
@@ -98,7 +98,7 @@ def test_every_field_counts() -> None:
     assert parse(**OWN) == QueuePolicy(
         max_attempts=2,
         max_claims=3,
-        retry=BackOff(70, 3.0, 200, 0.0, "linear"),
+        retry=RetryDelays(70, 3.0, 200, 0.0, "linear"),
         non_retryable=frozenset(("BadInput", "app.Gone")),
         dedup_window_ms=5000,
         result_ttl_ms=2 * HOUR_MS,

@@ -68,9 +68,9 @@ class Member:
         """A new leader: it has the state, and nothing else."""
         self.term += 1
         self.shard.apply(LeaderStarted(self.shard_ms(), False))
-        self.policies = Policies(self.kv, BrokerConfig())
+        self.policies = Policies(self.shard.machine.reader, BrokerConfig())
         self.coordinator = QuotaCoordinator(
-            self.kv, self.shard.machine, self.policies, now_ms=self.shard_ms, submit=self._submit
+            self.shard.machine, self.policies, now_ms=self.shard_ms, submit=self._submit
         )  # fmt: skip
         self.manager = AllocationManager(
             self.number, self.term, self.shard.machine, self.policies, self.coordinator,

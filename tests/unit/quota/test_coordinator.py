@@ -40,7 +40,7 @@ async def test_who_goes_away_lets_nobody_in_before_the_books_are_written() -> No
         await may_write.wait()
         return home.shard.apply(entry)  # type: ignore[arg-type,return-value]
 
-    coordinator = QuotaCoordinator(home.kv, home.shard.machine, home.policies, now_ms=home.shard_ms, submit=submit)  # type: ignore[arg-type]
+    coordinator = QuotaCoordinator(home.shard.machine, home.policies, now_ms=home.shard_ms, submit=submit)  # type: ignore[arg-type]
     first = asyncio.create_task(coordinator.deal(1, [report(1, demand=2)]))
     await asyncio.sleep(0)
     first.cancel()
@@ -68,7 +68,7 @@ async def test_a_home_that_knows_less_than_others_deals_nothing() -> None:
     stage = Stage(2, concurrency_max=3)
     home = stage.members[HOME]
     coordinator = QuotaCoordinator(
-        home.kv, home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home._submit, settings=Settings()
+        home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home._submit, settings=Settings()
     )
     before = home.writes
     (told,) = await coordinator.deal(1, [pb.ShareReport(queue="q", what=SETTINGS, version=7)])

@@ -1,12 +1,15 @@
 """A shard whose rounds a test makes by hand, so that it decides what is on its way at which moment."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.reserver import ReserveWanted
+from holdfast.broker.leader.roles import NodeContext, OtherShards
+from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import entries
@@ -15,9 +18,10 @@ from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
+from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.raft.messages import REGULAR
+from holdfast.raft.messages import BLANK, REGULAR
 from holdfast.raft.messages import Entry as LogEntry
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from holdfast.storage.rocksdb import StateFullError
@@ -46,6 +50,7 @@ class MemoryLog:
     """A Replicator without a disk, alone in its group, that leads until it is told otherwise."""
 
     is_alone = True
+    configuration = BLANK
 
     def __init__(self) -> None:
         self.term = 1
@@ -107,38 +112,92 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+class SmallView(StaticClusterView):
+    """What a test says of the cluster."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        super().__init__(config)
+        self.owner: Callable[[NewTask], int | None] = lambda _new: None  # of a task that lives elsewhere
+        self.knows_level: Callable[[int], bool] = lambda _level: True
+
+    def owner_of(self, here: int, new: NewTask) -> int:
+        owner = self.owner(new)
+        return here if owner is None else owner
+
+    def all_know_level(self, members: Collection[str], level: int) -> bool:
+        return self.knows_level(level)
+
+
 class SmallShard:
-    def __init__(self, *, kv: FillingKV | None = None, **settings: Any) -> None:
+    """It is the node and the disk of its shard as well."""
+
+    def __init__(
+        self,
+        *,
+        kv: FillingKV | None = None,
+        others: OtherShards | None = None,
+        notifier: Notifier | None = None,
+        **settings: Any,
+    ) -> None:
         self.kv = kv or FillingKV()
         self.time = StillTime()
         self.refuses = False  # as a full disk does
         self.machine = Machine(self.kv)
         self.log = MemoryLog()
-        self.shard = Shard(
-            self.kv, self.machine, self.log, BrokerConfig().model_copy(update=settings), Metrics(),
-            make_clock=lambda _applied_ms: ShardClock(self.time, 0), wake_rounds=lambda: None,
-            check_disk=self._check_disk, found_full=lambda: disk_low(0, 1),
-            redirect=lambda: not_leader(0, self.log.term, "elsewhere:1"),
-        )  # fmt: skip
+        self.config, self.metrics = BrokerConfig().model_copy(update=settings), Metrics()
+        self.view = SmallView(self.config)
+        self._led_term = 0
+        self.said: list[bool] = []  # whether it leads, as its node was told
+        context = NodeContext(self.config, self.metrics, self, self.view, others, notifier or NoWebhooks())
+        self.shard = Shard(self.machine, self.log, self, context)
         self.lead()
+
+    def follow_role(self) -> None:
+        """Tells the shard whether it leads, as its replica does: only if that has changed."""
+        term = self.log.term if self.log.serves else 0
+        if term != self._led_term:
+            self._led_term = term
+            self.shard.role_changed(term)
 
     def lead(self) -> None:
         """As if the first entry of the term had been applied; without housekeeping, which tests do by hand."""
-        self.shard.follow_role()
+        self.follow_role()
         self.shard._proposals.drop_waiting()
         assert self.shard._leading is not None
         self.shard._leading.is_open = True
 
-    def _check_disk(self, _entry: Entry) -> None:
+    # The node.
+
+    def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
+        return ShardClock(self.time, 0)
+
+    def wake(self, number: int) -> None:
+        """Rounds are made by hand."""
+
+    def redirect(self, number: int) -> RefusedError:
+        return not_leader(0, self.log.term, "elsewhere:1")
+
+    def leading_changed(self, number: int, leads: bool) -> None:
+        self.said.append(leads)
+
+    def probe_reached(self, number: int, index: int) -> None:
+        """Nobody hashes."""
+
+    # Its disk.
+
+    def check(self, _entry: Entry) -> None:
         if self.refuses:
             raise disk_low(0, 1)
+
+    def found_full(self) -> RefusedError:
+        return disk_low(0, 1)
 
     # Rounds.
 
     async def round(self) -> None:
         """Everything that waits is written and applied, and its callers get their answers."""
         await settle()
-        self.shard.follow_role()
+        self.follow_role()
         self.shard.stage()
         self.log.flushed()
         while not await self.shard.apply_committed():  # a large entry on a busy machine takes too long for one go

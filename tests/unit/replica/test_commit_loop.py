@@ -152,7 +152,7 @@ async def test_the_time_that_followers_hear_goes_on_between_looks_at_the_clock(b
 
 
 def purge(broker: Broker) -> "asyncio.Future[list[Outcome]]":
-    return asyncio.ensure_future(broker.shard._submit_housekeeping(Purge(START_MS, [])))
+    return asyncio.ensure_future(broker.shard.submit_housekeeping(Purge(START_MS, [])))
 
 
 async def test_callers_have_their_answers_before_housekeeping_of_their_round_is_applied(broker: Broker) -> None:

@@ -8,13 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 import structlog
 
-from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica import commit_loop as rounds_module
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.replica import NewState, Replica
-from holdfast.broker.replica.shard import Shard
 from holdfast.machine.entries import Enqueue
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
@@ -36,12 +33,13 @@ from holdfast.raft.messages import (
 )
 from holdfast.raft.node_journal import NodeJournal, gone_of
 from holdfast.routing.groups import mapped_group
-from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError, not_leader
+from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError
 from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.startup_checks import recover_shard
 from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
+from tests.simulation.lone_replica import LoneHost
 from tests.unit.machine.machine_shard import START_MS, new_task
 from tests.unit.replica.small_shard import StillTime, settle
 
@@ -87,33 +85,28 @@ class Scene:
         self.disk = FakeDisk(random.Random(0))
         self.log = NodeLog.open(self.disk, segment_bytes=64 * 1024)
         self.other = OtherNode()
+        self.strangers: list[Message] = []  # messages of shards that are not here
         self.guard = DiskGuard(self.disk.free_bytes, 0)
         self.rounds = CommitLoop(
             self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
         )
         self.other.rounds = self.rounds
-        kv, source = MemoryKV(), StillTime()
+        kv = self.kv = MemoryKV()
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, kv, SHARD)
         found(journal, [ME, OTHER])
 
-        def make_engine(journal: NodeJournal, applied_index: int) -> ShardRaft:
-            return ShardRaft(
-                ME, journal, now_s=time.monotonic(), applied_index=applied_index, timing=PATIENT, draw=lambda: 0.5
-            )
-
-        def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
-            return Shard(
-                kv, machine, raft, BrokerConfig(), Metrics(),
-                make_clock=lambda applied_ms: ShardClock(source, applied_ms),
-                wake_rounds=lambda: self.rounds.wake(SHARD), check_disk=self.guard.check,
-                found_full=self.guard.found_full, redirect=lambda: not_leader(SHARD, 0, None),
-            )  # fmt: skip
-
-        self.replica = Replica(SHARD, self.log, journal, make_engine, make_shard, machine.meta.applied_index)
+        self.host = LoneHost(self.rounds, self.guard, StillTime(), me=ME, timing=PATIENT)
+        self.replica = Replica(SHARD, self.log, journal, kv, machine, self.host)
         self.shard = self.replica.shard
         self.rounds.attach(self.replica)
-        self.running = asyncio.ensure_future(self.rounds.run())
+        self.running = asyncio.ensure_future(self.rounds.run(self))
+
+    def join(self, _sender: str, message: Message) -> None:
+        self.strangers.append(message)
+
+    def note_other_group(self, sender: str, number: int) -> None:
+        """There is one group."""
 
     async def leading(self) -> "Scene":
         self.replica.raft.election_deadline_s = 0.0
@@ -208,12 +201,14 @@ async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) 
     await scene.stop()
 
 
-async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(scene: Scene) -> None:
+async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(20):
         await scene.enqueue()
     sent_index = scene.replica.applied_index - 10
     needed: list[int | None] = [sent_index]
-    scene.replica.log_needed_after = lambda: needed[0]
+    monkeypatch.setattr(scene.host, "log_needed_after", lambda _number: needed[0])
     scene.replica.compact(scene.replica.applied_index)
     await scene.enqueue()
     assert scene.replica.journal.base_index == sent_index
@@ -235,11 +230,13 @@ async def test_reads_do_not_wait_for_the_next_heartbeat(scene: Scene) -> None:
     await scene.stop()
 
 
-async def test_what_is_asked_while_entries_are_applied_leaves_at_once(scene: Scene) -> None:
+async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The round has sent everything by then, and nothing else may come for a while."""
     raft = scene.replica.raft
     asked: list[int | None] = []
-    scene.shard._on_probe = lambda _index: asked.append(raft.begin_read())
+    monkeypatch.setattr(scene.host, "probe_reached", lambda _number, _index: asked.append(raft.begin_read()))
     proposed: list[int | None] = []
     scene.replica.wish(lambda: proposed.append(raft.propose(b"", PROBE)))
     scene.rounds.wake(SHARD)
@@ -326,12 +323,7 @@ async def test_who_is_forgotten_leads_nobody_and_is_driven_no_more(scene: Scene)
 
 
 async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> None:
-    strangers: list[Message] = []
-
-    def on_stranger(_sender: str, message: Message) -> None:
-        strangers.append(message)
-
-    scene.rounds.on_stranger = on_stranger
+    strangers = scene.strangers
     leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
     await asyncio.sleep(0)
     scene.rounds.receive(OTHER, [(SHARD, GROUP, b"early")])
@@ -411,7 +403,6 @@ async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_no
     """A replica that leaves between the round that takes a snapshot and its sync."""
     ended: list[tuple[bool, object, bool]] = []
     kv = MemoryKV()
-    old = scene.shard.kv
     scene.replica.raft.set_term(9, None)
     scene.replica.raft.follow(None)
     new = NewState(
@@ -420,9 +411,9 @@ async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_no
     )  # fmt: skip
     scene.replica.offer_state(new)
     scene.replica.step(time.monotonic())
-    assert (ended, scene.shard.kv) == ([], kv)
+    assert (ended, scene.shard.machine) == ([], new.machine)
     await scene.rounds.forget(scene.replica)
-    assert ended == [(True, old, True)]
+    assert ended == [(True, scene.kv, True)]
     gone = gone_of(scene.log, SHARD)
     assert gone is not None
     assert gone.last == (9, 50)

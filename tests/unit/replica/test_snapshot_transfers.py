@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
+from holdfast.broker.replica.commit_loop import Message
 from holdfast.broker.replica.snapshot_transfers import SnapshotTransfers
 from holdfast.raft.messages import TERM_MAX, Configuration, ImpossibleMessageError
 from holdfast.storage.snapshots.codec import decode, encode
@@ -40,14 +41,25 @@ class Receiving:
         self.transfers = SnapshotTransfers(
             cast(Any, replica),
             StateDirectories(state_dir, 0),
-            send=lambda to, _shard, _group, data: self.said.put_nowait((to, decode(data))),
-            open_state=lambda _name: pytest.fail("nothing is complete"),
-            wake=lambda: None,
+            self,
             guard=cast(Any, SimpleNamespace(has_room_for=lambda _bytes: True)),
             throttle=Throttle(1e6, 1_000_000),
             slots=asyncio.Semaphore(1),
-            on_replaced=lambda: None,
         )
+
+    # The node.
+
+    def send_snapshot_message(self, to: str, message: Message) -> None:
+        self.said.put_nowait((to, decode(message[2])))
+
+    def open_state(self, directories: StateDirectories, name: str) -> NoReturn:
+        pytest.fail("nothing is complete")
+
+    def wake(self, number: int) -> None:
+        """There are no rounds."""
+
+    def state_replaced(self, number: int) -> None:
+        pytest.fail("nothing is complete")
 
     async def answer(self) -> tuple[str, SnapshotMessage]:
         async with asyncio.timeout(DEADLINE_S):

@@ -192,6 +192,18 @@ async def test_an_idle_router_stops_at_once(etcd: FakeEtcd) -> None:
     assert time.process_time() - cpu_s < 1.5, "it must not spin while it stops"
 
 
+async def test_it_goes_on_where_memory_cannot_be_given_back(etcd: FakeEtcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a system with another C library that work ends at once, and ends nothing else."""
+    monkeypatch.setattr("holdfast.serving.memory._glibc", lambda: None)
+    router = Router(RouterConfig(port=0, ops_port=0, shutdown_grace_seconds=5), etcd=etcd)
+    await router.start(with_signals=False)
+    running = asyncio.create_task(router.run())
+    done, _ = await asyncio.wait([running], timeout=0.2)
+    assert not done
+    router.ask_to_stop()
+    assert await running is None
+
+
 async def test_a_taken_port_is_named(etcd: FakeEtcd) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

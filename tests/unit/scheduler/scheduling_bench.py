@@ -61,7 +61,7 @@ class Bench:
     def start(self) -> None:
         """A new leader."""
         self.scheduler = Scheduler(
-            self.kv, self.shard.machine, policy_of=lambda _queue: self.policy, now_ms=lambda: self.shard.now_ms,
+            self.shard.machine, policy_of=lambda _queue: self.policy, now_ms=lambda: self.shard.now_ms,
             window_tasks_max=self.window_tasks_max, allowance=lambda _queue: self.allowance or OWN_LIMITS,
             wake_at=self.wake_ms.append,
         )  # fmt: skip

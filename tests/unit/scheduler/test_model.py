@@ -59,7 +59,6 @@ class SchedulerTraffic(RuleBasedStateMachine):
     def restart(self) -> None:
         default = default_policy(BrokerConfig())
         self.scheduler = Scheduler(
-            self.shard.kv,
             self.shard.machine,
             policy_of=lambda _queue: dataclasses.replace(
                 default, oldest_share_percent=self.share_percent, limits=self.limits

@@ -24,7 +24,7 @@ class Bench:
         self.shard = Shard()
         policy = dataclasses.replace(default_policy(BrokerConfig()), oldest_share_percent=oldest_share_percent)
         self.scheduler = Scheduler(
-            self.shard.kv, self.shard.machine, policy_of=lambda _queue: policy, now_ms=lambda: self.shard.now_ms,
+            self.shard.machine, policy_of=lambda _queue: policy, now_ms=lambda: self.shard.now_ms,
             window_tasks_max=window_tasks_max,
         )  # fmt: skip
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from holdfast.broker.policy.policies import TenantPolicy
 from holdfast.broker.scheduler import lines, scheduler, windows
 from holdfast.broker.scheduler import subqueues as subqueues
-from holdfast.broker.views import read_oldest_ready
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
 from holdfast.machine.ready_rows import Subqueue
@@ -377,7 +376,7 @@ def test_the_oldest_is_found_though_its_tenant_is_not_held(monkeypatch: pytest.M
 
 
 def read_oldest(bench: Bench) -> bytes | None:
-    return read_oldest_ready(bench.kv, bench.shard.machine.ready_in_age_page, QUEUE, bench.shard.queue())
+    return bench.shard.machine.reader.oldest_ready(bench.shard.machine.ready_in_age_page, QUEUE, bench.shard.queue())
 
 
 def test_the_oldest_ready_task_is_found_from_the_marks() -> None:

@@ -2,29 +2,24 @@
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 
-from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import NewState, Replica
-from holdfast.broker.replica.shard import Shard
 from holdfast.machine import entries
 from holdfast.machine.machine import Machine
 from holdfast.raft.codec import encode, encode_configuration
-from holdfast.raft.engine import ShardRaft
 from holdfast.raft.library import Timing
 from holdfast.raft.messages import CONFIGURATION, REGULAR, Append, Configuration, Entry
 from holdfast.raft.node_journal import NodeJournal
-from holdfast.serving.refusals import not_leader
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.startup_checks import recover_shard
 from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
+from tests.simulation.lone_replica import LoneHost
 from tests.simulation.world import VolatileKV
 from tests.unit.machine.machine_shard import START_MS, new_task
 from tests.unit.replica.small_shard import StillTime
@@ -61,19 +56,8 @@ class Follower:
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, self.kv, SHARD)
 
-        def make_engine(journal: NodeJournal, applied_index: int) -> ShardRaft:
-            now_s = time.monotonic()
-            return ShardRaft(ME, journal, now_s=now_s, applied_index=applied_index, timing=PATIENT, draw=lambda: 0.5)
-
-        def make_shard(_replica: Replica, raft: ShardRaft) -> Shard:
-            return Shard(
-                self.kv, machine, raft, BrokerConfig(), Metrics(),
-                make_clock=lambda applied_ms: ShardClock(StillTime(), applied_ms),
-                wake_rounds=lambda: self.rounds.wake(SHARD), check_disk=guard.check,
-                found_full=guard.found_full, redirect=lambda: not_leader(SHARD, 0, None),
-            )  # fmt: skip
-
-        self.replica = Replica(SHARD, self.log, journal, make_engine, make_shard, machine.meta.applied_index)
+        host = LoneHost(self.rounds, guard, StillTime(), me=ME, timing=PATIENT)
+        self.replica = Replica(SHARD, self.log, journal, self.kv, machine, host)
         self.rounds.attach(self.replica)
         self.checkpointer = Checkpointer(
             self.log, lambda: [self.replica], log_bytes_max=1 << 30, age_seconds_max=0.0, keep_bytes=0,

@@ -4,6 +4,8 @@ not answer is settled beside the next one."""
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from holdfast.client import AsyncClient, ClaimedTask, Claims, HoldfastError, InvalidArgument, Unavailable
 from holdfast.client.worker.claiming import Claimer
 from holdfast.client.worker.leases import Leases
@@ -222,6 +224,24 @@ def test_it_waits_as_long_as_a_crowded_server_suggests_and_as_usual_where_that_i
 
     virtual_time.run(act, 1)
     assert server.waits_ms == [30_000, 200_000, 250_000, 30_000]
+
+
+def test_a_bug_in_asking_for_earlier_claims_ends_it() -> None:
+    class Buggy:
+        async def reserve(self, queues: list[str], **asked: Any) -> Claims:
+            if not asked["wait_ms"]:
+                raise ZeroDivisionError
+            return Claims(unsettled_shards=[3])
+
+    async def act() -> None:
+        claimer = Claimer(
+            cast(AsyncClient, Buggy()), Slots(2, {"mail": None}), "w", Leases(1000, {}), Standstill(list, 1000),
+            lambda claim: None, lambda claim: None, Meter([]),
+        )  # fmt: skip
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(claimer.run(), 10)
+
+    virtual_time.run(act, 1)
 
 
 def quiet_at(server: Server, quiet_s: float, *, resumes: bool) -> tuple[list[float], list[ClaimedTask]]:

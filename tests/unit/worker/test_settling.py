@@ -100,13 +100,11 @@ class Answers:
 async def settling() -> AsyncIterator[tuple[Settler, ScriptedCalls, Answers]]:
     calls, answers = ScriptedCalls(), Answers()
     settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000), Meter([]))
-    lanes = [asyncio.create_task(run) for run in settler.runs()]
+    settler.start()
     try:
         yield settler, calls, answers
     finally:
-        for lane in lanes:
-            lane.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
+        await settler.stop()
 
 
 def job(number: int) -> Job:
@@ -289,7 +287,7 @@ async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.
     late: list[int] = []
     calls.gate.clear()
     settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000), Meter([]), late.append)
-    runs = [asyncio.create_task(run) for run in settler.runs()]
+    settler.start()
     silent = [job_of_shard(7, number) for number in range(3)]
     others = [job_of_shard(shard, number) for number in range(10, 20) for shard in (1, 2)]
     try:
@@ -308,18 +306,13 @@ async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.
         assert [len(items) for items in calls.acks] == [3, 10, 10, 1]
         assert late[-1] == 0
     finally:
-        for run in runs:
-            run.cancel()
-        await asyncio.gather(*runs, return_exceptions=True)
+        await settler.stop()
 
 
 async def test_an_error_that_time_does_not_heal_ends_the_reports() -> None:
     calls, answers = ScriptedCalls(), Answers()
     settler = Settler(cast(AsyncClient, calls), answers, Standstill(list, 1000), Meter([]))
-    acks, *others = settler.runs()
-    for other in others:
-        other.close()
     calls.raises = [UnexpectedAnswer("another API")]
     settler.put(job(1), Succeeded())
     with pytest.raises(UnexpectedAnswer):
-        await asyncio.wait_for(acks, 20)
+        await asyncio.wait_for(settler.run(), 20)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import cast
 
-from holdfast.broker.views import TaskView
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Claimed
+from holdfast.machine.reader import TaskView
 from holdfast.machine.rows import (
     ATTEMPT_FAILED,
     ATTEMPT_LEASE_EXPIRED,
@@ -20,6 +20,7 @@ from holdfast.machine.rows import (
     SUCCEEDED,
     Attempt,
     Discard,
+    Execution,
     Letter,
     Queue,
 )
@@ -122,6 +123,23 @@ def fill_queue(message: pb.QueueCounts, name: str, queue: Queue) -> None:
     message.dead_total = queue.dead_total
 
 
+def error_of(view: TaskView) -> pb.TaskError | None:
+    """What went wrong last, if anything did."""
+    if view.conflict is not None:
+        return conflict_error(view.execution, view.conflict)
+    return None if view.error is None else pb.TaskError.FromString(view.error)
+
+
+def conflict_error(execution: Execution, other_id: bytes) -> pb.TaskError:
+    """Of a task whose request id stands for another one."""
+    message = (
+        f'The request id "{execution.request_id.decode()}" of queue {execution.queue.decode()} stands for task '
+        f"{format_task_id(other_id)}, which has another type, payload, headers, tenant or key. Retry this letter to "
+        "run it without the id, or discard it; a task of its own needs a request id of its own."
+    )
+    return pb.TaskError(type="RequestIdConflict", message=message)
+
+
 def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
     """`with_payload=False` leaves out what makes a listing long: payload and traceback."""
     task = view.execution
@@ -157,8 +175,8 @@ def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
         message.purge_at_ms = task.timer_ms
     if view.envelope is not None:
         message.task.ParseFromString(view.envelope)
-    if view.error is not None:
-        message.last_error.ParseFromString(view.error)
+    if (error := error_of(view)) is not None:
+        message.last_error.CopyFrom(error)
     if view.result is not None:
         message.result = view.result
     message.result_expired_at_ms = view.result_expired_ms

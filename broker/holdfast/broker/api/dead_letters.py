@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from holdfast.broker import views
 from holdfast.broker.api.answering import Answering, in_order
-from holdfast.broker.api.conversion import discard_message, task_message
+from holdfast.broker.api.conversion import discard_message, error_of, task_message
 from holdfast.broker.api.validation import PAGE_DEFAULT, PAGE_MAX, Validator
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.replica.shard import Shard
@@ -13,6 +12,7 @@ from holdfast.machine import rejections
 from holdfast.machine.entries import Entry, RetryDead
 from holdfast.machine.operator_entries import DiscardDead
 from holdfast.machine.outcomes import Moved
+from holdfast.machine.reader import TaskView
 from holdfast.machine.rows import DEAD, DEAD_REASONS
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import RefusedError
@@ -41,14 +41,14 @@ class DeadLetterService:
         await self._shard.read_barrier()
         end_ms, after = begun or (self._shard.now_ms() + 1, b"")
         before_ms = min(wanted.died_before_ms or end_ms, end_ms)
-        places, more = views.read_dead(self._shard.kv, queue, after, LOOKED_AT_MAX, wanted.died_from_ms, before_ms)
+        places, more = self._shard.reader.dead(queue, after, LOOKED_AT_MAX, wanted.died_from_ms, before_ms)
         response = pb.ListDeadLettersResponse()
         now_ms = self._shard.now_ms()
         size = 0
         for at, place in enumerate(places):
             if at % LETTERS_PER_SLICE == LETTERS_PER_SLICE - 1:
                 await asyncio.sleep(0)
-            task = views.read_task(self._shard.kv, place[8:], now_ms)
+            task = self._shard.reader.task(place[8:], now_ms)
             if task is not None and _fits(task, wanted):
                 response.tasks.append(task_message(task, with_payload=False))
             if task is not None:
@@ -88,7 +88,7 @@ class DeadLetterService:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.page_token(request.page_token)
         await self._shard.read_barrier()
-        found, more = views.read_discards(self._shard.kv, after, LOOKED_AT_MAX)
+        found, more = self._shard.reader.discards(after, LOOKED_AT_MAX)
         response = pb.ListDiscardsResponse()
         for at, (place, discard) in enumerate(found):
             if not queue or discard.queue == queue:
@@ -115,7 +115,7 @@ class DeadLetterService:
                 self._answering.reject(answer, outcome, refused.get(at))
 
 
-def _fits(task: views.TaskView, wanted: pb.DeadLetterFilter) -> bool:
+def _fits(task: TaskView, wanted: pb.DeadLetterFilter) -> bool:
     execution = task.execution
     if wanted.type and execution.type.decode() != wanted.type:
         return False
@@ -124,7 +124,7 @@ def _fits(task: views.TaskView, wanted: pb.DeadLetterFilter) -> bool:
     if wanted.reason and DEAD_REASONS[execution.dead_reason] != wanted.reason:
         return False
     if wanted.error:
-        error = pb.TaskError.FromString(task.error or b"")
+        error = error_of(task) or pb.TaskError()
         sought = wanted.error.casefold()
         return sought in error.type.casefold() or sought in error.message.casefold()
     return True

@@ -3,7 +3,7 @@
 import re
 
 from holdfast.broker.policy import fields
-from holdfast.broker.task_walk import is_place
+from holdfast.machine.task_walk import is_place
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{48}")

@@ -5,7 +5,6 @@ their own or are in those of their sub-queues. Only tasks that were there at the
 their ids, so it ends however many are coming.
 """
 
-from holdfast.broker import views
 from holdfast.broker.api.validation import Validator
 from holdfast.broker.policy.policies import QueuePolicy
 from holdfast.broker.replica.shard import Shard
@@ -52,18 +51,18 @@ class Purging:
     def _due_page(self, queue: bytes, after: bytes) -> tuple[list[bytes], bytes]:
         """The queue's tasks on one page of all that wait for a time, and the last place unless it is the last page."""
         start = keys.family_start(keys.DUE)
-        rows = self._shard.kv.scan(
+        rows = self._shard.reader.scan(
             start + after + b"\0" if after else start, keys.family_start(keys.DUE + 1), ENTRY_ITEMS_MAX
         )
         task_ids = [keys.timed(key)[1] for key, _ in rows]
-        tasks = zip(task_ids, views.read_executions(self._shard.kv, task_ids), strict=True)
+        tasks = zip(task_ids, self._shard.reader.executions(task_ids), strict=True)
         found = [task_id for task_id, task in tasks if task is not None and task.queue == queue]
         return found, rows[-1][0][1:] if len(rows) == ENTRY_ITEMS_MAX else b""
 
     def _ready_page(self, queue: bytes, after: bytes) -> tuple[list[bytes], bytes]:
         prefix = keys.ready_queue(queue)
         start = prefix + after + b"\0" if after else prefix
-        rows = self._shard.kv.scan(start, keys.after_prefix(prefix), ENTRY_ITEMS_MAX)
+        rows = self._shard.reader.scan(start, keys.after_prefix(prefix), ENTRY_ITEMS_MAX)
         found = [split_ready_row(row)[0] for _, row in rows]
         return found, rows[-1][0][len(prefix) :] if len(rows) == ENTRY_ITEMS_MAX else b""
 
@@ -71,7 +70,7 @@ class Purging:
         """As many sub-queues as fit: most have a task or two."""
         prefix = keys.subqueue_queue(queue)
         start = prefix + after + b"\0" if after else prefix
-        rows = self._shard.kv.scan(start, keys.after_prefix(prefix), ENTRY_ITEMS_MAX)
+        rows = self._shard.reader.scan(start, keys.after_prefix(prefix), ENTRY_ITEMS_MAX)
         found: list[bytes] = []
         last = b""
         for key, row in rows:

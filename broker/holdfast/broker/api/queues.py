@@ -3,7 +3,6 @@
 import asyncio
 from itertools import islice
 
-from holdfast.broker import views
 from holdfast.broker.api.answering import Answering
 from holdfast.broker.api.conversion import fill_queue, task_message
 from holdfast.broker.api.purging import Purging
@@ -11,8 +10,9 @@ from holdfast.broker.api.validation import PAGE_DEFAULT, PAGE_MAX, Validator
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy.policies import default_policy
 from holdfast.broker.replica.shard import Shard
-from holdfast.broker.task_walk import TaskWanted, walk
+from holdfast.machine.reader import TaskView
 from holdfast.machine.rows import NO_TASK, Queue
+from holdfast.machine.task_walk import TaskWanted, walk
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import QUEUE_NOT_FOUND, WORKER_NOT_FOUND, RefusedError
@@ -54,7 +54,7 @@ class QueueService:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.queue_page_token(request.page_token)
         await self._shard.read_barrier()
-        queues, more = views.read_queues(self._shard.kv, after, limit)
+        queues, more = self._shard.reader.queues(after, limit)
         response = pb.ListQueuesResponse(next_page_token=queues[-1][0].decode() if more else "")
         for at, (name, counters) in enumerate(queues):
             if at and at % QUEUES_PER_SLICE == 0:
@@ -82,7 +82,7 @@ class QueueService:
         after = self._validator.task_page_token(request.page_token)
         wanted = TaskWanted(queue, *self._validator.task_filter(request.filter))
         await self._shard.read_barrier()
-        places = walk(self._shard.kv, wanted.states, queue, after, self._shard.index_starts())
+        places = walk(self._shard.reader, wanted.states, queue, after, self._shard.index_starts())
         response = queues_pb.ListTasksResponse()
         looked_at = 0
         while found := list(islice(places, TASKS_PER_SLICE)):
@@ -93,7 +93,7 @@ class QueueService:
             for (place, task_id), task in zip(found, tasks, strict=True):
                 looked_at += 1
                 if task is not None and task_id and wanted.fits(task, place, now_ms):
-                    view = views.make_view(task_id, task, None, None, now_ms)
+                    view = TaskView.make(task_id, task, now_ms)
                     response.tasks.append(task_message(view, with_payload=False))
                 if looked_at >= LOOKED_AT_MAX or len(response.tasks) == limit:
                     response.next_page_token = place.hex()

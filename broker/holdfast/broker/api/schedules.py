@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from holdfast.broker import views
 from holdfast.broker.api.conversion import wire_state
 from holdfast.broker.api.home_guard import HomeGuard
 from holdfast.broker.api.validation import PAGE_DEFAULT, PAGE_MAX, Validator
@@ -140,7 +139,7 @@ class ScheduleService:
 
     def _is_of_another(self, task_id: bytes, request_id: str) -> bool:
         """Whether a task has another request id. One that has ended has no unique key: it can only be the same."""
-        (envelope,) = views.read_envelopes(self._shard.kv, [task_id])
+        (envelope,) = self._shard.reader.envelopes([task_id])
         return envelope is not None and (not request_id or TaskSpec.FromString(envelope).request_id != request_id)
 
     async def _put(
@@ -188,7 +187,7 @@ class ScheduleService:
         await self._shard.read_barrier()
         response = pb.ListSchedulesResponse()
         size_bytes = 0
-        while rows := self._shard.kv.scan(start, stop, ROWS_PER_SLICE) if start < stop else []:
+        while rows := self._shard.reader.scan(start, stop, ROWS_PER_SLICE) if start < stop else []:
             for key, row in rows:
                 if len(response.schedules) == limit or size_bytes > PAGE_BYTES_MAX:
                     return response
@@ -285,7 +284,7 @@ class ScheduleService:
     # --- what is there ------------------------------------------------------------------------------------------
 
     def _find(self, queue: bytes, name: bytes) -> Schedule | None:
-        row = self._shard.kv.get(keys.schedule(queue, name))
+        row = self._shard.reader.get(keys.schedule(queue, name))
         return None if row is None else Schedule.decode(row)
 
     def _found(self, queue: bytes, name: bytes) -> Schedule:
@@ -298,7 +297,7 @@ class ScheduleService:
         return _message(queue, name, self._found(queue, name))
 
     async def _check_room(self) -> None:
-        term = self._shard.replicator.term
+        term = self._shard.term
         if self._count is None or self._count.term != term or self._count.schedules >= SCHEDULES_MAX:
             self._count = _Count(term, await self._count_schedules())
         if self._count.schedules >= SCHEDULES_MAX:
@@ -313,7 +312,7 @@ class ScheduleService:
     async def _count_schedules(self) -> int:
         count = 0
         start, stop = keys.family_start(keys.SCHEDULE), keys.family_start(keys.SCHEDULE + 1)
-        while rows := self._shard.kv.scan(start, stop, ROWS_PER_SLICE):
+        while rows := self._shard.reader.scan(start, stop, ROWS_PER_SLICE):
             count += len(rows)
             start = rows[-1][0] + b"\0"
             await asyncio.sleep(0)

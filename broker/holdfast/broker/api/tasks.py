@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from holdfast.broker import views
 from holdfast.broker.api.answering import Answering, in_order, succeeded
 from holdfast.broker.api.conversion import (
     fill_accepted,
@@ -48,6 +47,7 @@ from holdfast.machine.entries import (
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateTasks
 from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome, Received
+from holdfast.machine.reader import TaskView
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import DEAD, HAS_RETRY, NOT_DEAD, Execution
 from holdfast.proto.v1 import couriers_pb2 as couriers_pb
@@ -182,7 +182,7 @@ class TaskService:
         task_ids, refused = self._answering.validate_ids(request.task_ids)
         wait_ms = self._validator.wait_ms(request.wait_ms)
         found = iter(zip(task_ids, await self._shard.wait_finished(task_ids, wait_ms), strict=True))
-        reports = views.ReportReader(self._shard.kv, self._config.batch_bytes_max)
+        reports = self._shard.reader.reports(self._config.batch_bytes_max)
         now_ms = self._shard.now_ms()
         response = pb.WaitTasksResponse()
         for at in range(len(request.task_ids)):
@@ -192,7 +192,7 @@ class TaskService:
                 self._answering.reject(answer, rejections.task_not_found(), refused.get(at))
                 continue
             report, omitted = reports.read(task_id)
-            view = views.make_view(task_id, task, None, report, now_ms)
+            view = TaskView.make(task_id, task, now_ms, report=report)
             answer.task.MergeFrom(task_message(view, with_payload=False))
             answer.task.result_omitted = omitted and (task.state in ENDS or task.failures > 0)
         return response
@@ -212,7 +212,7 @@ class TaskService:
             claims = await self._shard.reserve(wanted)
         if isinstance(claims, RunDry):
             return pb.ReserveResponse(run_dry_ms=claims.wait_ms)
-        envelopes = views.read_envelopes(self._shard.kv, [claim.task_id for claim in claims])
+        envelopes = self._shard.reader.envelopes([claim.task_id for claim in claims])
         waited_ms, now_ms = call.waited_ms(), call.now_ms()
         # Without claims the answer stays empty.
         response = pb.ReserveResponse(waited_ms=waited_ms) if claims else pb.ReserveResponse()
@@ -319,7 +319,7 @@ class TaskService:
         return self._default_policy if policies is None else policies.of(task.queue)
 
     def _own_retry(self, task_id: bytes, task: Execution) -> pb.RetryPolicy | None:
-        return retry_of(*views.read_envelopes(self._shard.kv, [task_id])) if task.flags & HAS_RETRY else None
+        return retry_of(*self._shard.reader.envelopes([task_id])) if task.flags & HAS_RETRY else None
 
     async def extend(self, request: pb.ExtendRequest) -> pb.ExtendResponse:
         self._validator.batch(len(request.items), "items")

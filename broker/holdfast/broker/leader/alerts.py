@@ -5,9 +5,8 @@ Whom it could not be told is told again later, for as long as it is true.
 
 from collections.abc import Callable, Iterable
 
-from holdfast.broker.leader.webhooks import Post
-from holdfast.broker.policy.policies import Policies, read_settings
-from holdfast.machine.kv import OrderedKV
+from holdfast.broker.leader.webhooks import Notifier
+from holdfast.broker.policy.policies import Policies
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.serving.logs import get_logger
@@ -37,14 +36,12 @@ class _Alert:
 class Alerts:
     """The alerts of one shard, while this node leads it. A new leader raises again those that are on."""
 
-    def __init__(
-        self, kv: OrderedKV, machine: Machine, policies: Policies, *, now_ms: Callable[[], int], post: Post
-    ) -> None:
-        self._kv = kv
+    def __init__(self, machine: Machine, policies: Policies, *, now_ms: Callable[[], int], notifier: Notifier) -> None:
+        self._reader = machine.reader
         self._machine = machine
         self._policies = policies
         self._now_ms = now_ms
-        self._post = post
+        self._notifier = notifier
         self._on: dict[bytes, _Alert] = {}
         self._looked_up_to: bytes | None = b""  # whether queues have crossed before this node led; None: all are known
 
@@ -69,7 +66,7 @@ class Alerts:
         """The former leader may have ended before anybody was told. A look is short, however many queues there are."""
         if self._looked_up_to is None:
             return
-        rows, more = read_settings(self._kv, self._looked_up_to, LOOKED_AT_MAX)
+        rows, more = self._reader.all_settings(self._looked_up_to, LOOKED_AT_MAX)
         for queue, settings in rows:
             if PolicyMessage.FromString(settings.policy).dead_alert_at:
                 self._look_at(queue)
@@ -108,4 +105,4 @@ class Alerts:
         url = self._policies.of(queue).dead_alert_url
         if url:
             alert.posted_ms = self._now_ms()
-            self._post(url, self._told(queue) | {"at_ms": alert.posted_ms}, alert.ended)
+            self._notifier.post(url, self._told(queue) | {"at_ms": alert.posted_ms}, alert.ended)

@@ -10,12 +10,10 @@ import asyncio
 from bisect import insort
 from collections.abc import Callable
 
-from holdfast.broker.views import read_executions
+from holdfast.common.service import Service
 from holdfast.machine import keys
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.rows import CLAIMED
-from holdfast.serving.background import Background
 
 LOOK_SECONDS = 5.0
 LOOK_CLAIMS_MAX = 1024
@@ -26,15 +24,13 @@ QUEUES_MAX = 10_000
 _Oldest = list[tuple[int, bytes]]  # since when it is held, and the task; the oldest first
 
 
-class ClaimAges(Background):
+class ClaimAges(Service):
     """Of one shard, while this node leads it."""
 
-    def __init__(
-        self, kv: OrderedKV, machine: Machine, *, now_ms: Callable[[], int], first_claim: Callable[[], bytes]
-    ) -> None:
+    def __init__(self, machine: Machine, *, now_ms: Callable[[], int], first_claim: Callable[[], bytes]) -> None:
         """`first_claim`: where the rows of claims begin."""
         super().__init__(self._run)
-        self._kv = kv
+        self._reader = machine.reader
         self._machine = machine
         self._now_ms = now_ms
         self._first_claim = first_claim
@@ -63,9 +59,9 @@ class ClaimAges(Background):
     def _look_at_slice(self, found: dict[bytes, _Oldest]) -> bool:
         """Whether there are more."""
         start = self._after + b"\0" if self._after else self._first_claim()
-        rows = self._kv.scan(start, keys.family_start(keys.CLAIM_EXPIRY + 1), SLICE_CLAIMS)
+        rows = self._reader.scan(start, keys.family_start(keys.CLAIM_EXPIRY + 1), SLICE_CLAIMS)
         task_ids = [keys.timed(key)[1] for key, _ in rows]
-        for task_id, task in zip(task_ids, read_executions(self._kv, task_ids), strict=True):
+        for task_id, task in zip(task_ids, self._reader.executions(task_ids), strict=True):
             if task is not None and task.state == CLAIMED:
                 _remember(found, task.queue, (task.changed_ms, task_id))
         self._after = rows[-1][0] if len(rows) == SLICE_CLAIMS else b""
@@ -90,7 +86,7 @@ class ClaimAges(Background):
         return claims
 
     def _is_held(self, since_ms: int, task_id: bytes) -> bool:
-        (task,) = read_executions(self._kv, [task_id])
+        (task,) = self._reader.executions([task_id])
         return task is not None and task.state == CLAIMED and task.changed_ms == since_ms
 
 

@@ -6,12 +6,10 @@ For each part of it a worker has the last word, then the task, then its queue, t
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.broker.policy.back_off import EXPONENTIAL, FIXED, LINEAR, BackOff
 from holdfast.broker.policy.policies import QueuePolicy, nearest
+from holdfast.broker.policy.retry_delays import EXPONENTIAL, FIXED, LINEAR, RetryDelays
 from holdfast.machine.rows import ATTEMPTS_SPENT, CLAIMS_SPENT, NON_RETRYABLE, NOT_DEAD, WORKER_GAVE_UP, Execution
 from holdfast.proto.v1 import tasks_pb2 as pb
-
-__all__ = ["BackOff", "RetryRules", "expire_verdict", "fail_verdict", "merge"]
 
 RETRY_MS_MAX = 10 * 366 * 24 * 60 * 60 * 1000  # as far as a configuration lets tasks be put off
 
@@ -26,7 +24,7 @@ _SHAPES = {
 class RetryRules:
     """When one task is tried again, and after which errors it is not."""
 
-    back_off: BackOff
+    delays: RetryDelays
     non_retryable: frozenset[str] = frozenset()
 
     def forbids(self, error_type: str) -> bool:
@@ -47,7 +45,7 @@ class RetryRules:
         it did; what is past is now."""
         if at_ms is not None:
             return max(now_ms, at_ms)
-        return now_ms + (self.back_off.delay_ms(failures, draw) if delay_ms is None else max(0, delay_ms))
+        return now_ms + (self.delays.delay_ms(failures, draw) if delay_ms is None else max(0, delay_ms))
 
 
 def merge(policy: QueuePolicy, retry: pb.RetryPolicy | None) -> RetryRules:
@@ -55,14 +53,14 @@ def merge(policy: QueuePolicy, retry: pb.RetryPolicy | None) -> RetryRules:
     plain = policy.retry
     if retry is None:
         return RetryRules(plain, policy.non_retryable)
-    back_off = BackOff(
+    delays = RetryDelays(
         int(nearest(retry.base_ms, 0, RETRY_MS_MAX)) if retry.HasField("base_ms") else plain.base_ms,
         nearest(retry.factor, 1.0, 100.0) if retry.HasField("factor") else plain.factor,
         int(nearest(retry.cap_ms, 0, RETRY_MS_MAX)) if retry.HasField("cap_ms") else plain.cap_ms,
         nearest(retry.jitter, 0.0, 1.0) if retry.HasField("jitter") else plain.jitter,
         _SHAPES.get(retry.shape, plain.shape),
     )
-    return RetryRules(back_off, policy.non_retryable.union(retry.non_retryable))
+    return RetryRules(delays, policy.non_retryable.union(retry.non_retryable))
 
 
 def fail_verdict(task: Execution, *, gave_up: bool, error_type: str = "", rules: RetryRules | None = None) -> int:

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from holdfast.broker.leader.decisions import expire_verdict, fail_verdict, merge
 from holdfast.broker.policy.envelopes import brief_error, retry_of
 from holdfast.broker.policy.policies import Policies
-from holdfast.broker.views import read_envelopes
 from holdfast.machine.entries import ExpireItem
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import (
     ATTEMPT_LEASE_EXPIRED,
     ATTEMPT_TIMED_OUT,
@@ -25,8 +24,8 @@ TTL_PASSED = "TtlPassed"
 class Expiries:
     """Decides for claims of one shard."""
 
-    def __init__(self, kv: OrderedKV, policies: Policies, draw: Callable[[], float]) -> None:
-        self._kv = kv
+    def __init__(self, reader: Reader, policies: Policies, draw: Callable[[], float]) -> None:
+        self._reader = reader
         self._policies = policies
         self._draw = draw
 
@@ -39,7 +38,7 @@ class Expiries:
 
     def _timed_out(self, task_id: bytes, task: Execution, now_ms: int) -> ExpireItem:
         """A failure like any other: the task had its time."""
-        own = retry_of(*read_envelopes(self._kv, [task_id])) if task.flags & HAS_RETRY else None
+        own = retry_of(*self._reader.envelopes([task_id])) if task.flags & HAS_RETRY else None
         rules = merge(self._policies.of(task.queue), own)
         verdict = fail_verdict(task, gave_up=False, error_type=TASK_TIMEOUT, rules=rules)
         retry_at_ms = 0

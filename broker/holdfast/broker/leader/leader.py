@@ -4,38 +4,29 @@ All of it is soft state. It is thrown away when leadership is lost, and made ane
 fills its windows as tasks are asked for, so a fail-over does not get slower with the backlog.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
-from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.alerts import Alerts
 from holdfast.broker.leader.claim_ages import ClaimAges
 from holdfast.broker.leader.clock import ShardClock
-from holdfast.broker.leader.outbox_relay import Deliver, OutboxRelay
-from holdfast.broker.leader.proposals import Proposal
+from holdfast.broker.leader.outbox_relay import OutboxRelay
 from holdfast.broker.leader.reserver import Applied, Reserver
 from holdfast.broker.leader.result_waiters import ResultWaiters
+from holdfast.broker.leader.roles import NodeContext, Proposer
 from holdfast.broker.leader.schedule_manager import ScheduleManager
 from holdfast.broker.leader.stats import Stats
 from holdfast.broker.leader.timers import Timers
 from holdfast.broker.leader.watermarks import WatermarkManager
-from holdfast.broker.leader.webhooks import Post
-from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
-from holdfast.broker.policy.settings_guard import KnownSettings, SettingsGuard
-from holdfast.broker.quota.allocation_manager import AllocationManager, AskCoordinator
+from holdfast.broker.policy.settings_guard import SettingsGuard
+from holdfast.broker.quota.allocation_manager import AllocationManager
 from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
-from holdfast.broker.views import read_executions
-from holdfast.limits.splitting import Part
+from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import Entry
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
-from holdfast.machine.outcomes import Outcome
-from holdfast.serving.background import Background
-
-Submit = Callable[[Entry], Awaitable[list[Outcome]]]
 
 
 def _always(_queue: bytes) -> bool:
@@ -46,99 +37,65 @@ def _own_limits(_queue: bytes) -> Allowance:
     return OWN_LIMITS
 
 
-def _relay(
-    kv: OrderedKV, machine: Machine, deliver: Deliver | None, clock: ShardClock, submit: Submit
-) -> OutboxRelay | None:
-    """None if there is no other shard."""
-    if deliver is None:
-        return None
-    return OutboxRelay(kv, machine.meta.shard, machine.meta.incarnation, deliver, now_ms=clock.now_ms, submit=submit)
-
-
 class Leadership:
     """One term of leading one shard."""
 
     def __init__(
-        self,
-        term: int,
-        kv: OrderedKV,
-        machine: Machine,
-        clock: ShardClock,
-        config: BrokerConfig,
-        metrics: Metrics,
-        *,
-        propose: Callable[[Proposal], None],
-        submit: Submit,
-        submit_housekeeping: Submit,
-        check_open: Callable[[Entry], None],
-        check_room: Callable[[Entry], None],
-        check_written: Callable[[], None],
-        deliver: Deliver | None,
-        home_of: Callable[[bytes], int | None],
-        part_of: Callable[[bytes], Part],
-        ask_coordinator: AskCoordinator | None,
-        known_settings: KnownSettings | None,
-        post: Post,
-        is_policy_expected: Callable[[bytes], bool],
+        self, term: int, machine: Machine, clock: ShardClock, proposer: Proposer, context: NodeContext
     ) -> None:
+        config, metrics, view = context.config, context.metrics, context.cluster_view
         self.term = term
         self.clock = clock
         self.is_open = False  # its first entry is applied: it may serve
         self.has_ended = False
-        self.policies = Policies(kv, config, is_policy_expected)
-        self.settings = self._settings_guard(machine.meta.shard, known_settings, ask_coordinator)
+        self.policies = Policies(machine.reader, config, view.has_policy)
+        self.settings = self._settings_guard(machine.meta.shard, context)
         self.coordinator = QuotaCoordinator(
-            kv, machine, self.policies, now_ms=clock.now_ms, submit=submit, settings=self.settings
+            machine, self.policies, now_ms=clock.now_ms, submit=proposer.submit, settings=self.settings
         )
-        self.shares = self._allocations(machine, home_of, part_of, ask_coordinator)
+        self.shares = self._allocations(machine, context)
         self.reserver = Reserver(
-            kv,
-            machine,
-            clock,
-            config,
-            propose=propose,
-            check=check_open,
-            check_disk=check_room,
-            check_written=check_written,
-            policies=self.policies,
+            machine, clock, config, proposer, self.policies,
             allowance=_own_limits if self.shares is None else self.shares.allowance,
-        )
+        )  # fmt: skip
         self.finishing = ResultWaiters(
-            lambda task_ids: read_executions(kv, task_ids),
+            machine.reader.executions,
             watched_tasks_max=config.watched_tasks_max,
             calls_max=config.waiters_max,
         )
-        self.housekeeping = Timers(
-            kv, machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
-        )
-        self.marks = WatermarkManager(kv, machine, clock.now_ms, submit_housekeeping, passed=self.reserver.pass_over)
+        chores = proposer.submit_housekeeping
+        self.housekeeping = Timers(machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores)
+        self.marks = WatermarkManager(machine, clock.now_ms, chores, passed=self.reserver.pass_over)
         self.schedules = ScheduleManager(
-            kv, config, metrics, self.policies, now_ms=clock.now_ms, submit=submit_housekeeping
+            machine.reader, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores
         )
-        self.alerts = Alerts(kv, machine, self.policies, now_ms=clock.now_ms, post=post)
-        self.stats = Stats(kv, machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
+        self.alerts = Alerts(machine, self.policies, now_ms=clock.now_ms, notifier=context.notifier)
+        self.stats = Stats(machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
         self.claim_ages = ClaimAges(
-            kv, machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
+            machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
         )
-        self.relay = _relay(kv, machine, deliver, clock, submit_housekeeping)
+        self.relay = self._outbox_relay(machine, proposer, context)
 
-    def _settings_guard(
-        self, shard: int, known: KnownSettings | None, ask_home: AskCoordinator | None
-    ) -> SettingsGuard | None:
-        """None: there is no map, and no other shard."""
-        if known is None or ask_home is None:
+    def _outbox_relay(self, machine: Machine, proposer: Proposer, context: NodeContext) -> OutboxRelay | None:
+        """None: there is no other shard."""
+        if context.others is None:
             return None
-        return SettingsGuard(shard, known, ask_home, lambda queue: self.reserver.limits_changed(queue))
+        return OutboxRelay(
+            machine.reader, machine.meta.shard, machine.meta.incarnation, context.others.deliver,
+            now_ms=self.clock.now_ms, submit=proposer.submit_housekeeping,
+        )  # fmt: skip
 
-    def _allocations(
-        self,
-        machine: Machine,
-        home_of: Callable[[bytes], int | None],
-        part_of: Callable[[bytes], Part],
-        ask_coordinator: AskCoordinator | None,
-    ) -> AllocationManager | None:
+    def _settings_guard(self, shard: int, context: NodeContext) -> SettingsGuard | None:
+        """None: there is no other shard."""
+        if context.others is None:
+            return None
+        return SettingsGuard(
+            shard, context.cluster_view, context.others.deal, lambda queue: self.reserver.limits_changed(queue)
+        )
+
+    def _allocations(self, machine: Machine, context: NodeContext) -> AllocationManager | None:
         """None: no queue is spread, for there is no other shard."""
-        if ask_coordinator is None:
+        if context.others is None:
             return None
         return AllocationManager(
             machine.meta.shard,
@@ -146,9 +103,9 @@ class Leadership:
             machine,
             self.policies,
             self.coordinator,
-            home_of=home_of,
-            part_of=part_of,
-            ask_coordinator=ask_coordinator,
+            home_of=context.cluster_view.home_if_spread,
+            part_of=partial(context.cluster_view.part_of, machine.meta.shard),
+            ask_coordinator=context.others.deal,
             may_hand_out=_always if self.settings is None else self.settings.may_hand_out,
             on_change=lambda queue: self.reserver.limits_changed(queue),
             coming=lambda queue: self.reserver.coming(queue),
@@ -211,7 +168,7 @@ class Leadership:
         self.housekeeping.time_was_moved()
         self.schedules.time_was_moved()
 
-    def _parts(self) -> Iterator[Background | OutboxRelay]:
+    def _parts(self) -> Iterator[Service]:
         """What goes on by itself."""
         yield from (self.housekeeping, self.marks, self.schedules, self.stats, self.claim_ages)
         if self.relay is not None:

@@ -8,20 +8,19 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 
-from holdfast.broker.views import read_letters, read_outboxes
+from holdfast.common.backoff import Backoff
+from holdfast.common.service import Service
 from holdfast.machine.entries import Delivered, Entry
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.outcomes import Outcome
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Letter
-from holdfast.serving.background import end_tasks, failure_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 CALLS_MAX = 16  # at the same time, for one shard
 BATCH_LETTERS_MAX = 500
 BATCH_BYTES_MAX = 1024 * 1024  # of all letters behind the first
-RETRY_SECONDS_MIN = 0.05
-RETRY_SECONDS_MAX = 5.0
+BACKOFF = Backoff(first_s=0.05, max_s=5.0)
 
 _log = get_logger(__name__)
 
@@ -31,12 +30,12 @@ Deliver = Callable[[int, int, int, int, list[Letter]], Awaitable[int]]
 Submit = Callable[[Entry], Awaitable[list[Outcome]]]
 
 
-class OutboxRelay:
+class OutboxRelay(Service):
     """The outbox of one shard. `submit` writes an entry behind client traffic."""
 
     def __init__(
         self,
-        kv: OrderedKV,
+        reader: Reader,
         shard: int,
         incarnation: int,
         deliver: Deliver,
@@ -45,7 +44,8 @@ class OutboxRelay:
         submit: Submit,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self._kv = kv
+        super().__init__()
+        self._reader = reader
         self._shard = shard
         self._incarnation = incarnation
         self._deliver = deliver
@@ -54,7 +54,7 @@ class OutboxRelay:
         self._draw = draw
         self._is_started = False
         self._slots = asyncio.Semaphore(CALLS_MAX)
-        self._tasks: dict[int, asyncio.Task[None]] = {}  # by destination, while there is something for it
+        self._destinations: set[int] = set()  # while there is something for them
         self._holds = 0
         self._may_bring = asyncio.Event()  # nobody holds the outbox
         self._may_bring.set()
@@ -65,14 +65,15 @@ class OutboxRelay:
     def start(self) -> None:
         """Takes up what is in the outbox."""
         self._is_started = True
-        self.wake(destination for destination, box in read_outboxes(self._kv) if box.waiting)
+        self.wake(destination for destination, box in self._reader.outboxes() if box.waiting)
 
     def wake(self, destinations: Iterable[int]) -> None:
         """There is something new for these."""
         if self._is_started:
             for destination in destinations:
-                if destination not in self._tasks:
-                    self._tasks[destination] = asyncio.create_task(self._carry(destination))
+                if destination not in self._destinations:
+                    self._destinations.add(destination)
+                    self.spawn(self._carry(destination))
 
     async def hold(self) -> None:
         """Until `let_go` nothing is brought, and what was being brought has ended when this returns. So whenever the
@@ -92,16 +93,7 @@ class OutboxRelay:
 
     def cancel(self) -> None:
         self._is_started = False
-        for task in self._tasks.values():
-            task.cancel()
-
-    async def stop(self) -> None:
-        self.cancel()
-        await end_tasks(self._tasks.values())
-
-    def failed(self) -> BaseException | None:
-        """The error that ended a delivery for good, if one did: a bug that must stop the node."""
-        return failure_of(self._tasks.values())
+        super().cancel()
 
     async def _carry(self, destination: int) -> None:
         """Delivers until nothing is left for this destination. Looking and leaving are one step of the event loop, so
@@ -110,16 +102,15 @@ class OutboxRelay:
         while True:
             # Fewer each time: one letter always fits, whatever was wrong with the many.
             letters_max = max(1, BATCH_LETTERS_MAX >> failures)
-            first, letters = read_letters(self._kv, destination, letters_max, BATCH_BYTES_MAX)
+            first, letters = self._reader.letters(destination, letters_max, BATCH_BYTES_MAX)
             if not letters:
-                del self._tasks[destination]
+                self._destinations.discard(destination)
                 return
             if await self._bring(destination, first, letters, failures):
                 failures = 0
             else:
                 failures += 1
-                pause_s = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** min(failures - 1, 10))
-                await asyncio.sleep(pause_s * (0.5 + self._draw() / 2))
+                await asyncio.sleep(BACKOFF.pause_s(failures, self._draw))
 
     async def _bring(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
         """Whether the destination has some of the letters, and the state says so."""

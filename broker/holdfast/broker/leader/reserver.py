@@ -10,6 +10,7 @@ from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.picking import Picking, line_of
 from holdfast.broker.leader.proposals import Proposal
 from holdfast.broker.leader.ready_waiters import HELD, NOTHING, Awaited, AwaitWanted, ReadyWaiters
+from holdfast.broker.leader.roles import Proposer
 from holdfast.broker.leader.suspects import RunDry
 from holdfast.broker.leader.waiters import Waiter, Waiters
 from holdfast.broker.policy.policies import Policies
@@ -17,11 +18,9 @@ from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.broker.scheduler.picks import Picked
 from holdfast.broker.scheduler.scheduler import Scheduler
-from holdfast.broker.views import read_executions
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Entry, Mark, Release
+from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Mark, Release
 from holdfast.machine.ids import SECRET_BITS
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import Execution
@@ -70,32 +69,25 @@ def draw_secret() -> int:
 
 
 class Reserver:
-    """Hands out the tasks of one shard. `propose` takes a claim into the log's queue; `check` refuses new work."""
+    """Hands out the tasks of one shard."""
 
     def __init__(
         self,
-        kv: OrderedKV,
         machine: Machine,
         clock: ShardClock,
         config: BrokerConfig,
-        *,
-        propose: Callable[[Proposal], None],
-        check: Callable[[Entry], None],
-        check_disk: Callable[[Entry], None],
-        check_written: Callable[[], None],
+        proposer: Proposer,
         policies: Policies,
+        *,
         allowance: Callable[[bytes], Allowance] = lambda _queue: OWN_LIMITS,
     ) -> None:
         """`allowance`: what this shard may use of the limits of a queue that is spread, if it is."""
-        self._kv = kv
+        self._reader = machine.reader
         self._machine = machine
         self._policies = policies
         self._clock = clock
         self._config = config
-        self._propose = propose
-        self._check = check
-        self._check_disk = check_disk
-        self._check_written = check_written  # refuses while the machine is ahead of the state
+        self._proposer = proposer
         self._waiters: Waiters[Waiter] = Waiters(config.waiters_max)
         self._polls: dict[tuple[bytes, bytes], Waiter] = {}  # waiting calls by worker and request
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
@@ -106,7 +98,6 @@ class Reserver:
         self._wake_ms = 0  # the shard time for which it is set
         self._looks_on = False  # a look for tasks that stopped half-way goes on soon
         self._scheduler = Scheduler(
-            kv,
             machine,
             policy_of=policies.to_claim,
             now_ms=clock.now_ms,
@@ -155,7 +146,7 @@ class Reserver:
             self._send_home_an_older_call(worker, request_id)
             if self._held_by_request(worker, request_id):
                 return HELD
-        self._check(_NOTHING)
+        self._proposer.check_open(_NOTHING)
         self._picking.room(worker, 1, holds_nothing=bool(wanted.empty_handed))
         hands = self._picking.hands(worker, wanted.empty_handed, suspects_only=wanted.suspects_only)
         answer = await self._awaiting.wait(wanted, hands.lines(wanted.queues))
@@ -180,7 +171,7 @@ class Reserver:
         held = self._still_held(self._machine.claims_of_request(worker, request_id))
         held = [claim for claim in held if claim.expiry_ms > now_ms]
         if held:
-            self._check_written()
+            self._proposer.check_written()
         return held
 
     def _send_home_an_older_call(self, worker: bytes, request_id: bytes) -> None:
@@ -203,7 +194,7 @@ class Reserver:
         )
 
     async def _claim_or_wait(self, waiter: Waiter, deadline_ms: int) -> Proposal | None:
-        self._check(_NOTHING)
+        self._proposer.check_open(_NOTHING)
         # Where others wait already nothing is left to take, but in the other queues there may be.
         proposal = self._try_claim(waiter, [queue for queue in waiter.queues if self._waiters.first(queue) is None])
         if proposal is not None or waiter.runs_dry:
@@ -246,7 +237,7 @@ class Reserver:
     def _is_written(self) -> bool:
         """Whether the state has all that was applied."""
         try:
-            self._check_written()
+            self._proposer.check_written()
         except RefusedError:
             return False
         return True
@@ -254,7 +245,7 @@ class Reserver:
     def _may_claim(self) -> bool:
         """Whether a claim would be let in; otherwise those who wait are served when space is back."""
         try:
-            self._check_disk(_NOTHING)
+            self._proposer.check_room(_NOTHING)
         except RefusedError:
             return False
         return True
@@ -276,7 +267,7 @@ class Reserver:
         proposal = Proposal(entry, picks)
         self._claims[proposal] = None
         self._picking.was_proposed(entry)
-        self._propose(proposal)
+        self._proposer.propose(proposal)
         return proposal
 
     def _claim_entry(self, waiter: Waiter, picks: list[Picked]) -> Claim:
@@ -462,14 +453,14 @@ class Reserver:
 
     def _executions(self, items: list[ClaimRef]) -> Sequence[Execution | None]:
         """Only looked up if it matters: for queues that keep their tasks in their own way."""
-        return [None] * len(items) if self._policies.is_empty else read_executions(self._kv, [i.task_id for i in items])
+        return [None] * len(items) if self._policies.is_empty else self._reader.executions([i.task_id for i in items])
 
     def _give_back(self, items: list[ClaimRef], keep_ms: int) -> None:
         tokens = {item.token for item in items}
         self._returning |= tokens
         proposal = Proposal(Release(self._clock.now_ms(), keep_ms, items))
         proposal.future.add_done_callback(lambda _: self._returning.difference_update(tokens))
-        self._propose(proposal)
+        self._proposer.propose(proposal)
 
     # --- life and looks ---------------------------------------------------------------------------------------
 

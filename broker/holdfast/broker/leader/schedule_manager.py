@@ -14,18 +14,18 @@ from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
 from holdfast.broker.policy.task_specs import TaskSpecs
+from holdfast.common.service import Service
 from holdfast.cron.ticks import CATCH_UP_TICKS_MAX, catch_up
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import FireSchedule
 from holdfast.machine.outcomes import Fired, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import NO_TASK, Schedule
 from holdfast.proto.v1 import schedules_pb2 as pb
-from holdfast.serving.background import Background
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -50,12 +50,12 @@ class _Plan(NamedTuple):
     tasks: TickTasks
 
 
-class ScheduleManager(Background):
+class ScheduleManager(Service):
     """The schedules of a shard. `submit` writes an entry behind client traffic."""
 
     def __init__(
         self,
-        kv: OrderedKV,
+        rows: Rows,
         config: BrokerConfig,
         metrics: Metrics,
         policies: Policies,
@@ -63,7 +63,7 @@ class ScheduleManager(Background):
         now_ms: Callable[[], int],
         submit: Callable[[Entry], Awaitable[list[Outcome]]],
     ) -> None:
-        self._kv = kv
+        self._rows = rows
         self._metrics = metrics
         self._policies = policies
         self._now_ms = now_ms
@@ -73,7 +73,7 @@ class ScheduleManager(Background):
         # Ticks from here on were not missed, however long the many that are due at the same time take.
         self._here_since_ms = 0
         self._unusable: dict[tuple[bytes, bytes], int] = {}  # the version that is put aside until there is another one
-        self._sweep = Sweep(kv, keys.SCHEDULE_DUE, now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
+        self._sweep = Sweep(rows, keys.SCHEDULE_DUE, now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
         super().__init__(self._sweep.run)
 
     def start(self) -> None:
@@ -127,7 +127,7 @@ class ScheduleManager(Background):
 
     def _plan(self, queue: bytes, name: bytes) -> _Plan | None:
         """None if nothing is to be done."""
-        row = self._kv.get(keys.schedule(queue, name))
+        row = self._rows.get(keys.schedule(queue, name))
         if row is None:
             return None
         schedule, now_ms = Schedule.decode(row), self._now_ms()

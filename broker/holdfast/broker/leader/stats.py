@@ -12,13 +12,12 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from holdfast.broker.histograms import LatencyHistogram
+from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import READY_TO_CLAIM, Effects, Timing
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.serving.background import Background
 
 SAMPLE_SECONDS = 5.0
 SAMPLES_MAX = 13  # the first and the last are a minute apart
@@ -127,19 +126,18 @@ class _Timed:
         self.is_fresh = True  # something was added since it was last asked
 
 
-class Stats(Background):
+class Stats(Service):
     """What the leader of a shard counts. `follow` takes note of what was applied."""
 
     def __init__(
         self,
-        kv: OrderedKV,
         machine: Machine,
         *,
         now_ms: Callable[[], int],
         on_sample: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(self._run)
-        self._kv = kv
+        self._reader = machine.reader
         self._machine = machine
         self._now_ms = now_ms
         self._on_sample = on_sample  # for others that look at something once in a while
@@ -315,7 +313,7 @@ class Stats(Background):
         """Workers by name: those that were seen, and those that hold claims."""
         family, stop = keys.family_start(keys.WORKER), keys.family_start(keys.WORKER + 1)
         start = keys.worker(after) + b"\0" if after else family
-        names = {key[1:] for key, _ in self._kv.scan(start, stop, limit + 1)}
+        names = {key[1:] for key, _ in self._reader.scan(start, stop, limit + 1)}
         names.update(sorted(name for name in self._workers if name > after)[: limit + 1])
         page = sorted(names)[: limit + 1]
         response = queues_pb.ListWorkersResponse()

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from holdfast.machine import keys
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 
 SLEEP_SECONDS_MAX = 60.0  # shard time may run a little faster than the loop's clock
 RETRY_SECONDS = 1.0  # after a write that was refused, for example for lack of disk space
@@ -19,7 +19,7 @@ class Sweep:
 
     def __init__(
         self,
-        kv: OrderedKV,
+        rows: Rows,
         family: int,
         now_ms: Callable[[], int],
         handle: Callable[[list[tuple[int, bytes]]], Awaitable[bool]],
@@ -27,7 +27,7 @@ class Sweep:
         batch_rows: int,
         not_before_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._kv = kv
+        self._rows = rows
         self._family = family
         self._now_ms = now_ms
         self._handle = handle
@@ -88,9 +88,9 @@ class Sweep:
 
     def _read(self, now_ms: int) -> list[tuple[int, bytes]]:
         """The rows that are due, as (when, what)."""
-        rows = self._kv.scan(self._cursor, keys.timed_from(self._family, now_ms + 1), self._batch_rows)
+        rows = self._rows.scan(self._cursor, keys.timed_from(self._family, now_ms + 1), self._batch_rows)
         return [keys.timed(key) for key, _ in rows]
 
     def _first_ms(self) -> int | None:
-        rows = self._kv.scan(self._cursor, keys.family_start(self._family + 1), 1)
+        rows = self._rows.scan(self._cursor, keys.family_start(self._family + 1), 1)
         return keys.timed(rows[0][0])[0] if rows else None

@@ -8,28 +8,25 @@ from holdfast.broker.leader.expiring import Expiries, lapse_error
 from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
-from holdfast.broker.views import read_executions
+from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry, Expire, Forget, ForgetItem, Promote, Purge
 from holdfast.machine.handlers.purging import purge_allowed_ms
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import Lapse
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD
-from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 Due = list[tuple[int, bytes]]  # when, what
 
 
-class Timers(Background):
+class Timers(Service):
     """The sweeps of a shard. `submit` writes an entry behind client traffic."""
 
     def __init__(
         self,
-        kv: OrderedKV,
         machine: Machine,
         config: BrokerConfig,
         metrics: Metrics,
@@ -39,8 +36,8 @@ class Timers(Background):
         submit: Callable[[Entry], Awaitable[list[Outcome]]],
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self._kv = kv
-        self._expiring = Expiries(kv, policies, draw)
+        self._reader = machine.reader
+        self._expiring = Expiries(machine.reader, policies, draw)
         self._metrics = metrics
         self._policies = policies
         self._now_ms = now_ms
@@ -50,7 +47,7 @@ class Timers(Background):
             purging = family in (keys.RETENTION, keys.FORGET)
             not_before_ms = (lambda: purge_allowed_ms(machine.meta.stepped_ms)) if purging else (lambda: 0)
             rows = config.sweep_batch_tasks
-            return Sweep(kv, family, now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
+            return Sweep(machine.reader, family, now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
 
         self._expiries = sweep(keys.CLAIM_EXPIRY, self._expire)
         self._dues = sweep(keys.DUE, self._promote)
@@ -92,7 +89,7 @@ class Timers(Background):
 
     async def _expire(self, due: Due) -> bool:
         task_ids = [task_id for _, task_id in due]
-        found = zip(task_ids, read_executions(self._kv, task_ids), strict=True)
+        found = zip(task_ids, self._reader.executions(task_ids), strict=True)
         claimed = [(task_id, task) for task_id, task in found if task is not None and task.state == CLAIMED]
         for finished_ms, dead_ms, places in self._policies.kept([task for _, task in claimed]):
             now_ms = self._now_ms()
@@ -112,7 +109,7 @@ class Timers(Background):
 
     async def _lapse(self, due: Due) -> bool:
         task_ids = [task_id for _, task_id in due]
-        tasks = read_executions(self._kv, task_ids)
+        tasks = self._reader.executions(task_ids)
         for _, dead_ms, places in self._policies.kept(tasks):
             chosen = [task_ids[place] for place in places]
             moved = await self._write(Lapse(self._now_ms(), dead_ms, lapse_error(), chosen))

@@ -13,15 +13,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import AGE_MARK, Claim, Entry, Mark
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.ready_lines import read_oldest, read_subqueue
 from holdfast.machine.rows import Queue
-from holdfast.serving.background import Background
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 RAISE_AT = 500  # tasks of a queue that have left
@@ -57,12 +56,11 @@ def _is_plain(subqueue: _Subqueue) -> bool:
     return subqueue[1:] == (b"", b"")
 
 
-class WatermarkManager(Background):
+class WatermarkManager(Service):
     """The marks of one shard. `submit` writes an entry behind client traffic, `passed` is told where marks are then."""
 
     def __init__(
         self,
-        kv: OrderedKV,
         machine: Machine,
         now_ms: Callable[[], int],
         submit: Callable[[Entry], Awaitable[list[Outcome]]],
@@ -70,7 +68,7 @@ class WatermarkManager(Background):
         passed: Callable[[list[Mark]], None],
     ) -> None:
         super().__init__(self._run)
-        self._kv = kv
+        self._reader = machine.reader
         self._machine = machine
         self._now_ms = now_ms
         self._submit = submit
@@ -118,7 +116,7 @@ class WatermarkManager(Background):
         if any(not _is_plain(subqueue) for subqueue in left.subqueues):
             oldest = None
             if any(counters.subqueues):
-                oldest = read_oldest(self._kv, self._machine.ready_in_age_page, queue, counters.age_mark)
+                oldest = read_oldest(self._reader, self._machine.ready_in_age_page, queue, counters.age_mark)
             first = self._machine.meta.next_sequence if oldest is None else oldest[0]
             marks.append(Mark(queue, version, AGE_MARK, first))
         now_ms = self._now_ms()
@@ -144,7 +142,7 @@ class WatermarkManager(Background):
             if not tenant and not limit_key:
                 first = self._first(line, counters.marks[priority], is_empty=not counters.in_line)
             else:
-                places, _ = read_subqueue(self._kv, line, 0, 1)
+                places, _ = read_subqueue(self._reader, line, 0, 1)
                 if not places:
                     continue  # it is empty, and its next task begins it anew
                 first = places[0][0]
@@ -153,5 +151,5 @@ class WatermarkManager(Background):
 
     def _first(self, prefix: bytes, mark: int, *, is_empty: bool) -> int:
         """The place of the first task from a mark on; that of the next one that comes if there is none."""
-        found = [] if is_empty else self._kv.scan(keys.ready_at(prefix, mark), keys.after_prefix(prefix), 1)
+        found = [] if is_empty else self._reader.scan(keys.ready_at(prefix, mark), keys.after_prefix(prefix), 1)
         return keys.ready_sequence(found[0][0]) if found else self._machine.meta.next_sequence

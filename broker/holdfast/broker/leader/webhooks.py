@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from holdfast.serving.logs import get_logger
@@ -22,14 +22,22 @@ PAUSE_SECONDS = 1.0  # before the second attempt, and twice that before the thir
 SHUN_SECONDS = 60.0  # how long a host that failed gets one attempt for each message: others wait behind it
 SHUNNED_MAX = 100
 
-# An address, a message, and who hears, from any thread, whether it was told; not at all if the process ends first.
-Post = Callable[[str, dict[str, Any], Callable[[bool], None]], None]
-
 _log = get_logger(__name__)
 
 
-def tell_nobody(_url: str, _message: dict[str, Any], _on_end: Callable[[bool], None]) -> None:
+class Notifier(Protocol):
+    """Tells other systems. `Webhooks` is the real one."""
+
+    def post(self, url: str, message: dict[str, Any], on_end: Callable[[bool], None]) -> None:
+        """`on_end` hears, from any thread, whether it was told; not at all if the process ends first."""
+        ...
+
+
+class NoWebhooks:
     """Where there are no other systems."""
+
+    def post(self, url: str, message: dict[str, Any], on_end: Callable[[bool], None]) -> None:
+        """Nobody is told."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -20,9 +20,9 @@ from holdfast.cluster.admin.handovers import HandoverView, NodeSight, ShardSight
 from holdfast.cluster.etcd.api import EtcdError, Unchanged
 from holdfast.cluster.map.records import Handover, NodeRecord
 from holdfast.cluster.map.store import MapStore
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import shards_pb2 as pb
 from holdfast.raft.library import LEADER
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import etcd_unavailable
 

@@ -25,7 +25,7 @@ from holdfast.broker.peers.peer_calls import PeerCalls
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
 from holdfast.broker.replica.commit_loop import CommitLoop
-from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.peer_wire import (
     PEER_LIMITS,
     PeerWire,
@@ -45,9 +45,9 @@ from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import NewerFormatError, NodeRecord, RecordError
 from holdfast.cluster.map.store import MapStore
 from holdfast.cluster.map.store_nodes import DuplicateNodeError, RegistrationError, RemovedNodeError
+from holdfast.common.service import Service, Work, end_tasks
 from holdfast.machine.entries import MACHINE_LEVEL
 from holdfast.proto.v1 import cluster_pb2 as pb
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.reloading import Reloaded
@@ -65,7 +65,7 @@ STOP_SECONDS_MAX: Final = 2.0  # for the last word to etcd
 _log = get_logger(__name__)
 
 
-class MappedCluster:
+class MappedCluster(HostListener):
     """The other nodes, and the map. `announce` before `run`."""
 
     def __init__(
@@ -92,7 +92,6 @@ class MappedCluster:
         self.follower.on_change.append(self._take)
         cluster_view.follower_age_s = lambda: self.follower.age_s
         self._reconciler = ShardReconciler(host, self.store, cluster_view, self._identities)
-        host.on_leaders_changed = self._reconciler.wanted.set  # whoever begins to lead tells the map at once
         self._queues = QueueReconciler(host, self.store, cluster_view)
         self._calls = NodeCalls()
         answers = NodeAnswers(self._calls, lambda: cluster_view.map)
@@ -110,17 +109,18 @@ class MappedCluster:
         )
         self._peer_calls = PeerCalls(config.node_name, self._peers, internal)
         self._news = SettingsNews(cluster_view, self._peer_calls, host, self._peers.connected)
-        deliveries = Deliveries(self._peer_calls, cluster_view)
-        host.deliver, host.ask_coordinator = deliveries.deliver, deliveries.deal
+        host.others = Deliveries(self._peer_calls, cluster_view)
         self._wire = PeerWire(self._peers, rounds, host.evidence, source, self._peer_calls)
         self._peer_address = ""
         self._lease = 0
         self._registered = asyncio.Event()  # once, since the start
         self._meets_peers = False
-        self._works: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()  # the map has, since it was saved
-        rounds.on_stranger = host.join
-        rounds.on_other_group = host.note_other_group
+        self._background = Service(
+            self.follower.run, self._register, self._save, self._tell_waiting, self._wire.tell_time,
+            lambda: self._once_registered(self._reconciler.run), lambda: self._once_registered(self._queues.run),
+            self._end_if_removed, self._meet_without_etcd, self._handover.run, self._news.run,
+        )  # fmt: skip
         rounds.wire = self._wire
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -149,25 +149,16 @@ class MappedCluster:
 
     async def run(self) -> None:
         """Until cancelled. Raises what a person has to act on."""
-        works = (
-            self.follower.run(), self._register(), self._save(), self._tell_waiting(), self._wire.tell_time(),
-            self._take_care(), self._end_if_removed(), self._meet_without_etcd(), self._handover.run(),
-            self._news.run(),
-        )  # fmt: skip
-        self._works = [asyncio.create_task(work) for work in works]
-        try:
-            await asyncio.gather(*self._works)
-        finally:
-            await end_tasks(self._works)
+        await self._background.run()
 
-    async def _take_care(self) -> None:
+    async def _once_registered(self, work: Callable[[], Work]) -> None:
         """Only of a cluster that this node is part of: one that was removed must not put itself back into the map."""
         await self._registered.wait()
-        await asyncio.gather(self._reconciler.run(), self._queues.run())
+        await work()
 
     async def stop(self) -> None:
         """Lets go of the lease, so that nobody waits for this node."""
-        await end_tasks(self._works)
+        await self._background.stop()
         try:
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 if self._lease:
@@ -180,6 +171,10 @@ class MappedCluster:
         await self._peers.stop()
 
     # --- the map ----------------------------------------------------------------------------------------------
+
+    def leaders_changed(self) -> None:
+        """Whoever begins to lead tells the map at once."""
+        self._reconciler.wanted.set()
 
     def _take(self, newer: PartitionMap) -> None:
         self._cluster_view.map = newer
@@ -280,16 +275,21 @@ class MappedCluster:
             node_id=self._node_id,
             cluster=config.cluster_name,
             digest=self._node_id.encode(),  # nobody's, until it is known which cluster this is
-            blank=lambda: self._host.is_blank,
             addresses={},
-            on_frame=lambda identity, body: self._wire.on_frame(identity, body),
-            on_change=self._peers_changed,
+            listener=self,
             tls=peer_tls(config),
             secret=cluster_secret(config),
             limits=PEER_LIMITS,
         )
 
-    def _peers_changed(self) -> None:
+    @property
+    def is_blank(self) -> bool:
+        return self._host.is_blank
+
+    def frame_came(self, identity: str, body: bytes) -> None:
+        self._wire.on_frame(identity, body)
+
+    def peers_changed(self) -> None:
         self._peer_calls.connected({peer.identity for peer in self.connected().values()})
         self._reconciler.wanted.set()
 

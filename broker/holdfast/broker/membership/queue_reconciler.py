@@ -16,18 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from holdfast.broker.cluster_view.map_view import MapClusterView
-from holdfast.broker.policy.policies import read_settings
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.shard import Shard
-from holdfast.broker.views import read_queues
 from holdfast.cluster.admin.conversion import policy_message, policy_of
 from holdfast.cluster.etcd.api import EtcdError
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy
 from holdfast.cluster.map.records import QueueRecord
 from holdfast.cluster.map.store import MapStore
-from holdfast.machine import keys
-from holdfast.machine.rows import Queue, Settings
+from holdfast.machine.rows import Queue
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.routing.sets import visible
 from holdfast.serving.logs import get_logger
@@ -109,7 +106,7 @@ class QueueReconciler:
         for shard in new:  # the log may know queues that the map does not, if etcd is older than it
             after, more = b"", True
             while more:
-                rows, more = read_settings(shard.kv, after, QUEUES_PER_SLICE)
+                rows, more = shard.reader.all_settings(after, QUEUES_PER_SLICE)
                 self._unfinished.update(name.decode() for name, settings in rows if settings.policy)
                 after = rows[-1][0] if rows else b""
                 await asyncio.sleep(0)
@@ -156,7 +153,7 @@ class QueueReconciler:
             return
         self._turn += 1
         number, shard = led[self._turn % len(led)]
-        found, more = read_queues(shard.kv, self._searched.get(number, b""), SEARCHED_QUEUES)
+        found, more = shard.reader.queues(self._searched.get(number, b""), SEARCHED_QUEUES)
         self._searched[number] = found[-1][0] if more else b""
         for name, counters in found:
             queue = name.decode()
@@ -187,8 +184,8 @@ class QueueReconciler:
 
 def _has_policy(shard: Shard, queue: bytes, policy: QueuePolicy) -> bool:
     """Whether the log has exactly this."""
-    row = shard.kv.get(keys.settings(queue))
-    logged = b"" if row is None else Settings.decode(row).policy
+    settings = shard.reader.settings(queue)
+    logged = b"" if settings is None else settings.policy
     # The same policy may be written in several ways.
     return (
         logged == policy_message(policy).SerializeToString() or policy_of(pb.QueuePolicy.FromString(logged)) == policy

@@ -28,9 +28,9 @@ from holdfast.broker.replica.replica import Replica
 from holdfast.cluster.etcd.api import EtcdError, EtcdUnavailableError
 from holdfast.cluster.map.records import LeaderRecord, Members, RecordError, ShardRecord
 from holdfast.cluster.map.store import MapStore
+from holdfast.common.service import end_tasks
 from holdfast.raft.membership import ChangeRefusedError
 from holdfast.routing.groups import incarnation_of
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused
 

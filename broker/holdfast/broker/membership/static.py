@@ -16,7 +16,7 @@ from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.peers.records import PeerCounters
 from holdfast.broker.peers.transport import PeerInfo, Peers
 from holdfast.broker.replica.commit_loop import CommitLoop
-from holdfast.broker.replica.host import Host
+from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.member_plan import Change, Step, next_change
 from holdfast.broker.replica.peer_wire import (
     PEER_LIMITS,
@@ -27,6 +27,7 @@ from holdfast.broker.replica.peer_wire import (
     warn_of_claims,
 )
 from holdfast.broker.replica.replica import Replica
+from holdfast.common.service import Service
 from holdfast.raft.membership import ChangeRefusedError
 from holdfast.serving.logs import get_logger
 from holdfast.serving.reloading import Reloaded
@@ -58,7 +59,7 @@ class Waiting:
         return "all nodes are there, and the first of the list is about to found the cluster"
 
 
-class StaticCluster:
+class StaticCluster(HostListener):
     """The other nodes, for a node that is not alone."""
 
     def __init__(self, config: BrokerConfig, node_id: str, host: Host, rounds: CommitLoop, source: TimeSource) -> None:
@@ -72,18 +73,14 @@ class StaticCluster:
             node_id=node_id,
             cluster=config.cluster_name,
             digest=_digest(config),
-            blank=lambda: host.is_blank,
             addresses={node.name: host_and_port(node.peer_address) for node in others},
-            on_frame=lambda identity, body: self.wire.on_frame(identity, body),
-            on_change=self._changed.set,
+            listener=self,
             tls=peer_tls(config),
             secret=cluster_secret(config),
             limits=PEER_LIMITS,
         )
         self.wire = PeerWire(self.peers, rounds, host.evidence, source)
         rounds.wire = self.wire
-        rounds.on_stranger = host.join
-        rounds.on_other_group = host.note_other_group
 
     async def start(self) -> int:
         warn_of_claims(self._config)
@@ -91,6 +88,16 @@ class StaticCluster:
 
     async def stop(self) -> None:
         await self.peers.stop()
+
+    @property
+    def is_blank(self) -> bool:
+        return self._host.is_blank
+
+    def frame_came(self, identity: str, body: bytes) -> None:
+        self.wire.on_frame(identity, body)
+
+    def peers_changed(self) -> None:
+        self._changed.set()
 
     def connected(self) -> Mapping[str, PeerInfo]:
         return self.peers.connected()
@@ -105,7 +112,7 @@ class StaticCluster:
 
     async def run(self) -> None:
         """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""
-        await asyncio.gather(self._found(), self.wire.tell_time(), self._tell_waiting())
+        await Service(self._found, self.wire.tell_time, self._tell_waiting).run()
 
     async def _tell_waiting(self) -> None:
         """A node that has nothing and serves nothing must say what it waits for."""
@@ -146,7 +153,7 @@ class StaticCluster:
             except TimeoutError:
                 continue
 
-    def care(self, replica: Replica) -> None:
+    def replica_polled(self, replica: Replica) -> None:
         """In the rounds of a shard that this node leads: brings its members in line with the list, by one step."""
         if not replica.shard.serves:
             return

@@ -8,14 +8,12 @@ from google.protobuf.message import Message
 
 from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.peers.identities import name_of
-from holdfast.broker.policy.policies import read_settings
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.shard import Shard
 from holdfast.cluster.admin.conversion import fill_settings, policy_message, policy_of, queue_change, queue_settings
 from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy, change_policy
 from holdfast.cluster.map.queues import QUEUES_MAX, check_page, check_queue_name, check_queue_names
 from holdfast.cluster.map.records import QueueRecord
-from holdfast.machine import keys
 from holdfast.machine.rows import Settings
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.refusals import OUT_OF_RANGE, RefusedError, conflict, no_cluster
@@ -75,7 +73,7 @@ class StaticTopology:
             return response
         # A queue whose settings were all taken back has a row still. Looked at are as many as a page may have, so one
         # may have fewer.
-        rows, more = read_settings(shard.kv, request.page_token.encode(), count_max)
+        rows, more = shard.reader.all_settings(request.page_token.encode(), count_max)
         differ = (
             _settings(name.decode(), _policy_in(settings), settings.version)
             for name, settings in rows
@@ -112,8 +110,7 @@ class StaticTopology:
 
 
 def _read(shard: Shard, queue: str) -> tuple[int, QueuePolicy]:
-    row = shard.kv.get(keys.settings(queue.encode()))
-    settings = _NOTHING if row is None else Settings.decode(row)
+    settings = shard.reader.settings(queue.encode()) or _NOTHING
     return settings.version, _policy_in(settings)
 
 

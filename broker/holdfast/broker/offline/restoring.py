@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.broker.peers.identities import identity_of, name_of
-from holdfast.broker.views import read_outboxes
 from holdfast.machine.entries import decode
 from holdfast.machine.invariants import violations
 from holdfast.machine.lives import begin_new_life, inboxes
 from holdfast.machine.machine import Machine
 from holdfast.machine.packing import DecodeError
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Meta
 from holdfast.raft.messages import REGULAR, Configuration
 from holdfast.raft.node_journal import JournalError, NodeJournal
@@ -108,7 +108,7 @@ def check_state(directory: Path) -> StateReport:
         found = violations(state) if is_compared else []
         if not is_compared:
             state.read_all()
-        sent = {destination: (box.delivered, box.last) for destination, box in read_outboxes(state)}
+        sent = {destination: (box.delivered, box.last) for destination, box in Reader(state).outboxes()}
         received = {(source, incarnation): inbox.last for source, incarnation, inbox in inboxes(state)}
         return StateReport(meta.applied_index, meta.incarnation, tuple(found), sent, received, is_compared)
 

@@ -8,36 +8,33 @@ while somebody keeps the port busy.
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
-from holdfast.broker.peers.connections import Incoming, tune
+from holdfast.broker.peers.connections import Incoming, Owner, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
-from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
-from holdfast.serving.background import end_tasks
+from holdfast.common.service import end_tasks
 
 _BACKLOG = 128
 _BREATH_S = 0.1  # when the system has no descriptor left
 
 
+class AcceptingOwner(Owner, Protocol):
+    def accepting_context(self) -> ssl.SSLContext | None:
+        """Of a connection that comes now."""
+        ...
+
+
 class Acceptor:
     """Owns the listening socket and all connections that have not said hello."""
 
-    def __init__(
-        self,
-        limits: PeerLimits,
-        counters: PeerCounters,
-        warnings: Warnings,
-        *,
-        connection: Callable[[], Incoming],
-        context: Callable[[], ssl.SSLContext | None],  # of a connection that comes now
-    ) -> None:
-        self._limits = limits
-        self._counters = counters
-        self._warnings = warnings
-        self._connection = connection
-        self._context = context
+    def __init__(self, owner: AcceptingOwner) -> None:
+        self._limits = owner.limits
+        self._counters = owner.counters
+        self._warnings = owner.warnings
+        self._connection = partial(Incoming, owner)
+        self._context = owner.accepting_context
         self._half_open: dict[asyncio.Task[None], None] = {}  # oldest first
         self._pushed_out: set[asyncio.Task[None]] = set()  # on their way out
         self._untouched: set[socket.socket] = set()  # whose task has not begun: cancelled before, it would not close it

@@ -12,8 +12,8 @@ import socket
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Set
-from typing import Final, cast
+from collections.abc import Set
+from typing import Final, Protocol, cast
 
 from holdfast.broker.peers.frames import HEAD_BYTES, FrameReader, frame_head
 from holdfast.broker.peers.handshake import DIALLED, DIALLING, ClusterSecret
@@ -62,23 +62,63 @@ def tune(sock: socket.socket, dead_seconds: float) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+class Owner(Protocol):
+    """Whom a connection belongs to: it says who is welcome, and hears what comes."""
+
+    @property
+    def limits(self) -> PeerLimits: ...
+
+    @property
+    def counters(self) -> PeerCounters: ...
+
+    @property
+    def warnings(self) -> Warnings: ...
+
+    @property
+    def own(self) -> OwnSide:
+        """What this node says of itself."""
+        ...
+
+    @property
+    def secret(self) -> ClusterSecret | None: ...
+
+    def hello_for(self, receiver: str) -> Hello:
+        """To a node of this name."""
+        ...
+
+    def check_hello(self, connection: "Connection", hello: Hello) -> Reason | None:
+        """Whether a hello is worth a proof; it changes nothing."""
+        ...
+
+    def greet_incoming(self, connection: "Incoming", hello: Hello) -> Reason | None:
+        """It counts from now on; a reason refuses it."""
+        ...
+
+    def greet_outgoing(self, connection: "Outgoing", hello: Hello) -> Reason | None:
+        """The same."""
+        ...
+
+    def connection_ended(self, connection: "Connection") -> None: ...
+
+    def frame_came(self, identity: str, body: bytes) -> None: ...
+
+    def is_blank(self) -> bool:
+        """Whether this node has nothing yet."""
+        ...
+
+    def blank_told(self) -> None:
+        """A peer has answered whether it is blank."""
+        ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """What both directions have in common. Ended connections ignore every call."""
 
     DIRECTION: str
     OTHER_SIDE: bytes  # which of the two sides the other node is
 
-    def __init__(
-        self,
-        limits: PeerLimits,
-        counters: PeerCounters,
-        warnings: Warnings,
-        *,
-        own: OwnSide,
-        secret: ClusterSecret | None,
-        check: Callable[["Connection", Hello], Reason | None],
-        on_end: Callable[["Connection"], None],
-    ) -> None:
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
         self.hello: Hello | None = None  # the other side's, once it is welcome
         self.identity = ""
         self.host = ""
@@ -89,15 +129,13 @@ class Connection(asyncio.BufferedProtocol):
         self.error: Exception | None = None  # what ended it otherwise, if anything is known
         self.finding = ""  # what its owner has to say along with a refusal
         self._heard_s = time.monotonic()
-        self._own = own
-        self._secret = secret
-        self._check = check  # whether a hello is worth a proof; it changes nothing
+        self._own = owner.own
+        self._secret = owner.secret
         self._own_hello: Hello | None = None  # once it was said
         self._unproven: Hello | None = None  # the other side's, while its proof is missing
-        self._limits = limits
-        self._counters = counters
-        self._warnings = warnings
-        self._on_end = on_end
+        self._limits = owner.limits
+        self._counters = owner.counters
+        self._warnings = owner.warnings
         self._reader = FrameReader(WORD_BYTES_MAX)
         self._has_preface = False
         self._has_spoken = False
@@ -207,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._secret is None:
             self._accept(hello)
             return
-        reason = self._check(self, hello)
+        reason = self._owner.check_hello(self, hello)
         if reason is not None:
             self._refuse_hello(hello, reason)
             return
@@ -325,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._patience is not None:
             self._patience.cancel()
         self.settled.set()
-        self._on_end(self)
+        self._owner.connection_ended(self)
         return True
 
     def _count(self, reason: Reason) -> None:
@@ -344,40 +382,19 @@ class Incoming(Connection):
     DIRECTION = "incoming"
     OTHER_SIDE = DIALLING
 
-    def __init__(
-        self,
-        limits: PeerLimits,
-        counters: PeerCounters,
-        warnings: Warnings,
-        *,
-        own: OwnSide,
-        secret: ClusterSecret | None,
-        hello: Callable[[str], Hello],
-        check: Callable[[Connection, Hello], Reason | None],
-        greet: Callable[["Incoming", Hello], Reason | None],
-        on_end: Callable[[Connection], None],
-        on_frame: Callable[[str, bytes], None],
-        blank: Callable[[], bool],
-    ) -> None:
-        super().__init__(limits, counters, warnings, own=own, secret=secret, check=check, on_end=on_end)
-        self._hello_for = hello  # of a node's name
-        self._owner_greets = greet
-        self._on_frame = on_frame
-        self._blank = blank
-
     def _greet(self, hello: Hello) -> Reason | None:
-        return self._owner_greets(self, hello)
+        return self._owner.greet_incoming(self, hello)
 
     def _hellos(self, other: Hello) -> tuple[Hello, Hello]:
         assert self._own_hello is not None
         return other, self._own_hello
 
     def _ask_for_proof(self, hello: Hello, secret: ClusterSecret) -> None:
-        self.say_hello(self._hello_for(hello.name))
+        self.say_hello(self._owner.hello_for(hello.name))
 
     def _welcome(self, hello: Hello) -> None:
         if self._secret is None:
-            self.say_hello(self._hello_for(hello.name))
+            self.say_hello(self._owner.hello_for(hello.name))
         else:
             self.say(Proof(self._secret.proof(DIALLED, *self._hellos(hello))))
         self._reader.widen(self._limits.body_bytes_max)
@@ -390,14 +407,14 @@ class Incoming(Connection):
                 continue
             counters.frames_received += 1
             counters.bytes_received += HEAD_BYTES + len(body)
-            self._on_frame(self.identity, body)
+            self._owner.frame_came(self.identity, body)
 
     def _take_word(self, word: Word) -> None:
         if not isinstance(word, BlankAsked):
             raise PeerError(Reason.FRAME_UNEXPECTED, "a word that does not belong here")
         if self.transport.get_write_buffer_size() > _ANSWER_BYTES_MAX:
             raise PeerError(Reason.ANSWERS_UNREAD, "questions without an end")
-        self.say(BlankTold(word.number, self._blank()))
+        self.say(BlankTold(word.number, self._owner.is_blank()))
 
     def hold(self) -> None:
         """No more frames from here, not even those that have come already, until `let_go`."""
@@ -427,28 +444,12 @@ class Outgoing(Connection):
     DIRECTION = "outgoing"
     OTHER_SIDE = DIALLED
 
-    def __init__(
-        self,
-        limits: PeerLimits,
-        counters: PeerCounters,
-        warnings: Warnings,
-        *,
-        own: OwnSide,
-        secret: ClusterSecret | None,
-        dialled: str,
-        hello: Callable[[], Hello],
-        check: Callable[[Connection, Hello], Reason | None],
-        greet: Callable[["Outgoing", Hello], Reason | None],
-        on_end: Callable[[Connection], None],
-        on_blank: Callable[[], None],
-    ) -> None:
-        super().__init__(limits, counters, warnings, own=own, secret=secret, check=check, on_end=on_end)
-        self._new_hello = hello
-        self._owner_greets = greet
+    def __init__(self, owner: Owner, dialled: str, address: tuple[str, int]) -> None:
+        super().__init__(owner)
         self.dialled = dialled
+        self.address = address
         self.blank = False  # as the peer last said
         self.blank_number = 0  # of the last question that it answered
-        self._on_blank = on_blank
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_bytes = 0
@@ -458,10 +459,10 @@ class Outgoing(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(high=_WRITE_BYTES // 2)
-        self.say_hello(self._new_hello())  # before anything is read: the other side may speak first
+        self.say_hello(self._owner.hello_for(self.dialled))  # before anything is read: the other side may speak first
 
     def _greet(self, hello: Hello) -> Reason | None:
-        return self._owner_greets(self, hello)
+        return self._owner.greet_outgoing(self, hello)
 
     def _hellos(self, other: Hello) -> tuple[Hello, Hello]:
         assert self._own_hello is not None
@@ -477,7 +478,7 @@ class Outgoing(Connection):
         if not isinstance(word, BlankTold):
             raise PeerError(Reason.FRAME_UNEXPECTED, "a word that does not belong here")
         self.blank, self.blank_number = word.blank, word.number
-        self._on_blank()
+        self._owner.blank_told()
 
     def _warn(self, event: str, reason: Reason, **facts: str) -> None:
         super()._warn(event, reason, **({"node": self.dialled} | facts))

@@ -9,55 +9,34 @@ import asyncio
 import random
 import socket
 import ssl
-from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
-from holdfast.broker.peers.connections import Outgoing, tune
+from holdfast.broker.peers.connections import Outgoing, Owner, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
-from holdfast.broker.peers.records import PeerCounters, PeerLimits, Warnings
+from holdfast.common.backoff import Backoff
 
 
-class Backoff:
-    """How long to wait before the next attempt. Pure but for the draw."""
-
-    def __init__(self, seconds_min: float, seconds_max: float, draw: Callable[[], float] = random.random) -> None:
-        self._seconds_min = seconds_min
-        self._seconds_max = seconds_max
-        self._draw = draw
-        self._next_seconds = seconds_min
-
-    def next(self) -> float:
-        """Between half of the step and all of it."""
-        seconds = self._next_seconds * (0.5 + self._draw() / 2)
-        self._next_seconds = min(2 * self._next_seconds, self._seconds_max)
-        return seconds
-
-    def reset(self) -> None:
-        self._next_seconds = self._seconds_min
+class DiallingOwner(Owner, Protocol):
+    def dialling_context(self) -> ssl.SSLContext | None:
+        """Of the next attempt."""
+        ...
 
 
 class Dialler:
     """Keeps a connection to one peer. `run` ends only when it is cancelled."""
 
-    def __init__(
-        self,
-        name: str,
-        address: tuple[str, int],
-        limits: PeerLimits,
-        counters: PeerCounters,
-        warnings: Warnings,
-        *,
-        connection: Callable[[], Outgoing],
-        context: Callable[[], ssl.SSLContext | None],  # of the next attempt
-    ) -> None:
+    def __init__(self, name: str, address: tuple[str, int], owner: DiallingOwner) -> None:
         self._name = name
         self._address = address
-        self._limits = limits
-        self._counters = counters
-        self._warnings = warnings
-        self._connection = connection
-        self._context = context
-        self._backoff = Backoff(limits.redial_seconds_min, limits.redial_seconds_max)
+        self._limits = owner.limits
+        self._counters = owner.counters
+        self._warnings = owner.warnings
+        self._connection = partial(Outgoing, owner, name, address)
+        self._context = owner.dialling_context
+        self._backoff = Backoff(self._limits.redial_seconds_min, self._limits.redial_seconds_max)
+        self._failures = 0  # and connections that did not last, in a row
         self._hurried = asyncio.Event()
 
     def hurry(self) -> None:
@@ -73,9 +52,10 @@ class Dialler:
                 since_s = loop.time()
                 await connection.lost.wait()
                 if loop.time() - since_s >= self._limits.lasting_seconds:
-                    self._backoff.reset()
+                    self._failures = 0
+            self._failures += 1
             try:
-                async with asyncio.timeout(self._backoff.next()):
+                async with asyncio.timeout(self._backoff.pause_s(self._failures, random.random)):
                     await self._hurried.wait()
             except TimeoutError:
                 pass
@@ -96,7 +76,7 @@ class Dialler:
             self._failed("no answer in time", None if connection is None else Reason.HELLO_LATE)
         except ssl.SSLError as error:  # before OSError, which it is as well
             self._failed(str(error), Reason.TLS_FAILED)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for what cannot be the name of a host
             self._failed(str(error), None)
         finally:
             if connection is not None and connection.hello is None:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from holdfast.broker.peers.bodies import BodyError
 from holdfast.broker.peers.calls import Answer, Request, decode_call, encode_call
 from holdfast.broker.peers.identities import name_of
-from holdfast.serving.background import end_tasks
+from holdfast.common.service import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError, forget_frames, internal_error, overloaded
 

@@ -14,9 +14,10 @@ refused by those who have not heard of it yet; it dials again.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from holdfast.broker.peers.accepting import Acceptor
 from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, Incoming, Outgoing
@@ -27,8 +28,8 @@ from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import PeerContexts, PeerTls
 from holdfast.broker.peers.words import WORD, BlankAsked, Expectation, Hello, objection
+from holdfast.common.service import end_tasks
 from holdfast.serving import reloading
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.reloading import Reloaded
 
@@ -44,11 +45,28 @@ class PeerInfo:
     blank: bool  # as it last said: in its hello, or when `all_blank` asked
 
 
-class Peers:
-    """`start`, then `send`; frames of others come through `on_frame`, changes of `connected` through `on_change`.
+class PeerListener(Protocol):
+    """The node, as its connections see it."""
 
-    Everything belongs to the event loop that `start` ran on. Both callbacks run there: `on_frame` in the middle of
-    reading, so it should only put the frame somewhere.
+    @property
+    def is_blank(self) -> bool:
+        """Whether it has nothing yet: no log, no vote, no promise."""
+        ...
+
+    def frame_came(self, identity: str, body: bytes) -> None:
+        """In the middle of reading: the frame should only be put somewhere."""
+        ...
+
+    def peers_changed(self) -> None:
+        """Somebody came or went, or has something now."""
+        ...
+
+
+class Peers:
+    """`start`, then `send`; the listener hears of frames of others, and of changes of `connected`.
+
+    Everything belongs to the event loop that `start` ran on; the listener is called there. It is the owner of all
+    connections, and of those who make them.
     """
 
     def __init__(
@@ -58,10 +76,8 @@ class Peers:
         node_id: str,
         cluster: str,
         digest: bytes,
-        blank: Callable[[], bool],
         addresses: Mapping[str, tuple[str, int]],
-        on_frame: Callable[[str, bytes], None],
-        on_change: Callable[[], None],
+        listener: PeerListener,
         tls: PeerTls | None = None,
         secret: ClusterSecret | None = None,
         limits: PeerLimits | None = None,
@@ -72,14 +88,12 @@ class Peers:
         self.counters = PeerCounters()
         self._name = name
         self._node_id = node_id
-        self._blank = blank
-        self._secret = secret
+        self.secret = secret
         self._note_addresses(addresses, cluster, digest)
-        self._on_frame = on_frame
-        self._on_change = on_change
+        self._listener = listener
         self._tls = tls
-        self._limits = limits or PeerLimits()
-        self._warnings = Warnings(_log)
+        self.limits = limits or PeerLimits()
+        self.warnings = Warnings(_log)
         self._acceptor: Acceptor | None = None
         self._is_running = False
         self.certificates: Reloaded[PeerContexts] | None = None
@@ -100,10 +114,7 @@ class Peers:
     async def start(self, host: str, port: int) -> int:
         """Listens and begins to dial; returns the port. Raises OSError or `PeerTlsError`; then nothing is running."""
         self.certificates = await asyncio.to_thread(self._tls.reloaded) if self._tls else None
-        acceptor = Acceptor(
-            self._limits, self.counters, self._warnings, connection=self._new_incoming,
-            context=lambda: self.certificates.current.accepting if self.certificates else None,
-        )  # fmt: skip
+        acceptor = Acceptor(self)
         port = await acceptor.start(host, port)
         self._acceptor = acceptor
         self._is_running = True
@@ -168,9 +179,9 @@ class Peers:
             raise ValueError(f"Expected the addresses of the other nodes, but {self._name} itself is among them.")
         self._addresses = dict(addresses)
         self._expected = Expectation(
-            cluster, digest, self._name, frozenset(addresses), has_secret=self._secret is not None
+            cluster, digest, self._name, frozenset(addresses), has_secret=self.secret is not None
         )
-        self._own = OwnSide(self._name, f"{len(addresses) + 1} nodes, digest {digest.hex()[:DIGEST_CHARS]}")
+        self.own = OwnSide(self._name, f"{len(addresses) + 1} nodes, digest {digest.hex()[:DIGEST_CHARS]}")
 
     def _follow_address(self, name: str) -> None:
         self._cease_to_dial(name)
@@ -184,16 +195,7 @@ class Peers:
             incoming.refuse(Reason.UNKNOWN_NODE)
 
     def _begin_to_dial(self, name: str) -> None:
-        address = self._addresses[name]
-        dialler = Dialler(
-            name,
-            address,
-            self._limits,
-            self.counters,
-            self._warnings,
-            connection=lambda: self._new_outgoing(name, address),
-            context=lambda: self.certificates.current.dialling if self.certificates else None,
-        )
+        dialler = Dialler(name, self._addresses[name], self)
         self._diallers[name] = dialler
         self._tasks[name] = asyncio.create_task(dialler.run(), name=f"peers dial {name}")
 
@@ -209,8 +211,8 @@ class Peers:
 
     def send(self, identity: str, body: bytes) -> bool:
         """Takes a frame for exactly this identity; False if it was dropped, which is counted and never waits."""
-        if not body or body[0] == WORD or len(body) > self._limits.body_bytes_max:
-            raise ValueError(f"Expected a body of 1 to {self._limits.body_bytes_max} bytes, but it has {len(body)}.")
+        if not body or body[0] == WORD or len(body) > self.limits.body_bytes_max:
+            raise ValueError(f"Expected a body of 1 to {self.limits.body_bytes_max} bytes, but it has {len(body)}.")
         counters = self.counters
         connection = self._outgoing.get(identity)
         if connection is None or connection.is_closing:
@@ -253,7 +255,7 @@ class Peers:
         return connection.waiting_bytes if connection is not None else 0
 
     def pause_reading(self) -> None:
-        """There is enough to do: no frame comes until `resume_reading`. `on_frame` may call it.
+        """There is enough to do: no frame comes until `resume_reading`. The listener may call it.
 
         Peers keep what they have for this node up to their limit, then drop. They end a connection that takes nothing
         for `dead_seconds`, and dial again.
@@ -282,47 +284,29 @@ class Peers:
 
     # --- what connections use ---------------------------------------------------------------------------------
 
-    def _new_incoming(self) -> Incoming:
-        return Incoming(
-            self._limits,
-            self.counters,
-            self._warnings,
-            own=self._own,
-            secret=self._secret,
-            hello=self._hello_for,
-            check=self._check_hello,
-            greet=self._greet_incoming,
-            on_end=self._ended,
-            on_frame=self._on_frame,
-            blank=self._blank,
-        )
+    def accepting_context(self) -> ssl.SSLContext | None:
+        return self.certificates.current.accepting if self.certificates else None
 
-    def _new_outgoing(self, name: str, address: tuple[str, int]) -> Outgoing:
-        return Outgoing(
-            self._limits,
-            self.counters,
-            self._warnings,
-            own=self._own,
-            secret=self._secret,
-            dialled=name,
-            hello=lambda: self._hello_for(name),
-            check=self._check_hello,
-            greet=lambda connection, hello: self._greet_outgoing(connection, hello, address),
-            on_end=self._ended,
-            on_blank=self._blank_told,
-        )
+    def dialling_context(self) -> ssl.SSLContext | None:
+        return self.certificates.current.dialling if self.certificates else None
 
-    def _hello_for(self, receiver: str) -> Hello:
+    def is_blank(self) -> bool:
+        return self._listener.is_blank
+
+    def frame_came(self, identity: str, body: bytes) -> None:
+        self._listener.frame_came(identity, body)
+
+    def hello_for(self, receiver: str) -> Hello:
         expected = self._expected
-        nonce = b"" if self._secret is None else new_nonce()
-        return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self._blank(), nonce)
+        nonce = b"" if self.secret is None else new_nonce()
+        return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self.is_blank(), nonce)
 
-    def _check_hello(self, connection: Connection, hello: Hello) -> Reason | None:
+    def check_hello(self, connection: Connection, hello: Hello) -> Reason | None:
         dialled = connection.dialled if isinstance(connection, Outgoing) else None
         return objection(hello, self._expected, dialled, connection.certified)
 
-    def _greet_incoming(self, connection: Incoming, hello: Hello) -> Reason | None:
-        reason = self._check_hello(connection, hello) or self._two_of_one_name(connection, hello)
+    def greet_incoming(self, connection: Incoming, hello: Hello) -> Reason | None:
+        reason = self.check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is not None:
             return reason
         older = self._incoming.pop(hello.name, None)
@@ -336,9 +320,9 @@ class Peers:
             self._diallers[hello.name].hurry()
         return None
 
-    def _greet_outgoing(self, connection: Outgoing, hello: Hello, address: tuple[str, int]) -> Reason | None:
-        reason = self._check_hello(connection, hello) or self._two_of_one_name(connection, hello)
-        if reason is None and self._addresses.get(hello.name) != address:
+    def greet_outgoing(self, connection: Outgoing, hello: Hello) -> Reason | None:
+        reason = self.check_hello(connection, hello) or self._two_of_one_name(connection, hello)
+        if reason is None and self._addresses.get(hello.name) != connection.address:
             reason = Reason.REPLACED  # its dialler is on its way out: the node is looked for elsewhere by now
         if reason is not None:
             return reason
@@ -380,7 +364,7 @@ class Peers:
         for connection in self._other_identities(hello):
             connection.refuse(Reason.REPLACED)
 
-    def _ended(self, connection: Connection) -> None:
+    def connection_ended(self, connection: Connection) -> None:
         hello = connection.hello
         if hello is None:
             return  # its acceptor or dialler cares for it
@@ -395,7 +379,7 @@ class Peers:
             del self._incoming[hello.name]
         self._answered.set()
 
-    def _blank_told(self) -> None:
+    def blank_told(self) -> None:
         self._answered.set()
         self._plan_change()
 
@@ -407,7 +391,7 @@ class Peers:
 
     def _tell_change(self) -> None:
         self._change_planned = False
-        self._on_change()
+        self._listener.peers_changed()
 
 
 async def _keep_current(certificates: Reloaded[PeerContexts]) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policy.back_off import SHAPES, BackOff
+from holdfast.broker.policy.retry_delays import SHAPES, RetryDelays
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Execution, Settings
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.proto.v1.cluster_pb2 import TenantPolicy as TenantMessage
@@ -100,7 +100,7 @@ class QueuePolicy:
 
     max_attempts: int
     max_claims: int | None  # None: as the configuration says, and never less than the attempts need
-    retry: BackOff
+    retry: RetryDelays
     non_retryable: frozenset[str] = frozenset()  # types of errors after which a task is dead at once
     dedup_window_ms: int
     result_ttl_ms: int
@@ -133,7 +133,7 @@ def default_policy(config: BrokerConfig) -> QueuePolicy:
     return QueuePolicy(
         max_attempts=config.max_attempts_default,
         max_claims=None,
-        retry=BackOff(
+        retry=RetryDelays(
             config.retry_base_ms, config.retry_factor, config.retry_cap_ms, config.retry_jitter, config.retry_shape
         ),
         dedup_window_ms=config.dedup_window_ms,
@@ -204,8 +204,8 @@ class _Reader:
         return Rate(milli, self.cap(f"{name}_burst", -(-milli // 1000)))
 
 
-def _parse_retry(own: _Reader, plain: BackOff, delay_ms_max: int) -> BackOff:
-    return BackOff(
+def _parse_retry(own: _Reader, plain: RetryDelays, delay_ms_max: int) -> RetryDelays:
+    return RetryDelays(
         own.whole("retry_base_ms", plain.base_ms, 0, delay_ms_max),
         own.number("retry_factor", plain.factor, 1.0, 100.0),
         own.whole("retry_cap_ms", plain.cap_ms, 0, delay_ms_max),
@@ -236,25 +236,18 @@ def _parse_limits(own: _Reader, message: PolicyMessage) -> Limits:
     return found if found.has_any else NO_LIMITS
 
 
-def read_settings(kv: OrderedKV, after: bytes, limit: int) -> tuple[list[tuple[bytes, Settings]], bool]:
-    """Queues with settings behind `after`, by name, and whether there are more."""
-    start = keys.settings(after + b"\0") if after else keys.family_start(keys.SETTINGS)
-    rows = kv.scan(start, keys.family_start(keys.SETTINGS + 1), limit + 1)
-    return [(key[1:], Settings.decode(row)) for key, row in rows[:limit]], len(rows) > limit
-
-
 class Policies:
     """The policies of a shard's queues, while this node leads it."""
 
     def __init__(
-        self, kv: OrderedKV, config: BrokerConfig, is_expected: Callable[[bytes], bool] = lambda _queue: False
+        self, reader: Reader, config: BrokerConfig, is_expected: Callable[[bytes], bool] = lambda _queue: False
     ) -> None:
-        self._kv = kv
+        self._reader = reader
         self._is_expected = is_expected  # whether the map has a policy of a queue
         self._delay_ms_max = config.delay_ms_max
         self.default = default_policy(config)
         start, stop = keys.family_start(keys.SETTINGS), keys.family_start(keys.SETTINGS + 1)
-        self.is_empty = not kv.scan(start, stop, 1)  # no queue has settings: nobody needs to look for any
+        self.is_empty = not reader.scan(start, stop, 1)  # no queue has settings: nobody needs to look for any
         self._known: dict[bytes, QueuePolicy] = {}
 
     def of(self, queue: bytes) -> QueuePolicy:
@@ -264,8 +257,8 @@ class Policies:
         if policy is None:
             if len(self._known) >= POLICIES_CACHED_MAX:
                 self._known.clear()
-            row = self._kv.get(keys.settings(queue))
-            policy = self.default if row is None else self._read(Settings.decode(row))
+            settings = self._reader.settings(queue)
+            policy = self.default if settings is None else self._read(settings)
             self._known[queue] = policy
         return policy
 
@@ -273,7 +266,7 @@ class Policies:
         """The same for handing out. A shard that has just got a queue does nothing against a policy that the map has
         and its own log has not yet: it waits for it."""
         policy = self.of(queue)
-        if self._is_expected(queue) and self._kv.get(keys.settings(queue)) is None:
+        if self._is_expected(queue) and self._reader.get(keys.settings(queue)) is None:
             return replace(policy, paused=True)
         return policy
 

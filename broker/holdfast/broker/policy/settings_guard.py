@@ -18,8 +18,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from holdfast.common.service import Service
 from holdfast.proto.v1 import couriers_pb2 as pb
-from holdfast.serving.background import Background, end_tasks
 from holdfast.serving.logs import get_logger
 
 SETTINGS = "settings"  # what such a report is about
@@ -64,7 +64,7 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class SettingsGuard(Background):
+class SettingsGuard(Service):
     """Of one shard, while this node leads it. `on_change`: another answer of `may_hand_out` is to be had."""
 
     def __init__(
@@ -130,16 +130,6 @@ class SettingsGuard(Background):
 
     # --- life -------------------------------------------------------------------------------------------------
 
-    def cancel(self) -> None:
-        super().cancel()
-        for task in self._asking.values():
-            task.cancel()
-
-    async def stop(self) -> None:
-        asking = list(self._asking.values())
-        await super().stop()
-        await end_tasks(asking)
-
     async def _run(self) -> None:
         while True:
             self._woken.clear()
@@ -168,7 +158,7 @@ class SettingsGuard(Background):
             if home is not None and home not in self._asking:
                 by_home.setdefault(home, []).append(queue)
         for home, queues in by_home.items():
-            task = self._asking[home] = asyncio.create_task(self._ask(home, queues[:REPORTS_MAX]))
+            task = self._asking[home] = self.spawn(self._ask(home, queues[:REPORTS_MAX]))
             task.add_done_callback(lambda _done, home=home: self._asking.pop(home, None))  # type: ignore[misc]
 
     # --- asking ---------------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from holdfast.broker.policy.policies import Policies, QueuePolicy
 from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS, RATE, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import AllocationUse, Outlook, Seen
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
+from holdfast.common.service import Service
 from holdfast.limits.buckets import Rate, part_of
 from holdfast.limits.dealing import HELD_PERCENT, Grant, Holding
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import couriers_pb2 as pb
-from holdfast.serving.background import Background, end_tasks
 from holdfast.serving.logs import get_logger
 
 LOOK_SECONDS = 0.5
@@ -105,7 +105,7 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class AllocationManager(Background):
+class AllocationManager(Service):
     """The shares of one shard, while this node leads it."""
 
     def __init__(
@@ -146,7 +146,6 @@ class AllocationManager(Background):
         self._woken = asyncio.Event()
         self._asking: dict[int, asyncio.Task[None]] = {}  # by home: one call at a time
         self._silent: dict[int, float] = {}  # homes that do not answer, since when; negative once that was said
-        self._bug: BaseException | None = None
 
     # --- what is asked here -----------------------------------------------------------------------------------
 
@@ -253,20 +252,10 @@ class AllocationManager(Background):
 
     def cancel(self) -> None:
         super().cancel()
-        for task in self._asking.values():
-            task.cancel()
         for shared in self._queues.values():
             for limit in shared.limits.values():
                 if limit.timer is not None:
                     limit.timer.cancel()
-
-    async def stop(self) -> None:
-        asking = list(self._asking.values())
-        await super().stop()
-        await end_tasks(asking)
-
-    def failed(self) -> BaseException | None:
-        return super().failed() or self._bug
 
     async def _run(self) -> None:
         while True:
@@ -301,13 +290,8 @@ class AllocationManager(Background):
             if home not in self._asking:
                 by_home.setdefault(home, []).append((queue, shared, due))
         for home, dues in by_home.items():
-            task = self._asking[home] = asyncio.create_task(self._ask(home, dues))
-            task.add_done_callback(lambda done, home=home: self._asked(home, done))  # type: ignore[misc]
-
-    def _asked(self, home: int, done: asyncio.Task[None]) -> None:
-        self._asking.pop(home, None)
-        if not done.cancelled() and (error := done.exception()) is not None:
-            self._bug = error
+            task = self._asking[home] = self.spawn(self._ask(home, dues))
+            task.add_done_callback(lambda _done, home=home: self._asking.pop(home, None))  # type: ignore[misc]
 
     def _leave(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
         """The queue is on one shard now. What is known of reports stays until the books have forgotten it."""

@@ -13,7 +13,6 @@ from holdfast.broker.policy.settings_guard import SETTINGS
 from holdfast.limits.dealing import Report, Share, deal
 from holdfast.machine import keys
 from holdfast.machine.entries import Entry
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import DealShares
 from holdfast.machine.outcomes import Outcome
@@ -63,7 +62,6 @@ class QuotaCoordinator:
 
     def __init__(
         self,
-        kv: OrderedKV,
         machine: Machine,
         policies: Policies,
         *,
@@ -71,7 +69,7 @@ class QuotaCoordinator:
         submit: Callable[[Entry], Awaitable[list[Outcome]]],
         settings: Settings | None = None,
     ) -> None:
-        self._kv = kv
+        self._reader = machine.reader
         self._settings = settings  # None: this node has no map
         self._machine = machine
         self._policies = policies
@@ -156,7 +154,7 @@ class QuotaCoordinator:
 
     def _stored(self, queue: bytes, what: str) -> dict[int, Share]:
         prefix = keys.shares_of(queue, LIMITS[what])
-        rows = self._kv.scan(prefix, keys.after_prefix(prefix), SHARDS_MAX)
+        rows = self._reader.scan(prefix, keys.after_prefix(prefix), SHARDS_MAX)
         return {int.from_bytes(key[-2:], "big"): Share(*_SHARE.unpack(row)) for key, row in rows}
 
     async def _write(self, queue: bytes, what: str, ledger: _Ledger) -> None:

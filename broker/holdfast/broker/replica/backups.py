@@ -15,8 +15,8 @@ from pathlib import Path
 from holdfast.broker.leader.leader import OutboxHold
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.replica.host import Host
+from holdfast.common.service import end_tasks
 from holdfast.machine.rows import Meta
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import backup_not_found, overloaded
 from holdfast.storage.rocksdb import RocksState
@@ -178,7 +178,7 @@ class Backups:
     async def _copy(self, backup: _Backup) -> CopyPoint:
         replica = self._host.find_leading(backup.shard)
         await replica.shard.read_barrier()
-        state = replica.shard.kv
+        state = replica.state
         assert isinstance(state, RocksState)
         meta = await asyncio.to_thread(_checkpoint, state, backup)
         point = CopyPoint(

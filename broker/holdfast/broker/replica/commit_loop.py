@@ -70,6 +70,18 @@ class Wire(Protocol):
     def resume_reading(self) -> None: ...
 
 
+class Newcomers(Protocol):
+    """Decides about shards that others speak of."""
+
+    def join(self, sender: str, message: Message) -> Replica | None:
+        """This node has no replica of the shard: the one that it has from now on, or None."""
+        ...
+
+    def note_other_group(self, sender: str, number: int) -> None:
+        """It has one, of another founding than the sender's."""
+        ...
+
+
 class NoWire:
     """A node alone."""
 
@@ -96,6 +108,7 @@ class CommitLoop:
         *,
         run_blocking: RunBlocking,
         on_disk_full: Callable[[], RefusedError],
+        on_first_sync: Callable[[], None] = lambda: None,
         wire: Wire | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -115,11 +128,10 @@ class CommitLoop:
         self._turns = 0  # that replicas have had
         self._beats: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
+        self._newcomers: Newcomers | None = None  # None: there are no others
         self._stopping = False
         self._has_synced = False
-        self.on_first_sync: Callable[[], None] = lambda: None  # before anybody is told of what is durable
-        self.on_other_group: Callable[[str, int], None] = lambda _sender, _number: None
-        self.on_stranger: Callable[[str, Message], Replica | None] = lambda _sender, _message: None
+        self._on_first_sync = on_first_sync  # before anybody is told of what is durable
 
     def attach(self, replica: Replica) -> None:
         self._replicas[replica.number] = replica
@@ -171,8 +183,9 @@ class CommitLoop:
             self.wire.pause_reading()
         self._wanted.set()
 
-    async def run(self) -> None:
+    async def run(self, newcomers: Newcomers | None = None) -> None:
         """Works until stopped and nothing waits. Raises DiskFailedError when the disk fails: that must end the node."""
+        self._newcomers = newcomers
         while True:
             began_s = self._monotonic()
             self._beats = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat, began_s)
@@ -255,11 +268,12 @@ class CommitLoop:
             left_bytes -= len(data)
             if number in self._leaving:
                 continue
-            replica = self._replicas.get(number) or self.on_stranger(sender, message)
+            replica = self._replicas.get(number) or self._join(sender, message)
             if replica is None:
                 continue
             if replica.group != group:
-                self.on_other_group(sender, number)
+                if self._newcomers is not None:
+                    self._newcomers.note_other_group(sender, number)
                 continue
             try:
                 replica.deliver(sender, data, now_s)
@@ -270,6 +284,9 @@ class CommitLoop:
         if self._is_paused and self._inbox_bytes < INBOX_BYTES_LOW:
             self._is_paused = False
             self.wire.resume_reading()
+
+    def _join(self, sender: str, message: Message) -> Replica | None:
+        return None if self._newcomers is None else self._newcomers.join(sender, message)
 
     def _refuse(self, sender: str, number: int, error: str) -> None:
         """The frame was whole, so it is a fault of the sender's program, and must not end this one. Nothing else that
@@ -311,7 +328,7 @@ class CommitLoop:
         self._left()
         if not self._has_synced:
             self._has_synced = True
-            self.on_first_sync()
+            self._on_first_sync()
         self._finish(active)
 
     def _finish(self, active: list[Replica]) -> None:

@@ -5,6 +5,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -14,11 +15,10 @@ from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock, TimeSource, carried_on
 from holdfast.broker.leader.clock_evidence import ClockEvidence, ClockFitness, GroupEvidence
-from holdfast.broker.leader.outbox_relay import Deliver
-from holdfast.broker.leader.webhooks import Post, tell_nobody
+from holdfast.broker.leader.roles import NodeContext, OtherShards
+from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of, name_of
-from holdfast.broker.quota.allocation_manager import AskCoordinator
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.member_plan import Change, Step
 from holdfast.broker.replica.probes import Probes
@@ -55,6 +55,28 @@ _log = get_logger(__name__)
 
 
 SHARDS_EXPECTED = 64  # while the map of the cluster is not known
+
+
+class HostListener:
+    """Hears of what happens to the replicas of a node. Whoever needs some of it overrides that."""
+
+    def replica_polled(self, replica: Replica) -> None:
+        """A few times a second, in a round of the replica."""
+
+    def state_replaced(self, number: int) -> None:
+        """The state that a shard had is not there any more."""
+
+    def leaders_changed(self) -> None:
+        """This node leads one shard more, or one less."""
+
+
+@dataclass(slots=True)
+class _Clock:
+    """This node's clock in the eyes of the voters of one shard."""
+
+    evidence: GroupEvidence
+    fitness: ClockFitness
+    off_by_ms: float = 0.0  # how far it is off, if too far to lead
 
 
 class Host:
@@ -95,19 +117,19 @@ class Host:
         self.transfers: dict[int, SnapshotTransfers] = {}
         self.probes: dict[int, Probes] = {}
         self._hashing = asyncio.Lock()  # one state at a time
-        self.on_look: Callable[[Replica], None] = lambda _replica: None
-        self.on_state_replaced: Callable[[int], None] = lambda _number: None
-        self.deliver: Deliver | None = None  # to other shards; a node without a map has nobody to deliver to
-        self.ask_coordinator: AskCoordinator | None = None  # of shares of limits; likewise
-        self.post: Post = tell_nobody  # to other systems
+        self._clocks: dict[int, _Clock] = {}
+        self._listeners: list[HostListener] = []
+        self.others: OtherShards | None = None  # a node without a map has nobody to deliver to
+        self.notifier: Notifier = NoWebhooks()
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self.is_stopping = False
         self.is_handing_over = False  # about to be stopped: it leads only what nobody else does
-        self._off_by_ms: dict[int, float] = {}  # by shard: how far this node's clock is off, if too far to lead
         self._dropping: set[int] = set()  # shards whose replica is being deleted
         self._other_groups: set[tuple[str, int]] = set()  # those that were logged
         self.leaders_changed = asyncio.Event()  # set whenever this node begins or ceases to lead
-        self.on_leaders_changed: Callable[[], None] = lambda: None  # likewise
+
+    def listen(self, listener: HostListener) -> None:
+        self._listeners.append(listener)
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -210,8 +232,8 @@ class Host:
             await self._rounds.forget(replica)
             await replica.shard.stop()
             await self.transfers.pop(number).close()
-            del self.replicas[number], self.probes[number]
-            self.on_state_replaced(number)
+            del self.replicas[number], self.probes[number], self._clocks[number]
+            self._forget_state(number)
             await asyncio.to_thread(self._delete, number, _state_of(replica))
         finally:
             self._dropping.discard(number)
@@ -235,14 +257,7 @@ class Host:
         directories.clean(journal.state_name)
         state = self.open_state(directories, journal.state_name)
         machine = recover_shard(journal, self._log, state, number)
-        replica = Replica(
-            number,
-            self._log,
-            journal,
-            self._make_engine,
-            lambda replica, raft: self._make_shard(replica, raft, state, machine),
-            machine.meta.applied_index,
-        )
+        replica = Replica(number, self._log, journal, state, machine, self)
         self.replicas[number] = replica
         return replica
 
@@ -260,51 +275,13 @@ class Host:
     def _attach(self, replica: Replica) -> None:
         """Gives a replica what needs the event loop, and lets the rounds drive it."""
         number = replica.number
-        directories = self.directories_of(number)
-        fitness = ClockFitness(self._source)
-        evidence = self._group_evidence(replica)
-
-        def on_replaced() -> None:
-            self.probes[number].passed()
-            self.on_state_replaced(number)
-
-        transfers = SnapshotTransfers(
-            replica,
-            directories,
-            send=lambda to, shard, group, data: self._rounds.wire.send(to, [(shard, group, data)]),
-            open_state=lambda name: self.open_state(directories, name),
-            wake=lambda: self._rounds.wake(number),
-            guard=self._guard,
-            throttle=self.throttle,
+        self.transfers[number] = SnapshotTransfers(
+            replica, self.directories_of(number), self, guard=self._guard, throttle=self.throttle,
             slots=self._sending_slots,
-            on_replaced=on_replaced,
-        )
-
-        def on_look(now_s: float) -> None:
-            transfers.step(now_s)
-            off_by_ms = evidence.off_by_ms()
-            may_lead = fitness.may_lead(off_by_ms)
-            if may_lead:
-                self._off_by_ms.pop(number, None)
-            elif off_by_ms:  # what the others' clocks say may be missing for a while: then the last word counts
-                self._off_by_ms[number] = off_by_ms
-            self._look_at_clock(replica, may_lead)
-            self.on_look(replica)
-
-        self.transfers[number] = transfers
+        )  # fmt: skip
         self.probes[number] = Probes(lambda: _state_of(replica).view(), self.note_damage, self._hashing)
-        replica.on_snapshot_message = transfers.handle
-        replica.on_look = on_look
-        replica.log_needed_after = partial(self._log_needed_after, number, transfers)
+        self._clocks[number] = _Clock(self._group_evidence(replica), ClockFitness(self._source))
         self._rounds.attach(replica)
-
-    def _log_needed_after(self, number: int, transfers: SnapshotTransfers) -> int | None:
-        """The end of a snapshot that is on its way. One that takes too long must not fill this node's disk: then its
-        receiver needs another."""
-        held_index = transfers.sender.held_index
-        if held_index is None or self._log.bytes_after(number, held_index) > PINNED_BYTES_MAX:
-            return None
-        return held_index
 
     def _look_at_clock(self, replica: Replica, may_lead: bool) -> None:
         """A node whose clock is off neither campaigns nor leads; whoever leads hands over first."""
@@ -416,7 +393,8 @@ class Host:
 
     def clock_problem(self, number: int) -> str:
         """What is wrong with this node's clock, in the eyes of the voters of a shard; empty if nothing is."""
-        off_by_ms = self._off_by_ms.get(number, 0.0)
+        clock = self._clocks.get(number)
+        off_by_ms = 0.0 if clock is None else clock.off_by_ms
         if not off_by_ms:
             return ""
         side = "ahead of" if off_by_ms > 0 else "behind"
@@ -444,7 +422,7 @@ class Host:
 
     # --- parts ------------------------------------------------------------------------------------------------
 
-    def _make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
         return ShardRaft(
             self.me,
             journal,
@@ -458,48 +436,78 @@ class Host:
     def _group_evidence(self, replica: Replica) -> GroupEvidence:
         return GroupEvidence(self.evidence, lambda: replica.raft.configuration.voters, self.me)
 
-    def _make_shard(self, replica: Replica, raft: ShardRaft, state: RocksState, machine: Machine) -> Shard:
-        number = replica.number
+    def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard:
+        context = NodeContext(self._config, self._metrics, self._guard, self._cluster_view, self.others, self.notifier)
+        return Shard(machine, raft, self, context)
 
-        def make_clock(last_applied_ms: int) -> ShardClock:
-            raft = replica.raft
-            heard_ms_ago = max(0.0, time.monotonic() - raft.leader_time_heard_s) * 1000
-            return ShardClock(
-                self._source,
-                last_applied_ms,
-                continued=carried_on(raft.leader_time_ms, heard_ms_ago),
-                witnesses=self._group_evidence(replica),
-            )
+    # --- what a replica needs ---------------------------------------------------------------------------------
 
-        def on_leading(leads: bool) -> None:
-            self.leaders_changed.set()
-            self.on_leaders_changed()
-            event = "leading" if leads else "leading_no_more"
-            _log.info(event, shard=number, term=replica.raft.term, leader=replica.raft.leader)
+    def replica_polled(self, number: int, now_s: float) -> None:
+        replica, clock = self.replicas[number], self._clocks[number]
+        self.transfers[number].step(now_s)
+        off_by_ms = clock.evidence.off_by_ms()
+        may_lead = clock.fitness.may_lead(off_by_ms)
+        if may_lead:
+            clock.off_by_ms = 0.0
+        elif off_by_ms:  # what the others' clocks say may be missing for a while: then the last word counts
+            clock.off_by_ms = off_by_ms
+        self._look_at_clock(replica, may_lead)
+        for listener in self._listeners:
+            listener.replica_polled(replica)
 
-        return Shard(
-            state,
-            machine,
-            raft,
-            self._config,
-            self._metrics,
-            make_clock=make_clock,
-            wake_rounds=lambda: self._rounds.wake(number),
-            check_disk=self._guard.check,
-            found_full=self._guard.found_full,
-            redirect=lambda: self.redirect(number),
-            on_leading=on_leading,
-            all_know_level=lambda level: self._cluster_view.all_know_level(replica.raft.configuration.members, level),
-            owner_of=partial(self._cluster_view.owner_of, number),
-            deliver=self.deliver,
-            home_of=self._cluster_view.home_if_spread,
-            part_of=partial(self._cluster_view.part_of, number),
-            ask_coordinator=self.ask_coordinator,
-            known_settings=self._cluster_view,
-            post=self.post,
-            is_policy_expected=self._cluster_view.has_policy,
-            on_probe=lambda index: self.probes[number].reached(index),
+    def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
+        self.transfers[number].handle(sender, data)
+
+    def log_needed_after(self, number: int) -> int | None:
+        """The end of a snapshot that is on its way. One that takes too long must not fill this node's disk: then its
+        receiver needs another."""
+        held_index = self.transfers[number].sender.held_index
+        if held_index is None or self._log.bytes_after(number, held_index) > PINNED_BYTES_MAX:
+            return None
+        return held_index
+
+    def send_snapshot_message(self, to: str, message: Message) -> None:
+        self._rounds.wire.send(to, [message])
+
+    def state_replaced(self, number: int) -> None:
+        """A snapshot took the place of a state."""
+        self.probes[number].passed()
+        self._forget_state(number)
+
+    def _forget_state(self, number: int) -> None:
+        for listener in self._listeners:
+            listener.state_replaced(number)
+
+    # --- what a shard needs -----------------------------------------------------------------------------------
+
+    def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
+        replica = self.replicas[number]
+        heard_ms_ago = max(0.0, time.monotonic() - replica.raft.leader_time_heard_s) * 1000
+        return ShardClock(
+            self._source,
+            last_applied_ms,
+            continued=carried_on(replica.raft.leader_time_ms, heard_ms_ago),
+            witnesses=self._group_evidence(replica),
         )
+
+    def wake(self, number: int) -> None:
+        self._rounds.wake(number)
+
+    def leading_changed(self, number: int, leads: bool) -> None:
+        self.leaders_changed.set()
+        for listener in self._listeners:
+            listener.leaders_changed()
+        raft = self.replicas[number].raft
+        _log.info("leading" if leads else "leading_no_more", shard=number, term=raft.term, leader=raft.leader)
+
+    def probe_reached(self, number: int, index: int) -> None:
+        self.probes[number].reached(index)
+
+    def redirect(self, number: int) -> RefusedError:
+        """Tells a caller who leads, as far as this node knows."""
+        raft = self.find(number).raft
+        leader = None if raft.leader == self.me else raft.leader
+        return not_leader(number, raft.term, self.address_of(leader))
 
     # --- looks ------------------------------------------------------------------------------------------------
 
@@ -532,12 +540,6 @@ class Host:
     def address_of(self, identity: str | None) -> str | None:
         """Where clients find a node."""
         return None if identity is None else self._cluster_view.address_of(name_of(identity))
-
-    def redirect(self, number: int) -> RefusedError:
-        """Tells a caller who leads, as far as this node knows."""
-        raft = self.find(number).raft
-        leader = None if raft.leader == self.me else raft.leader
-        return not_leader(number, raft.term, self.address_of(leader))
 
     def all_served(self) -> bool:
         """Whether each shard has a leader that this node knows of."""
@@ -573,7 +575,6 @@ async def committed(replica: Replica, index: int, term: int) -> None:
 
 
 def _state_of(replica: Replica) -> RocksState:
-    """As it is now: a snapshot may have taken the place of the one that was opened."""
-    state = replica.shard.kv
+    state = replica.state
     assert isinstance(state, RocksState)
     return state

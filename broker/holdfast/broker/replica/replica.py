@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from holdfast.broker.leader.clock import carried_on
 from holdfast.broker.replica.shard import Shard
@@ -34,39 +35,51 @@ class NewState:
     index_term: int
     configuration: Configuration
     name: str  # of its directory
-    kv: OrderedKV
+    state: OrderedKV
     machine: Machine
     ended: Callable[[bool, OrderedKV], None]  # whether it was taken, durably, and the state that is not needed any more
+
+
+class ReplicaHost(Protocol):
+    """The node that a replica is on."""
+
+    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft: ...
+
+    def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard: ...
+
+    def replica_polled(self, number: int, now_s: float) -> None:
+        """A few times a second, inside a round: what changes slowly is looked at."""
+        ...
+
+    def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
+        """Raises as `Replica.deliver` does."""
+        ...
+
+    def log_needed_after(self, number: int) -> int | None:
+        """Entries after this one are still needed: somebody is sent a snapshot that ends with it."""
+        ...
 
 
 class Replica:
     """What `CommitLoop` drives. `shard` serves, `raft` agrees, `journal` remembers."""
 
     def __init__(
-        self,
-        number: int,
-        log: NodeLog,
-        journal: NodeJournal,
-        make_engine: Callable[[NodeJournal, int], ShardRaft],  # of a journal and the applied index
-        make_shard: Callable[["Replica", ShardRaft], Shard],
-        applied_index: int,
+        self, number: int, log: NodeLog, journal: NodeJournal, state: OrderedKV, machine: Machine, host: ReplicaHost
     ) -> None:
         self.number = number
         self.journal = journal
         self._log = log
-        self._make_engine = make_engine
-        self.raft = make_engine(journal, applied_index)
-        self.shard = make_shard(self, self.raft)
+        self._state = state
+        self._host = host
+        self.raft = host.make_engine(journal, machine.meta.applied_index)
+        self.shard = host.make_shard(self.raft, machine)
         self.raft.shard_time_ms = self._told_time_ms
+        self._led_term = 0  # as the shard knows it; 0: it does not lead
         self.durable_base_index = journal.base_index
-        self.on_snapshot_message: Callable[[str, bytes], None] = lambda _sender, _data: None
-        self.on_look: Callable[[float], None] = lambda _now_s: None  # a few times a second, inside a round
         self._look_due_s = 0.0
         self._now_s = 0.0
         self._time_ms = 0  # shard time as of the last look; 0: it does not serve
         self._time_looked_s = 0.0
-        # Entries after this one are still needed: somebody is sent a snapshot that ends with it.
-        self.log_needed_after: Callable[[], int | None] = lambda: None
         self._compact_to = 0
         self._wishes: list[Callable[[], None]] = []  # of operators: what they want done with the engine
         self._watchers: list[asyncio.Future[None]] = []
@@ -88,7 +101,7 @@ class Replica:
         """One message of another replica. Raises `FrameError` for bytes that are none and `ImpossibleMessageError` for
         what no correct member sends; then nothing has changed."""
         if is_snapshot_message(data):
-            self.on_snapshot_message(sender, data)
+            self._host.snapshot_message(self.number, sender, data)
         else:
             message = decode(data)
             if isinstance(message, Append):
@@ -116,16 +129,24 @@ class Replica:
         self.raft.tick(now_s)
         self._take_new_state()
         if self._compact_to > self.journal.base_index:
-            needed_after = self.log_needed_after()
+            needed_after = self._host.log_needed_after(self.number)
             keep_after = self._compact_to if needed_after is None else min(self._compact_to, needed_after)
             self.raft.compact(min(keep_after, self.shard.applied_index))
         wishes, self._wishes = self._wishes, []
         for wish in wishes:
             wish()
         if is_look_due:
-            self.on_look(now_s)
-        self.shard.follow_role()
+            self._host.replica_polled(self.number, now_s)
+        self._follow_role()
         return self.shard.stage(budget)
+
+    def _follow_role(self) -> None:
+        """Tells the shard of leadership won or lost, wherever the engine may have come to that: in a message or with
+        time, with a sync that made it elected, or with the first entry of its term that is applied."""
+        term = self.raft.term if self.raft.serves else 0
+        if term != self._led_term:
+            self._led_term = term
+            self.shard.role_changed(term)
 
     def replicate(self, budget: RoundBudget) -> int:
         """Sends what the others lack; returns how many bytes."""
@@ -152,7 +173,7 @@ class Replica:
         self.journal.synced()
         self.durable_base_index = self.journal.base_index
         self.raft.synced()
-        self.shard.follow_role()
+        self._follow_role()
         self._end_replaced()
 
     def _end_replaced(self) -> None:
@@ -168,7 +189,7 @@ class Replica:
         """One turn. Returns whether it got on and there is more."""
         before = self.shard.applied_index
         await self.shard.apply_committed(callers_first=callers_first)
-        self.shard.follow_role()
+        self._follow_role()
         return self.has_to_apply and self.shard.applied_index > before
 
     def end_round(self) -> None:
@@ -209,18 +230,18 @@ class Replica:
         self.journal = NodeJournal.load(self._log, self.number) or self._begin_again(self.journal)
         if self._replaced is not None:
             (refused_state, old, machine), self._replaced = self._replaced, None
-            self.shard.replace_state(old, machine)
-            refused_state.ended(False, refused_state.kv)
+            self._replace_state(old, machine)
+            refused_state.ended(False, refused_state.state)
         leads = self.raft.is_alone and self.raft.role == LEADER and self.journal.getCurrentTerm() == self.raft.term
         if leads and self.journal.last_index >= self.raft.first_own_index:
             self.raft.go_back_to(self.journal)
         else:
-            self.raft = self._make_engine(self.journal, self.shard.applied_index)
+            self.raft = self._host.make_engine(self.journal, self.shard.applied_index)
             self.raft.shard_time_ms = self._told_time_ms
             self.shard.replicator = self.raft
         # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
         # nor no. In a group of one nothing was sent, it still leads, and all of it is refused.
-        self.shard.follow_role()
+        self._follow_role()
         self.shard.aborted(refused, self.journal.last_index)
 
     def _begin_again(self, lost: NodeJournal) -> NodeJournal:
@@ -240,13 +261,13 @@ class Replica:
             return
         self.is_detached = True
         self.raft.resign()
-        self.shard.follow_role()
+        self._follow_role()
         wishes, self._wishes = self._wishes, []
         for wish in wishes:
             wish()  # refused by an engine that leads nobody
         new, self._new_state = self._new_state, None
         if new is not None:
-            new.ended(False, new.kv)
+            new.ended(False, new.state)
         self._tell_watchers()
 
     def forgotten(self) -> None:
@@ -270,9 +291,13 @@ class Replica:
 
     @property
     def state(self) -> Flushable:
-        state = self.shard.kv
-        assert isinstance(state, Flushable)
-        return state
+        """As it is now: a snapshot may have taken the place of the one that was opened."""
+        assert isinstance(self._state, Flushable)
+        return self._state
+
+    def _replace_state(self, state: OrderedKV, machine: Machine) -> None:
+        self._state = state
+        self.shard.replace_state(machine)
 
     def compact(self, index: int) -> None:
         """Lets the log begin after this entry, with the next round."""
@@ -288,7 +313,7 @@ class Replica:
         """A snapshot is here; the next round decides whether it is still needed."""
         assert self._new_state is None, "one at a time"
         if self.is_detached:
-            new.ended(False, new.kv)
+            new.ended(False, new.state)
         else:
             self._new_state = new
 
@@ -298,9 +323,9 @@ class Replica:
             return
         self.journal.next_state_name = new.name
         if not self.raft.install_snapshot(new.sender, new.term, new.index, new.index_term, new.configuration):
-            new.ended(False, new.kv)
+            new.ended(False, new.state)
             return
         # The old state stays until the log says durably that there is a new one.
-        self._replaced = (new, self.shard.kv, self.shard.machine)
-        self.shard.follow_role()
-        self.shard.replace_state(new.kv, new.machine)
+        self._replaced = (new, self._state, self.shard.machine)
+        self._follow_role()
+        self._replace_state(new.state, new.machine)

@@ -1,28 +1,18 @@
 """How a shard's replicas agree on the order of its entries, as the shard sees it.
 
-A node works in rounds (rounds.py): what arrived is delivered, proposals are taken, all of it is made durable with one
-sync, and then each replicator tells what is committed. Nothing enters a replicator while a sync runs, so nothing that
-was staged after the sync began can count as durable.
+A node works in rounds (commit_loop.py): what arrived is delivered, proposals are taken, all of it is made durable with
+one sync, and then each replicator tells what is committed. Nothing enters a replicator while a sync runs, so nothing
+that was staged after the sync began can count as durable. Who leads, the replica tells its shard.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.raft.messages import Entry
+from holdfast.raft.messages import Configuration, Entry
 
 
 class Replicator(Protocol):
     """One shard's agreement. `raft.engine.ShardRaft` is the real one."""
-
-    @property
-    def term(self) -> int:
-        """The epoch in which this replica leads or follows."""
-        ...
-
-    @property
-    def serves(self) -> bool:
-        """Whether this replica leads and has applied an entry of its own term."""
-        ...
 
     @property
     def accepts(self) -> bool:
@@ -32,6 +22,11 @@ class Replicator(Protocol):
     @property
     def is_alone(self) -> bool:
         """Whether this replica is the only voter."""
+        ...
+
+    @property
+    def configuration(self) -> Configuration:
+        """Who belongs to the group."""
         ...
 
     @property

@@ -1,47 +1,35 @@
 """A shard on this node: applies its log, and while this node leads it, takes entries into the log and answers.
 
-    propose -> (rounds.py: stage, sync, majority) -> apply -> commit -> effects -> answer
+    propose -> (commit_loop.py: stage, sync, majority) -> apply -> commit -> effects -> answer
 
 Between a commit and the end of its effects nothing else runs, so a reader never sees one without the other.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
-from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.leader import Leadership, OutboxHold
-from holdfast.broker.leader.outbox_relay import Deliver
 from holdfast.broker.leader.proposals import Proposal, ProposalQueue
 from holdfast.broker.leader.ready_waiters import Awaited, AwaitWanted
 from holdfast.broker.leader.reserver import Applied, ReserveWanted
+from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.leader.stats import Stats
 from holdfast.broker.leader.suspects import RunDry
-from holdfast.broker.leader.webhooks import Post, tell_nobody
-from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import POLICY_BYTES_MAX, Policies
-from holdfast.broker.policy.settings_guard import KnownSettings
-from holdfast.broker.quota.allocation_manager import AskCoordinator
 from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.replica.decoded_entries import DecodedEntries
 from holdfast.broker.replica.read_barrier import ReadBarrier
 from holdfast.broker.replica.replication import Replicator
 from holdfast.broker.round_budget import RoundBudget
-from holdfast.broker.views import (
-    TaskView,
-    read_oldest_ready,
-    read_outboxes,
-    read_settings_version,
-    read_task,
-)
-from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Changed, Claimed, Outcome
+from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
 from holdfast.raft.messages import PROBE, REGULAR
@@ -55,62 +43,49 @@ APPLY_ENTRIES_MAX = 64  # taken from the log at once
 FULL_SECONDS = 0.2  # between attempts to write when the disk has no room
 
 
-class Shard:
-    """One shard of this node."""
+class ShardHost(Protocol):
+    """The node that a shard is on, as the shard sees it. Shards are named by their numbers."""
 
-    def __init__(
-        self,
-        kv: OrderedKV,
-        machine: Machine,
-        replicator: Replicator,
-        config: BrokerConfig,
-        metrics: Metrics,
-        *,
-        make_clock: Callable[[int], ShardClock],
-        wake_rounds: Callable[[], None],
-        check_disk: Callable[[Entry], None],
-        found_full: Callable[[], RefusedError],
-        redirect: Callable[[], RefusedError],
-        on_leading: Callable[[bool], None] = lambda _leads: None,
-        on_probe: Callable[[int], None] = lambda _index: None,
-        all_know_level: Callable[[int], bool] = lambda _level: True,
-        owner_of: Callable[[NewTask], int | None] = lambda _new: None,
-        deliver: Deliver | None = None,
-        home_of: Callable[[bytes], int | None] = lambda _queue: None,
-        part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
-        ask_coordinator: AskCoordinator | None = None,
-        known_settings: KnownSettings | None = None,
-        post: Post = tell_nobody,
-        is_policy_expected: Callable[[bytes], bool] = lambda _queue: False,
-    ) -> None:
-        self.kv = kv
+    def make_clock(self, number: int, last_applied_ms: int) -> ShardClock:
+        """For one leadership."""
+        ...
+
+    def wake(self, number: int) -> None:
+        """There is something for a round."""
+        ...
+
+    def redirect(self, number: int) -> RefusedError:
+        """Says who leads instead."""
+        ...
+
+    def leading_changed(self, number: int, leads: bool) -> None:
+        """Calls are answered here from now on, or not any more."""
+        ...
+
+    def probe_reached(self, number: int, index: int) -> None:
+        """The state is as of this mark."""
+        ...
+
+
+class Shard:
+    """One shard of this node. What its leader's parts write goes through it: it is their `Proposer`."""
+
+    def __init__(self, machine: Machine, replicator: Replicator, host: ShardHost, context: NodeContext) -> None:
         self.machine = machine
         self.replicator = replicator
-        self._config = config
-        self._metrics = metrics
-        self._make_clock = make_clock  # of the last applied time
-        self._wake_rounds = wake_rounds
-        self._check_disk = check_disk
-        self._found_full = found_full
-        self._redirect = redirect  # says who leads instead
-        self._on_leading = on_leading
-        self._on_probe = on_probe
-        self._all_know_level = all_know_level  # whether every replica has a machine of this level
-        self._owner_of = owner_of  # the shard of a new task; None: this one
-        self._deliver = deliver  # brings tasks to other shards; None: there are none
-        self._home_of = home_of  # the home shard of a queue that is spread; None if it is on one shard
-        self._part_of = part_of  # which part of the shards of a queue this one is
-        self._known_settings = known_settings  # of queues; None: there is no map
-        self._ask_coordinator = ask_coordinator  # gets shares of limits from other shards; None: there are none
-        self._post = post  # a message to another system
-        self._is_policy_expected = is_policy_expected  # whether the map has a policy of a queue
+        self._host = host
+        self._context = context
+        self._disk = context.disk
+        self._metrics = context.metrics
         self._draining = False
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
         self._state_lags = False  # something is applied and, for lack of room, not yet written
+        config = context.config
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._reads = ReadBarrier(config.proposals_max)
         self.entries = DecodedEntries(machine.meta.shard, config.skipped)
-        self._leading: Leadership | None = None
+        self._term = 0  # in which this replica leads; 0: it does not
+        self._leading: Leadership | None = None  # what it has for that, once it has begun
         self._lead_not_before_s = 0.0
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -129,45 +104,28 @@ class Shard:
         """The error that ended a part of this shard, if one did: a bug that must stop the node."""
         return None if self._leading is None else self._leading.failed()
 
-    def replace_state(self, kv: OrderedKV, machine: Machine) -> None:
+    def replace_state(self, machine: Machine) -> None:
         """A snapshot took the place of the state. Only followers get one."""
         assert self._leading is None, "a leader needs no snapshot"
-        self.kv, self.machine = kv, machine
+        self.machine = machine
         self._committed_index = machine.meta.applied_index
 
     # --- leading ----------------------------------------------------------------------------------------------
 
-    def follow_role(self) -> None:
-        """Takes note of leadership won or lost. Once in each round, before anything is staged or applied."""
-        term = self.replicator.term if self.replicator.serves else 0
-        if self._leading is not None and self._leading.term != term:
+    def role_changed(self, term: int) -> None:
+        """This replica leads in this term from now on, or not any more: 0. What it led in before has ended."""
+        self._term = term
+        if self._leading is not None:
             self._stop_leading(self._leading)
-        if self._leading is None and term and not self._draining and time.monotonic() >= self._lead_not_before_s:
-            self._start_leading(term)
+        self._lead_if_due()
+
+    def _lead_if_due(self) -> None:
+        if self._leading is None and self._term and not self._draining and time.monotonic() >= self._lead_not_before_s:
+            self._start_leading(self._term)
 
     def _start_leading(self, term: int) -> None:
-        clock = self._make_clock(self.machine.meta.now_ms)
-        leading = Leadership(
-            term,
-            self.kv,
-            self.machine,
-            clock,
-            self._config,
-            self._metrics,
-            propose=self._propose,
-            submit=self.submit,
-            submit_housekeeping=self._submit_housekeeping,
-            check_open=self._check_open,
-            check_room=self._check_room,
-            check_written=self._check_written,
-            deliver=self._deliver,
-            home_of=self._home_of,
-            part_of=self._part_of,
-            ask_coordinator=self._ask_coordinator,
-            known_settings=self._known_settings,
-            post=self._post,
-            is_policy_expected=self._is_policy_expected,
-        )
+        clock = self._host.make_clock(self.number, self.machine.meta.now_ms)
+        leading = Leadership(term, self.machine, clock, self, self._context)
         self._leading = leading
         # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
         proposal = Proposal(LeaderStarted(clock.now_ms(), clock.started_by_step))
@@ -177,7 +135,7 @@ class Shard:
     def _open(self, leading: Leadership) -> None:
         if leading is self._leading and not self._draining:
             leading.open()
-            self._on_leading(True)
+            self._host.leading_changed(self.number, True)
 
     def _stop_leading(self, leading: Leadership) -> None:
         """Of what is in the log nobody here can know whether it will be committed; the rest was not begun."""
@@ -189,7 +147,7 @@ class Shard:
         leading.end(self._redirect())
         self._reads.end(self._redirect())
         if leading.is_open:
-            self._on_leading(False)
+            self._host.leading_changed(self.number, False)
 
     async def follow_clock(self) -> bool:
         """Moves shard time by an entry of its own, if a majority has been far ahead for a while. To be called often."""
@@ -198,7 +156,7 @@ class Shard:
         if leading is None or to_ms is None:
             return False
         try:
-            await self._submit_housekeeping(LeaderStarted(to_ms, stepped=True))
+            await self.submit_housekeeping(LeaderStarted(to_ms, stepped=True))
         except (RefusedError, OutcomeUnknownError):
             return False
         leading.clock.stepped(to_ms)
@@ -210,6 +168,11 @@ class Shard:
         return self._leading.clock.now_ms() if self._leading is not None and self._leading.is_open else 0
 
     @property
+    def term(self) -> int:
+        """In which this replica leads; 0 if it does not."""
+        return self._term
+
+    @property
     def is_draining(self) -> bool:
         return self._draining
 
@@ -217,6 +180,9 @@ class Shard:
     def serves(self) -> bool:
         """Whether calls are answered here."""
         return self._leading is not None and self._leading.is_open
+
+    def _redirect(self) -> RefusedError:
+        return self._host.redirect(self.number)
 
     def _leads(self) -> Leadership:
         if self._leading is None or not self._leading.is_open:
@@ -235,18 +201,18 @@ class Shard:
 
     async def submit(self, entry: Entry) -> list[Outcome]:
         """Proposes an entry and waits for its outcomes: they come once it is durable on a majority and applied."""
-        self._check_open(entry)
+        self.check_open(entry)
         proposal = Proposal(entry)
-        self._propose(proposal)
+        self.propose(proposal)
         return await proposal.future
 
     async def submit_all(self, entries: Sequence[Entry]) -> list[list[Outcome]]:
         """Proposes entries that belong together, one behind the other; all of them or none are taken up."""
         for entry in entries:
-            self._check_open(entry)
+            self.check_open(entry)
         proposals = [Proposal(entry) for entry in entries]
         for proposal in proposals:
-            self._propose(proposal)
+            self.propose(proposal)
         ended = await asyncio.gather(*(proposal.future for proposal in proposals), return_exceptions=True)
         failed = [error for error in ended if isinstance(error, BaseException)]
         if failed and len(failed) < len(ended):
@@ -273,12 +239,13 @@ class Shard:
         if self.machine.meta.machine_level >= level:
             return
         self._leads()
-        if not self._all_know_level(level):
+        members = self.replicator.configuration.members
+        if not self._context.cluster_view.all_know_level(members, level):
             sentence = (
                 f"Expected every replica to have a machine of level {level}, but some do not; upgrade them first."
             )
             raise change_refused("machine_level", sentence)
-        await self._submit_housekeeping(RaiseLevel(self.now_ms(), level))
+        await self.submit_housekeeping(RaiseLevel(self.now_ms(), level))
 
     async def reserve(self, wanted: ReserveWanted) -> list[Claimed] | RunDry:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
@@ -308,45 +275,43 @@ class Shard:
         """Returns once the state is known to have everything that was acknowledged before the call."""
         self._leads()
         if not self.replicator.is_alone:
-            self._wake_rounds()
+            self._host.wake(self.number)
             await self._reads.wait()
 
-    def check_open(self) -> None:
-        """Refuses if no write of a caller can be taken now, whatever it is."""
+    def check_open(self, entry: Entry | None = None) -> None:
+        """Refuses if no write of a caller can be taken now: whatever it is, or this one."""
         if self._draining:
             raise shutting_down()
         self._leads()
-        self._check_written()
+        self.check_written()
         self._proposals.check_room()
+        if entry is not None:
+            self._disk.check(entry)
 
-    def _check_open(self, entry: Entry) -> None:
-        self.check_open()
-        self._check_disk(entry)
+    def check_room(self, entry: Entry) -> None:
+        self.check_written()
+        self._disk.check(entry)
 
-    def _check_room(self, entry: Entry) -> None:
-        self._check_written()
-        self._check_disk(entry)
-
-    def _check_written(self) -> None:
+    def check_written(self) -> None:
         """Refuses while the state lags behind the machine: a claim would be picked from a ready line that lags behind
         its marks, or a caller be told of claims before it is known whether they go back."""
         if self._state_lags:
-            raise self._found_full()
+            raise self._disk.found_full()
 
-    def _propose(self, proposal: Proposal) -> None:
+    def propose(self, proposal: Proposal) -> None:
         if self._leading is None:  # lost since the proposal was decided
             proposal.reject(self._redirect())
             return
         self._proposals.add(proposal)
-        self._wake_rounds()
+        self._host.wake(self.number)
 
-    async def _submit_housekeeping(self, entry: Entry) -> list[Outcome]:
-        self._check_room(entry)
+    async def submit_housekeeping(self, entry: Entry) -> list[Outcome]:
+        self.check_room(entry)
         if self._leading is None:
             raise self._redirect()
         proposal = Proposal(entry)
         self._proposals.add_housekeeping(proposal)
-        self._wake_rounds()
+        self._host.wake(self.number)
         return await proposal.future
 
     # --- rounds -----------------------------------------------------------------------------------------------
@@ -354,6 +319,7 @@ class Shard:
     def stage(self, budget: RoundBudget | None = None) -> int:
         """Hands waiting proposals to the replicator, as many as the round takes; returns how many."""
         self.step_reads()
+        self._lead_if_due()
         if self._leading is None or not self.replicator.accepts:
             return 0
         taken = self._proposals.take_round(budget)
@@ -403,7 +369,7 @@ class Shard:
                 self._follow(await self._commit(), applied)
                 self.replicator.applied(self._committed_index)
                 if committed[at - 1].command[:1] == PROBE:
-                    self._on_probe(self._committed_index)
+                    self._host.probe_reached(self.number, self._committed_index)
                 self._metrics.apply_seconds.observe(time.perf_counter() - started)
                 if at < len(committed):
                     await asyncio.sleep(0)
@@ -466,7 +432,7 @@ class Shard:
                 return effects
             except StateFullError:
                 self._state_lags = True
-                self._found_full()
+                self._disk.found_full()
                 await asyncio.sleep(FULL_SECONDS)
 
     def _follow(self, effects: Effects, applied: Applied) -> None:
@@ -482,15 +448,22 @@ class Shard:
 
     def elsewhere(self, new: NewTask) -> int | None:
         """The other shard to which a new task belongs; None if it belongs here, or nothing can be brought elsewhere."""
-        owner = self._owner_of(new) if self._deliver is not None else None
+        if self._context.others is None:
+            return None
+        owner = self._context.cluster_view.owner_of(self.number, new)
         return None if owner == self.number else owner
 
     # --- reads ------------------------------------------------------------------------------------------------
 
+    @property
+    def reader(self) -> Reader:
+        """Of what is in the state."""
+        return self.machine.reader
+
     async def current_task(self, task_id: bytes) -> TaskView:
         """Everything that is known of a task at this moment, or a refusal."""
         await self.read_barrier()
-        task = read_task(self.kv, task_id, self.now_ms())
+        task = self.reader.task(task_id, self.now_ms())
         if task is None:
             rejection = task_not_found()
             raise RefusedError(rejection.code, rejection.message, field="task_id")
@@ -536,11 +509,11 @@ class Shard:
 
     def outboxes(self) -> list[tuple[int, int]]:
         """(destination, how many tasks are on their way there), for all to which there ever were some."""
-        return [(destination, box.waiting) for destination, box in read_outboxes(self.kv)]
+        return [(destination, box.waiting) for destination, box in self.reader.outboxes()]
 
     def settings_version(self, queue: bytes) -> int:
         """The version of a queue's settings in the state; 0 if it has none."""
-        return read_settings_version(self.kv, queue)
+        return self.reader.settings_version(queue)
 
     def waiting_for(self, queue: bytes) -> int:
         return 0 if self._leading is None else self._leading.reserver.waiting_for(queue)
@@ -550,7 +523,7 @@ class Shard:
         none."""
         task_id = None
         if queue.ready:
-            task_id = read_oldest_ready(self.kv, self.machine.ready_in_age_page, name, queue)
+            task_id = self.reader.oldest_ready(self.machine.ready_in_age_page, name, queue)
         (task,) = self.executions([task_id]) if task_id is not None else (None,)
         return max(0, self.now_ms() - task.ready_since_ms) if task is not None else 0
 

@@ -1,11 +1,12 @@
 """Snapshots of one replica, both ways: what it sends to others while it leads, and what it is sent while it lags."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 from holdfast.broker import failpoints
+from holdfast.broker.replica.commit_loop import Message
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
@@ -36,6 +37,24 @@ RESTORER = "restore/" + 32 * "0"  # who sends the state that a shard begins with
 _log = get_logger(__name__)
 
 
+class TransferHost(Protocol):
+    """The node that a replica is on."""
+
+    def send_snapshot_message(self, to: str, message: Message) -> None: ...
+
+    def open_state(self, directories: StateDirectories, name: str) -> RocksState:
+        """Blocks."""
+        ...
+
+    def wake(self, number: int) -> None:
+        """There is something for a round."""
+        ...
+
+    def state_replaced(self, number: int) -> None:
+        """A snapshot took the place of the state."""
+        ...
+
+
 class SnapshotTransfers:
     """`step` is called in each round of the replica, `handle` with what arrives for it."""
 
@@ -43,21 +62,15 @@ class SnapshotTransfers:
         self,
         replica: Replica,
         directories: StateDirectories,
+        host: TransferHost,
         *,
-        send: Callable[[str, int, int, bytes], None],  # to whom, shard, group, message
-        open_state: Callable[[str], RocksState],
-        wake: Callable[[], None],
         guard: DiskGuard,
         throttle: Throttle,
         slots: asyncio.Semaphore,
-        on_replaced: Callable[[], None],
     ) -> None:
         self._replica = replica
         self._directories = directories
-        self._send_bytes = send
-        self._open_state = open_state
-        self._wake = wake
-        self._on_replaced = on_replaced
+        self._host = host
         self._restorer_hears: asyncio.Future[SnapshotWants | SnapshotDone] | None = None
         self.sender = SnapshotSender(
             directories,
@@ -111,14 +124,14 @@ class SnapshotTransfers:
 
     def _send(self, to: str, message: SnapshotMessage) -> None:
         if to != RESTORER:
-            self._send_bytes(to, self._replica.number, self._replica.group, encode(message))
+            self._host.send_snapshot_message(to, (self._replica.number, self._replica.group, encode(message)))
             return
         heard = self._restorer_hears
         if heard is not None and not heard.done() and isinstance(message, SnapshotWants | SnapshotDone):
             heard.set_result(message)
 
     def _checkpoint(self, directory: Path) -> CheckpointPoint:
-        state = self._replica.shard.kv
+        state = self._replica.state
         assert isinstance(state, RocksState)
         return take_checkpoint(state, directory)
 
@@ -143,12 +156,12 @@ class SnapshotTransfers:
         failpoints.reached("snapshot:offered")
         new = NewState(*origin, index, index_term, configuration, name, state, machine, end)
         self._replica.offer_state(new)
-        self._wake()
+        self._host.wake(self._replica.number)
         taken, unneeded = await ended
         assert isinstance(unneeded, RocksState)
         failpoints.reached("snapshot:taken")
         if taken:
-            self._on_replaced()
+            self._host.state_replaced(self._replica.number)
         await asyncio.to_thread(self._discard, unneeded)
         return taken
 
@@ -156,7 +169,7 @@ class SnapshotTransfers:
         path = self._directories.adopt(directory, name)
         with ExitStack() as undo:
             undo.callback(self._directories.remove, path)
-            state = self._open_state(name)
+            state = self._host.open_state(self._directories, name)
             undo.callback(state.close)
             machine = Machine(state)  # counts the claims
             applied_index = machine.meta.applied_index

@@ -15,7 +15,6 @@ from holdfast.limits.buckets import NEVER_MS, Bucket, Level, Rate
 from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
 from holdfast.machine import keys
 from holdfast.machine.entries import BucketLevel
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.rows import Bucket as BucketRow
 from holdfast.machine.running import Counts
@@ -149,12 +148,24 @@ class Limiters:
     """The limiters of one queue."""
 
     __slots__ = (
-        "_both", "_in_use", "_keys", "_kv", "_machine", "_most_in_use", "_now_ms", "_of_queue", "_queue",
-        "_short_of_rate", "_short_of_slots", "_tenants", "_was_asked", "rules",
+        "_both",
+        "_in_use",
+        "_keys",
+        "_machine",
+        "_most_in_use",
+        "_now_ms",
+        "_of_queue",
+        "_queue",
+        "_reader",
+        "_short_of_rate",
+        "_short_of_slots",
+        "_tenants",
+        "_was_asked",
+        "rules",
     )  # fmt: skip
 
-    def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
-        self._kv = kv
+    def __init__(self, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
+        self._reader = machine.reader
         self._machine = machine
         self._queue = queue
         self._now_ms = now_ms
@@ -376,7 +387,7 @@ class Limiters:
     def _stored_level(self, limiter: Limiter) -> Level | None:
         """None: full. What was stored before the rates changed was counted, or forgotten, by another rate; then the
         bucket is taken to have been empty when they did."""
-        row = self._kv.get(keys.bucket(self._queue, limiter.scope, limiter.name))
+        row = self._reader.get(keys.bucket(self._queue, limiter.scope, limiter.name))
         level = None if row is None else Level(*BucketRow.decode(row)[:2])
         since_ms = self.rules.rates_since_ms
         if since_ms and (level is None or level.at_ms < since_ms):

@@ -4,7 +4,7 @@ import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 from holdfast.machine.ready_lines import read_rows, read_subqueue
 from holdfast.machine.ready_rows import Place
 
@@ -110,10 +110,10 @@ class Lines:
     are long, each holds less, and what is not held is read when its turn comes.
     """
 
-    __slots__ = ("_held", "_kv", "_room", "_tasks_most", "claiming", "size", "suspects", "tasks_max", "withdrawn")
+    __slots__ = ("_held", "_room", "_rows", "_tasks_most", "claiming", "size", "suspects", "tasks_max", "withdrawn")
 
-    def __init__(self, kv: OrderedKV, tasks_most: int, room: Room) -> None:
-        self._kv = kv
+    def __init__(self, rows: Rows, tasks_most: int, room: Room) -> None:
+        self._rows = rows
         self._tasks_most = tasks_most  # whatever room there is
         self._room = room
         self.tasks_max = min(tasks_most, ROOM_STEP_TASKS)  # that may be held at present
@@ -221,11 +221,11 @@ class Lines:
     def _refill(self, line: Line) -> None:
         wanted = line.refill_tasks
         if line.is_plain:
-            places = read_rows(self._kv, line.prefix, line.cursor, wanted)
+            places = read_rows(self._rows, line.prefix, line.cursor, wanted)
             line.complete = len(places) < wanted
             self._take_in(line, places)
             return
-        places, line.complete = read_subqueue(self._kv, line.prefix, line.cursor, wanted)
+        places, line.complete = read_subqueue(self._rows, line.prefix, line.cursor, wanted)
         self._take_in(line, places)
         line.refill_tasks = min(REFILL_TASKS, wanted * 4)
         self._list(line)

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.ready_lines import read_ages
 from holdfast.machine.ready_rows import Aged, Place
@@ -32,10 +31,10 @@ class OldestReadyIndex:
     What is taken or withdrawn only leaves `_live`; its place is passed over when it comes to the head.
     """
 
-    __slots__ = ("_complete", "_cursor", "_kv", "_line", "_live", "_machine", "_queue", "_returned", "went")
+    __slots__ = ("_complete", "_cursor", "_line", "_live", "_machine", "_queue", "_reader", "_returned", "went")
 
-    def __init__(self, kv: OrderedKV, machine: Machine, queue: bytes, cursor: int, *, complete: bool) -> None:
-        self._kv = kv
+    def __init__(self, machine: Machine, queue: bytes, cursor: int, *, complete: bool) -> None:
+        self._reader = machine.reader
         self._machine = machine
         self._queue = queue
         self._cursor = cursor
@@ -113,7 +112,7 @@ class OldestReadyIndex:
         return line[0] if line else None
 
     def _refill(self, claiming: Container[int], pages: int) -> None:
-        found, after = read_ages(self._kv, self._machine.ready_in_age_page, self._queue, self._cursor, pages)
+        found, after = read_ages(self._reader, self._machine.ready_in_age_page, self._queue, self._cursor, pages)
         fresh = [aged for aged in found if aged[0] not in claiming]
         self._machine.read_ahead([task_id for _, task_id in fresh[:READ_AHEAD]])
         self._line.extend(fresh)

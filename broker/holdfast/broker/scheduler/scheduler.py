@@ -32,7 +32,6 @@ from holdfast.limits.buckets import NEVER_MS
 from holdfast.machine import keys
 from holdfast.machine.effects import FreedNames, ReadyTask
 from holdfast.machine.entries import Mark
-from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.ready_rows import split_ready_row
 from holdfast.machine.rows import BANDS, READY
@@ -55,7 +54,6 @@ class Scheduler:
 
     def __init__(
         self,
-        kv: OrderedKV,
         machine: Machine,
         *,
         policy_of: Callable[[bytes], QueuePolicy],
@@ -64,7 +62,7 @@ class Scheduler:
         allowance: Callable[[bytes], Allowance] = lambda _queue: OWN_LIMITS,
         wake_at: Callable[[int], None] = lambda _when_ms: None,
     ) -> None:
-        self._kv = kv
+        self._reader = machine.reader
         self._machine = machine
         self._policy_of = policy_of
         self._now_ms = now_ms
@@ -303,7 +301,7 @@ class Scheduler:
             return None
         limiters.shrink()
         start, stop = keys.suspect(window.queue, window.suspect_mark), keys.after_prefix(keys.suspects_of(window.queue))
-        rows = self._kv.scan(start, stop, SUSPECTS_LOOKED_AT + len(window.lines.suspects))
+        rows = self._reader.scan(start, stop, SUSPECTS_LOOKED_AT + len(window.lines.suspects))
         if rows:
             window.suspect_mark = keys.ready_sequence(rows[0][0])
         places = [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
@@ -429,8 +427,8 @@ class Scheduler:
         if len(self._windows) >= WINDOWS_MAX:
             self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
             self._count_room()
-        lines = Lines(self._kv, self._window_tasks_max, self._room)
-        shared_state = SharedState(self._kv, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
+        lines = Lines(self._reader, self._window_tasks_max, self._room)
+        shared_state = SharedState(self._reader, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
         bands: list[Band] = []
         unread: list[RoundRobin] = []
         for priority in range(BANDS - 1, -1, -1):
@@ -444,8 +442,8 @@ class Scheduler:
             bands.append(band)
         has_subqueues = any(row.subqueues)
         cursor = row.age_mark if has_subqueues else shared_state.next_sequence()
-        ages = OldestReadyIndex(self._kv, self._machine, queue, cursor, complete=not has_subqueues)
-        limiters = Limiters(self._kv, self._machine, queue, self._now_ms, self._rules(queue))
+        ages = OldestReadyIndex(self._machine, queue, cursor, complete=not has_subqueues)
+        limiters = Limiters(self._machine, queue, self._now_ms, self._rules(queue))
         window = self._windows[queue] = Window(
             queue, bands, lines, shared_state, ages, limiters, unread=unread, picks=row.claimed_total
         )

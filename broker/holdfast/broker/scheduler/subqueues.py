@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Names
 from holdfast.broker.scheduler.round_robin import Looks, Page, Spares, Turns
 from holdfast.machine import keys
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import Subqueue as SubqueueRow
 
 SUBQUEUES_PAGE = 64  # rows that are read at a time: small, for a producer waits meanwhile
@@ -104,12 +104,12 @@ class Band:
 class SharedState:
     """What the round robins of a queue share."""
 
-    __slots__ = ("kv", "lines", "looks", "lost_keys", "next_sequence", "queue", "spares", "subqueues")
+    __slots__ = ("lines", "looks", "lost_keys", "next_sequence", "queue", "rows", "spares", "subqueues")
 
     def __init__(
-        self, kv: OrderedKV, queue: bytes, lines: Lines, next_sequence: Callable[[], int], spares: Spares
+        self, rows: Rows, queue: bytes, lines: Lines, next_sequence: Callable[[], int], spares: Spares
     ) -> None:
-        self.kv = kv
+        self.rows = rows
         self.queue = queue
         self.lines = lines
         self.next_sequence = next_sequence
@@ -185,7 +185,7 @@ class Keys(Turns[Subqueue]):
     def _read(self, after: bytes) -> Page:
         shared_state = self._round_robin.shared_state
         prefix = keys.subqueue(shared_state.queue, self._round_robin.band.priority, self._tenant.name, b"")
-        rows = shared_state.kv.scan(prefix + after, keys.after_prefix(prefix), KEYS_PAGE)
+        rows = shared_state.rows.scan(prefix + after, keys.after_prefix(prefix), KEYS_PAGE)
         n = len(prefix)
         names = [key[n:] for key, _ in rows]
         return Page(names, len(rows), names[-1] + b"\0" if len(rows) == KEYS_PAGE else None)
@@ -331,7 +331,7 @@ class RoundRobin(Turns[Tenant]):
         """Reads the tasks of sub-queues that are not plain, from the marks of the state on."""
         shared_state, priority = self.shared_state, self.band.priority
         queue = shared_state.queue
-        rows = shared_state.kv.get_many([keys.subqueue(queue, priority, *subqueue.names) for subqueue in subqueues])
+        rows = shared_state.rows.get_many([keys.subqueue(queue, priority, *subqueue.names) for subqueue in subqueues])
         for subqueue, row in zip(subqueues, rows, strict=True):
             prefix = keys.ready_subqueue(queue, priority, *subqueue.names)
             if row is None:
@@ -359,7 +359,7 @@ class RoundRobin(Turns[Tenant]):
 
     def _read(self, after: bytes) -> Page:
         page_subqueues = self._page_subqueues
-        rows = self.shared_state.kv.scan(self._prefix + after, keys.after_prefix(self._prefix), page_subqueues)
+        rows = self.shared_state.rows.scan(self._prefix + after, keys.after_prefix(self._prefix), page_subqueues)
         found: dict[bytes, list[bytes]] = {}
         for key, _ in rows:
             tenant, limit_key = keys.subqueue_names(key, self._prefix)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.common.service import end_tasks
 from holdfast.raft.messages import Configuration
-from holdfast.serving.background import end_tasks
 from holdfast.serving.logs import get_logger
 from holdfast.storage.snapshots.blocking import RunBlocking
 from holdfast.storage.snapshots.directories import StateDirectories

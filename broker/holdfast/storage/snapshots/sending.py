@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
+from holdfast.common.backoff import Backoff
 from holdfast.raft.messages import BLANK, Configuration
 from holdfast.serving.logs import get_logger
 from holdfast.storage.rocksdb import StateError
@@ -30,6 +31,7 @@ from holdfast.storage.snapshots.messages import (
 )
 from holdfast.storage.snapshots.throttle import Throttle
 
+_BACKOFF = Backoff(first_s=10.0, max_s=300.0)
 _COUNTER_BITS = 31  # of a snapshot id; the random number of the process is above it
 
 _log = get_logger(__name__)
@@ -41,8 +43,7 @@ class SendSettings:
     window_chunks: int = 4  # on their way at once; a peer's buffer must have room for them
     ask_again_s: float = 1.0  # after hearing nothing for so long
     patience_s: float = 60.0  # without any progress; then the transfer is given up
-    back_off_s: float = 10.0  # after a transfer that was refused or given up; twice as long after each further one
-    back_off_s_max: float = 300.0
+    backoff: Backoff = _BACKOFF  # after transfers that were refused or given up
     settle_s: float = 2.0  # after one that was installed: how long its receiver may take to show that in its replies
     linger_s: float = 15.0  # how long a checkpoint waits for others who need it
 
@@ -174,9 +175,8 @@ class SnapshotSender:
         if is_installed:
             self._failures.pop(replica, None)
             return self._settings.settle_s
-        failures = self._failures.get(replica, 0)
-        self._failures[replica] = failures + 1
-        return min(self._settings.back_off_s_max, self._settings.back_off_s * (1 << min(failures, 10)))
+        self._failures[replica] = self._failures.get(replica, 0) + 1
+        return self._settings.backoff.longest_s(self._failures[replica])
 
     @property
     def term(self) -> int:

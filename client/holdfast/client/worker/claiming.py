@@ -20,6 +20,7 @@ from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import PASSING, Outage
 from holdfast.client.worker.slots import Ask, Slots
 from holdfast.client.worker.standstill import Standstill
+from holdfast.common.service import Service, end_tasks
 
 _POLL_MS = 30_000
 # The last look for a claim whose answer may have been on its way when the worker stopped asking.
@@ -30,8 +31,8 @@ _UNSETTLED_MAX = 4
 log = logging.getLogger("holdfast.worker")
 
 
-class Claimer:
-    """`run` until it is cancelled, then `collect` what the last call may have left behind."""
+class Claimer(Service):
+    """Until it is stopped; then `collect` what the last call may have left behind."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Claimer:
         meter: Meter,
     ) -> None:
         """`claimed` begins with a task, `give_back` does not."""
+        super().__init__(self._run)
         self._client = client
         self._slots = slots
         self._worker = worker
@@ -64,7 +66,6 @@ class Claimer:
         # What was asked for, by the ids of calls that may have claimed, and by which shards.
         self._unsettled: dict[str, tuple[Ask, Sequence[int]]] = {}
         self._unsettled_in_a_row = 0
-        self._settling: set[asyncio.Task[None]] = set()
 
     @property
     def trouble(self) -> str:
@@ -75,14 +76,6 @@ class Claimer:
         self._room.set()
         if reopened:
             self._reopened.set()
-
-    async def run(self) -> None:
-        try:
-            await self._run()
-        finally:
-            for task in self._settling:
-                task.cancel()
-            await asyncio.gather(*self._settling, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -161,9 +154,7 @@ class Claimer:
                 return Claims()
             claims = poll.result()
         finally:
-            reopened.cancel()
-            poll.cancel()
-            await asyncio.gather(poll, reopened, return_exceptions=True)
+            await end_tasks([poll, reopened])
         if claims.unsettled_shards:
             self._settle_later(self._request_id, ask, claims.unsettled_shards)
         self._asked = None
@@ -194,9 +185,7 @@ class Claimer:
 
     def _settle_later(self, request_id: str, ask: Ask, shards: Sequence[int]) -> None:
         self._unsettled[request_id] = ask, shards
-        task = asyncio.create_task(self._settle(request_id, ask, shards))
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+        self.spawn(self._settle(request_id, ask, shards))
 
     async def _settle(self, request_id: str, ask: Ask, shards: Sequence[int]) -> None:
         """After the longest lease there is nothing to be had."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterator
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import Conflict, HoldfastError, InvalidArgument, NotFound, Rejected
 from holdfast.client.models import Extended, Extension
-from holdfast.client.worker.background import BackgroundCalls
 from holdfast.client.worker.deadlines import Deadlines, time_out
 from holdfast.client.worker.handlers import interrupt
 from holdfast.client.worker.jobs import Job, Phase, note_extended
@@ -22,6 +21,7 @@ from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import Outage
 from holdfast.client.worker.standstill import Standstill
 from holdfast.client.worker.task_logs import fields_of
+from holdfast.common.service import Service
 from holdfast.routing.task_ids import shard_of_task
 
 log = logging.getLogger("holdfast.worker")
@@ -32,8 +32,8 @@ _LOOKS_PER_LEASE = 8
 _SOONER_S = 0.05  # one look for all the short leases that come together
 
 
-class Heartbeats:
-    """Looks after the leases of `jobs` until it is cancelled."""
+class Heartbeats(Service):
+    """Looks after the leases of `jobs`. An error that time cannot heal ends the worker."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Heartbeats:
         meter: Meter,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(self._look_for_ever)
         self._now_s = now_s
         self._meter = meter
         self._client = client
@@ -56,13 +57,8 @@ class Heartbeats:
         self._short: set[int | None] = set()  # shards with a lease that cannot wait for the next look
         self._look_s = lease_ms_min / 1000 / _LOOKS_PER_LEASE
         self._call_s_max = lease_ms_min / 1000 / 3  # the second third: the last one is for another try
-        self._calls = BackgroundCalls()
         self._called: set[int | None] = set()  # shards that have not answered their last call
         self._outages: dict[int | None, Outage] = {}  # of shards that do not answer
-
-    async def run(self) -> None:
-        self._calls.start(self._look_for_ever())
-        await self._calls.run()  # an error that time cannot heal ends the worker
 
     def added(self, job: Job) -> None:
         """There is one more job. Its lease may be shorter than any that was asked for, if its timeout is."""
@@ -98,7 +94,7 @@ class Heartbeats:
             if shard not in self._called:
                 # On its own, because the look-out for lost leases must not wait for a server that does not answer.
                 self._called.add(shard)
-                self._calls.start(self._extend(shard, jobs))
+                self.spawn(self._extend(shard, jobs))
 
     async def _extend(self, shard: int | None, due: list[Job]) -> None:
         try:

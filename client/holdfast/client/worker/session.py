@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,8 +32,9 @@ from holdfast.client.worker.presence import Presence
 from holdfast.client.worker.settling import Settler
 from holdfast.client.worker.slots import Slots
 from holdfast.client.worker.standstill import Standstill
-from holdfast.client.worker.stopping import StopRequest, first_of
+from holdfast.client.worker.stopping import StopRequest
 from holdfast.client.worker.task_logs import log_dead, log_failed, log_late, log_started, log_succeeded
+from holdfast.common.service import Service
 from holdfast_queue import version
 
 log = logging.getLogger("holdfast.worker")
@@ -132,19 +133,20 @@ class Session:
         settings = self._settings
         queues = ", ".join(name if limit is None else f"{name}:{limit}" for name, limit in settings.queues.items())
         log.info("Worker %s serves %s with %d slots.", settings.name, queues, settings.concurrency)
-        claiming = asyncio.create_task(self._claimer.run())
-        runs = self._heartbeats.run(), self._standstill.run(), self._presence.run(), *self._settler.runs()
-        upkeep = [asyncio.create_task(each) for each in runs]
+        upkeep = Service(self._heartbeats.run, self._standstill.run, self._presence.run, self._settler.run)
+        self._claimer.start()
+        upkeep.start()
         try:
-            await first_of(self._stop.warm(), claiming, *upkeep)
-            await self._shut_down(claiming, upkeep)
+            await upkeep.wait(self._stop.warm(), self._claimer.wait())
+            await self._shut_down(upkeep)
         finally:
-            for task in (claiming, *upkeep):
-                task.cancel()
-            await asyncio.gather(claiming, *upkeep, return_exceptions=True)
+            upkeep.cancel()
+            await self._claimer.stop()
+            await upkeep.stop()
             self._handlers.close()
         await self._presence.leave()
-        _raise_what_broke(claiming, *upkeep)
+        if (failure := self._claimer.failed() or upkeep.failed()) is not None:
+            raise failure
         log.info("Worker %s has stopped: %s.", self._settings.name, self._summary())
         return self._report
 
@@ -283,18 +285,17 @@ class Session:
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    async def _shut_down(self, claiming: asyncio.Task[None], upkeep: Sequence[asyncio.Task[None]]) -> None:
+    async def _shut_down(self, upkeep: Service) -> None:
         """Each step ends early if there is nothing left to wait for, if a second request comes, or if upkeep breaks."""
         self._is_stopping = True
         self._presence.state_changed()
         ends_s = self._now_s() + self._settings.grace_s
         log.info("Worker %s stops: %d handlers are running.", self._settings.name, self._slots.running)
-        claiming.cancel()
-        await asyncio.gather(claiming, return_exceptions=True)
+        await self._claimer.stop()
 
         async def within(share: float, done: Coroutine[Any, Any, object]) -> None:
             timeout_s = ends_s - self._settings.grace_s * share - self._now_s()
-            await first_of(done, self._stop.quick(), *upkeep, timeout_s=timeout_s)
+            await upkeep.wait(done, self._stop.quick(), timeout_s=timeout_s)
 
         await within(_INTERRUPT_SHARE, self._give_back_the_last_claims())
         await within(_INTERRUPT_SHARE, self._idle.wait())
@@ -304,7 +305,7 @@ class Session:
         for job in self._running():
             self._give_back(job)
         await within(0, self._empty.wait())
-        await first_of(self._empty.wait(), *upkeep, timeout_s=_REPORT_S_MIN)
+        await upkeep.wait(self._empty.wait(), timeout_s=_REPORT_S_MIN)
         if self._jobs:
             log.warning("%d tasks could not be reported: they come back when their leases end.", len(self._jobs))
 
@@ -325,10 +326,3 @@ class Session:
         done = self._report
         lost = f", {done.lost} leases lost (their tasks run again)" if done.lost else ""
         return f"{done.succeeded} succeeded, {done.failed} failed, {done.released} given back{lost}"
-
-
-def _raise_what_broke(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            raise error

@@ -10,18 +10,18 @@ that is silent, or has no leader, would hold up the reports of all others.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
 
 from holdfast.client._batches import take_batch
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument, Rejected
 from holdfast.client.models import Ack, Acked, Failed, Failure, Released, TaskError
-from holdfast.client.worker.background import BackgroundCalls
 from holdfast.client.worker.jobs import AttemptFailed, Interrupted, Job, Outcome, Snoozed, Succeeded, with_note
 from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import PASSING_REFUSALS, Outage
 from holdfast.client.worker.standstill import Standstill
+from holdfast.common.service import Service
 from holdfast.routing.task_ids import shard_of_task
 
 log = logging.getLogger("holdfast.worker")
@@ -38,7 +38,7 @@ AnswerT = TypeVar("AnswerT")
 Answered = Callable[[Job, Acked | Failed | Released | Rejected], None]
 
 
-class Settler:
+class Settler(Service):
     """Takes outcomes and reports them. `answered` is called once per job, with the server's last word on it;
     `late_changed` with the number of reports that wait for shards which do not answer, whenever that is another."""
 
@@ -92,6 +92,7 @@ class Settler:
         self._failures = _Reports("report failures", fail, self._failure_answered, outages, self._count_late)
         self._releases = _Reports("give tasks back", release, self._release_answered, outages, self._count_late)
         self._snoozes = _Reports("snooze tasks", snooze, self._snooze_answered, outages, self._count_late)
+        super().__init__(self._acks.run, self._failures.run, self._releases.run, self._snoozes.run)
 
     def put(self, job: Job, outcome: Outcome) -> None:
         if isinstance(outcome, Succeeded):
@@ -102,10 +103,6 @@ class Settler:
             self._snoozes.put(job, outcome, 0)
         else:
             self._releases.put(job, outcome, 0)
-
-    def runs(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run until it is cancelled: one for each kind of report, so that none waits for another."""
-        return [self._acks.run(), self._failures.run(), self._releases.run(), self._snoozes.run()]
 
     def _count_late(self) -> None:
         late = sum(reports.late for reports in (self._acks, self._failures, self._releases, self._snoozes))
@@ -158,7 +155,7 @@ class _Line(Generic[ReportT]):
         self.is_late = False
 
 
-class _Reports(Generic[ReportT, AnswerT]):
+class _Reports(Service, Generic[ReportT, AnswerT]):
     """Reports of one kind: one call at a time for each shard, and everything that came meanwhile goes with the next.
 
     As bounded as the tasks that a worker holds: there is no call, and nothing to remember, without one.
@@ -172,13 +169,13 @@ class _Reports(Generic[ReportT, AnswerT]):
         make_outage: Callable[[str, int | None], Outage],
         late_changed: Callable[[], None],
     ) -> None:
+        super().__init__()
         self._what = what
         self._send = send
         self._answered = answered
         self._make_outage = make_outage
         self._late_changed = late_changed
         self._lines: dict[int | None, _Line[ReportT]] = {}  # by shard; None: of ids that no shard could have made
-        self._calls = BackgroundCalls()
 
     @property
     def late(self) -> int:
@@ -190,14 +187,11 @@ class _Reports(Generic[ReportT, AnswerT]):
         line = self._lines.get(shard)
         if line is None:
             line = self._lines[shard] = _Line(self._make_outage(self._what, shard))
-            self._calls.start(self._report(shard, line))
+            self.spawn(self._report(shard, line))
         line.waiting.append((job, report, size_bytes + _ITEM_BYTES))
         line.unanswered += 1
         if line.is_late:
             self._late_changed()
-
-    async def run(self) -> None:
-        await self._calls.run()
 
     async def _report(self, shard: int | None, line: _Line[ReportT]) -> None:
         """Until there is nothing left for this shard."""

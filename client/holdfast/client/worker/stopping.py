@@ -1,9 +1,7 @@
-"""Being asked to stop, from any thread, and waiting for the first of several things."""
+"""Being asked to stop, from any thread."""
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any
 
 
 class StopRequest:
@@ -51,16 +49,3 @@ class StopRequest:
     async def quick(self) -> None:
         assert self._quick is not None
         await self._quick.wait()
-
-
-async def first_of(*waits: "asyncio.Task[None] | Coroutine[Any, Any, object]", timeout_s: float | None = None) -> None:
-    """Waits until one of them has ended, or for so long. Tasks go on; coroutines are cancelled."""
-    tasks = [wait if isinstance(wait, asyncio.Task) else asyncio.create_task(wait) for wait in waits]
-    own = [task for task, wait in zip(tasks, waits, strict=True) if task is not wait]
-    try:
-        timeout_s = None if timeout_s is None else max(0.0, timeout_s)
-        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in own:
-            task.cancel()
-        await asyncio.gather(*own, return_exceptions=True)

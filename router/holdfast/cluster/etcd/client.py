@@ -38,6 +38,7 @@ from holdfast.cluster.etcd.api import (
 )
 from holdfast.cluster.etcd.messages import WatchReader, commit_request, page_request, range_of, row_of
 from holdfast.cluster.etcd.problems import NO_ANSWER, Kind, Problem, judge
+from holdfast.common.backoff import Backoff
 from holdfast.proto.etcd import etcd_pb2 as pb
 from holdfast.serving import reloading
 from holdfast.serving.logs import get_logger
@@ -47,9 +48,8 @@ _log = get_logger(__name__)
 
 _READ_TRIES = 5  # of a whole read, whose revision may be compacted away between two pages
 _ATTEMPT_S_MIN = 0.5
-_PAUSE_FIRST_S = 0.05
-_PAUSE_S_MAX = 0.3  # within a call, whose time is short
-_LONG_PAUSE_S_MAX = 2.0  # of what waits an outage out
+_BACKOFF = Backoff(first_s=0.05, max_s=0.3)  # within a call, whose time is short
+_LONG_BACKOFF = Backoff(first_s=0.05, max_s=2.0)  # of what waits an outage out
 _STEADY_S = 5.0  # a watch that lived that long was a good one: the next pause is short again
 _CLOSED = "The client of etcd is closed."
 
@@ -294,7 +294,7 @@ class EtcdClient:
             return await _renew(endpoint, lease, metadata, attempt_s)
 
         ends_s = time.monotonic() + seconds
-        pauses = _Pauses(_LONG_PAUSE_S_MAX)
+        failures = 0  # since it was last renewed
         while True:
             began_s = time.monotonic()
             try:
@@ -305,11 +305,12 @@ class EtcdClient:
                     raise
                 if left_s <= 0:
                     raise LeaseLostError(lease, f"etcd has not answered for {seconds} s") from error
-                await asyncio.sleep(min(left_s, pauses.next_s()))
+                failures += 1
+                await asyncio.sleep(min(left_s, _LONG_BACKOFF.pause_s(failures, random.random)))
                 continue
             if ttl_s <= 0:
                 raise LeaseLostError(lease, "etcd does not know it any more")
-            pauses.reset()
+            failures = 0
             ends_s = began_s + ttl_s  # etcd counts from when it was renewed, which was later
             await asyncio.sleep(ttl_s / 3)
 
@@ -343,7 +344,7 @@ class EtcdClient:
                 _raise_what_is_final(problem, 0)
                 self._move_on(endpoint, problem)
                 outage.tell(endpoint.address, problem.why)
-            await asyncio.sleep(outage.pauses.next_s())
+            await asyncio.sleep(outage.next_pause_s())
 
     async def _watch_once(
         self, endpoint: _Endpoint, reader: WatchReader, is_resumed: bool
@@ -411,7 +412,6 @@ class EtcdClient:
     ) -> T:
         """One endpoint after the other until one answers or the time is over."""
         deadline_s = time.monotonic() + timeout_s
-        pauses = _Pauses(_PAUSE_S_MAX)
         failures = 0
         is_token_new = False
         while True:
@@ -442,8 +442,10 @@ class EtcdClient:
                     f"carried out."
                 )
             failures += 1
-            if failures % len(self._endpoints) == 0:
-                await asyncio.sleep(min(pauses.next_s(), max(0.0, deadline_s - time.monotonic())))
+            rounds, further = divmod(failures, len(self._endpoints))
+            if not further:
+                pause_s = _BACKOFF.pause_s(rounds, random.random)
+                await asyncio.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))
 
     async def _look_at_certificates(self) -> None:
         """Now and then. Somebody always asks something: leases are renewed, and the map is confirmed."""
@@ -518,34 +520,22 @@ class _Outage:
     """What a watch remembers from one attempt to the next, until it works again."""
 
     def __init__(self) -> None:
-        self.pauses = _Pauses(_LONG_PAUSE_S_MAX)
         self.is_token_new = False
         self._is_told = False
+        self._failures = 0
 
     def end(self) -> None:
-        self.pauses.reset()
         self.is_token_new = self._is_told = False
+        self._failures = 0
+
+    def next_pause_s(self) -> float:
+        self._failures += 1
+        return _LONG_BACKOFF.pause_s(self._failures, random.random)
 
     def tell(self, address: str, why: str) -> None:
         if not self._is_told:
             self._is_told = True
             _log.warning("etcd_watch_interrupted", endpoint=address, why=why)
-
-
-class _Pauses:
-    """Growing pauses, a little different for everybody, so that those who failed together come back one by one."""
-
-    def __init__(self, pause_s_max: float) -> None:
-        self._pause_s_max = pause_s_max
-        self.reset()
-
-    def reset(self) -> None:
-        self._longest_s = _PAUSE_FIRST_S
-
-    def next_s(self) -> float:
-        pause_s = self._longest_s * random.uniform(0.5, 1.0)
-        self._longest_s = min(self._longest_s * 2, self._pause_s_max)
-        return pause_s
 
 
 @contextmanager

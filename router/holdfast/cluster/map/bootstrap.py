@@ -18,8 +18,9 @@ from holdfast.cluster.etcd.api import (
 )
 from holdfast.cluster.map.records import REPLICATION_MAX, SHARDS_MAX, ClusterRecord, NodeRecord, ShardRecord
 from holdfast.cluster.map.store_shards import node_of
-from holdfast.cluster.map.transactions import ATTEMPTS_MAX, PAUSE_S, Transactions
+from holdfast.cluster.map.transactions import ATTEMPTS_MAX, Transactions
 from holdfast.cluster.placement.placement import NodeSpec, place
+from holdfast.common.backoff import Backoff
 from holdfast.routing.groups import RANDOM_BITS, mapped_group
 from holdfast.serving.refusals import (
     INVALID_FIELD,
@@ -32,6 +33,7 @@ from holdfast.serving.refusals import (
 
 _LEASE_S = 30
 _CHANGES_MAX = 100  # in one commit
+_BACKOFF = Backoff(first_s=0.02, max_s=5.12)  # all of them together take less than the lease
 
 
 class _MadeBeforeError(Exception):
@@ -121,7 +123,7 @@ class ClusterMaker:
         """cluster: what this commit puts last; once it is there, it is done."""
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
-                await self._sleep(PAUSE_S * 2**attempt)
+                await self._sleep(_BACKOFF.longest_s(attempt))
             try:
                 committed = await self._etcd.commit(compares, changes)
             except OutcomeUnknownError:

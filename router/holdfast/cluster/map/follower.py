@@ -4,11 +4,13 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from holdfast.cluster.etcd.api import CompactedError, Etcd, EtcdError, EtcdUnavailableError
 from holdfast.cluster.map.keys import keys_of
 from holdfast.cluster.map.partition_map import PartitionMap
+from holdfast.common.backoff import Backoff
+from holdfast.common.service import Service
 from holdfast.serving.logs import get_logger
 
 _log = get_logger(__name__)
@@ -64,8 +66,8 @@ class MapFollower:
         self._etcd = etcd
         self._keys = keys_of(cluster_name)
         self._pulse_s = pulse_s
-        self._retry_s_min, self._retry_s_max = retry_s_min, retry_s_max
-        self._retry_s = retry_s_min
+        self._backoff = Backoff(retry_s_min, retry_s_max)
+        self._failures = 0  # since the map was last read
         self._is_loaded = start_from is not None
         self._is_following = False  # the map was read from etcd, and its changes are watched
         self._told = ""  # the last trouble, said once
@@ -103,28 +105,26 @@ class MapFollower:
 
     async def run(self) -> None:
         """Until cancelled."""
-        pulse = asyncio.create_task(self._pulse())
-        hold_s = 0.0
-        try:
-            while True:
-                began_s = time.monotonic()
-                try:
-                    await self._load()
-                    await self._watch()
-                    # Connections that are lost again and again must not have everything read again and again.
-                    is_steady = time.monotonic() - began_s > self._retry_s_max
-                    hold_s = 0.0 if is_steady else min(max(2 * hold_s, self._retry_s_min), self._retry_s_max)
-                    await asyncio.sleep(hold_s * random.uniform(0.5, 1.0))
-                except CompactedError as error:
-                    _log.info("map_history_compacted", revision=error.revision)
-                except (EtcdError, _OtherClusterError) as error:
-                    self._is_following = False
-                    self._lost(error)
-                    await asyncio.sleep(self._next_retry_s())
-        finally:
-            pulse.cancel()
-            with suppress(asyncio.CancelledError):
-                await pulse
+        await Service(self._follow, self._pulse).run()
+
+    async def _follow(self) -> None:
+        lost = 0  # connections in a row that did not last
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self._load()
+                await self._watch()
+                # Connections that are lost again and again must not have everything read again and again.
+                is_steady = time.monotonic() - began_s > self._backoff.max_s
+                lost = 0 if is_steady else lost + 1
+                await asyncio.sleep(self._backoff.pause_s(lost, random.random))
+            except CompactedError as error:
+                _log.info("map_history_compacted", revision=error.revision)
+            except (EtcdError, _OtherClusterError) as error:
+                self._is_following = False
+                self._lost(error)
+                self._failures += 1
+                await asyncio.sleep(self._backoff.pause_s(self._failures, random.random))
 
     async def first_load(self) -> PartitionMap:
         """The map, once there is one: at once if the follower began with a copy, otherwise when etcd was read."""
@@ -143,7 +143,7 @@ class MapFollower:
         snapshot = await self._etcd.read(self._keys.prefix)
         loaded = PartitionMap.load(self.map.cluster_name, snapshot, self.map if self._is_loaded else None)
         self._adopt(loaded)
-        self._retry_s = self._retry_s_min
+        self._failures = 0
         _log.info(
             "map_loaded", revision=loaded.revision, nodes=len(loaded.nodes), shards=len(loaded.shards),
             queues=len(loaded.queues),
@@ -213,9 +213,3 @@ class MapFollower:
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-    def _next_retry_s(self) -> float:
-        """With jitter: many followers lose etcd at the same moment."""
-        wait_s = self._retry_s * random.uniform(0.5, 1.0)
-        self._retry_s = min(self._retry_s * 2, self._retry_s_max)
-        return wait_s

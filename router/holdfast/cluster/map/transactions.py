@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 from holdfast.cluster.etcd.api import Delete, Etcd, OutcomeUnknownError, Put, Row, Unchanged
 from holdfast.cluster.map.keys import keys_of
 from holdfast.cluster.map.records import ClusterRecord
+from holdfast.common.backoff import Backoff
 from holdfast.serving.refusals import conflict, no_cluster
 
 ATTEMPTS_MAX = 10
-PAUSE_S = 0.01  # before the second attempt; it doubles up to 32 times this
-_DOUBLINGS_MAX = 5
+_BACKOFF = Backoff(first_s=0.01, max_s=0.32)
 
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
@@ -47,7 +47,7 @@ class Transactions:
         lost: OutcomeUnknownError | None = None
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
-                await self.sleep(PAUSE_S * 2 ** min(attempt - 1, _DOUBLINGS_MAX) * random.uniform(0.5, 1))
+                await self.sleep(_BACKOFF.pause_s(attempt, random.random))
             rows = [await self.etcd.get(key) for key in keys]
             decision = decide(rows)
             if not decision.changes:

@@ -8,11 +8,11 @@ LINEAR = "linear"  # base, 2 x base, 3 x base, ...
 FIXED = "fixed"  # base, always
 SHAPES = (EXPONENTIAL, LINEAR, FIXED)
 
-EXPONENT_MAX = 64  # beyond it every back-off is at its cap
+EXPONENT_MAX = 64  # beyond it every delay is at its cap
 
 
 @dataclass(frozen=True, slots=True)
-class BackOff:
+class RetryDelays:
     """Capped, with jitter so that tasks that failed together do not come back together."""
 
     base_ms: int

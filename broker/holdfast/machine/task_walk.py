@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from heapq import merge
 
 from holdfast.machine import keys
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import Subqueue, split_ready_row
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Execution, Queue
 
@@ -70,30 +70,30 @@ def is_place(key: bytes) -> bool:
 
 
 def walk(
-    kv: OrderedKV, states: Collection[int], queue: bytes, after: bytes, starts: Mapping[int, bytes]
+    state: Rows, states: Collection[int], queue: bytes, after: bytes, starts: Mapping[int, bytes]
 ) -> Iterator[Found]:
     """All tasks that may be in one of these states, behind a place. `queue`: empty for all; of those that are ordered
     by time, tasks of other queues come too, but only if this one has any there. `starts`: by family, where its rows
     begin."""
     first = _SECTION_OF[after[0]] if after else 0
-    wanted = _states_in_use(kv, queue).intersection(states) if queue else frozenset(states)
+    wanted = _states_in_use(state, queue).intersection(states) if queue else frozenset(states)
     for at, (families, its_states) in enumerate(SECTIONS):
         if at < first or its_states.isdisjoint(wanted):
             continue
         place = after if at == first else b""
         family = families[0]
         if family == keys.READY:
-            yield from _ready(kv, queue, place)
+            yield from _ready(state, queue, place)
         elif family == keys.DEAD and queue:
-            yield from _ids_at_end(kv, keys.dead_prefix(queue), keys.after_prefix(keys.dead_prefix(queue)), place)
+            yield from _ids_at_end(state, keys.dead_prefix(queue), keys.after_prefix(keys.dead_prefix(queue)), place)
         else:
             start = starts.get(family, keys.family_start(family))
-            yield from _ids_at_end(kv, start, keys.family_start(family + 1), place)
+            yield from _ids_at_end(state, start, keys.family_start(family + 1), place)
 
 
-def _states_in_use(kv: OrderedKV, name: bytes) -> frozenset[int]:
+def _states_in_use(state: Rows, name: bytes) -> frozenset[int]:
     """In which a queue may have tasks. Those that have finished are not counted."""
-    row = kv.get(keys.queue(name))
+    row = state.get(keys.queue(name))
     queue = Queue() if row is None else Queue.decode(row)
     counts = {
         READY: queue.ready,
@@ -105,27 +105,27 @@ def _states_in_use(kv: OrderedKV, name: bytes) -> frozenset[int]:
     return frozenset({SUCCEEDED, CANCELLED, *(state for state, count in counts.items() if count)})
 
 
-def _ids_at_end(kv: OrderedKV, start: bytes, stop: bytes, after: bytes) -> Iterator[Found]:
+def _ids_at_end(state: Rows, start: bytes, stop: bytes, after: bytes) -> Iterator[Found]:
     """Of rows whose keys end with the id of their task."""
-    for key, _ in _rows(kv, start, stop, after):
+    for key, _ in _rows(state, start, stop, after):
         yield key, key[-keys.TASK_ID_BYTES :]
 
 
-def _ready(kv: OrderedKV, queue: bytes, after: bytes) -> Iterator[Found]:
+def _ready(state: Rows, queue: bytes, after: bytes) -> Iterator[Found]:
     its_queue = after[1:].partition(b"\0")[0]
     if queue:
-        yield from _ready_of(kv, queue, after if its_queue == queue else b"")
+        yield from _ready_of(state, queue, after if its_queue == queue else b"")
         return
     start = keys.queue(its_queue) if after else keys.family_start(keys.QUEUE)
-    for key, row in _rows(kv, start, keys.family_start(keys.QUEUE + 1), b""):
+    for key, row in _rows(state, start, keys.family_start(keys.QUEUE + 1), b""):
         name = key[1:]
         yield keys.ready_queue(name), b""  # one more queue was looked at
         if Queue.decode(row).ready:
-            yield from _ready_of(kv, name, after if its_queue == name else b"")
+            yield from _ready_of(state, name, after if its_queue == name else b"")
 
 
-def _ready_of(kv: OrderedKV, name: bytes, after: bytes) -> Iterator[Found]:
-    row = kv.get(keys.queue(name))
+def _ready_of(state: Rows, name: bytes, after: bytes) -> Iterator[Found]:
+    row = state.get(keys.queue(name))
     if row is None:
         return
     queue = Queue.decode(row)
@@ -133,50 +133,50 @@ def _ready_of(kv: OrderedKV, name: bytes, after: bytes) -> Iterator[Found]:
     is_in_subqueues = bool(subqueue) and not _is_plain(subqueue, name) and after != keys.ready_queue(name)
     if not is_in_subqueues:
         if after[:1] != _SUSPECT:
-            yield from _plain(kv, name, queue, after)
+            yield from _plain(state, name, queue, after)
         if queue.suspects:
             prefix = keys.suspects_of(name)
             place = after if after[:1] == _SUSPECT else b""
-            for key, value in _rows(kv, prefix, keys.after_prefix(prefix), place):
+            for key, value in _rows(state, prefix, keys.after_prefix(prefix), place):
                 yield key, split_ready_row(value)[0]
     if any(queue.subqueues):
-        yield from _subqueues(kv, name, after if is_in_subqueues else b"")
+        yield from _subqueues(state, name, after if is_in_subqueues else b"")
 
 
 def _is_plain(subqueue: bytes, name: bytes) -> bool:
     return any(subqueue == keys.ready_subqueue(name, priority) for priority in range(keys.PRIORITY_MAX + 1))
 
 
-def _plain(kv: OrderedKV, name: bytes, queue: Queue, after: bytes) -> Iterator[Found]:
+def _plain(state: Rows, name: bytes, queue: Queue, after: bytes) -> Iterator[Found]:
     for priority in range(keys.PRIORITY_MAX, -1, -1):
         subqueue = keys.ready_subqueue(name, priority)
         start, stop = keys.ready_at(subqueue, queue.marks[priority]), keys.after_prefix(subqueue)
-        for key, value in _rows(kv, start, stop, after):
+        for key, value in _rows(state, start, stop, after):
             yield key, split_ready_row(value)[0]
 
 
-def _subqueues(kv: OrderedKV, name: bytes, after: bytes) -> Iterator[Found]:
+def _subqueues(state: Rows, name: bytes, after: bytes) -> Iterator[Found]:
     prefix = keys.subqueue_queue(name)
     start = max(prefix, keys.subqueue_of_line(after[:-_SEQUENCE_BYTES])) if after else prefix
-    for key, row in _rows(kv, start, keys.after_prefix(prefix), b""):
+    for key, row in _rows(state, start, keys.after_prefix(prefix), b""):
         line = keys.line_of_subqueue(key)
-        yield from _subqueue(kv, line, Subqueue.decode(row), after if after.startswith(line) else b"")
+        yield from _subqueue(state, line, Subqueue.decode(row), after if after.startswith(line) else b"")
 
 
-def _subqueue(kv: OrderedKV, line: bytes, subqueue: Subqueue, after: bytes) -> Iterator[Found]:
+def _subqueue(state: Rows, line: bytes, subqueue: Subqueue, after: bytes) -> Iterator[Found]:
     """Those in the row of the sub-queue and those with rows of their own, in the order of the line."""
     in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, _ in subqueue.places()]
     own: Iterator[Found] = iter(())
     if subqueue.has_rows:
-        rows = _rows(kv, keys.ready_at(line, subqueue.mark), keys.after_prefix(line), after)
+        rows = _rows(state, keys.ready_at(line, subqueue.mark), keys.after_prefix(line), after)
         own = ((key, split_ready_row(value)[0]) for key, value in rows)
     yield from merge(((key, task_id) for key, task_id in in_row if key > after), own)
 
 
-def _rows(kv: OrderedKV, start: bytes, stop: bytes, after: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _rows(state: Rows, start: bytes, stop: bytes, after: bytes) -> Iterator[tuple[bytes, bytes]]:
     """A few at a time, behind `after` if that is in between."""
     start = max(start, after + b"\0") if after else start
-    while start < stop and (rows := kv.scan(start, stop, SCAN_ROWS)):
+    while start < stop and (rows := state.scan(start, stop, SCAN_ROWS)):
         yield from rows
         if len(rows) < SCAN_ROWS:
             return

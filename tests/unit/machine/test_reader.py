@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.broker.views import ReportReader, read_queues, read_task
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
+from holdfast.machine.reader import Reader
 from holdfast.machine.rows import REPORT_RESULT, Queue, Report
 from tests.unit.machine.machine_shard import KEEP_MS, START_MS, Shard
 
@@ -22,7 +22,7 @@ def reports(*sizes: int | None) -> tuple[MemoryKV, list[bytes]]:
 def read(bytes_max: int, *sizes: int | None) -> list[int | str | None]:
     """What becomes of reports of these sizes: the size, None where there is none, or that it is left out."""
     kv, ids = reports(*sizes)
-    reader = ReportReader(kv, bytes_max)
+    reader = Reader(kv).reports(bytes_max)
     found = [reader.read(task_id) for task_id in ids]
     return ["omitted" if omitted else report and len(report.encode()) for report, omitted in found]
 
@@ -44,7 +44,7 @@ def test_a_result_is_shown_for_its_time_only() -> None:
     for ttl_ms in (50, 3 * KEEP_MS):
         task_id = shard.enqueue(result_ttl_ms=ttl_ms)
         shard.ack(task_id, shard.claim(task_id), b"42")
-        shown = [read_task(shard.kv, task_id, START_MS + ttl_ms - left_ms) for left_ms in (1, 0)]
+        shown = [shard.machine.reader.task(task_id, START_MS + ttl_ms - left_ms) for left_ms in (1, 0)]
         assert [view and view.result for view in shown] == [b"42", None]
 
 
@@ -56,7 +56,7 @@ def test_a_result_that_is_gone_is_told_from_none(*, is_swept: bool) -> None:
         shard.ack(task_id, shard.claim(task_id), result)
         if is_swept:
             shard.kv.write({keys.report(task_id): None})
-        shown = [read_task(shard.kv, task_id, START_MS + now_ms) for now_ms in (49, 50)]
+        shown = [shard.machine.reader.task(task_id, START_MS + now_ms) for now_ms in (49, 50)]
         assert [view and view.result_expired_ms for view in shown] == [0, expired_ms]
 
 
@@ -64,7 +64,7 @@ def test_an_error_is_shown_for_as_long_as_its_task() -> None:
     shard = Shard()
     task_id = shard.enqueue(result_ttl_ms=50)
     shard.fail(task_id, shard.claim(task_id))
-    view = read_task(shard.kv, task_id, START_MS + 1_000_000)
+    view = shard.machine.reader.task(task_id, START_MS + 1_000_000)
     assert view is not None
     assert (view.error, view.result) == (b"error", None)
 
@@ -75,7 +75,7 @@ def test_queues_are_read_by_name_from_a_place() -> None:
         shard.enqueue(queue=name)
 
     def names(after: bytes, limit: int) -> tuple[list[bytes], bool]:
-        queues, more = read_queues(shard.kv, after, limit)
+        queues, more = shard.machine.reader.queues(after, limit)
         assert all(isinstance(queue, Queue) and queue.ready == 1 for _, queue in queues)
         return [name for name, _ in queues], more
 
@@ -83,4 +83,4 @@ def test_queues_are_read_by_name_from_a_place() -> None:
     assert names(b"a.b", 2) == ([b"ab", b"b"], False)
     assert names(b"aa", 9) == ([b"ab", b"b"], False), "the place need not exist any more"
     assert names(b"b", 9) == ([], False)
-    assert read_queues(MemoryKV(), b"", 5) == ([], False)
+    assert Reader(MemoryKV()).queues(b"", 5) == ([], False)

@@ -5,10 +5,10 @@ from collections.abc import Collection
 
 import pytest
 
-from holdfast.broker.task_walk import TaskWanted, is_place, walk
 from holdfast.machine import keys
 from holdfast.machine.ready_rows import SUBQUEUE_TASKS_MAX
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, SUCCEEDED, WORKER_GAVE_UP, Execution
+from holdfast.machine.task_walk import TaskWanted, is_place, walk
 from tests.unit.machine.machine_shard import ALL_STATES, KEEP_MS, START_MS, Shard
 
 

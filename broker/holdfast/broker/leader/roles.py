@@ -1,0 +1,82 @@
+"""What the parts of a leader need of others: the shard that writes for them, other shards, and the node they are on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.broker.cluster_view.view import ClusterView
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.proposals import Proposal
+from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
+from holdfast.broker.metrics import Metrics
+from holdfast.machine.entries import Entry
+from holdfast.machine.outcomes import Outcome
+from holdfast.machine.rows import Letter
+from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.serving.refusals import RefusedError
+
+
+class Proposer(Protocol):
+    """Takes entries into the log of a shard, or refuses."""
+
+    def propose(self, proposal: Proposal) -> None:
+        """Of a caller's. Whether it may be taken was checked before; the proposal hears what becomes of it."""
+        ...
+
+    async def submit(self, entry: Entry) -> list[Outcome]:
+        """Of a caller's: checks, proposes and waits for the outcomes."""
+        ...
+
+    async def submit_housekeeping(self, entry: Entry) -> list[Outcome]:
+        """The same behind what callers wait for."""
+        ...
+
+    def check_open(self, entry: Entry | None = None) -> None:
+        """Refuses if no write of a caller can be taken now: whatever it is, or this one."""
+        ...
+
+    def check_room(self, entry: Entry) -> None:
+        """Refuses what the disk has no room for."""
+        ...
+
+    def check_written(self) -> None:
+        """Refuses while the machine is ahead of the state."""
+        ...
+
+
+class OtherShards(Protocol):
+    """The leaders of other shards, wherever they are. Raises what it likes: it is called again."""
+
+    async def deliver(
+        self, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
+    ) -> int:
+        """Up to which letter the destination has them now."""
+        ...
+
+    async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+        """What the coordinator of limits there says to what is held and wanted here."""
+        ...
+
+
+class Disk(Protocol):
+    """What may be written. `storage.disk_guard.DiskGuard` is the real one."""
+
+    def check(self, entry: Entry) -> None:
+        """Refuses an entry that there is no room for."""
+        ...
+
+    def found_full(self) -> RefusedError:
+        """A write found no room."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """What all shards of a node share."""
+
+    config: BrokerConfig
+    metrics: Metrics
+    disk: Disk
+    cluster_view: ClusterView
+    others: OtherShards | None = None  # None: there are no other shards
+    notifier: Notifier = NoWebhooks()  # noqa: RUF009 - it has no state

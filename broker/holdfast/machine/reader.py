@@ -1,0 +1,223 @@
+"""Read-only looks at a shard's state, as it was last committed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.machine import keys
+from holdfast.machine.kv import Rows
+from holdfast.machine.ready_lines import ReadyIn, read_oldest
+from holdfast.machine.ready_rows import split_ready_row
+from holdfast.machine.rows import (
+    HAD_RESULT,
+    HAS_ATTEMPTS,
+    REPORT_CONFLICT,
+    REPORT_ERROR,
+    REPORT_RESULT,
+    Attempt,
+    Attempts,
+    Discard,
+    Execution,
+    Letter,
+    Outbox,
+    Queue,
+    Report,
+    Settings,
+)
+
+LETTERS_PAGE = 16  # read at once: each may be as large as a call
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """Everything that is known of a task."""
+
+    task_id: bytes
+    execution: Execution
+    envelope: bytes | None  # gone once the task has finished
+    error: bytes | None  # the last one that a worker reported
+    conflict: bytes | None  # the task that its request id stands for: why it is dead
+    result: bytes | None
+    result_expired_ms: int = 0  # when the result went; 0: it is there, or there was none
+    attempts: tuple[Attempt, ...] = ()  # the newest that came to nothing
+
+    @classmethod
+    def make(
+        cls,
+        task_id: bytes,
+        execution: Execution,
+        now_ms: int,
+        *,
+        envelope: bytes | None = None,
+        report: Report | None = None,
+        attempts: tuple[Attempt, ...] = (),
+    ) -> "TaskView":
+        """A result is shown for its time only, also where the row is still there because its deletion is late."""
+        is_in_time = now_ms < execution.result_end_ms
+        kind, body = (0, None) if report is None else (report.kind, report.body)
+        return cls(
+            task_id,
+            execution,
+            envelope,
+            error=body if kind == REPORT_ERROR else None,
+            conflict=body if kind == REPORT_CONFLICT else None,
+            result=body if kind == REPORT_RESULT and is_in_time else None,
+            result_expired_ms=execution.result_end_ms if execution.flags & HAD_RESULT and not is_in_time else 0,
+            attempts=attempts,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """About what was read for it."""
+        return self.execution.size_bytes + len(self.error or b"") + len(self.result or b"")
+
+
+class Reader:
+    """The rows of a state. The machine owns it; whoever decides reads through it, and only the machine writes."""
+
+    __slots__ = ("get", "get_many", "scan")
+
+    # As the state has them: nothing in between, because whoever picks tasks reads much.
+    get: Callable[[bytes], bytes | None]
+    get_many: Callable[[list[bytes]], list[bytes | None]]
+    scan: Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
+
+    def __init__(self, rows: Rows) -> None:
+        self.get, self.get_many, self.scan = rows.get, rows.get_many, rows.scan
+
+    # --- tasks ------------------------------------------------------------------------------------------------
+
+    def task(self, task_id: bytes, now_ms: int) -> TaskView | None:
+        row = self.get(keys.execution(task_id))
+        if row is None:
+            return None
+        execution = Execution.decode(row)
+        envelope, report_row = self.get_many([keys.envelope(task_id), keys.report(task_id)])
+        attempts_row = self.get(keys.attempts(task_id)) if execution.flags & HAS_ATTEMPTS else None
+        attempts = Attempts() if attempts_row is None else Attempts.decode(attempts_row)
+        report = Report.decode(report_row) if report_row is not None else None
+        return TaskView.make(task_id, execution, now_ms, envelope=envelope, report=report, attempts=attempts.kept)
+
+    def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
+        rows = self.get_many([keys.execution(task_id) for task_id in task_ids])
+        return [Execution.decode(row) if row is not None else None for row in rows]
+
+    def envelopes(self, task_ids: list[bytes]) -> list[bytes | None]:
+        """Of unfinished tasks; None for one that finished meanwhile."""
+        return self.get_many([keys.envelope(task_id) for task_id in task_ids])
+
+    def reports(self, bytes_max: int) -> "ReportReader":
+        return ReportReader(self, bytes_max)
+
+    def dead(
+        self, queue: bytes, after: bytes, limit: int, from_ms: int = 0, before_ms: int | None = None
+    ) -> tuple[list[bytes], bool]:
+        """The places of a queue's dead letters (time of death, task id), oldest first, and whether there are more.
+
+        `after` is the last place of the page before, empty for the first page. It is a place, not a count, so that
+        letters that are retried or discarded between two pages shift nothing.
+        """
+        prefix = keys.dead_prefix(queue)
+        start = max(prefix + after + b"\0" if after else prefix, prefix + from_ms.to_bytes(8, "big"))
+        stop = keys.after_prefix(prefix) if before_ms is None else prefix + before_ms.to_bytes(8, "big")
+        rows = self.scan(start, stop, limit + 1) if start < stop else []
+        return [key[len(prefix) :] for key, _ in rows[:limit]], len(rows) > limit
+
+    def discards(self, after: bytes, limit: int) -> tuple[list[tuple[bytes, Discard]], bool]:
+        """What was discarded, each with its place (time, task id), the oldest first, and whether there is more."""
+        family = keys.family_start(keys.DISCARD)
+        rows = self.scan(family + after + b"\0" if after else family, keys.family_start(keys.DISCARD + 1), limit + 1)
+        return [(key[1:], Discard.decode(row)) for key, row in rows[:limit]], len(rows) > limit
+
+    # --- queues -----------------------------------------------------------------------------------------------
+
+    def queues(self, after: bytes, limit: int) -> tuple[list[tuple[bytes, Queue]], bool]:
+        """The queues whose names come after `after`, by name, and whether there are more."""
+        start = keys.queue(after) + b"\0" if after else keys.family_start(keys.QUEUE)
+        rows = self.scan(start, keys.family_start(keys.QUEUE + 1), limit + 1)
+        return [(key[1:], Queue.decode(row)) for key, row in rows[:limit]], len(rows) > limit
+
+    def queue_names(self, limit: int) -> list[bytes]:
+        rows = self.scan(keys.family_start(keys.QUEUE), keys.family_start(keys.QUEUE + 1), limit)
+        return [key[1:] for key, _ in rows]
+
+    def oldest_ready(self, ready_in: ReadyIn, name: bytes, queue: Queue) -> bytes | None:
+        """The id of a queue's oldest ready task: the oldest of the heads of its plain sub-queues, each found from its
+        mark, and of the first of all other sub-queues by age. Or the oldest suspect."""
+        heads = []
+        if queue.suspects:
+            rows = self.scan(keys.suspects_of(name), keys.after_prefix(keys.suspects_of(name)), 1)
+            heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in rows]
+        for priority, mark in enumerate(queue.marks):
+            start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_subqueue(name, priority))
+            heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in self.scan(start, stop, 1)]
+        oldest = read_oldest(self, ready_in, name, queue.age_mark) if any(queue.subqueues) else None
+        if oldest is not None:
+            heads.append(oldest)
+        return min(heads)[1] if heads else None
+
+    def settings(self, queue: bytes) -> Settings | None:
+        """What is set for a queue; None if nothing is."""
+        row = self.get(keys.settings(queue))
+        return None if row is None else Settings.decode(row)
+
+    def settings_version(self, queue: bytes) -> int:
+        settings = self.settings(queue)
+        return 0 if settings is None else settings.version
+
+    def all_settings(self, after: bytes, limit: int) -> tuple[list[tuple[bytes, Settings]], bool]:
+        """Of queues whose names come after `after`, by name, and whether there are more."""
+        start = keys.settings(after + b"\0") if after else keys.family_start(keys.SETTINGS)
+        rows = self.scan(start, keys.family_start(keys.SETTINGS + 1), limit + 1)
+        return [(key[1:], Settings.decode(row)) for key, row in rows[:limit]], len(rows) > limit
+
+    # --- other shards -----------------------------------------------------------------------------------------
+
+    def outboxes(self) -> list[tuple[int, Outbox]]:
+        """How far the letters to each destination are."""
+        found = []
+        start = keys.family_start(keys.OUTBOX)
+        while rows := self.scan(start, keys.family_start(keys.OUTBOX + 1), 1):
+            destination, _ = keys.outbox_place(rows[0][0])
+            found.append((destination, Outbox.decode(rows[0][1])))
+            start = keys.outbox_end(destination)
+        return found
+
+    def letters(self, destination: int, letters_max: int, bytes_max: int) -> tuple[int, list[Letter]]:
+        """The letters to bring next and the sequence of the first one, which may be as large as it likes."""
+        row = self.get(keys.outbox(destination, 0))
+        first = 1 if row is None else Outbox.decode(row).delivered + 1
+        letters: list[Letter] = []
+        size = 0
+        while len(letters) < letters_max:
+            start = keys.outbox(destination, first + len(letters))
+            rows = self.scan(start, keys.outbox_end(destination), LETTERS_PAGE)
+            for _, letter in rows[: letters_max - len(letters)]:
+                size += len(letter)
+                if letters and size > bytes_max:
+                    return first, letters
+                letters.append(Letter.decode(letter))
+            if len(rows) < LETTERS_PAGE:
+                break
+        return first, letters
+
+
+class ReportReader:
+    """Reads what workers last said about tasks, until together it is too much for one answer; the first one always."""
+
+    def __init__(self, rows: Rows, bytes_max: int) -> None:
+        self._rows = rows
+        self._bytes_max = bytes_max
+        self._room_bytes = bytes_max
+
+    def read(self, task_id: bytes) -> tuple[Report | None, bool]:
+        """The report, and whether there may be one that is left out."""
+        if not self._room_bytes:
+            return None, True  # nothing more is read
+        row = self._rows.get(keys.report(task_id))
+        if row is None:
+            return None, False
+        if len(row) > self._room_bytes < self._bytes_max:
+            self._room_bytes = 0
+            return None, True
+        self._room_bytes = max(0, self._room_bytes - len(row))
+        return Report.decode(row), False
