@@ -50,6 +50,11 @@ class Stage:
         self.journals[name] = self.journals[name].after_crash()
         self.engines[name] = self._make(name, applied_index)
 
+    def wipe(self, name: str) -> None:
+        """Deletes a replica: only what it has promised is left."""
+        self.journals[name] = self.journals[name].wiped()
+        self.engines[name] = self._make(name)
+
     def collect(self, name: str) -> list[Message]:
         """What a replica says now."""
         engine = self.engines[name]

@@ -25,12 +25,6 @@ from tests.unit.raft.raft_stage import TIMING, Stage
 Scene = Callable[[type[ShardRaft]], None]
 
 
-def wipe(stage: Stage, name: str) -> None:
-    """Deletes a replica: only what it has promised is left."""
-    stage.journals[name] = stage.journals[name].wiped()
-    stage.engines[name] = stage._make(name)
-
-
 def remove(stage: Stage, leader: str, name: str, among: str = "") -> None:
     engine = stage[leader]
     engine.remove(name, engine.configuration.version)
@@ -60,7 +54,7 @@ def with_a_late_answer(engine: type[ShardRaft], late: Callable[[ShardRaft], Mess
     stage.settle("a")
     answer = late(a)
     remove(stage, "a", "c", "ab")
-    wipe(stage, "c")
+    stage.wipe("c")
     add_again(stage, "a", "c", "ab")
     stage.give("a", "c", answer)
     return stage, a
@@ -106,7 +100,7 @@ def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_h
         a.propose(b"old")
     stage.settle("a")
     remove(stage, "a", "c", "ab")
-    wipe(stage, "c")
+    stage.wipe("c")
     a.compact(a.applied_index)
     add_again(stage, "a", "c", "ab")
     stage.settle("a")
@@ -139,7 +133,7 @@ def test_a_deleted_replica_votes_once_in_a_term() -> None:
     stage.on_the_way.clear()
     stage.settle("a", "ade")
     remove(stage, "a", "c", "ade")
-    wipe(stage, "c")
+    stage.wipe("c")
     [question] = asked
     assert isinstance(question, RequestVote)
     stage.give("c", "b", question)
@@ -157,7 +151,7 @@ def meets_who_was_away(engine: type[ShardRaft]) -> Stage:
     stage["a"].propose(b"acknowledged")
     stage.settle("a", "ab")
     stage.on_the_way.clear()
-    wipe(stage, "e")
+    stage.wipe("e")
     return stage
 
 
@@ -224,7 +218,7 @@ def test_who_has_everything_again_stands_and_leads() -> None:
     a.propose(b"something")
     stage.settle("a")
     remove(stage, "a", "c", "ab")
-    wipe(stage, "c")
+    stage.wipe("c")
     assert stage["c"].journal.former_last != (0, 0)
     add_again(stage, "a", "c", "ab")
     stage.settle("a")
