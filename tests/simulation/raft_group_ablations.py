@@ -186,7 +186,7 @@ class ForgetsItsVote(World):
 
     def wipe(self, name: str) -> Process:
         process = super().wipe(name)
-        process.disk.journal.setCurrentTerm(0, None)
+        process.disk.journal.set_term(0, None)
         process.disk.end_sync()
         return process
 

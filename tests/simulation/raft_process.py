@@ -277,7 +277,7 @@ class Process:
     def _apply(self, engine: ShardRaft) -> None:
         entries = engine.committed(APPLY_MAX)
         for entry in entries:
-            self.state = self.state.after(entry.index, entry.command)
+            self.state = self.state.after(entry)
             self.world.checks.applies(self, entry, self.state.digest)
             engine.applied(entry.index)
             term, command = self._waiting.pop(entry.index, (0, b""))

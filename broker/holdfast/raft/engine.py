@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 
 from holdfast.raft.journal import Journal
-from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, REGULAR, Timing
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, Timing
 from holdfast.raft.liveness import ECHO_ONLY, AliveRaft
 from holdfast.raft.messages import (
     Append,
@@ -26,6 +26,7 @@ from holdfast.raft.messages import (
     Configuration,
     Entry,
     ImpossibleMessageError,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -118,12 +119,12 @@ class ShardRaft(AliveRaft):
             case TimeoutNow():
                 self._on_timeout_now(sender, message)
 
-    def propose(self, command: bytes, kind: bytes = REGULAR) -> int | None:
+    def propose(self, command: bytes, kind: Kind = Kind.REGULAR) -> int | None:
         """The index of the new entry; None if this replica does not lead, or is handing over."""
-        assert kind != CONFIGURATION, "members change through propose_configuration"
+        assert kind != Kind.CONFIGURATION, "members change through propose_configuration"
         if not self.accepts:
             return None
-        entry = Entry(kind + command, self.last_index + 1, self.term)
+        entry = Entry(self.last_index + 1, self.term, kind, command)
         self.append(entry)
         return entry.index
 
@@ -178,7 +179,7 @@ class ShardRaft(AliveRaft):
         """The last round never became durable and never will: the log is as it was before, and so is the term. For a
         leader on its own; what others may have been sent cannot be taken back, and another must lead."""
         assert self.role == LEADER
-        assert journal.getCurrentTerm() == self.term
+        assert journal.term == self.term
         self.use_journal(journal)
         self.durable_index = self.last_index
         self.outbox.clear()
@@ -417,9 +418,9 @@ class ShardRaft(AliveRaft):
         size_bytes = 0
         for index in range(first, min(self.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
             entry = self.entry_at(index)
-            if entries and size_bytes + len(entry.command) > self._append_bytes_max:
+            if entries and size_bytes + entry.size_bytes > self._append_bytes_max:
                 break
-            size_bytes += len(entry.command)
+            size_bytes += entry.size_bytes
             entries.append(entry)
         return tuple(entries), size_bytes
 

@@ -6,9 +6,9 @@ is cut. Everything that is counted is counted over its voters.
 
 from collections.abc import Callable
 
-from holdfast.raft.codec import encode_configuration
+from holdfast.raft.codec import configuration_entry
 from holdfast.raft.journal import Journal
-from holdfast.raft.library import CONFIGURATION, LEADER, LibraryRaft, Timing
+from holdfast.raft.library import LEADER, LibraryRaft, Timing
 from holdfast.raft.membership import (
     CHANGE_UNDER_WAY,
     NOT_CAUGHT_UP,
@@ -20,7 +20,7 @@ from holdfast.raft.membership import (
     with_voter,
     without,
 )
-from holdfast.raft.messages import BLANK, Configuration, Entry
+from holdfast.raft.messages import BLANK, Configuration, Entry, Kind
 from holdfast.raft.progress import Peer
 
 
@@ -99,7 +99,7 @@ class GroupRaft(LibraryRaft):
                     NOT_CAUGHT_UP,
                     f"Expected {replica} to have caught up, but it lacks {self.peer_lag(replica)} entries.",
                 )
-        entry = Entry(CONFIGURATION + encode_configuration(new), self.last_index + 1, self.term)
+        entry = configuration_entry(self.last_index + 1, self.term, new)
         self.append(entry)
         return entry.index
 
@@ -136,7 +136,7 @@ class GroupRaft(LibraryRaft):
 
     def append(self, entry: Entry) -> None:
         super().append(entry)
-        if entry.command[:1] == CONFIGURATION:
+        if entry.kind == Kind.CONFIGURATION:
             self._configuration_changed()
 
     def cut_from(self, index: int) -> None:

@@ -15,11 +15,7 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION as _VERSION
 
 from holdfast.raft.journal import Journal
-from holdfast.raft.messages import CONFIGURATION, NO_OP, PROBE, REGULAR, Entry
-
-__all__ = [
-    "CANDIDATE", "CONFIGURATION", "FOLLOWER", "LEADER", "NO_OP", "PROBE", "REGULAR", "LibraryRaft", "Timing",
-]  # fmt: skip
+from holdfast.raft.messages import Entry, Kind
 
 _WANTED_VERSION = "0.3.17"
 _ATTRIBUTES = (
@@ -44,14 +40,14 @@ def _check() -> None:
     missing = [name for name in _ATTRIBUTES if f"_SyncObj__{name}" not in known]
     missing += [name for name in _METHODS if not hasattr(SyncObj, f"_SyncObj__{name}")]
     kinds = _module._COMMAND_TYPE
-    if bytes([kinds.REGULAR, kinds.NO_OP]) != REGULAR + NO_OP:
+    if (kinds.REGULAR, kinds.NO_OP) != (Kind.REGULAR, Kind.NO_OP):
         missing.append("the kinds of entries that logs on disk have")
     if missing:
         raise ImportError(f"Expected pysyncobj to have {', '.join(missing)}, but it has not.")
 
 
 _check()
-# The journal is handed over as it is, in the place of a file's name.
+# A journal is handed over as it is, in the place of a file's name.
 _module.createJournal = lambda journal: journal
 
 FOLLOWER: int = _module._RAFT_STATE.FOLLOWER
@@ -81,6 +77,40 @@ class _Member(str):
         return str(self)
 
 
+class _LibraryJournal:
+    """A journal under the names that the library calls, as far as it does. Its rows are a command that begins with the
+    kind, the index and the term; there is always one, that of the base, and only the last is ever asked for."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __len__(self) -> int:
+        return self._journal.last_index - self._journal.base_index + 1
+
+    def __getitem__(self, position: int) -> tuple[bytes, int, int]:
+        assert position == -1
+        index = self._journal.last_index
+        term = self._journal.term_at(index)
+        assert term is not None
+        return b"", index, term
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        self._journal.append(Entry(idx, term, Kind(command[0]), command[1:]))
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
+        self._journal.set_term(term, votedForNodeId)
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        return self._journal.term
+
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+        return self._journal.voted_for
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        """It is not kept: after a restart a leader tells it, or an election finds it."""
+        return self._journal.base_index
+
+
 class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
     """Engines put what they have to say into their outbox."""
 
@@ -106,7 +136,7 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         self.others: tuple[str, ...] = ()
         settings = SyncObjConf(
             autoTick=False,
-            journalFile=journal,
+            journalFile=_LibraryJournal(journal),
             dynamicMembershipChange=False,
             appendEntriesUseBatch=True,
             appendEntriesPeriod=timing.heartbeat_s,
@@ -221,7 +251,7 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
     # --- its log ----------------------------------------------------------------------------------------------
 
     def use_journal(self, journal: Journal) -> None:
-        self.journal = self._SyncObj__raftLog = journal
+        self.journal, self._SyncObj__raftLog = journal, _LibraryJournal(journal)
 
     @property
     def base_index(self) -> int:
@@ -243,15 +273,13 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         return self.journal.term_at(index)
 
     def entry_at(self, index: int) -> Entry:
-        position = index - self.journal.base_index
-        assert position > 0, "the log no longer has it"
-        return Entry(*self.journal[position])
+        return self.journal.entry_at(index)
 
     def append(self, entry: Entry) -> None:
-        self.journal.add(entry.command, entry.index, entry.term)
+        self.journal.append(entry)
 
     def cut_from(self, index: int) -> None:
-        self.journal.deleteEntriesFrom(index - self.journal.base_index)
+        self.journal.cut_from(index)
 
     # --- steps that the library would call by itself ----------------------------------------------------------
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.raft.engine import ShardRaft
-from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, NO_OP, PROBE, REGULAR
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
 from holdfast.raft.messages import (
     Append,
     AppendReply,
     Entry,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -27,7 +28,7 @@ Scene = Callable[[type[ShardRaft]], None]
 def an_old_message_that_comes_again_cuts_nothing(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
     b = stage["b"]
-    first, second = Entry(b"\x00x", 2, 1), Entry(b"\x00y", 3, 1)
+    first, second = Entry(2, 1, Kind.REGULAR, b"x"), Entry(3, 1, Kind.REGULAR, b"y")
     stage.give("b", "a", Append(1, 1, 0, (first, second), 3, 1))
     stage.sync("b")
     stage.give("b", "a", Append(1, 1, 0, (first,), 1, 2))
@@ -82,7 +83,7 @@ def promises_leave_after_they_are_durable(engine: type[ShardRaft]) -> None:
     assert stage.collect("b") == []
     stage.sync("b")
     assert (("b", "a", VoteReply(1, True))) in stage.on_the_way
-    stage.give("b", "a", Append(1, 1, 0, (Entry(NO_OP, 2, 1),), 1, 7))
+    stage.give("b", "a", Append(1, 1, 0, (Entry(2, 1, Kind.NO_OP),), 1, 7))
     assert stage.collect("b") == []
     stage.sync("b")
     assert ("b", "a", AppendReply(1, True, 2, 7)) in stage.on_the_way
@@ -90,8 +91,8 @@ def promises_leave_after_they_are_durable(engine: type[ShardRaft]) -> None:
 
 def a_promise_of_an_old_term_never_leaves(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
-    stage.give("b", "a", Append(1, 1, 0, (Entry(b"\x00old", 2, 1),), 1, 1))  # the reply waits for the disk
-    stage.give("b", "c", Append(2, 1, 0, (Entry(b"\x00new", 2, 2),), 1, 1))  # and what it promises is cut
+    stage.give("b", "a", Append(1, 1, 0, (Entry(2, 1, Kind.REGULAR, b"old"),), 1, 1))  # the reply waits for the disk
+    stage.give("b", "c", Append(2, 1, 0, (Entry(2, 2, Kind.REGULAR, b"new"),), 1, 1))  # and what it promises is cut
     stage.sync("b")
     assert [(to, message.term) for _, to, message in stage.on_the_way] == [("c", 2)]
 
@@ -99,7 +100,7 @@ def a_promise_of_an_old_term_never_leaves(engine: type[ShardRaft]) -> None:
 def only_what_was_compared_is_committed(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
     stage.write_log("b", "111")  # entries 2, 3 and 4 of a leader that is gone; only 2 is the new leader's as well
-    stage.give("b", "a", Append(2, 1, 0, (Entry(b"\x002.1", 2, 1),), 4, 1))
+    stage.give("b", "a", Append(2, 1, 0, (Entry(2, 1, Kind.REGULAR, b"2.1"),), 4, 1))
     assert stage["b"].commit_index == 2
 
 
@@ -194,7 +195,7 @@ def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again() -> None:
     stage.deliver()
     acknowledged = leader.match_index("b")
     assert acknowledged == leader.last_index
-    stage.journals["b"].deleteEntriesFrom(len(stage.journals["b"]) - 2)
+    stage.journals["b"].cut_from(stage.journals["b"].last_index - 1)
     stage.sync("b")
     stage.restart("b")
     stage.now_s += TIMING.heartbeat_s
@@ -376,7 +377,7 @@ class AppliesBeforeItIsDurable(ShardRaft):
 def no_state_is_ahead_of_its_log(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
     b = stage["b"]
-    stage.give("b", "a", Append(1, 1, 0, (Entry(NO_OP, 2, 1), Entry(NO_OP, 3, 1)), 3, 1))
+    stage.give("b", "a", Append(1, 1, 0, (Entry(2, 1, Kind.NO_OP), Entry(3, 1, Kind.NO_OP)), 3, 1))
     assert (b.commit_index, b.committed(10)) == (3, [])
     stage.sync("b")
     assert [entry.index for entry in b.committed(10)] == [2, 3]
@@ -393,10 +394,10 @@ def test_an_entry_has_a_kind() -> None:
     stage = Stage(replicas="a")
     a = stage.serve("a")
     stage.settle("a")
-    assert a.entry_at(a.propose(b"task") or 0).command == REGULAR + b"task"
-    assert a.entry_at(a.propose(b"hash", PROBE) or 0).command == PROBE + b"hash"
+    regular, probe = (a.entry_at(a.propose(b"x", kind) or 0) for kind in (Kind.REGULAR, Kind.PROBE))
+    assert (regular.kind, regular.command, probe.kind) == (Kind.REGULAR, b"x", Kind.PROBE)
     with pytest.raises(AssertionError, match="propose_configuration"):
-        a.propose(b"", CONFIGURATION)
+        a.propose(b"", Kind.CONFIGURATION)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.raft.codec import ENTRIES_MAX
 from holdfast.raft.engine import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, ShardRaft
-from holdfast.raft.messages import Append, AppendReply, Entry
+from holdfast.raft.messages import Append, AppendReply, Entry, Kind
 from holdfast.raft.progress import FLYING_APPENDS_MAX, FLYING_BYTES_MAX, SENDINGS_KEPT, Peer
 from tests.unit.raft.raft_stage import TIMING, Stage
 
@@ -131,7 +131,7 @@ def test_a_message_ends_before_it_is_too_large() -> None:
     for size_bytes in (39, 39, 39, 299, 9):
         a.propose(bytes(size_bytes))
     a.replicate()
-    sizes = [[len(entry.command) for entry in message.entries] for message in appends(stage, "c")]
+    sizes = [[entry.size_bytes for entry in message.entries] for message in appends(stage, "c")]
     assert sizes == [[40, 40], [40], [300], [10]]
 
 
@@ -141,7 +141,7 @@ def test_a_log_that_is_too_short_is_continued_where_it_ends() -> None:
     stage.write_log("b", "1" * 50)
     stage.give("b", "a", Append(1, 99, 1, (), 1, 1))
     assert stage.collect("b") == [AppendReply(1, False, 51, 1)]
-    stage.give("b", "a", Append(2, 51, 2, (Entry(b"\x00x", 52, 2),), 1, 2))
+    stage.give("b", "a", Append(2, 51, 2, (Entry(52, 2, Kind.REGULAR, b"x"),), 1, 2))
     assert stage.collect("b") == [AppendReply(2, False, 1, 2)], "a whole term that does not fit"
 
 

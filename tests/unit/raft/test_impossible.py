@@ -7,14 +7,13 @@ from holdfast.raft.codec import decode, encode
 from holdfast.raft.engine import TERM_LIKELY_MAX, TERMS_AHEAD_MAX, ShardRaft
 from holdfast.raft.library import FOLLOWER, LEADER
 from holdfast.raft.messages import (
-    NO_OP,
-    REGULAR,
     TERM_MAX,
     Append,
     AppendReply,
     Configuration,
     Entry,
     ImpossibleMessageError,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -23,6 +22,11 @@ from holdfast.raft.messages import (
     VoteReply,
 )
 from tests.unit.raft.raft_stage import Stage
+
+
+def no_ops(*places: tuple[int, int]) -> tuple[Entry, ...]:
+    """Entries of these indexes and terms."""
+    return tuple(Entry(index, term, Kind.NO_OP) for index, term in places)
 
 
 def picture(raft: ShardRaft) -> object:
@@ -48,7 +52,7 @@ def serving() -> Stage:
     return stage
 
 
-@pytest.mark.parametrize("entries", [(), (Entry(REGULAR + b"x", 3, 1),)])
+@pytest.mark.parametrize("entries", [(), (Entry(3, 1, Kind.REGULAR, b"x"),)])
 def test_a_second_leader_of_a_term_is_refused_by_the_first(entries: tuple[Entry, ...]) -> None:
     stage = serving()
     assert "in which a leads" in refused(stage, "a", "b", Append(1, 2, 1, entries, 2, 1, 5))
@@ -59,7 +63,7 @@ def test_a_second_leader_of_a_term_is_refused_by_the_first(entries: tuple[Entry,
 
 def test_a_second_leader_of_a_term_is_refused_by_who_knows_the_first() -> None:
     stage = serving()
-    assert "in which a leads" in refused(stage, "b", "c", Append(1, 2, 1, (Entry(REGULAR + b"x", 3, 1),), 3, 1))
+    assert "in which a leads" in refused(stage, "b", "c", Append(1, 2, 1, (Entry(3, 1, Kind.REGULAR, b"x"),), 3, 1))
     assert stage["b"].leader == "a"
 
 
@@ -71,7 +75,9 @@ def test_nobody_has_another_entry_where_one_is_committed(term: int) -> None:
     stage.serve("a")
     b = stage["b"]
     assert (b.term, b.commit_index, b.last_index) == (3, 4, 4)
-    other = Append(3 + term, 1, 0, (Entry(NO_OP, 2, 1), Entry(REGULAR + b"x", 3, 3), Entry(NO_OP, 4, 3)), 4, 1)
+    other = Append(
+        3 + term, 1, 0, (Entry(2, 1, Kind.NO_OP), Entry(3, 3, Kind.REGULAR, b"x"), Entry(4, 3, Kind.NO_OP)), 4, 1
+    )
     assert refused(stage, "b", "c", other) == "entry 3 of term 3, where another is committed"
 
 
@@ -79,10 +85,8 @@ def test_nobody_has_another_entry_at_the_base() -> None:
     stage = serving()
     b = stage["b"]
     b.compact(2)
-    assert "entry 2 of term 2" in refused(
-        stage, "b", "c", Append(2, 1, 0, (Entry(NO_OP, 2, 2), Entry(NO_OP, 3, 2)), 3, 1)
-    )
-    stage.give("b", "c", Append(2, 0, 0, (Entry(NO_OP, 1, 0), Entry(NO_OP, 2, 1), Entry(NO_OP, 3, 2)), 3, 1))
+    assert "entry 2 of term 2" in refused(stage, "b", "c", Append(2, 1, 0, no_ops((2, 2), (3, 2)), 3, 1))
+    stage.give("b", "c", Append(2, 0, 0, no_ops((1, 0), (2, 1), (3, 2)), 3, 1))
     assert (b.last_index, b.leader) == (3, "c"), "what it has of old is not compared, what follows is taken"
 
 
@@ -129,7 +133,7 @@ def test_who_is_blank_takes_any_term() -> None:
 
 def test_what_is_late_comes_twice_or_is_of_strangers_is_possible() -> None:
     stage = serving()
-    first = Append(1, 1, 0, (Entry(NO_OP, 2, 1),), 1, 1)
+    first = Append(1, 1, 0, (Entry(2, 1, Kind.NO_OP),), 1, 1)
     stage.serve("b")
     for to in "abc":
         for sender in "abcx":
@@ -140,5 +144,5 @@ def test_what_is_late_comes_twice_or_is_of_strangers_is_possible() -> None:
             stage.give(to, sender, RequestVote(1, 1, 0))
             stage.give(to, sender, PreVote(1, 1, 0))
     assert (stage["b"].role, stage["a"].role, stage["c"].role) == (LEADER, FOLLOWER, FOLLOWER)
-    stage.give("a", "b", Append(2, 1, 0, (Entry(NO_OP, 2, 1), Entry(NO_OP, 3, 2)), 1, 1))
+    stage.give("a", "b", Append(2, 1, 0, no_ops((2, 1), (3, 2)), 1, 1))
     assert stage["a"].commit_index == 3, "what the leader says again is what is there"

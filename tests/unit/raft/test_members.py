@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from holdfast.raft import membership as reasons
-from holdfast.raft.codec import encode_configuration
+from holdfast.raft.codec import configuration_entry
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import Journal, MemoryJournal, found
-from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, LibraryRaft
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, LibraryRaft
 from holdfast.raft.membership import PROMOTE_LAG_ENTRIES_MAX, ChangeRefusedError, check_change
 from holdfast.raft.messages import (
     BLANK,
@@ -17,6 +17,7 @@ from holdfast.raft.messages import (
     AppendReply,
     Configuration,
     Entry,
+    Kind,
     PreVote,
     PreVoteReply,
     RequestVote,
@@ -35,10 +36,6 @@ def refusal(act: Callable[[], object]) -> str:
     except ChangeRefusedError as refused:
         return refused.reason
     return ""
-
-
-def change(index: int, term: int, configuration: Configuration) -> Entry:
-    return Entry(CONFIGURATION + encode_configuration(configuration), index, term)
 
 
 def with_a_learner(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:
@@ -153,7 +150,7 @@ def a_blank_replica_never_campaigns(engine: type[ShardRaft]) -> None:
 
 def a_replica_that_was_removed_never_campaigns(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
-    stage.give("c", "a", Append(1, 1, 0, (change(2, 1, Configuration(2, ("a", "b"))),), 1, 1))
+    stage.give("c", "a", Append(1, 1, 0, (configuration_entry(2, 1, Configuration(2, ("a", "b"))),), 1, 1))
     stage.now_s += 10.0
     stage["c"].tick(stage.now_s)
     assert stage.collect("c") == []
@@ -189,9 +186,9 @@ class KeepsWhatWasCut(ShardRaft):
 def a_configuration_counts_no_longer_when_it_is_cut(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
     b = stage["b"]
-    stage.give("b", "a", Append(1, 1, 0, (change(2, 1, Configuration(2, ("a", "b"))),), 1, 1))
+    stage.give("b", "a", Append(1, 1, 0, (configuration_entry(2, 1, Configuration(2, ("a", "b"))),), 1, 1))
     assert b.configuration.version == 2
-    stage.give("b", "c", Append(2, 1, 0, (Entry(b"\x01", 2, 2),), 1, 1))
+    stage.give("b", "c", Append(2, 1, 0, (Entry(2, 2, Kind.NO_OP),), 1, 1))
     assert b.configuration == Configuration(1, ("a", "b", "c"))
     assert b.others == ("a", "c")
 
@@ -207,7 +204,7 @@ class ForgetsWhatIsNotCommitted(ShardRaft):
 
 def a_configuration_that_is_not_committed_counts_after_a_restart(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
-    stage.give("b", "a", Append(1, 1, 0, (change(2, 1, Configuration(2, ("a", "b"))),), 1, 1))
+    stage.give("b", "a", Append(1, 1, 0, (configuration_entry(2, 1, Configuration(2, ("a", "b"))),), 1, 1))
     stage.sync("b")
     stage.restart("b")
     assert (stage["b"].configuration.version, stage["b"].commit_index) == (2, 1)
@@ -224,7 +221,7 @@ def a_leader_whose_group_goes_on_without_it_steps_down(engine: type[ShardRaft]) 
     stage = Stage(engine)
     a = stage.serve("a")
     # Not through propose_configuration, which refuses it: as if an earlier leader had left it in this log.
-    a.append(change(a.last_index + 1, a.term, Configuration(2, ("b", "c"))))
+    a.append(configuration_entry(a.last_index + 1, a.term, Configuration(2, ("b", "c"))))
     index = a.last_index
     a.replicate()
     stage.collect("a")
@@ -495,7 +492,7 @@ def test_a_blank_replica_votes_and_takes_entries_of_whoever_asks() -> None:
     stage = Stage(blank="d")
     stage.now_s = 10.0
     stage.give("d", "a", RequestVote(1, 1, 0))
-    stage.give("d", "a", Append(1, 0, 0, (change(1, 1, Configuration(1, ("a", "d"))),), 1, 1))
+    stage.give("d", "a", Append(1, 0, 0, (configuration_entry(1, 1, Configuration(1, ("a", "d"))),), 1, 1))
     stage.sync("d")
     assert [message for _, _, message in stage.on_the_way] == [VoteReply(1, True), AppendReply(1, True, 1, 1)]
     assert (stage["d"].commit_index, stage["d"].configuration.voters) == (1, ("a", "d"))

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
-from holdfast.raft.library import FOLLOWER, LEADER, NO_OP, REGULAR, LibraryRaft
-from holdfast.raft.messages import Append, AppendReply, Configuration, Entry, Message
+from holdfast.raft.library import FOLLOWER, LEADER, LibraryRaft
+from holdfast.raft.messages import Append, AppendReply, Configuration, Entry, Kind, Message
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]
@@ -15,7 +15,7 @@ GROUP = Configuration(1, ("a", "b", "c"))
 
 
 def entries(first: int, terms: str) -> tuple[Entry, ...]:
-    return tuple(Entry(REGULAR + b"x", index, int(term)) for index, term in enumerate(terms, first))
+    return tuple(Entry(index, int(term), Kind.REGULAR, b"x") for index, term in enumerate(terms, first))
 
 
 def with_one_behind(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:
@@ -315,7 +315,7 @@ def test_the_configuration_stays_when_its_entry_is_compacted() -> None:
 
 
 def test_a_replica_begins_where_its_state_ends() -> None:
-    journal = MemoryJournal([(NO_OP, index, 2) for index in range(6, 10)], 2, base=(5, 2), configuration=(3, GROUP))
+    journal = MemoryJournal(entries(6, "2222"), 2, base=(5, 2), configuration=(3, GROUP))
 
     def begin(applied_index: int | None) -> ShardRaft:
         return ShardRaft("a", journal, now_s=0.0, applied_index=applied_index, timing=TIMING, draw=lambda: 0.5)

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pysyncobj.journal import FileJournal, ResizableFile
 
-from holdfast.raft.codec import encode_configuration
-from holdfast.raft.journal import Journal, Row
-from holdfast.raft.messages import CONFIGURATION, Append, AppendReply, Configuration, VoteReply
+from holdfast.raft.codec import configuration_entry
+from holdfast.raft.journal import Journal
+from holdfast.raft.messages import Append, AppendReply, Configuration, Entry, VoteReply
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.wal.node_log import SEGMENT_BYTES_MIN, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
-from tests.unit.raft.test_stock_stage import FIRST, PATIENCE_S, Ours, Player, Stock, entry
+from tests.unit.raft.test_stock_stage import FIRST, PATIENCE_S, Ours, Player, Row, Stock, entry, own_entry
 
 SHARD = 3
 
@@ -88,9 +88,9 @@ class OursOnDisk(Ours):
         super().__init__()
         self.sync_journal()
 
-    def new_journal(self, first: Row) -> Journal:
+    def new_journal(self, first: Entry) -> Journal:
         journal = NodeJournal.create(self.log, SHARD, group=7, state_name="s")
-        journal.add(*first)
+        journal.append(first)
         return journal
 
     def sync_journal(self) -> None:
@@ -192,9 +192,9 @@ def a_full_log(seed: int) -> tuple[FakeDisk, NodeLog, NodeJournal]:
     disk = FakeDisk(random.Random(seed))
     log = open_log(disk)
     journal = NodeJournal.create(log, SHARD, group=7, state_name="s")
-    journal.add(CONFIGURATION + encode_configuration(Configuration.of(1, "abc")), 1, 1)
+    journal.append(configuration_entry(1, 1, Configuration.of(1, "abc")))
     for index in range(2, LAST_INDEX + 1):
-        journal.add(PAYLOAD, index, 1)
+        journal.append(own_entry((PAYLOAD, index, 1)))
         flush(log)
     return disk, log, journal
 
@@ -218,8 +218,9 @@ def test_killed_at_any_step_of_a_compaction_ours(end: Callable[[FakeDisk], None]
         segments.add(len(disk.list_files()))
         found = load(disk)
         assert found.base_index in (0, COMPACTED_INDEX)
-        assert all(found[at] == (PAYLOAD, found.base_index + at, 1) for at in range(2, len(found)))
-        return is_killed, [found[at][1] for at in range(1, len(found))]
+        indexes = range(found.base_index + 1, found.last_index + 1)
+        assert all(found.entry_at(index) == own_entry((PAYLOAD, index, 1)) for index in indexes[1:])
+        return is_killed, indexes
 
     assert set(killed_at_any_step_of_a_compaction(compact)) == {0}
     assert len(segments) > 2, "they went one by one"
@@ -320,10 +321,10 @@ def test_what_was_promised_survives_a_power_failure_at_any_step_ours(seed: int) 
         player.disk.crash()
         found = load(player.disk)
         if any(isinstance(message, AppendReply) and message.success for message in said):
-            assert [found[at] for at in range(2, 4)] == entries(2, 3)
-            assert found.getCurrentTerm() >= 1
+            assert [found.entry_at(index) for index in (2, 3)] == [own_entry(row) for row in entries(2, 3)]
+            assert found.term >= 1
         if VoteReply(2, True) in said:
-            assert (found.getCurrentTerm(), found.getVotedForNodeId()) == (2, "c")
+            assert (found.term, found.voted_for) == (2, "c")
         assert not any(isinstance(message, Append) for message in said)
     assert len(said) == 2
     assert step > 1, "it was cut off in the middle as well"

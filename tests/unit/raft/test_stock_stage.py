@@ -16,16 +16,17 @@ from pysyncobj.journal import MemoryJournal as LibraryJournal
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from holdfast.raft.codec import encode_configuration
+from holdfast.raft.codec import configuration_entry, decode_payload, encode_payload
 from holdfast.raft.engine import APPEND_BYTES_MAX, ShardRaft
-from holdfast.raft.journal import Journal, MemoryJournal, Row
-from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, NO_OP, Timing
+from holdfast.raft.journal import Journal, MemoryJournal
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, Timing
 from holdfast.raft.membership import ChangeRefusedError, with_learner, without
 from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
     Entry,
+    Kind,
     Message,
     PreVoteReply,
     RequestVote,
@@ -34,7 +35,11 @@ from holdfast.raft.messages import (
 
 TICK_S = 0.05
 FIRST = (1, 0)  # index and term of the entry that all have
+NO_OP = bytes([Kind.NO_OP])
 PATIENCE_S = 2.0  # longer than a follower of either kind waits for its leader
+
+
+Row = tuple[bytes, int, int]  # payload, index, term
 
 
 def entry(index: int, term: int, text: bytes = b"") -> Row:
@@ -340,12 +345,17 @@ class Stock(Player):
 # --- ours -------------------------------------------------------------------------------------------------------------
 
 
+def own_entry(row: Row) -> Entry:
+    payload, index, term = row
+    return decode_payload(index, term, payload)
+
+
 class CountedJournal(MemoryJournal):
     rows_read = 0
 
-    def __getitem__(self, item: int) -> Row:
+    def entry_at(self, index: int) -> Entry:
         self.rows_read += 1
-        return super().__getitem__(item)
+        return super().entry_at(index)
 
 
 class Ours(Player):
@@ -355,11 +365,10 @@ class Ours(Player):
         super().__init__(others, name=name)
         self._append_bytes_max = append_bytes_max
         self.sent: list[tuple[str, Message]] = []
-        founding = CONFIGURATION + encode_configuration(Configuration.of(1, self.voters))
-        self.journal: Journal = self.new_journal((founding, *FIRST))
+        self.journal: Journal = self.new_journal(configuration_entry(*FIRST, Configuration.of(1, self.voters)))
         self._begin(FIRST[0])
 
-    def new_journal(self, first: Row) -> Journal:
+    def new_journal(self, first: Entry) -> Journal:
         return CountedJournal([first])
 
     def sync_journal(self) -> None:
@@ -394,7 +403,7 @@ class Ours(Player):
     def hear_append(
         self, sender: str, term: int, previous: tuple[int, int], entries: Sequence[Row], commit_index: int
     ) -> None:
-        self.hear(sender, Append(term, *previous, tuple(Entry(*row) for row in entries), commit_index, 1))
+        self.hear(sender, Append(term, *previous, tuple(own_entry(row) for row in entries), commit_index, 1))
 
     def hear_ack(self, sender: str, term: int, index: int) -> None:
         rounds = [message.round for to, message in self.sent if to == sender and isinstance(message, Append)]
@@ -417,17 +426,17 @@ class Ours(Player):
             self.hear(peer, PreVoteReply(self.term + 1, True))
 
     def propose(self, command: bytes) -> int:
-        index = self.engine.propose(command, NO_OP)
+        index = self.engine.propose(command, Kind.NO_OP)
         assert index is not None
         self._round()
         return index
 
     def addition(self, member: str) -> bytes:
         new = Configuration.of(self.engine.configuration.version + 1, self.voters + member)
-        return CONFIGURATION + encode_configuration(new)
+        return encode_payload(configuration_entry(1, 1, new))
 
     def removal(self, member: str) -> bytes:
-        return CONFIGURATION + encode_configuration(without(self.engine.configuration, member))
+        return encode_payload(configuration_entry(1, 1, without(self.engine.configuration, member)))
 
     def add(self, member: str) -> None:
         now = self.engine.configuration

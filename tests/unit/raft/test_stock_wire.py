@@ -26,8 +26,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.peers import bodies, frames, words
 from holdfast.broker.peers.reasons import PeerError, Reason
 from holdfast.raft.codec import FrameError, decode, decode_configuration, encode
-from holdfast.raft.library import REGULAR
-from holdfast.raft.messages import Append, Entry
+from holdfast.raft.messages import Append, Entry, Kind
 from tests.unit.raft.test_stock_stage import FIRST, Ours, Player, Stock
 
 EVENT_S = 5.0  # for something that has happened already
@@ -142,7 +141,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 def a_command_is_a_program(player: Player) -> list[str]:
     """What runs when it is committed and applied."""
-    player.hear_append("b", 1, FIRST, [(REGULAR + PROGRAM, 2, 1)], 2)
+    player.hear_append("b", 1, FIRST, [(bytes([Kind.REGULAR]) + PROGRAM, 2, 1)], 2)
     try:
         player.tick()
     except KeyError:
@@ -159,7 +158,7 @@ def test_a_command_is_a_program_ours() -> None:
     player = Ours()
     assert a_command_is_a_program(player) == []
     assert player.engine.applied_index == 2
-    sent = Append(1, *FIRST, (Entry(REGULAR + PROGRAM, 2, 1),), 1, 1)
+    sent = Append(1, *FIRST, (Entry(2, 1, Kind.REGULAR, PROGRAM),), 1, 1)
     assert decode(encode(sent)) == sent
     assert ran == [], "on its way it is only bytes as well"
 
@@ -180,7 +179,7 @@ def test_where_it_listens_ours() -> None:
 
 # --- pickle protocol 2 ------------------------------------------------------------------------------------------------
 
-COMMAND = REGULAR + bytes(range(256)) * 4
+COMMAND = bytes(range(256)) * 4
 
 
 def bytes_of_an_entry_on_the_wire(dump: Callable[[], bytes]) -> float:
@@ -189,10 +188,11 @@ def bytes_of_an_entry_on_the_wire(dump: Callable[[], bytes]) -> float:
 
 
 def test_bytes_of_an_entry_on_the_wire_stock() -> None:
-    message = {"type": "append_entries", "term": 1, "commit_index": 1, "entries": [(COMMAND, 2, 1)]}
+    rows = [(bytes([Kind.REGULAR]) + COMMAND, 2, 1)]
+    message = {"type": "append_entries", "term": 1, "commit_index": 1, "entries": rows}
     assert bytes_of_an_entry_on_the_wire(lambda: bytes(library_pickle.dumps(message))) > 1.5
 
 
 def test_bytes_of_an_entry_on_the_wire_ours() -> None:
-    message = Append(1, *FIRST, (Entry(COMMAND, 2, 1),), 1, 1)
+    message = Append(1, *FIRST, (Entry(2, 1, Kind.REGULAR, COMMAND),), 1, 1)
     assert bytes_of_an_entry_on_the_wire(lambda: encode(message)) < 1.1

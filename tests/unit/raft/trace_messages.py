@@ -5,16 +5,13 @@ An entry is index/term:what, where what is `no-op`, `probe`, `members(v2:ab+d)` 
 
 from collections.abc import Sequence
 
-from holdfast.raft.codec import decode_configuration, encode_configuration
+from holdfast.raft.codec import configuration_entry, decode_configuration
 from holdfast.raft.messages import (
-    CONFIGURATION,
-    NO_OP,
-    PROBE,
-    REGULAR,
     Append,
     AppendReply,
     Configuration,
     Entry,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -23,6 +20,7 @@ from holdfast.raft.messages import (
     VoteReply,
 )
 
+_WITHOUT_COMMAND = {Kind.NO_OP: "no-op", Kind.PROBE: "probe"}
 GRANTED, REFUSED, TRANSFER = "granted", "refused", "transfer"
 
 
@@ -31,12 +29,11 @@ def members_text(configuration: Configuration) -> str:
 
 
 def _entry_text(entry: Entry) -> str:
-    kind, command = entry.command[:1], entry.command[1:]
-    if kind == CONFIGURATION:
-        configuration = decode_configuration(command)
+    if entry.kind == Kind.CONFIGURATION:
+        configuration = decode_configuration(entry.command)
         what = f"members(v{configuration.version}:{members_text(configuration)})"
     else:
-        what = {NO_OP: "no-op", PROBE: "probe"}.get(kind) or command.decode()
+        what = _WITHOUT_COMMAND.get(entry.kind) or entry.command.decode()
     return f"{entry.index}/{entry.term}:{what}"
 
 
@@ -46,10 +43,11 @@ def _entry(text: str) -> Entry:
     if what.startswith("members("):
         version, _, members = what.removeprefix("members(v").rstrip(")").partition(":")
         voters, _, learners = members.partition("+")
-        command = CONFIGURATION + encode_configuration(Configuration.of(int(version), voters, learners))
-    else:
-        command = {"no-op": NO_OP, "probe": PROBE}.get(what) or REGULAR + what.encode()
-    return Entry(command, index, term)
+        return configuration_entry(index, term, Configuration.of(int(version), voters, learners))
+    for kind, name in _WITHOUT_COMMAND.items():
+        if what == name:
+            return Entry(index, term, kind)
+    return Entry(index, term, Kind.REGULAR, what.encode())
 
 
 def message_text(message: Message) -> str:

@@ -17,8 +17,8 @@ from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.raft.messages import REGULAR
 from holdfast.raft.messages import Entry as LogEntry
+from holdfast.raft.messages import Kind
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from holdfast.storage.rocksdb import StateFullError
 from tests.unit.machine.machine_shard import KEEP_MS, QUEUE, START_MS, new_task
@@ -60,7 +60,7 @@ class MemoryLog:
         return self.commit_index
 
     def propose(self, command: bytes) -> int:
-        self._entries.append(LogEntry(REGULAR + command, len(self._entries) + 1, self.term))
+        self._entries.append(LogEntry(len(self._entries) + 1, self.term, Kind.REGULAR, command))
         return len(self._entries)
 
     def flushed(self) -> None:

@@ -24,11 +24,11 @@ from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal, found
 from holdfast.raft.library import FOLLOWER, Timing
 from holdfast.raft.messages import (
-    PROBE,
     TERM_MAX,
     Append,
     AppendReply,
     Configuration,
+    Kind,
     PreVote,
     RequestVote,
     TimeoutNow,
@@ -192,7 +192,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
         raise DiskFullError("there is no room")
 
     monkeypatch.setattr(scene.rounds, "_run_blocking", without_room)
-    assert scene.replica.raft.propose(b"", PROBE) is not None
+    assert scene.replica.raft.propose(b"", Kind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
     await scene.rounds._sync(flush, [])
@@ -203,7 +203,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
 
 async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) -> None:
     before = scene.replica.is_unfinished
-    scene.replica.raft.propose(b"", PROBE)
+    scene.replica.raft.propose(b"", Kind.PROBE)
     assert (before, scene.replica.is_unfinished) == (False, True)
     await scene.stop()
 
@@ -241,7 +241,7 @@ async def test_what_is_asked_while_entries_are_applied_leaves_at_once(scene: Sce
     asked: list[int | None] = []
     scene.shard._on_probe = lambda _index: asked.append(raft.begin_read())
     proposed: list[int | None] = []
-    scene.replica.wish(lambda: proposed.append(raft.propose(b"", PROBE)))
+    scene.replica.wish(lambda: proposed.append(raft.propose(b"", Kind.PROBE)))
     scene.rounds.wake(SHARD)
     async with asyncio.timeout(10):
         while not asked or not raft.may_read(asked[0] or 0):

@@ -211,7 +211,7 @@ class Replica:
             (refused_state, old, machine), self._replaced = self._replaced, None
             self.shard.replace_state(old, machine)
             refused_state.ended(False, refused_state.kv)
-        leads = self.raft.is_alone and self.raft.role == LEADER and self.journal.getCurrentTerm() == self.raft.term
+        leads = self.raft.is_alone and self.raft.role == LEADER and self.journal.term == self.raft.term
         if leads and self.journal.last_index >= self.raft.first_own_index:
             self.raft.go_back_to(self.journal)
         else:
