@@ -91,9 +91,10 @@ class Checks:
         engine = process.engine
         assert engine is not None
         for name in engine.others:
-            if name in self._world.durable and engine.match_index(name) > self._world.durable[name].last_index:
+            match_index = engine.progress[name].match_index
+            if name in self._world.durable and match_index > self._world.durable[name].last_index:
                 has = self._world.durable[name].last_index
-                raise Violation(f"{process.name} counts on {name} up to {engine.match_index(name)}, but it has {has}")
+                raise Violation(f"{process.name} counts on {name} up to {match_index}, but it has {has}")
 
     def newest_configuration(self) -> Configuration | None:
         """Of those that were applied anywhere."""

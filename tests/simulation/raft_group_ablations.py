@@ -150,7 +150,7 @@ class EchoesOldTerms(ShardRaft):
 
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
         if self.role == LEADER and reply.term == self.term:
-            self._peers[sender].note_echo(reply.round)  # also if it has not sent that yet
+            self.progress[sender].note_echo(reply.round)  # also if it has not sent that yet
         super()._on_append_reply(sender, reply)
 
 
@@ -159,7 +159,7 @@ class CountsFormerLives(ShardRaft):
 
     def _follow_members(self) -> None:
         super()._follow_members()
-        for peer in self._peers.values():
+        for peer in self.progress.values():
             peer.former_round = -1
 
 

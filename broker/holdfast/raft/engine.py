@@ -34,7 +34,7 @@ from holdfast.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from holdfast.raft.progress import Peer
+from holdfast.raft.progress import Progress
 
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
 APPEND_ENTRIES_MAX = 4_096  # in one message
@@ -229,7 +229,7 @@ class ShardRaft(AliveRaft):
         """Whether a majority has answered since: then nobody else led when the read began."""
         if not self.serves or self._others_needed == 0:
             return self.serves
-        echoed = sorted([self._peers[peer].echoed_round for peer in self._other_voters])
+        echoed = sorted([self.progress[peer].echoed_round for peer in self._other_voters])
         return echoed[-self._others_needed] >= number
 
     # --- what cannot be ---------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class ShardRaft(AliveRaft):
         """Who needs entries that this leader's log no longer has."""
         if self.role != LEADER:
             return []
-        return [peer for peer in self.others if self.next_index(peer) <= self.base_index]
+        return [peer for peer in self.others if self.progress[peer].next_index <= self.base_index]
 
     def compact(self, index: int) -> None:
         """Entries up to this one are no longer needed here: the state has them."""
@@ -381,12 +381,13 @@ class ShardRaft(AliveRaft):
     def _lead_if_elected(self) -> None:
         # Its own vote must be among them: it is only counted once it is durable.
         if self.replica in self._votes and len(self._votes) >= self._majority:
+            first = self.last_index + 1  # the entry that it begins with
+            self.progress = {peer: Progress(self._now_s, first) for peer in self.others}
             self.lead()
             self._led_term = self.term
-            self._peers = {peer: Peer(self._now_s) for peer in self.others}
             self._heartbeat_due_s = self._now_s + self.timing.heartbeat_s
             for peer in self.others:
-                self._send_append(peer)  # with the entry that it begins with
+                self._send_append(peer)
 
     # --- the leader -------------------------------------------------------------------------------------------
 
@@ -401,14 +402,15 @@ class ShardRaft(AliveRaft):
 
     def _takes_entries(self, peer: str) -> bool:
         """Whether there are entries for a replica, and it has answered enough of those before."""
-        return self.base_index < self.next_index(peer) <= self.last_index and self._peers[peer].takes_entries
+        progress = self.progress[peer]
+        return self.base_index < progress.next_index <= self.last_index and progress.takes_entries
 
     def _send_append(self, peer: str) -> int:
         """The next entries for a replica, or none of them: a heartbeat. Returns their size."""
         entries: tuple[Entry, ...] = ()
         size_bytes = 0
         if self._takes_entries(peer):
-            entries, size_bytes = self._entries_from(self.next_index(peer))
+            entries, size_bytes = self._entries_from(self.progress[peer].next_index)
         self._send_entries(peer, entries, size_bytes)
         return size_bytes
 
@@ -427,41 +429,29 @@ class ShardRaft(AliveRaft):
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
         if self.role != LEADER or reply.term != self.term or reply.round > self._round:
             return
-        peer = self._peers[sender]
-        if reply.round <= peer.former_round:
+        progress = self.progress[sender]
+        if reply.round <= progress.former_round:
             return
-        peer.note_echo(reply.round)
+        progress.note_echo(reply.round)
         if not reply.success:
             self._try_from(sender, reply)
             return
         if reply.index == ECHO_ONLY:
             return
-        peer.probing = False
-        peer.note_durable(reply.index)
-        index = min(reply.index, self.last_index)
-        if index > self.match_index(sender):
-            self.set_match_index(sender, index)
-            self.set_next_index(sender, max(self.next_index(sender), index + 1))
+        if progress.note_durable(reply.index, self.last_index):
             self._advance_commit()
         self._finish_hand_over()
 
     def _try_from(self, sender: str, refusal: AppendReply) -> None:
-        """Begins again where the log may agree. All that was sent since was based on the same error: one answer to all
-        of those refusals will do, or a network that doubles messages would double them without end."""
-        peer = self._peers[sender]
-        if refusal.round > peer.refused_round:
-            peer.note_refusal(self._round)
-            if refusal.round == peer.echoed_round:
-                # Its newest word: who lost what it had acknowledged gets it again, and counts for less meanwhile.
-                self.set_match_index(sender, min(self.match_index(sender), refusal.index))
-            first = min(refusal.index + 1, self.last_index + 1)
-            self.set_next_index(sender, max(self.match_index(sender) + 1, first))
-            if self.next_index(sender) > self.base_index:
-                self._send_append(sender)
+        """Begins again where the log may agree."""
+        progress = self.progress[sender]
+        is_new = progress.note_refusal(refusal.round, refusal.index, self._round, self.last_index)
+        if is_new and progress.next_index > self.base_index:
+            self._send_append(sender)
 
     def _advance_commit(self) -> None:
         """What a majority has on disk is committed, if it is of this leader's own term."""
-        durable = [self.match_index(peer) for peer in self._other_voters]
+        durable = [self.progress[peer].match_index for peer in self._other_voters]
         if self.replica in self._voters:
             durable.append(self.durable_index)
         index = sorted(durable)[-self._majority]
@@ -472,7 +462,7 @@ class ShardRaft(AliveRaft):
 
     def _finish_hand_over(self) -> None:
         to = self._handing_over_to
-        if to is not None and self.match_index(to) == self.last_index:
+        if to is not None and self.progress[to].match_index == self.last_index:
             self.outbox.append((to, TimeoutNow(self.term)))
 
     # --- followers --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ files. Here it keeps the state of one replica and a few steps that are right as 
 together, a leader begins with an entry of its own term). Everything that was found wrong is replaced in engine.py.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pysyncobj.syncobj as _module
@@ -20,7 +20,7 @@ from holdfast.raft.messages import Entry, Kind
 _WANTED_VERSION = "0.3.17"
 _ATTRIBUTES = (
     "raftState", "raftCurrentTerm", "votedForNodeId", "raftLeader", "raftElectionDeadline", "raftLog",
-    "raftCommitIndex", "raftLastApplied", "raftNextIndex", "raftMatchIndex", "otherNodes", "noopIDx",
+    "raftCommitIndex", "raftLastApplied", "noopIDx",
 )  # fmt: skip
 _METHODS = (
     "onMessageReceived",
@@ -65,16 +65,6 @@ class Timing:
     # Without an answer of a majority before a leader steps down. Counted from when the question was sent, and less than
     # what followers wait from when they got it: nobody can be elected before that.
     silence_s_max: float = 0.45
-
-
-class _Member(str):
-    """Another replica where the library keeps a node. It equals its name, so finding it by name costs nothing."""
-
-    __slots__ = ()
-
-    @property
-    def id(self) -> str:
-        return str(self)
 
 
 class _LibraryJournal:
@@ -133,7 +123,6 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         self.timing = timing
         self.replica = replica
         self.journal = journal
-        self.others: tuple[str, ...] = ()
         settings = SyncObjConf(
             autoTick=False,
             journalFile=_LibraryJournal(journal),
@@ -192,18 +181,6 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         """The entry with which this leader began."""
         return int(self._SyncObj__noopIDx or 0)
 
-    def set_others(self, others: Iterable[str]) -> None:
-        """Who else belongs to the group. What is known of those who stay is kept."""
-        self.others = tuple(sorted(others))
-        members = {_Member(replica) for replica in self.others}
-        gone = self._SyncObj__otherNodes - members  # type: ignore[has-type]  # the library has no types
-        self._SyncObj__otherNodes = members
-        for member in members:
-            self._SyncObj__raftNextIndex.setdefault(member, self.last_index + 1)
-            self._SyncObj__raftMatchIndex.setdefault(member, 0)
-        for member in gone:
-            del self._SyncObj__raftNextIndex[member], self._SyncObj__raftMatchIndex[member]
-
     @property
     def election_deadline_s(self) -> float:
         return float(self._SyncObj__raftElectionDeadline)
@@ -227,21 +204,6 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
     @applied_index.setter
     def applied_index(self, index: int) -> None:
         self._SyncObj__raftLastApplied = index
-
-    def next_index(self, replica: str) -> int:
-        index: int = self._SyncObj__raftNextIndex[replica]
-        return index
-
-    def set_next_index(self, replica: str, index: int) -> None:
-        self._SyncObj__raftNextIndex[replica] = index
-
-    def match_index(self, replica: str) -> int:
-        """Up to where another replica's log is known to be durable and the same as this leader's."""
-        index: int = self._SyncObj__raftMatchIndex[replica]
-        return index
-
-    def set_match_index(self, replica: str, index: int) -> None:
-        self._SyncObj__raftMatchIndex[replica] = index
 
     def draw_election_s(self) -> float:
         """How long to wait for a sign of a leader, this time."""

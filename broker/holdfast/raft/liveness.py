@@ -51,9 +51,9 @@ class AliveRaft(GroupRaft):
                 self._note_leader()
                 self._heard_round = max(self._heard_round, sign.round)
         elif self.role == LEADER and sender in self._others and sign.round <= self._round:
-            peer = self._peers[sender]
-            if sign.round > peer.former_round:
-                peer.note_heard(sign.round)
+            progress = self.progress[sender]
+            if sign.round > progress.former_round:
+                progress.note_heard(sign.round)
 
     def beat(self, now_s: float) -> None:
         """Puts signs of life that are due into the outbox, whatever the round is busy with."""
@@ -111,7 +111,7 @@ class AliveRaft(GroupRaft):
         """When this leader has heard no majority for too long."""
         if self._others_needed == 0:
             return math.inf
-        echoed_s = sorted([self._peers[peer].echoed_sent_s for peer in self._other_voters])
+        echoed_s = sorted([self.progress[peer].echoed_sent_s for peer in self._other_voters])
         return echoed_s[-self._others_needed] + self.timing.silence_s_max
 
     def _heartbeat(self) -> None:
@@ -121,17 +121,14 @@ class AliveRaft(GroupRaft):
             self._send_entries(peer, (), 0)
 
     def _send_entries(self, peer: str, entries: tuple[Entry, ...], size_bytes: int) -> None:
-        first, base_index = self.next_index(peer), self.base_index
-        if entries:
-            # In the hope that they arrive; a refusal sets it back.
-            self.set_next_index(peer, first + len(entries))
+        progress, base_index = self.progress[peer], self.base_index
         # One that is behind the start of the log needs a snapshot. It is asked about that start, so that it hears the
         # leader and the leader hears when it is there.
-        previous_index = first - 1 if first > base_index else base_index
+        previous_index = max(progress.next_index - 1, base_index)
         previous_term = self.term_at(previous_index)
         assert previous_term is not None
         number = self._round = self._round + 1
-        self._peers[peer].note_sent(number, self._now_s, previous_index + len(entries), size_bytes)
+        progress.note_sent(number, self._now_s, previous_index + len(entries), size_bytes)
         now_ms, commit_index = self.shard_time_ms(), self.commit_index
         self._note_time(now_ms)
         message = Append(self.term, previous_index, previous_term, entries, commit_index, number, now_ms)

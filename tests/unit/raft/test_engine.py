@@ -111,7 +111,7 @@ def copies_of_an_old_term_commit_nothing(engine: type[ShardRaft]) -> None:
     a = stage.elect("a", "abc")
     a.commit_index = 1
     for peer in "bc":
-        a.set_match_index(peer, 0)
+        a.progress[peer].match_index = 0
         stage.give("a", peer, AppendReply(a.term, True, 2, 0))
     assert a.commit_index == 1, "another leader may still overwrite it"
     for peer in "bc":
@@ -193,7 +193,7 @@ def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again() -> None:
     leader.replicate()
     stage.sync("a")
     stage.deliver()
-    acknowledged = leader.match_index("b")
+    acknowledged = leader.progress["b"].match_index
     assert acknowledged == leader.last_index
     stage.journals["b"].cut_from(stage.journals["b"].last_index - 1)
     stage.sync("b")
@@ -202,7 +202,7 @@ def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again() -> None:
     leader.tick(stage.now_s)
     stage.deliver()
     assert stage["b"].last_index == acknowledged
-    assert leader.match_index("b") == acknowledged
+    assert leader.progress["b"].match_index == acknowledged
 
 
 def test_a_replica_that_was_cut_off_disturbs_nobody() -> None:

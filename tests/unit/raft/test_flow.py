@@ -7,7 +7,7 @@ import pytest
 from holdfast.raft.codec import ENTRIES_MAX
 from holdfast.raft.engine import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, ShardRaft
 from holdfast.raft.messages import Append, AppendReply, Entry, Kind
-from holdfast.raft.progress import FLYING_APPENDS_MAX, FLYING_BYTES_MAX, SENDINGS_KEPT, Peer
+from holdfast.raft.progress import INFLIGHT_APPENDS_MAX, INFLIGHT_BYTES_MAX, SENDINGS_KEPT, Progress
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 
@@ -32,22 +32,22 @@ class ForgetsWhatFlies(ShardRaft):
 
     def _send_append(self, peer: str) -> int:
         size_bytes = super()._send_append(peer)
-        self._peers[peer]._flying.clear()
-        self._peers[peer]._flying_bytes = 0
+        self.progress[peer]._inflight.clear()
+        self.progress[peer]._inflight_bytes = 0
         return size_bytes
 
 
 def a_replica_that_is_down_is_not_sent_more_and_more(engine: type[ShardRaft]) -> None:
     stage, a = with_one_down(engine)
     sent: list[Append] = []
-    for _ in range(3 * FLYING_APPENDS_MAX):
+    for _ in range(3 * INFLIGHT_APPENDS_MAX):
         a.propose(b"x")
         a.replicate()
         sent += appends(stage, "c")
         stage.sync("a")
         stage.deliver("ab")
-    assert sum(bool(message.entries) for message in sent) == FLYING_APPENDS_MAX
-    assert a.next_index("c") == sent[-1].previous_index + 2
+    assert sum(bool(message.entries) for message in sent) == INFLIGHT_APPENDS_MAX
+    assert a.progress["c"].next_index == sent[-1].previous_index + 2
     for _ in range(2 * SENDINGS_KEPT):  # for a long time
         stage.now_s += TIMING.heartbeat_s
         a.tick(stage.now_s)
@@ -61,7 +61,7 @@ def a_replica_that_is_down_is_not_sent_more_and_more(engine: type[ShardRaft]) ->
 
 def large_entries_in_flight_are_bounded_by_their_size(engine: type[ShardRaft]) -> None:
     stage, a = with_one_down(engine)
-    size_bytes = FLYING_BYTES_MAX // 4
+    size_bytes = INFLIGHT_BYTES_MAX // 4
     for _ in range(8):
         a.propose(bytes(size_bytes))
     a.replicate()
@@ -104,7 +104,7 @@ def test_scene(scene: Callable[[type[ShardRaft]], None]) -> None:
 
 def test_an_answer_makes_room() -> None:
     stage, a = with_one_down()
-    for _ in range(2 * FLYING_APPENDS_MAX):
+    for _ in range(2 * INFLIGHT_APPENDS_MAX):
         a.propose(bytes(APPEND_BYTES_MAX // 4))
     a.replicate()
     sent = appends(stage, "c")
@@ -149,7 +149,7 @@ def test_a_log_that_is_too_short_is_continued_where_it_ends() -> None:
 
 
 def test_echoes_count_once_and_only_forwards() -> None:
-    peer = Peer(0.0)
+    peer = Progress(0.0, 1)
     for number in (1, 2, 3):
         peer.note_sent(number, float(number), 0, 0)
     peer.note_echo(2)
@@ -159,7 +159,7 @@ def test_echoes_count_once_and_only_forwards() -> None:
 
 
 def test_what_is_remembered_of_sendings_is_bounded_and_never_newer_than_the_truth() -> None:
-    peer = Peer(0.0)
+    peer = Progress(0.0, 1)
     for number in range(1, SENDINGS_KEPT + 100):
         peer.note_sent(number, float(number), 0, 0)
     assert len(peer._sent) == SENDINGS_KEPT

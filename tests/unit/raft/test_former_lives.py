@@ -62,19 +62,19 @@ def with_a_late_answer(engine: type[ShardRaft], late: Callable[[ShardRaft], Mess
 
 def an_answer_of_before_counts_for_nothing(engine: type[ShardRaft]) -> None:
     stage, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, True, a.last_index, a._round))
-    assert (a.match_index("c"), a.peer_heard_s("c"), a.has_caught_up("c")) == (0, None, False)
+    assert (a.progress["c"].match_index, a.peer_heard_s("c"), a.has_caught_up("c")) == (0, None, False)
     stage.settle("a")
-    assert a.match_index("c") == a.last_index == stage["c"].last_index
+    assert a.progress["c"].match_index == a.last_index == stage["c"].last_index
 
 
 def an_installed_snapshot_of_before_counts_for_nothing(engine: type[ShardRaft]) -> None:
     _, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, True, a.last_index, 0))
-    assert a.match_index("c") == 0
+    assert a.progress["c"].match_index == 0
 
 
 def a_refusal_of_before_moves_nothing(engine: type[ShardRaft]) -> None:
     _, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, False, 3, a._round))
-    assert a.next_index("c") > 4
+    assert a.progress["c"].next_index > 4
     assert a.peer_heard_s("c") is None
 
 
@@ -111,7 +111,7 @@ def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_h
     assert stage["c"].install_snapshot("a", a.term, index, term, a.configuration)
     stage.sync("c")
     stage.settle("a")
-    assert (a.wants_snapshot(), a.match_index("c")) == ([], a.last_index)
+    assert (a.wants_snapshot(), a.progress["c"].match_index) == ([], a.last_index)
 
 
 # --- what it owes -----------------------------------------------------------------------------------------------------

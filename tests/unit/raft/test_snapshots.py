@@ -39,7 +39,7 @@ def answers(said: list[tuple[str, str, Message]], sender: str) -> list[Message]:
 
 class SilentToThoseBehind(ShardRaft):
     def _send_entries(self, peer: str, entries: tuple[Entry, ...], size_bytes: int) -> None:
-        if self.next_index(peer) > self.base_index:
+        if self.progress[peer].next_index > self.base_index:
             super()._send_entries(peer, entries, size_bytes)
 
 
@@ -58,7 +58,7 @@ def one_that_is_behind_hears_the_leader_and_is_heard(engine: type[ShardRaft]) ->
 class AnswersEveryRefusal(ShardRaft):
     def _try_from(self, sender: str, refusal: AppendReply) -> None:
         super()._try_from(sender, refusal)
-        if self.next_index(sender) <= self.base_index:
+        if self.progress[sender].next_index <= self.base_index:
             self._send_append(sender)
 
 
@@ -84,7 +84,7 @@ def after_a_snapshot_the_tail_follows(engine: type[ShardRaft]) -> None:
     stage.settle("a")
     assert a.wants_snapshot() == []
     assert (c.last_index, c.applied_index) == (a.last_index, a.last_index)
-    assert a.match_index("c") == a.last_index
+    assert a.progress["c"].match_index == a.last_index
 
 
 class ForgetsToSayWhereItIs(ShardRaft):

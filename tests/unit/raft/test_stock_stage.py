@@ -484,7 +484,7 @@ class Ours(Player):
         return self.engine.term_at(index)
 
     def next_index(self, peer: str) -> int:
-        return self.engine.next_index(peer)
+        return self.engine.progress[peer].next_index
 
     def is_read(self) -> bool:
         number = self.engine.begin_read()

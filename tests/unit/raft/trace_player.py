@@ -233,7 +233,7 @@ class TracedStage:
             heard_s, lag = leader.peer_heard_s(peer), leader.peer_lag(peer)
             heard = "never" if heard_s is None else f"{self._stage.now_s - heard_s:.2f}s"
             wants = " wants-snapshot" if peer in leader.wants_snapshot() else ""
-            places = f"match={leader.match_index(peer)} next={leader.next_index(peer)} lacks={lag}"
+            places = f"match={leader.progress[peer].match_index} next={leader.progress[peer].next_index} lacks={lag}"
             self._out.append(f"{peer}: {places} heard={heard} caught-up={leader.has_caught_up(peer)}{wants}")
 
 
