@@ -57,8 +57,7 @@ class PromisesAtOnce(ShardRaft):
 
     def receive(self, sender: str, message: Message, now_s: float) -> None:
         super().receive(sender, message, now_s)
-        self.outbox += self.held
-        self.held.clear()
+        self.ready.synced()
 
 
 class KeepsOldPromises(ShardRaft):

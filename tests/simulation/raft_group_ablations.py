@@ -113,8 +113,7 @@ class AcknowledgesSnapshotsAtOnce(ShardRaft):
         self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
     ) -> bool:
         installed = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.outbox += self.held
-        self.held.clear()
+        self.ready.synced()
         return installed
 
 
@@ -144,7 +143,7 @@ class EchoesOldTerms(ShardRaft):
 
     def _on_append(self, sender: str, message: Append) -> None:
         if message.term < self.term:
-            self.outbox.append((sender, AppendReply(self.term, False, self.last_index, message.round)))
+            self.ready.send(sender, AppendReply(self.term, False, self.last_index, message.round))
             return
         super()._on_append(sender, message)
 

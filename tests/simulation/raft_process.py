@@ -293,7 +293,6 @@ class Process:
             self.compact_to = self.world.draw.randint(engine.base_index, self.state.index)
 
     def _send(self, engine: ShardRaft) -> None:
-        outbox, engine.outbox = engine.outbox, []
-        for to, message in outbox:
+        for to, message in engine.ready.take():
             self.world.checks.promises(self, to, message)
             self.world.send(self.name, to, message)

@@ -322,7 +322,7 @@ def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest
             dropped(replica, refused)
 
     def is_unfinished(replica: Replica) -> bool:
-        return replica.has_to_apply or replica.shard.has_work or bool(replica.raft.outbox)
+        return replica.has_to_apply or replica.shard.has_work or bool(replica.raft.ready.messages)
 
     monkeypatch.setattr(CommitLoop, "_sync", note_active)
     monkeypatch.setattr(Replica, "dropped", tell)

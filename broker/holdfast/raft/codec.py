@@ -11,7 +11,7 @@ size, and anything that does not fit exactly is refused.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.raft.messages import (
     TERM_MAX,
@@ -70,6 +70,18 @@ def encode(message: Message) -> bytes:
             return _THREE_AND_FLAG.pack(_APPEND_REPLY, term, index, number, success)
         case TimeoutNow(term):
             return _ONE.pack(_TIMEOUT_NOW, term)
+
+
+def encode_each(messages: Sequence[tuple[str, Message]]) -> list[tuple[str, bytes]]:
+    """To whom, and the bytes. A message that goes to several is encoded once."""
+    encoded: dict[int, bytes] = {}
+    each: list[tuple[str, bytes]] = []
+    for to, message in messages:
+        data = encoded.get(id(message))
+        if data is None:
+            data = encoded[id(message)] = encode(message)
+        each.append((to, data))
+    return each
 
 
 def _encode_append(message: Append) -> bytes:

@@ -35,9 +35,8 @@ from holdfast.raft.messages import (
     VoteReply,
 )
 from holdfast.raft.progress import Progress
+from holdfast.raft.sending import APPEND_BYTES_MAX
 
-APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
-APPEND_ENTRIES_MAX = 4_096  # in one message
 # Each term takes an election, so no group ever gets this far. If one message could lead there, it could also use up the
 # numbers, and nobody would be elected after that. A group that is there nonetheless goes on by small steps.
 TERM_LIKELY_MAX = 2**48
@@ -49,8 +48,8 @@ _REPLIES = (AppendReply, VoteReply, PreVoteReply)
 class ShardRaft(AliveRaft):
     """A driver calls `receive`, `propose`, `tick`, makes the journal durable and calls `synced`, in rounds.
 
-    After each call it sends what is in `outbox` at once, and what is in `held` after the next `synced`: those messages
-    promise something that must be on disk first. Entries up to `commit_index` are to be applied in order.
+    After each call it sends what is `ready`: promises are, once `synced` says that they are on disk. Entries up to
+    `ready_index` are to be applied in order.
     """
 
     def __init__(
@@ -65,12 +64,10 @@ class ShardRaft(AliveRaft):
         draw: Callable[[], float],
     ) -> None:
         """`applied_index` is what the state has; without one it is as old as the start of the log."""
-        super().__init__(replica, journal, timing, draw, now_s)
-        self.held: list[tuple[str, Message]] = []
+        super().__init__(replica, journal, timing, draw, now_s, append_bytes_max)
         self.is_reluctant = False  # True: leads if it is asked to, but leaves elections to others
         self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
         self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not
-        self._append_bytes_max = append_bytes_max
         self._votes: set[str] = set()
         self._pre_votes: set[str] | None = None  # None unless asking for them
         self._hand_over_ends_s = 0.0
@@ -147,27 +144,11 @@ class ShardRaft(AliveRaft):
         ends_s = math.inf if self._handing_over_to is None else self._hand_over_ends_s
         return min(self._heartbeat_due_s, self._silence_ends_s(), ends_s)
 
-    def replicate(self, bytes_max: float = math.inf) -> int:
-        """Sends entries that the others do not have yet, and no more once it has sent so much. For the leader, after
-        proposals were taken. Returns how many bytes it has sent."""
-        sent_bytes = 0
-        lacking = self.others if self.role == LEADER else ()
-        # One message to each, and again: who is far behind must not hold up the others.
-        while sent_bytes < bytes_max and (lacking := tuple(peer for peer in lacking if self._takes_entries(peer))):
-            sent_bytes += sum([self._send_append(peer) for peer in lacking])
-        return sent_bytes
-
-    @property
-    def has_to_send(self) -> bool:
-        """Whether `replicate` has something to do."""
-        return self.role == LEADER and any(self._takes_entries(peer) for peer in self.others)
-
     def synced(self) -> None:
         """Everything in the journal is durable; nothing has entered the engine since that sync began."""
         has_more = self.durable_index != self.last_index
         self.durable_index = self.last_index
-        self.outbox += self.held
-        self.held.clear()
+        self.ready.synced()
         self._promises_left()
         if self.role == CANDIDATE and self.voted_for == self.replica:
             self._votes.add(self.replica)
@@ -182,8 +163,7 @@ class ShardRaft(AliveRaft):
         assert journal.term == self.term
         self.use_journal(journal)
         self.durable_index = self.last_index
-        self.outbox.clear()
-        self.held.clear()
+        self.ready.drop_all()
         was_alone = self.is_alone
         self._configuration_changed()
         if not (was_alone and self.is_alone):
@@ -288,12 +268,12 @@ class ShardRaft(AliveRaft):
         self._become_follower(self.leader)
         # Until the next sync a crash brings back the old log, of which only what was committed is sure to stay.
         self.durable_index = min(self.durable_index, self.commit_index)
-        self.held.clear()  # what was promised of the old log has nothing to rest on any more
+        self.ready.drop_promises()  # of the old log: they have nothing to rest on any more
         self.journal.reset(index, index_term, configuration)
         self.commit_index = self.applied_index = index
         self._configuration_changed()
         if term == self.term:
-            self.held.append((sender, AppendReply(self.term, True, index, 0)))
+            self.ready.send_after_sync(sender, AppendReply(self.term, True, index, 0))
         return True
 
     # --- elections --------------------------------------------------------------------------------------------
@@ -309,7 +289,7 @@ class ShardRaft(AliveRaft):
 
     def _enter_term(self, term: int, voted_for: str | None) -> None:
         # What was promised in the old term and has not left yet must not leave: it may not hold any more.
-        self.held.clear()
+        self.ready.drop_promises()
         self.set_term(term, voted_for)
 
     def _become_follower(self, leader: str | None) -> None:
@@ -328,8 +308,9 @@ class ShardRaft(AliveRaft):
         self._put_off_election()
         self._become_follower(None)
         self._pre_votes = {self.replica}
+        question = PreVote(self.term + 1, self.last_index, self.last_term)
         for peer in self._other_voters:
-            self.outbox.append((peer, PreVote(self.term + 1, self.last_index, self.last_term)))
+            self.ready.send(peer, question)
         self._stand_if_promised()
 
     def _on_pre_vote(self, sender: str, asked: PreVote) -> None:
@@ -338,7 +319,7 @@ class ShardRaft(AliveRaft):
             and not self._hears_a_leader()
             and self._is_as_complete(asked.last_index, asked.last_term)
         )
-        self.outbox.append((sender, PreVoteReply(asked.term if granted else self.term, granted)))
+        self.ready.send(sender, PreVoteReply(asked.term if granted else self.term, granted))
 
     def _on_pre_vote_reply(self, sender: str, reply: PreVoteReply) -> None:
         if self._pre_votes is None or sender not in self._voters:
@@ -356,8 +337,9 @@ class ShardRaft(AliveRaft):
         self._put_off_election()
         self.stand()
         self._enter_term(self.term + 1, self.replica)
+        request = RequestVote(self.term, self.last_index, self.last_term, transfer)
         for peer in self._other_voters:
-            self.held.append((peer, RequestVote(self.term, self.last_index, self.last_term, transfer)))
+            self.ready.send_after_sync(peer, request)
 
     def _on_request_vote(self, sender: str, asked: RequestVote) -> None:
         granted = (
@@ -370,7 +352,7 @@ class ShardRaft(AliveRaft):
             self.set_term(self.term, sender)
             self._put_off_election()
         # A refusal tells a candidate of an old term the new one; that is durable at the next sync as well.
-        self.held.append((sender, VoteReply(self.term, granted)))
+        self.ready.send_after_sync(sender, VoteReply(self.term, granted))
 
     def _on_vote_reply(self, sender: str, reply: VoteReply) -> None:
         # A configuration that comes while it stands ends that: these are the voters of the one it stood with.
@@ -386,8 +368,7 @@ class ShardRaft(AliveRaft):
             self.lead()
             self._led_term = self.term
             self._heartbeat_due_s = self._now_s + self.timing.heartbeat_s
-            for peer in self.others:
-                self._send_append(peer)
+            self._send_appends(self.others)
 
     # --- the leader -------------------------------------------------------------------------------------------
 
@@ -399,32 +380,6 @@ class ShardRaft(AliveRaft):
             self._become_follower(None)
         elif self._now_s >= self._heartbeat_due_s:
             self._heartbeat()
-
-    def _takes_entries(self, peer: str) -> bool:
-        """Whether there are entries for a replica, and it has answered enough of those before."""
-        progress = self.progress[peer]
-        return self.base_index < progress.next_index <= self.last_index and progress.takes_entries
-
-    def _send_append(self, peer: str) -> int:
-        """The next entries for a replica, or none of them: a heartbeat. Returns their size."""
-        entries: tuple[Entry, ...] = ()
-        size_bytes = 0
-        if self._takes_entries(peer):
-            entries, size_bytes = self._entries_from(self.progress[peer].next_index)
-        self._send_entries(peer, entries, size_bytes)
-        return size_bytes
-
-    def _entries_from(self, first: int) -> tuple[tuple[Entry, ...], int]:
-        """What fits a message, and its size."""
-        entries: list[Entry] = []
-        size_bytes = 0
-        for index in range(first, min(self.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
-            entry = self.entry_at(index)
-            if entries and size_bytes + entry.size_bytes > self._append_bytes_max:
-                break
-            size_bytes += entry.size_bytes
-            entries.append(entry)
-        return tuple(entries), size_bytes
 
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
         if self.role != LEADER or reply.term != self.term or reply.round > self._round:
@@ -447,7 +402,7 @@ class ShardRaft(AliveRaft):
         progress = self.progress[sender]
         is_new = progress.note_refusal(refusal.round, refusal.index, self._round, self.last_index)
         if is_new and progress.next_index > self.base_index:
-            self._send_append(sender)
+            self._send_appends((sender,))
 
     def _advance_commit(self) -> None:
         """What a majority has on disk is committed, if it is of this leader's own term."""
@@ -463,7 +418,7 @@ class ShardRaft(AliveRaft):
     def _finish_hand_over(self) -> None:
         to = self._handing_over_to
         if to is not None and self.progress[to].match_index == self.last_index:
-            self.outbox.append((to, TimeoutNow(self.term)))
+            self.ready.send(to, TimeoutNow(self.term))
 
     # --- followers --------------------------------------------------------------------------------------------
 
@@ -471,7 +426,7 @@ class ShardRaft(AliveRaft):
         if message.term < self.term:
             # It tells the newer term, and echoes nothing: the sender may lead again in just that term, with its rounds
             # counted anew.
-            self.outbox.append((sender, AppendReply(self.term, False, self.last_index, 0)))
+            self.ready.send(sender, AppendReply(self.term, False, self.last_index, 0))
             return
         self._hear_leader(sender)
         self._taken_round = max(self._taken_round, message.round)
@@ -486,7 +441,7 @@ class ShardRaft(AliveRaft):
         agreed = self._take(message)
         if message.commit_index > self.commit_index:
             self.commit_index = max(self.commit_index, min(message.commit_index, agreed))
-        self.held.append((sender, AppendReply(self.term, True, agreed, message.round)))
+        self.ready.send_after_sync(sender, AppendReply(self.term, True, agreed, message.round))
 
     def _hear_leader(self, leader: str) -> None:
         self._note_leader()
@@ -502,7 +457,7 @@ class ShardRaft(AliveRaft):
             unfit, hint = self.term_at(message.previous_index), message.previous_index - 1
             while hint > self.commit_index and self.term_at(hint) == unfit:
                 hint -= 1
-        self.outbox.append((sender, AppendReply(self.term, False, max(hint, self.commit_index), message.round)))
+        self.ready.send(sender, AppendReply(self.term, False, max(hint, self.commit_index), message.round))
 
     def _take(self, message: Append) -> int:
         """Adds what is new; returns up to where the log is now known to agree with the leader's."""

@@ -57,8 +57,7 @@ class Stage:
 
     def collect(self, name: str) -> list[Message]:
         """What a replica says now."""
-        engine = self.engines[name]
-        said, engine.outbox = engine.outbox, []
+        said = self.engines[name].ready.take()
         self.on_the_way += [(name, to, message) for to, message in said]
         return [message for _, message in said]
 

@@ -320,7 +320,7 @@ def test_an_answer_to_an_earlier_life_is_no_echo() -> None:
     stage.now_s += TIMING.heartbeat_s
     leader.tick(stage.now_s)
     late = [message for sender, to, message in stage.on_the_way if to == "b"] or [
-        message for to, message in leader.outbox if to == "b"
+        message for to, message in leader.ready.messages if to == "b"
     ]
     stage.collect("a")
     stage.on_the_way.clear()

@@ -1,13 +1,14 @@
 """How much a leader sends before it is answered. Each scene fails without its bound."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from holdfast.raft.codec import ENTRIES_MAX
-from holdfast.raft.engine import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, ShardRaft
+from holdfast.raft.codec import ENTRIES_MAX, decode, encode_each
+from holdfast.raft.engine import ShardRaft
 from holdfast.raft.messages import Append, AppendReply, Entry, Kind
 from holdfast.raft.progress import INFLIGHT_APPENDS_MAX, INFLIGHT_BYTES_MAX, SENDINGS_KEPT, Progress
+from holdfast.raft.sending import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 
@@ -30,10 +31,11 @@ def with_one_down(engine: type[ShardRaft] = ShardRaft) -> tuple[Stage, ShardRaft
 class ForgetsWhatFlies(ShardRaft):
     """Sends all that there is, answered or not."""
 
-    def _send_append(self, peer: str) -> int:
-        size_bytes = super()._send_append(peer)
-        self.progress[peer]._inflight.clear()
-        self.progress[peer]._inflight_bytes = 0
+    def _send_appends(self, peers: Iterable[str], *, heartbeat: bool = False) -> int:
+        size_bytes = super()._send_appends(peers, heartbeat=heartbeat)
+        for progress in self.progress.values():
+            progress._inflight.clear()
+            progress._inflight_bytes = 0
         return size_bytes
 
 
@@ -100,6 +102,25 @@ def test_scene(scene: Callable[[type[ShardRaft]], None]) -> None:
     scene(ShardRaft)
     with pytest.raises(AssertionError):
         scene(ForgetsWhatFlies)
+
+
+def test_an_append_for_several_is_made_and_encoded_once() -> None:
+    stage = Stage(replicas="abcd")
+    a = stage.serve("a")
+    stage.on_the_way.clear()
+    for _ in range(3):
+        a.propose(b"x" * 100)
+    a.progress["d"].next_index -= 1  # it is elsewhere
+    a.replicate()
+    (to_b, for_b), (to_c, for_c), (to_d, for_d) = a.ready.messages
+    assert (to_b, to_c, to_d) == ("b", "c", "d")
+    assert for_b is for_c
+    assert isinstance(for_b, Append)
+    assert isinstance(for_d, Append)
+    assert (len(for_b.entries), len(for_d.entries), for_d.round) == (3, 4, for_b.round + 1)
+    encoded = dict(encode_each(a.ready.take()))
+    assert encoded["b"] is encoded["c"]
+    assert [decode(encoded[name]) for name in "bcd"] == [for_b, for_c, for_d]
 
 
 def test_an_answer_makes_room() -> None:

@@ -180,7 +180,7 @@ def it_does_not_stand_before_it_has_that_again(engine: type[ShardRaft]) -> None:
     assert "e" in e.configuration.voters
     stage.now_s += 10.0
     e.tick(stage.now_s)
-    assert (e.outbox, e.role) == ([], FOLLOWER)
+    assert (e.ready.messages, e.role) == ([], FOLLOWER)
 
 
 @pytest.mark.parametrize(
@@ -242,4 +242,4 @@ def test_who_resigns_leads_nobody_and_stands_no_more() -> None:
     assert (a.role, a.accepts) == (FOLLOWER, False)
     stage.now_s += 10.0
     a.tick(stage.now_s)
-    assert a.outbox == []
+    assert a.ready.messages == []

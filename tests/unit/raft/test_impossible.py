@@ -1,6 +1,8 @@
 """What no correct member can have sent ends neither the replica nor its group, and changes nothing; what is only late,
 or of somebody who knows less, is what it always was."""
 
+from copy import deepcopy
+
 import pytest
 
 from holdfast.raft.codec import decode, encode
@@ -33,7 +35,7 @@ def picture(raft: ShardRaft) -> object:
     """Everything that a message may change."""
     log = [raft.entry_at(index) for index in range(raft.base_index + 1, raft.last_index + 1)]
     votes = (raft.role, raft.term, raft.voted_for, raft.leader, raft.election_deadline_s)
-    return votes, log, raft.commit_index, raft.leader_commit_index, raft.leader_time_ms, raft.outbox[:], raft.held[:]
+    return votes, log, raft.commit_index, raft.leader_commit_index, raft.leader_time_ms, deepcopy(raft.ready)
 
 
 def refused(stage: Stage, to: str, sender: str, message: Message) -> str:

@@ -104,7 +104,7 @@ def a_learners_pre_vote_counts_for_nothing(engine: type[ShardRaft]) -> None:
     a.follow(None)
     stage.now_s += 10.0
     a.tick(stage.now_s)
-    assert ("d", PreVote(a.term + 1, a.last_index, a.last_term)) not in a.outbox, "it is not even asked"
+    assert ("d", PreVote(a.term + 1, a.last_index, a.last_term)) not in a.ready.messages, "it is not even asked"
     stage.give("a", "d", PreVoteReply(a.term + 1, True))
     assert a.role == FOLLOWER
 
@@ -115,7 +115,7 @@ def a_learners_vote_counts_for_nothing(engine: type[ShardRaft]) -> None:
     stage.now_s += 10.0
     a.tick(stage.now_s)
     stage.give("a", "b", PreVoteReply(a.term + 1, True))
-    assert [to for to, message in a.held if isinstance(message, RequestVote)] == ["b", "c"]
+    assert [to for to, message in a.ready.after_sync if isinstance(message, RequestVote)] == ["b", "c"]
     stage.sync("a")
     stage.give("a", "d", VoteReply(a.term, True))
     assert a.role == CANDIDATE

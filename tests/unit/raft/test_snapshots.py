@@ -1,6 +1,6 @@
 """A log that begins in the middle: what is before its base is in the state. Each scene fails without its rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -38,9 +38,9 @@ def answers(said: list[tuple[str, str, Message]], sender: str) -> list[Message]:
 
 
 class SilentToThoseBehind(ShardRaft):
-    def _send_entries(self, peer: str, entries: tuple[Entry, ...], size_bytes: int) -> None:
-        if self.progress[peer].next_index > self.base_index:
-            super()._send_entries(peer, entries, size_bytes)
+    def _send_appends(self, peers: Iterable[str], *, heartbeat: bool = False) -> int:
+        there = [peer for peer in peers if self.progress[peer].next_index > self.base_index]
+        return super()._send_appends(there, heartbeat=heartbeat)
 
 
 def one_that_is_behind_hears_the_leader_and_is_heard(engine: type[ShardRaft]) -> None:
@@ -59,7 +59,7 @@ class AnswersEveryRefusal(ShardRaft):
     def _try_from(self, sender: str, refusal: AppendReply) -> None:
         super()._try_from(sender, refusal)
         if self.progress[sender].next_index <= self.base_index:
-            self._send_append(sender)
+            self._send_appends((sender,))
 
 
 def one_that_is_behind_is_not_asked_again_before_the_next_heartbeat(engine: type[ShardRaft]) -> None:
@@ -94,7 +94,7 @@ class ForgetsToSayWhereItIs(ShardRaft):
         self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
     ) -> bool:
         done = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.held.clear()
+        self.ready.drop_promises()
         return done
 
 
@@ -144,9 +144,9 @@ class KeepsPromises(ShardRaft):
     def install_snapshot(
         self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
     ) -> bool:
-        held = list(self.held)
+        held = self.ready.after_sync[:]
         done = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.held += held
+        self.ready.after_sync += held
         return done
 
 
@@ -262,7 +262,7 @@ def test_a_candidate_gives_up_for_a_snapshot() -> None:
     b.tick(stage.now_s)
     b._stand_for_election(transfer=False)
     assert b.install_snapshot("a", 0, 20, 0, GROUP)
-    assert (b.role, b.held) == (FOLLOWER, [])
+    assert (b.role, b.ready.after_sync) == (FOLLOWER, [])
 
 
 def test_a_leader_takes_no_snapshot() -> None:

@@ -17,7 +17,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from holdfast.raft.codec import configuration_entry, decode_payload, encode_payload
-from holdfast.raft.engine import APPEND_BYTES_MAX, ShardRaft
+from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import Journal, MemoryJournal
 from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, Timing
 from holdfast.raft.membership import ChangeRefusedError, with_learner, without
@@ -32,6 +32,7 @@ from holdfast.raft.messages import (
     RequestVote,
     VoteReply,
 )
+from holdfast.raft.sending import APPEND_BYTES_MAX
 
 TICK_S = 0.05
 FIRST = (1, 0)  # index and term of the entry that all have
@@ -397,8 +398,7 @@ class Ours(Player):
                 engine.applied(committed.index)
 
     def _send(self) -> None:
-        self.sent += self.engine.outbox
-        self.engine.outbox = []
+        self.sent += self.engine.ready.take()
 
     def hear_append(
         self, sender: str, term: int, previous: tuple[int, int], entries: Sequence[Row], commit_index: int

@@ -68,7 +68,7 @@ class OtherNode:
             self.heard += 1
             self.raft.receive(ME, decode(data), time.monotonic())
         self.raft.synced()
-        answers, self.raft.outbox = self.raft.outbox, []
+        answers = self.raft.ready.take()
         assert self.rounds is not None
         self.rounds.receive(OTHER, [(SHARD, GROUP, encode(message)) for _to, message in answers])
 

@@ -9,7 +9,7 @@ from holdfast.broker.replica.shard import Shard
 from holdfast.broker.round_budget import RoundBudget
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
-from holdfast.raft.codec import decode, encode, peek
+from holdfast.raft.codec import decode, encode_each, peek
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import NOTHING, found
 from holdfast.raft.library import LEADER
@@ -144,8 +144,7 @@ class Replica:
         return carried_on(self._time_ms, (self._now_s - self._time_looked_s) * 1000).least_ms
 
     def take_outgoing(self) -> list[tuple[str, bytes]]:
-        outbox, self.raft.outbox = self.raft.outbox, []
-        return [(to, encode(message)) for to, message in outbox]
+        return encode_each(self.raft.ready.take())
 
     def synced(self) -> None:
         """What was staged before the sync that just ended is durable on this node."""
@@ -194,7 +193,7 @@ class Replica:
     @property
     def is_unfinished(self) -> bool:
         """Whether there is something to do that no event will announce."""
-        is_staged = bool(self.raft.outbox) or not self.journal.is_durable
+        is_staged = bool(self.raft.ready.messages) or not self.journal.is_durable
         return self.has_to_apply or self.shard.has_work or is_staged or self.raft.has_to_send
 
     def dropped(self, refused: RefusedError) -> None:
