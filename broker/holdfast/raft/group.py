@@ -28,11 +28,8 @@ class GroupRaft(LibraryRaft):
     """A replica's members, and what it knows of each while it leads."""
 
     def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float], now_s: float) -> None:
-        # The library looks at all properties while it begins: what they go by comes first.
-        self.configuration = BLANK
-        self.durable_index = 0
-        self._handing_over_to: str | None = None
         super().__init__(replica, journal, timing, draw)
+        self._handing_over_to: str | None = None
         self.durable_index = self.last_index  # what this replica has on disk
         self._now_s = now_s
         self.progress: dict[str, Progress] = {}  # of the others; of a replica that does not lead, what it knew last

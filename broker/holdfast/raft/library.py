@@ -2,7 +2,8 @@
 
 The library is made for one object per process that ticks by itself, talks over its own sockets and writes its own
 files. Here it keeps the state of one replica and a few steps that are right as they are (a term and a vote are stored
-together, a leader begins with an entry of its own term). Everything that was found wrong is replaced in engine.py.
+together, a leader begins with an entry of its own term). Everything that was found wrong is replaced in engine.py, and
+nothing of the library is seen there: its object is behind this file's `LibraryRaft`.
 """
 
 from collections.abc import Callable
@@ -22,14 +23,7 @@ _ATTRIBUTES = (
     "raftState", "raftCurrentTerm", "votedForNodeId", "raftLeader", "raftElectionDeadline", "raftLog",
     "raftCommitIndex", "raftLastApplied", "noopIDx",
 )  # fmt: skip
-_METHODS = (
-    "onMessageReceived",
-    "onBecomeLeader",
-    "setCurrentTerm",
-    "setState",
-    "sendAppendEntries",
-    "generateRaftTimeout",
-)
+_METHODS = ("onMessageReceived", "onBecomeLeader", "setCurrentTerm", "setState", "sendAppendEntries")
 
 
 def _check() -> None:
@@ -102,7 +96,7 @@ class _LibraryJournal:
 
 
 class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
-    """Engines put what they have to say into their outbox."""
+    """Engines have their own way to the others."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])
@@ -115,7 +109,21 @@ class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
         raise AssertionError("a step of the library that should have been replaced has sent a message")
 
 
-class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
+class _Library(SyncObj):  # type: ignore[misc]  # the library has no types
+    """Its object for one replica, without what it would do by itself."""
+
+    def __init__(self, replica: str, journal: Journal) -> None:
+        settings = SyncObjConf(autoTick=False, journalFile=_LibraryJournal(journal))
+        super().__init__(Node(replica), [], settings, transport=_NoTransport())
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - its name in the library
+        """Called when it becomes the leader. The engine sends by itself."""
+
+    def _SyncObj__onMessageReceived(self, node: object, message: object) -> None:  # noqa: N802
+        raise AssertionError("messages go to the engine's own step")
+
+
+class LibraryRaft:
     """The library's state of one replica, with plain names."""
 
     def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float]) -> None:
@@ -123,87 +131,76 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         self.timing = timing
         self.replica = replica
         self.journal = journal
-        settings = SyncObjConf(
-            autoTick=False,
-            journalFile=_LibraryJournal(journal),
-            dynamicMembershipChange=False,
-            appendEntriesUseBatch=True,
-            appendEntriesPeriod=timing.heartbeat_s,
-            raftMinTimeout=timing.election_s_min,
-            raftMaxTimeout=timing.election_s_max,
-            leaderFallbackTimeout=timing.silence_s_max,
-            connectionTimeout=max(timing.election_s_max, 1.0),
-        )
-        super().__init__(Node(replica), [], settings, transport=_NoTransport())
+        self._library = _Library(replica, journal)
 
     # --- its state, with plain names --------------------------------------------------------------------------
 
     @property
     def role(self) -> int:
-        role: int = self._SyncObj__raftState
+        role: int = self._library._SyncObj__raftState
         return role
 
     @property
     def term(self) -> int:
-        term: int = self._SyncObj__raftCurrentTerm
+        term: int = self._library._SyncObj__raftCurrentTerm
         return term
 
     @property
     def voted_for(self) -> str | None:
-        voted: str | None = self._SyncObj__votedForNodeId
+        voted: str | None = self._library._SyncObj__votedForNodeId
         return voted
 
     @property
     def leader(self) -> str | None:
-        node = self._SyncObj__raftLeader
+        node = self._library._SyncObj__raftLeader
         return None if node is None else str(node.id)
 
     def follow(self, leader: str | None) -> None:
         """Becomes, or stays, a follower; of nobody known yet if there is no leader."""
-        self._SyncObj__raftLeader = None if leader is None else Node(leader)
-        self._SyncObj__setState(FOLLOWER)
+        self._library._SyncObj__raftLeader = None if leader is None else Node(leader)
+        self._library._SyncObj__setState(FOLLOWER)
 
     def stand(self) -> None:
         """Becomes a candidate."""
-        self._SyncObj__raftLeader = None
-        self._SyncObj__setState(CANDIDATE)
+        self._library._SyncObj__raftLeader = None
+        self._library._SyncObj__setState(CANDIDATE)
 
     def set_term(self, term: int, voted_for: str | None) -> None:
         """Term and vote go into the journal together."""
-        self._SyncObj__setCurrentTerm(term, voted_for)
+        self._library._SyncObj__setCurrentTerm(term, voted_for)
 
     def lead(self) -> None:
         """Becomes the leader, with an entry of its own term at the end of its log."""
-        self._SyncObj__onBecomeLeader()
+        self._library._SyncObj__onBecomeLeader()
 
     @property
     def first_own_index(self) -> int:
         """The entry with which this leader began."""
-        return int(self._SyncObj__noopIDx or 0)
+        return int(self._library._SyncObj__noopIDx or 0)
 
     @property
     def election_deadline_s(self) -> float:
-        return float(self._SyncObj__raftElectionDeadline)
+        return float(self._library._SyncObj__raftElectionDeadline)
 
     @election_deadline_s.setter
     def election_deadline_s(self, deadline_s: float) -> None:
-        self._SyncObj__raftElectionDeadline = deadline_s
+        self._library._SyncObj__raftElectionDeadline = deadline_s
 
     @property
     def commit_index(self) -> int:
-        return int(self._SyncObj__raftCommitIndex)
+        return int(self._library._SyncObj__raftCommitIndex)
 
     @commit_index.setter
     def commit_index(self, index: int) -> None:
-        self._SyncObj__raftCommitIndex = index
+        self._library._SyncObj__raftCommitIndex = index
 
     @property
     def applied_index(self) -> int:
-        return int(self._SyncObj__raftLastApplied)
+        return int(self._library._SyncObj__raftLastApplied)
 
     @applied_index.setter
     def applied_index(self, index: int) -> None:
-        self._SyncObj__raftLastApplied = index
+        self._library._SyncObj__raftLastApplied = index
 
     def draw_election_s(self) -> float:
         """How long to wait for a sign of a leader, this time."""
@@ -213,7 +210,7 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
     # --- its log ----------------------------------------------------------------------------------------------
 
     def use_journal(self, journal: Journal) -> None:
-        self.journal, self._SyncObj__raftLog = journal, _LibraryJournal(journal)
+        self.journal, self._library._SyncObj__raftLog = journal, _LibraryJournal(journal)
 
     @property
     def base_index(self) -> int:
@@ -242,14 +239,3 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def cut_from(self, index: int) -> None:
         self.journal.cut_from(index)
-
-    # --- steps that the library would call by itself ----------------------------------------------------------
-
-    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - its name in the library
-        """Called when it becomes the leader. The engine sends by itself."""
-
-    def _SyncObj__onMessageReceived(self, node: object, message: object) -> None:  # noqa: N802
-        raise AssertionError("messages go to the engine's own step")
-
-    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
-        return self.draw_election_s()
