@@ -149,7 +149,7 @@ class ShardRaft(AliveRaft):
         has_more = self.durable_index != self.last_index
         self.durable_index = self.last_index
         self.ready.synced()
-        self._promises_left()
+        self._note_synced()
         if self.role == CANDIDATE and self.voted_for == self.replica:
             self._votes.add(self.replica)
             self._lead_if_elected()
@@ -268,7 +268,7 @@ class ShardRaft(AliveRaft):
         self._become_follower(self.leader)
         # Until the next sync a crash brings back the old log, of which only what was committed is sure to stay.
         self.durable_index = min(self.durable_index, self.commit_index)
-        self.ready.drop_promises()  # of the old log: they have nothing to rest on any more
+        self.ready.drop_after_sync()  # of the old log: they have nothing to rest on any more
         self.journal.reset(index, index_term, configuration)
         self.commit_index = self.applied_index = index
         self._configuration_changed()
@@ -289,7 +289,7 @@ class ShardRaft(AliveRaft):
 
     def _enter_term(self, term: int, voted_for: str | None) -> None:
         # What was promised in the old term and has not left yet must not leave: it may not hold any more.
-        self.ready.drop_promises()
+        self.ready.drop_after_sync()
         self.set_term(term, voted_for)
 
     def _become_follower(self, leader: str | None) -> None:

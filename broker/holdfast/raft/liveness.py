@@ -68,7 +68,7 @@ class AliveRaft(SendingRaft):
                 self._answered_round = self._heard_round
                 self.ready.send(self.leader, AppendReply(self.term, True, ECHO_ONLY, self._heard_round))
 
-    def _promises_left(self) -> None:
+    def _note_synced(self) -> None:
         """All that was heard in rounds is answered, and the term is durable."""
         self._durable_term = self.term
         self._answered_round = max(self._answered_round, self._taken_round)

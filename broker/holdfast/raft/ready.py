@@ -29,7 +29,7 @@ class Ready:
         self.messages += self.after_sync
         self.after_sync.clear()
 
-    def drop_promises(self) -> None:
+    def drop_after_sync(self) -> None:
         """What they rest on is gone, and they have not left."""
         self.after_sync.clear()
 

@@ -94,7 +94,7 @@ class ForgetsToSayWhereItIs(ShardRaft):
         self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
     ) -> bool:
         done = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.ready.drop_promises()
+        self.ready.drop_after_sync()
         return done
 
 
