@@ -19,11 +19,11 @@ from holdfast.machine import entries as machine_entries
 from holdfast.raft.codec import FrameError, decode, encode
 from holdfast.raft.engine import TERM_LIKELY_MAX
 from holdfast.raft.messages import (
-    REGULAR,
     TERM_MAX,
     Append,
     AppendReply,
     Entry,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -41,7 +41,7 @@ PARTS = 2
 MESSAGES_PER_PART = 30  # of each sort, so that each that is impossible is there with each term
 PAUSE_S = 0.02
 NOW_MS = 1_700_000_000_000
-ENTRY = REGULAR + machine_entries.encode(machine_entries.LeaderStarted(NOW_MS, False))
+COMMAND = machine_entries.encode(machine_entries.LeaderStarted(NOW_MS, False))
 
 
 class BrokenMember:
@@ -146,10 +146,10 @@ def impossible(number: int, newest: Append) -> bytes:
     term, last, huge = newest.term, newest.previous_index, (TERM_MAX, TERM_MAX + 1, 2**64 - 1)[number % 3]
     messages: list[Message] = [
         Append(term, newest.previous_index, newest.previous_term, (), 0, 1),
-        Append(term, 0, 0, (Entry(ENTRY, 1, term),), 1, 1),
-        Append(term + 1, 0, 0, (Entry(ENTRY, 1, term + 1),), 1, 1),
+        Append(term, 0, 0, (Entry(1, term, Kind.REGULAR, COMMAND),), 1, 1),
+        Append(term + 1, 0, 0, (Entry(1, term + 1, Kind.REGULAR, COMMAND),), 1, 1),
         # As a new leader would append it, and committed at once; but whoever applies it ends.
-        Append(term + 1, last, newest.previous_term, (Entry(REGULAR + b"\xff", last + 1, term + 1),), last + 1, 1),
+        Append(term + 1, last, newest.previous_term, (Entry(last + 1, term + 1, Kind.REGULAR, b"\xff"),), last + 1, 1),
         Append(huge, 1, 1, (), 0, 1),
         RequestVote(huge, 1, 1, True),
         AppendReply(huge, False, 1, 1),

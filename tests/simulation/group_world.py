@@ -61,7 +61,7 @@ class Watch:
     """Compares what the replicas apply, and who leads. Raises BrokenPromiseError at the first contradiction."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[int, int], tuple[int, bytes]] = {}  # by shard and index: term and command
+        self._entries: dict[tuple[int, int], LogEntry] = {}  # by shard and index
         self._hashes: dict[tuple[int, int], str] = {}
         self.leaders: dict[tuple[int, int], str] = {}  # by shard and term
         self.compared = 0  # states that were the same
@@ -69,10 +69,10 @@ class Watch:
         self.dropped_rounds = 0
 
     def applied(self, shard: int, who: str, entry: LogEntry) -> None:
-        known = self._entries.setdefault((shard, entry.index), (entry.term, entry.command))
-        if known != (entry.term, entry.command):
+        known = self._entries.setdefault((shard, entry.index), entry)
+        if known != entry:
             raise BrokenPromiseError(
-                f"{who} applied another entry {entry.index} of shard {shard}: of term {entry.term}, not {known[0]}"
+                f"{who} applied another entry {entry.index} of shard {shard}: of term {entry.term}, not {known.term}"
             )
 
     def state(self, shard: int, who: str, index: int, state: Rows) -> None:

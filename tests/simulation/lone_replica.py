@@ -14,10 +14,11 @@ from holdfast.broker.replica.shard import Shard
 from holdfast.machine.entries import decode
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
+from holdfast.raft.codec import decode_payload
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import REGULAR
+from holdfast.raft.messages import Kind
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import RefusedError, not_leader
 from holdfast.storage.disk_guard import DiskGuard
@@ -116,9 +117,10 @@ def lone_replica(
 def replay(log: NodeLog, kv: OrderedKV) -> None:
     """Everything that is in the log, from its beginning."""
     machine = Machine(kv, shard=SHARD)
-    for entry in log.entries(SHARD, 0):
-        if entry.payload[:1] == REGULAR:
-            machine.apply(entry.index, entry.term, decode(entry.payload[1:]))
+    for record in log.entries(SHARD, 0):
+        entry = decode_payload(record.index, record.term, record.payload)
+        if entry.kind == Kind.REGULAR:
+            machine.apply(entry.index, entry.term, decode(entry.command))
         else:
             machine.pass_over(entry.index, entry.term)
     machine.commit()

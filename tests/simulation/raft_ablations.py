@@ -10,7 +10,7 @@ from holdfast.raft.messages import Append, AppendReply, Message, RequestVote, Vo
 
 def counted(engine: ShardRaft, voters: Iterable[str]) -> int:
     """What a majority of these has on disk, as a leader knows it."""
-    known = [engine.match_index(voter) for voter in voters if voter in engine.others]
+    known = [engine.progress[voter].match_index for voter in voters if voter in engine.others]
     durable = sorted([engine.durable_index, *known])
     return min(durable[-(len(durable) // 2 + 1)], engine.last_index)
 
@@ -57,8 +57,7 @@ class PromisesAtOnce(ShardRaft):
 
     def receive(self, sender: str, message: Message, now_s: float) -> None:
         super().receive(sender, message, now_s)
-        self.outbox += self.held
-        self.held.clear()
+        self.ready.synced()
 
 
 class KeepsOldPromises(ShardRaft):

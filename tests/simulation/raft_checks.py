@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.raft.codec import decode_configuration
 from holdfast.raft.journal import Known
-from holdfast.raft.library import CONFIGURATION, LEADER
-from holdfast.raft.messages import AppendReply, Configuration, Entry, Message, VoteReply
+from holdfast.raft.library import LEADER
+from holdfast.raft.messages import AppendReply, Configuration, Entry, Kind, Message, VoteReply
 from tests.simulation.raft_disks import State
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ class Violation(AssertionError):  # noqa: N818 - it is what was looked for
 class Applied:
     """An entry that some replica has applied."""
 
-    term: int
-    command: bytes
+    entry: Entry
     known_in_term: int  # the term of the replica that applied it first, when it did
     digest: int  # of the state behind it
 
@@ -32,20 +31,18 @@ class Checks:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.leaders: dict[int, str] = {}  # by term
-        self.entries: dict[
-            tuple[int, int], tuple[bytes, int]
-        ] = {}  # by index and term: command, term of the one before
+        self.entries: dict[tuple[int, int], tuple[Entry, int]] = {}  # by index and term: and term of the one before
         self.log: dict[int, Applied] = {}  # what was applied anywhere, by index
         self.acknowledged: dict[bytes, int] = {}
         self.reads = self.installed = self.changed = 0
 
-    def adds(self, index: int, term: int, command: bytes, previous_term: int, configuration: Known | None) -> None:
+    def adds(self, entry: Entry, previous_term: int, configuration: Known | None) -> None:
         """Log matching: an index and a term name one entry, and one log before it."""
-        if command[:1] == CONFIGURATION and configuration is not None:
-            _check_step(configuration[1], decode_configuration(command[1:]))
-        known = self.entries.setdefault((index, term), (command, previous_term))
-        if known != (command, previous_term):
-            raise Violation(f"entry {index} of term {term} is {command!r} after {previous_term}, and elsewhere {known}")
+        if entry.kind == Kind.CONFIGURATION and configuration is not None:
+            _check_step(configuration[1], decode_configuration(entry.command))
+        known = self.entries.setdefault((entry.index, entry.term), (entry, previous_term))
+        if known != (entry, previous_term):
+            raise Violation(f"{entry} is {entry.command!r} after {previous_term}, and elsewhere {known}")
 
     def look(self, process: "Process") -> None:
         """At a replica, whenever it has done something."""
@@ -72,10 +69,10 @@ class Checks:
         for index, applied in self.log.items():
             if applied.known_in_term < engine.term and index > engine.base_index:
                 term = engine.term_at(index)
-                if term != applied.term:
+                if term != applied.entry.term:
                     raise Violation(
                         f"{process.name} leads term {engine.term} with an entry of term {term} at {index}, but one of "
-                        f"term {applied.term} was committed before"
+                        f"term {applied.entry.term} was committed before"
                     )
 
     def _commits(self, process: "Process") -> None:
@@ -94,15 +91,16 @@ class Checks:
         engine = process.engine
         assert engine is not None
         for name in engine.others:
-            if name in self._world.durable and engine.match_index(name) > self._world.durable[name].last_index:
+            match_index = engine.progress[name].match_index
+            if name in self._world.durable and match_index > self._world.durable[name].last_index:
                 has = self._world.durable[name].last_index
-                raise Violation(f"{process.name} counts on {name} up to {engine.match_index(name)}, but it has {has}")
+                raise Violation(f"{process.name} counts on {name} up to {match_index}, but it has {has}")
 
     def newest_configuration(self) -> Configuration | None:
         """Of those that were applied anywhere."""
         for index in sorted(self.log, reverse=True):
-            if self.log[index].command[:1] == CONFIGURATION:
-                return decode_configuration(self.log[index].command[1:])
+            if self.log[index].entry.kind == Kind.CONFIGURATION:
+                return decode_configuration(self.log[index].entry.command)
         return None
 
     def changes(self, process: "Process", configuration_index: int) -> None:
@@ -141,8 +139,8 @@ class Checks:
         """State-machine safety."""
         engine = process.engine
         assert engine is not None
-        known = self.log.setdefault(entry.index, Applied(entry.term, entry.command, engine.term, digest))
-        if (known.term, known.command) != (entry.term, entry.command):
+        known = self.log.setdefault(entry.index, Applied(entry, engine.term, digest))
+        if known.entry != entry:
             raise Violation(
                 f"{process.name} applies {entry.command!r} of term {entry.term} at {entry.index}, elsewhere {known}"
             )
@@ -163,7 +161,7 @@ class Checks:
     def end(self, members: list["Process"]) -> None:
         """Once all faults are over: every member has everything that was acknowledged, and they are the same."""
         for command, index in self.acknowledged.items():
-            if self.log[index].command[1:] != command:
+            if self.log[index].entry.command != command:
                 raise Violation(f"{command!r} was acknowledged at {index}, but {self.log[index]} is there")
         for process in members:
             state = process.state

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from zlib import crc32
 
 from holdfast.raft.journal import Known, MemoryJournal
-from holdfast.raft.library import REGULAR
-from holdfast.raft.messages import Configuration
+from holdfast.raft.messages import Configuration, Entry, Kind
 from holdfast.raft.node_journal import NodeJournal, gone_of
 from holdfast.wal.node_log import SEGMENT_BYTES_MIN, Flush, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
@@ -25,17 +24,15 @@ class State:
     index: int = 0
     digest: int = 0
 
-    def after(self, index: int, command: bytes) -> "State":
-        assert index == self.index + 1, "entries are applied one after the other"
-        return State(index, crc32(command, self.digest) if command[:1] == REGULAR else self.digest)
+    def after(self, entry: Entry) -> "State":
+        assert entry.index == self.index + 1, "entries are applied one after the other"
+        return State(entry.index, crc32(entry.command, self.digest) if entry.kind == Kind.REGULAR else self.digest)
 
 
 class Added(Protocol):
     """Is told of each entry that is added to a log, with the term of the one before and the last configuration."""
 
-    def __call__(
-        self, index: int, term: int, command: bytes, previous_term: int, configuration: Known | None
-    ) -> None: ...
+    def __call__(self, entry: Entry, previous_term: int, configuration: Known | None) -> None: ...
 
 
 class Durable:
@@ -50,9 +47,9 @@ class Durable:
 
     def is_of(self, journal: MemoryJournal) -> bool:
         """Whether this is what a journal has that was just read."""
-        last_index = journal.base_index + len(journal) - 1
+        last_index = journal.last_index
         return (
-            (self.term, self.voted_for) == (journal.getCurrentTerm(), journal.getVotedForNodeId())
+            (self.term, self.voted_for) == (journal.term, journal.voted_for)
             and (self.base_index, self.last_index) == (journal.base_index, last_index)
             and all(self._terms[at] == journal.term_at(at) for at in range(self.base_index + 1, last_index + 1))
         )
@@ -96,21 +93,20 @@ class _Watched(_Journal):
     on_add: Added
     changes: list[Change]
 
-    def add(self, command: bytes, idx: int, term: int) -> None:
-        previous_term = self.term_at(idx - 1)
+    def append(self, entry: Entry) -> None:
+        previous_term = self.term_at(entry.index - 1)
         assert previous_term is not None
-        self.on_add(idx, term, command, previous_term, self.configurations[-1] if self.configurations else None)
-        super().add(command, idx, term)
-        self.changes.append(lambda durable: durable.add(idx, term))
+        self.on_add(entry, previous_term, self.configurations[-1] if self.configurations else None)
+        super().append(entry)
+        self.changes.append(lambda durable: durable.add(entry.index, entry.term))
 
-    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 - the library's names
-        index = self.base_index + entryFrom
-        super().deleteEntriesFrom(entryFrom)
+    def cut_from(self, index: int) -> None:
+        super().cut_from(index)
         self.changes.append(lambda durable: durable.cut(index))
 
-    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
-        super().setCurrentTerm(term, votedForNodeId)
-        self.changes.append(lambda durable: durable.set_vote(term, votedForNodeId))
+    def set_term(self, term: int, voted_for: str | None) -> None:
+        super().set_term(term, voted_for)
+        self.changes.append(lambda durable: durable.set_vote(term, voted_for))
 
     def compact(self, index: int) -> None:
         super().compact(index)

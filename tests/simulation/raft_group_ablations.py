@@ -113,8 +113,7 @@ class AcknowledgesSnapshotsAtOnce(ShardRaft):
         self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
     ) -> bool:
         installed = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.outbox += self.held
-        self.held.clear()
+        self.ready.synced()
         return installed
 
 
@@ -144,13 +143,13 @@ class EchoesOldTerms(ShardRaft):
 
     def _on_append(self, sender: str, message: Append) -> None:
         if message.term < self.term:
-            self.outbox.append((sender, AppendReply(self.term, False, self.last_index, message.round)))
+            self.ready.send(sender, AppendReply(self.term, False, self.last_index, message.round))
             return
         super()._on_append(sender, message)
 
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
         if self.role == LEADER and reply.term == self.term:
-            self._peers[sender].note_echo(reply.round)  # also if it has not sent that yet
+            self.progress[sender].note_echo(reply.round)  # also if it has not sent that yet
         super()._on_append_reply(sender, reply)
 
 
@@ -159,7 +158,7 @@ class CountsFormerLives(ShardRaft):
 
     def _follow_members(self) -> None:
         super()._follow_members()
-        for peer in self._peers.values():
+        for peer in self.progress.values():
             peer.former_round = -1
 
 
@@ -186,7 +185,7 @@ class ForgetsItsVote(World):
 
     def wipe(self, name: str) -> Process:
         process = super().wipe(name)
-        process.disk.journal.setCurrentTerm(0, None)
+        process.disk.journal.set_term(0, None)
         process.disk.end_sync()
         return process
 

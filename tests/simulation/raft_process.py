@@ -277,7 +277,7 @@ class Process:
     def _apply(self, engine: ShardRaft) -> None:
         entries = engine.committed(APPLY_MAX)
         for entry in entries:
-            self.state = self.state.after(entry.index, entry.command)
+            self.state = self.state.after(entry)
             self.world.checks.applies(self, entry, self.state.digest)
             engine.applied(entry.index)
             term, command = self._waiting.pop(entry.index, (0, b""))
@@ -293,7 +293,6 @@ class Process:
             self.compact_to = self.world.draw.randint(engine.base_index, self.state.index)
 
     def _send(self, engine: ShardRaft) -> None:
-        outbox, engine.outbox = engine.outbox, []
-        for to, message in outbox:
+        for to, message in engine.ready.take():
             self.world.checks.promises(self, to, message)
             self.world.send(self.name, to, message)

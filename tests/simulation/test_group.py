@@ -25,7 +25,8 @@ from holdfast.broker.replica.shard import Shard
 from holdfast.machine import keys
 from holdfast.machine.hashing import state_hash
 from holdfast.raft import node_journal
-from holdfast.raft.journal import Row
+from holdfast.raft.codec import decode_payload
+from holdfast.raft.messages import Entry
 from holdfast.raft.node_journal import JournalError, NodeJournal
 from holdfast.serving.refusals import RefusedError
 from holdfast.storage.checkpoints import Checkpointer, Kept
@@ -285,9 +286,9 @@ def lags(plan: Plan) -> bool:
 
 
 def test_reading_what_was_cut_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(journal: NodeJournal, index: int) -> Row:
+    def read(journal: NodeJournal, index: int) -> Entry:
         found = itertools.islice(journal._log.entries(journal._shard, index - 1), node_journal.READ_ENTRIES)
-        journal._old = {entry.index: (entry.payload, entry.index, entry.term) for entry in found}
+        journal._old = {entry.index: decode_payload(entry.index, entry.term, entry.payload) for entry in found}
         return journal._old[index]
 
     monkeypatch.setattr(NodeJournal, "_read", read)
@@ -299,8 +300,8 @@ def test_taking_the_end_of_the_log_for_durable_is_caught(monkeypatch: pytest.Mon
 
     def drop_old(journal: NodeJournal) -> None:
         last_index = journal._log.last_index(journal._shard)
-        while journal._recent_bytes > node_journal.RECENT_BYTES_MAX and journal._recent[0][1] <= last_index:
-            journal._recent_bytes -= len(journal._recent.popleft()[0])
+        while journal._recent_bytes > node_journal.RECENT_BYTES_MAX and journal._recent[0].index <= last_index:
+            journal._recent_bytes -= journal._recent.popleft().size_bytes
 
     monkeypatch.setattr(NodeJournal, "_drop_old", drop_old)
     assert is_caught(KNOWN["end"], matters=lags, errors=(JournalError,))
@@ -321,7 +322,7 @@ def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest
             dropped(replica, refused)
 
     def is_unfinished(replica: Replica) -> bool:
-        return replica.has_to_apply or replica.shard.has_work or bool(replica.raft.outbox)
+        return replica.has_to_apply or replica.shard.has_work or bool(replica.raft.ready.messages)
 
     monkeypatch.setattr(CommitLoop, "_sync", note_active)
     monkeypatch.setattr(Replica, "dropped", tell)

@@ -4,25 +4,22 @@ size, and anything that does not fit exactly is refused.
     message      kind (1 byte), then the fields of its kind in order
     number       8 bytes, unsigned, big-endian
     flag         1 byte, 0 or 1
-    entries      count (4 bytes), then per entry: term, size of the command (4 bytes), the command; their indexes follow
-                 from the place of the first
-    command      kind (1 byte), then what is the kind's own
+    entries      count (4 bytes), then per entry: term, size of what follows (4 bytes), its payload; their indexes
+                 follow from the place of the first
+    payload      kind (1 byte), command: in messages and in the log
     configuration version, counts of voters and learners (2 bytes each), then per member: size (2 bytes), its name
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.raft.messages import (
-    CONFIGURATION,
-    NO_OP,
-    PROBE,
-    REGULAR,
     TERM_MAX,
     Append,
     AppendReply,
     Configuration,
     Entry,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -46,10 +43,11 @@ _ONE_AND_FLAG = struct.Struct(">BQB")
 _ONE = struct.Struct(">BQ")
 _APPEND_HEAD = struct.Struct(">BQQQQQQI")
 _ENTRY_HEAD = struct.Struct(">QI")
+_ENTRY_HEAD_AND_KIND = struct.Struct(">QIB")
 _CONFIGURATION_HEAD = struct.Struct(">QHH")
 _MEMBER_HEAD = struct.Struct(">H")
 
-_KINDS = frozenset(REGULAR + NO_OP + CONFIGURATION + PROBE)
+_KINDS = {kind.value: kind for kind in Kind}
 
 
 class FrameError(ValueError):
@@ -74,6 +72,18 @@ def encode(message: Message) -> bytes:
             return _ONE.pack(_TIMEOUT_NOW, term)
 
 
+def encode_each(messages: Sequence[tuple[str, Message]]) -> list[tuple[str, bytes]]:
+    """To whom, and the bytes. A message that goes to several is encoded once."""
+    encoded: dict[int, bytes] = {}
+    each: list[tuple[str, bytes]] = []
+    for to, message in messages:
+        data = encoded.get(id(message))
+        if data is None:
+            data = encoded[id(message)] = encode(message)
+        each.append((to, data))
+    return each
+
+
 def _encode_append(message: Append) -> bytes:
     head = _APPEND_HEAD.pack(
         _APPEND,
@@ -89,7 +99,7 @@ def _encode_append(message: Append) -> bytes:
         return head
     parts = [head]
     for entry in message.entries:
-        parts += (_ENTRY_HEAD.pack(entry.term, len(entry.command)), entry.command)
+        parts += (_ENTRY_HEAD_AND_KIND.pack(entry.term, entry.size_bytes, entry.kind), entry.command)
     return b"".join(parts)
 
 
@@ -191,26 +201,46 @@ def _read_entries(data: bytes, count: int, index: int, least_term: int, term: in
             raise FrameError("an entry without its end")
         if size == 0 or not least_term <= entry_term <= term:
             raise FrameError("entries that no leader has")
-        command = data[place : place + size]
-        _check_command(command)
         index, least_term = index + 1, entry_term
-        entries.append(Entry(command, index, entry_term))
+        entries.append(_checked_entry(index, entry_term, data[place], data[place + 1 : place + size]))
         place += size
     if place != len(data):
         raise FrameError("bytes behind the last entry")
     return tuple(entries)
 
 
-def _check_command(command: bytes) -> None:
+def _checked_entry(index: int, term: int, number: int, command: bytes) -> Entry:
     """An entry stays for ever: what cannot be read later is refused now."""
-    if command[0] not in _KINDS:
+    kind = _kind(number)
+    if kind == Kind.CONFIGURATION:
+        decode_configuration(command)
+    return Entry(index, term, kind, command)
+
+
+def encode_payload(entry: Entry) -> bytes:
+    """What a log has of an entry, beside its place."""
+    return bytes((entry.kind,)) + entry.command
+
+
+def decode_payload(index: int, term: int, payload: bytes) -> Entry:
+    """The entry that a log has at this place; raises `FrameError` if this release knows no such kind."""
+    return Entry(index, term, _kind(payload[0]), payload[1:])
+
+
+def _kind(number: int) -> Kind:
+    kind = _KINDS.get(number)
+    if kind is None:
         raise FrameError("an entry of an unknown kind")
-    if command[:1] == CONFIGURATION:
-        decode_configuration(command[1:])
+    return kind
+
+
+def configuration_entry(index: int, term: int, configuration: Configuration) -> Entry:
+    """The entry that makes these the members; raises `FrameError` if nobody could read it."""
+    return Entry(index, term, Kind.CONFIGURATION, encode_configuration(configuration))
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """What follows the kind of a `CONFIGURATION` entry; raises `FrameError` if nobody could read it."""
+    """The command of a `CONFIGURATION` entry; raises `FrameError` if nobody could read it."""
     voters, learners = configuration.voters, configuration.learners
     names = [member.encode() for member in (*voters, *learners)]
     if len(names) > MEMBERS_MAX or any(len(name) > MEMBER_BYTES_MAX for name in names):

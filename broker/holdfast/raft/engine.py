@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 
 from holdfast.raft.journal import Journal
-from holdfast.raft.library import CANDIDATE, CONFIGURATION, FOLLOWER, LEADER, REGULAR, Timing
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, Timing
 from holdfast.raft.liveness import ECHO_ONLY, AliveRaft
 from holdfast.raft.messages import (
     Append,
@@ -26,6 +26,7 @@ from holdfast.raft.messages import (
     Configuration,
     Entry,
     ImpossibleMessageError,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -33,10 +34,9 @@ from holdfast.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from holdfast.raft.progress import Peer
+from holdfast.raft.progress import Progress
+from holdfast.raft.sending import APPEND_BYTES_MAX
 
-APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
-APPEND_ENTRIES_MAX = 4_096  # in one message
 # Each term takes an election, so no group ever gets this far. If one message could lead there, it could also use up the
 # numbers, and nobody would be elected after that. A group that is there nonetheless goes on by small steps.
 TERM_LIKELY_MAX = 2**48
@@ -48,8 +48,8 @@ _REPLIES = (AppendReply, VoteReply, PreVoteReply)
 class ShardRaft(AliveRaft):
     """A driver calls `receive`, `propose`, `tick`, makes the journal durable and calls `synced`, in rounds.
 
-    After each call it sends what is in `outbox` at once, and what is in `held` after the next `synced`: those messages
-    promise something that must be on disk first. Entries up to `commit_index` are to be applied in order.
+    After each call it sends what is `ready`: promises are, once `synced` says that they are on disk. Entries up to
+    `ready_index` are to be applied in order.
     """
 
     def __init__(
@@ -64,12 +64,10 @@ class ShardRaft(AliveRaft):
         draw: Callable[[], float],
     ) -> None:
         """`applied_index` is what the state has; without one it is as old as the start of the log."""
-        super().__init__(replica, journal, timing, draw, now_s)
-        self.held: list[tuple[str, Message]] = []
+        super().__init__(replica, journal, timing, draw, now_s, append_bytes_max)
         self.is_reluctant = False  # True: leads if it is asked to, but leaves elections to others
         self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
         self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not
-        self._append_bytes_max = append_bytes_max
         self._votes: set[str] = set()
         self._pre_votes: set[str] | None = None  # None unless asking for them
         self._hand_over_ends_s = 0.0
@@ -118,12 +116,12 @@ class ShardRaft(AliveRaft):
             case TimeoutNow():
                 self._on_timeout_now(sender, message)
 
-    def propose(self, command: bytes, kind: bytes = REGULAR) -> int | None:
+    def propose(self, command: bytes, kind: Kind = Kind.REGULAR) -> int | None:
         """The index of the new entry; None if this replica does not lead, or is handing over."""
-        assert kind != CONFIGURATION, "members change through propose_configuration"
+        assert kind != Kind.CONFIGURATION, "members change through propose_configuration"
         if not self.accepts:
             return None
-        entry = Entry(kind + command, self.last_index + 1, self.term)
+        entry = Entry(self.last_index + 1, self.term, kind, command)
         self.append(entry)
         return entry.index
 
@@ -146,28 +144,12 @@ class ShardRaft(AliveRaft):
         ends_s = math.inf if self._handing_over_to is None else self._hand_over_ends_s
         return min(self._heartbeat_due_s, self._silence_ends_s(), ends_s)
 
-    def replicate(self, bytes_max: float = math.inf) -> int:
-        """Sends entries that the others do not have yet, and no more once it has sent so much. For the leader, after
-        proposals were taken. Returns how many bytes it has sent."""
-        sent_bytes = 0
-        lacking = self.others if self.role == LEADER else ()
-        # One message to each, and again: who is far behind must not hold up the others.
-        while sent_bytes < bytes_max and (lacking := tuple(peer for peer in lacking if self._takes_entries(peer))):
-            sent_bytes += sum([self._send_append(peer) for peer in lacking])
-        return sent_bytes
-
-    @property
-    def has_to_send(self) -> bool:
-        """Whether `replicate` has something to do."""
-        return self.role == LEADER and any(self._takes_entries(peer) for peer in self.others)
-
     def synced(self) -> None:
         """Everything in the journal is durable; nothing has entered the engine since that sync began."""
         has_more = self.durable_index != self.last_index
         self.durable_index = self.last_index
-        self.outbox += self.held
-        self.held.clear()
-        self._promises_left()
+        self.ready.synced()
+        self._note_synced()
         if self.role == CANDIDATE and self.voted_for == self.replica:
             self._votes.add(self.replica)
             self._lead_if_elected()
@@ -178,11 +160,10 @@ class ShardRaft(AliveRaft):
         """The last round never became durable and never will: the log is as it was before, and so is the term. For a
         leader on its own; what others may have been sent cannot be taken back, and another must lead."""
         assert self.role == LEADER
-        assert journal.getCurrentTerm() == self.term
+        assert journal.term == self.term
         self.use_journal(journal)
         self.durable_index = self.last_index
-        self.outbox.clear()
-        self.held.clear()
+        self.ready.drop_all()
         was_alone = self.is_alone
         self._configuration_changed()
         if not (was_alone and self.is_alone):
@@ -228,7 +209,7 @@ class ShardRaft(AliveRaft):
         """Whether a majority has answered since: then nobody else led when the read began."""
         if not self.serves or self._others_needed == 0:
             return self.serves
-        echoed = sorted([self._peers[peer].echoed_round for peer in self._other_voters])
+        echoed = sorted([self.progress[peer].echoed_round for peer in self._other_voters])
         return echoed[-self._others_needed] >= number
 
     # --- what cannot be ---------------------------------------------------------------------------------------
@@ -260,7 +241,7 @@ class ShardRaft(AliveRaft):
         """Who needs entries that this leader's log no longer has."""
         if self.role != LEADER:
             return []
-        return [peer for peer in self.others if self.next_index(peer) <= self.base_index]
+        return [peer for peer in self.others if self.progress[peer].next_index <= self.base_index]
 
     def compact(self, index: int) -> None:
         """Entries up to this one are no longer needed here: the state has them."""
@@ -287,12 +268,12 @@ class ShardRaft(AliveRaft):
         self._become_follower(self.leader)
         # Until the next sync a crash brings back the old log, of which only what was committed is sure to stay.
         self.durable_index = min(self.durable_index, self.commit_index)
-        self.held.clear()  # what was promised of the old log has nothing to rest on any more
+        self.ready.drop_after_sync()  # of the old log: they have nothing to rest on any more
         self.journal.reset(index, index_term, configuration)
         self.commit_index = self.applied_index = index
         self._configuration_changed()
         if term == self.term:
-            self.held.append((sender, AppendReply(self.term, True, index, 0)))
+            self.ready.send_after_sync(sender, AppendReply(self.term, True, index, 0))
         return True
 
     # --- elections --------------------------------------------------------------------------------------------
@@ -308,7 +289,7 @@ class ShardRaft(AliveRaft):
 
     def _enter_term(self, term: int, voted_for: str | None) -> None:
         # What was promised in the old term and has not left yet must not leave: it may not hold any more.
-        self.held.clear()
+        self.ready.drop_after_sync()
         self.set_term(term, voted_for)
 
     def _become_follower(self, leader: str | None) -> None:
@@ -327,8 +308,9 @@ class ShardRaft(AliveRaft):
         self._put_off_election()
         self._become_follower(None)
         self._pre_votes = {self.replica}
+        question = PreVote(self.term + 1, self.last_index, self.last_term)
         for peer in self._other_voters:
-            self.outbox.append((peer, PreVote(self.term + 1, self.last_index, self.last_term)))
+            self.ready.send(peer, question)
         self._stand_if_promised()
 
     def _on_pre_vote(self, sender: str, asked: PreVote) -> None:
@@ -337,7 +319,7 @@ class ShardRaft(AliveRaft):
             and not self._hears_a_leader()
             and self._is_as_complete(asked.last_index, asked.last_term)
         )
-        self.outbox.append((sender, PreVoteReply(asked.term if granted else self.term, granted)))
+        self.ready.send(sender, PreVoteReply(asked.term if granted else self.term, granted))
 
     def _on_pre_vote_reply(self, sender: str, reply: PreVoteReply) -> None:
         if self._pre_votes is None or sender not in self._voters:
@@ -355,8 +337,9 @@ class ShardRaft(AliveRaft):
         self._put_off_election()
         self.stand()
         self._enter_term(self.term + 1, self.replica)
+        request = RequestVote(self.term, self.last_index, self.last_term, transfer)
         for peer in self._other_voters:
-            self.held.append((peer, RequestVote(self.term, self.last_index, self.last_term, transfer)))
+            self.ready.send_after_sync(peer, request)
 
     def _on_request_vote(self, sender: str, asked: RequestVote) -> None:
         granted = (
@@ -369,7 +352,7 @@ class ShardRaft(AliveRaft):
             self.set_term(self.term, sender)
             self._put_off_election()
         # A refusal tells a candidate of an old term the new one; that is durable at the next sync as well.
-        self.held.append((sender, VoteReply(self.term, granted)))
+        self.ready.send_after_sync(sender, VoteReply(self.term, granted))
 
     def _on_vote_reply(self, sender: str, reply: VoteReply) -> None:
         # A configuration that comes while it stands ends that: these are the voters of the one it stood with.
@@ -380,12 +363,12 @@ class ShardRaft(AliveRaft):
     def _lead_if_elected(self) -> None:
         # Its own vote must be among them: it is only counted once it is durable.
         if self.replica in self._votes and len(self._votes) >= self._majority:
+            first = self.last_index + 1  # the entry that it begins with
+            self.progress = {peer: Progress(self._now_s, first) for peer in self.others}
             self.lead()
             self._led_term = self.term
-            self._peers = {peer: Peer(self._now_s) for peer in self.others}
             self._heartbeat_due_s = self._now_s + self.timing.heartbeat_s
-            for peer in self.others:
-                self._send_append(peer)  # with the entry that it begins with
+            self._send_appends(self.others)
 
     # --- the leader -------------------------------------------------------------------------------------------
 
@@ -398,69 +381,32 @@ class ShardRaft(AliveRaft):
         elif self._now_s >= self._heartbeat_due_s:
             self._heartbeat()
 
-    def _takes_entries(self, peer: str) -> bool:
-        """Whether there are entries for a replica, and it has answered enough of those before."""
-        return self.base_index < self.next_index(peer) <= self.last_index and self._peers[peer].takes_entries
-
-    def _send_append(self, peer: str) -> int:
-        """The next entries for a replica, or none of them: a heartbeat. Returns their size."""
-        entries: tuple[Entry, ...] = ()
-        size_bytes = 0
-        if self._takes_entries(peer):
-            entries, size_bytes = self._entries_from(self.next_index(peer))
-        self._send_entries(peer, entries, size_bytes)
-        return size_bytes
-
-    def _entries_from(self, first: int) -> tuple[tuple[Entry, ...], int]:
-        """What fits a message, and its size."""
-        entries: list[Entry] = []
-        size_bytes = 0
-        for index in range(first, min(self.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
-            entry = self.entry_at(index)
-            if entries and size_bytes + len(entry.command) > self._append_bytes_max:
-                break
-            size_bytes += len(entry.command)
-            entries.append(entry)
-        return tuple(entries), size_bytes
-
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
         if self.role != LEADER or reply.term != self.term or reply.round > self._round:
             return
-        peer = self._peers[sender]
-        if reply.round <= peer.former_round:
+        progress = self.progress[sender]
+        if reply.round <= progress.former_round:
             return
-        peer.note_echo(reply.round)
+        progress.note_echo(reply.round)
         if not reply.success:
             self._try_from(sender, reply)
             return
         if reply.index == ECHO_ONLY:
             return
-        peer.probing = False
-        peer.note_durable(reply.index)
-        index = min(reply.index, self.last_index)
-        if index > self.match_index(sender):
-            self.set_match_index(sender, index)
-            self.set_next_index(sender, max(self.next_index(sender), index + 1))
+        if progress.note_durable(reply.index, self.last_index):
             self._advance_commit()
         self._finish_hand_over()
 
     def _try_from(self, sender: str, refusal: AppendReply) -> None:
-        """Begins again where the log may agree. All that was sent since was based on the same error: one answer to all
-        of those refusals will do, or a network that doubles messages would double them without end."""
-        peer = self._peers[sender]
-        if refusal.round > peer.refused_round:
-            peer.note_refusal(self._round)
-            if refusal.round == peer.echoed_round:
-                # Its newest word: who lost what it had acknowledged gets it again, and counts for less meanwhile.
-                self.set_match_index(sender, min(self.match_index(sender), refusal.index))
-            first = min(refusal.index + 1, self.last_index + 1)
-            self.set_next_index(sender, max(self.match_index(sender) + 1, first))
-            if self.next_index(sender) > self.base_index:
-                self._send_append(sender)
+        """Begins again where the log may agree."""
+        progress = self.progress[sender]
+        is_new = progress.note_refusal(refusal.round, refusal.index, self._round, self.last_index)
+        if is_new and progress.next_index > self.base_index:
+            self._send_appends((sender,))
 
     def _advance_commit(self) -> None:
         """What a majority has on disk is committed, if it is of this leader's own term."""
-        durable = [self.match_index(peer) for peer in self._other_voters]
+        durable = [self.progress[peer].match_index for peer in self._other_voters]
         if self.replica in self._voters:
             durable.append(self.durable_index)
         index = sorted(durable)[-self._majority]
@@ -471,8 +417,8 @@ class ShardRaft(AliveRaft):
 
     def _finish_hand_over(self) -> None:
         to = self._handing_over_to
-        if to is not None and self.match_index(to) == self.last_index:
-            self.outbox.append((to, TimeoutNow(self.term)))
+        if to is not None and self.progress[to].match_index == self.last_index:
+            self.ready.send(to, TimeoutNow(self.term))
 
     # --- followers --------------------------------------------------------------------------------------------
 
@@ -480,7 +426,7 @@ class ShardRaft(AliveRaft):
         if message.term < self.term:
             # It tells the newer term, and echoes nothing: the sender may lead again in just that term, with its rounds
             # counted anew.
-            self.outbox.append((sender, AppendReply(self.term, False, self.last_index, 0)))
+            self.ready.send(sender, AppendReply(self.term, False, self.last_index, 0))
             return
         self._hear_leader(sender)
         self._taken_round = max(self._taken_round, message.round)
@@ -495,7 +441,7 @@ class ShardRaft(AliveRaft):
         agreed = self._take(message)
         if message.commit_index > self.commit_index:
             self.commit_index = max(self.commit_index, min(message.commit_index, agreed))
-        self.held.append((sender, AppendReply(self.term, True, agreed, message.round)))
+        self.ready.send_after_sync(sender, AppendReply(self.term, True, agreed, message.round))
 
     def _hear_leader(self, leader: str) -> None:
         self._note_leader()
@@ -511,7 +457,7 @@ class ShardRaft(AliveRaft):
             unfit, hint = self.term_at(message.previous_index), message.previous_index - 1
             while hint > self.commit_index and self.term_at(hint) == unfit:
                 hint -= 1
-        self.outbox.append((sender, AppendReply(self.term, False, max(hint, self.commit_index), message.round)))
+        self.ready.send(sender, AppendReply(self.term, False, max(hint, self.commit_index), message.round))
 
     def _take(self, message: Append) -> int:
         """Adds what is new; returns up to where the log is now known to agree with the leader's."""

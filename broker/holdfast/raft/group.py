@@ -6,9 +6,9 @@ is cut. Everything that is counted is counted over its voters.
 
 from collections.abc import Callable
 
-from holdfast.raft.codec import encode_configuration
+from holdfast.raft.codec import configuration_entry
 from holdfast.raft.journal import Journal
-from holdfast.raft.library import CONFIGURATION, LEADER, LibraryRaft, Timing
+from holdfast.raft.library import LEADER, LibraryRaft, Timing
 from holdfast.raft.membership import (
     CHANGE_UNDER_WAY,
     NOT_CAUGHT_UP,
@@ -20,22 +20,19 @@ from holdfast.raft.membership import (
     with_voter,
     without,
 )
-from holdfast.raft.messages import BLANK, Configuration, Entry
-from holdfast.raft.progress import Peer
+from holdfast.raft.messages import BLANK, Configuration, Entry, Kind
+from holdfast.raft.progress import Progress
 
 
 class GroupRaft(LibraryRaft):
     """A replica's members, and what it knows of each while it leads."""
 
     def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float], now_s: float) -> None:
-        # The library looks at all properties while it begins: what they go by comes first.
-        self.configuration = BLANK
-        self.durable_index = 0
-        self._handing_over_to: str | None = None
         super().__init__(replica, journal, timing, draw)
+        self._handing_over_to: str | None = None
         self.durable_index = self.last_index  # what this replica has on disk
         self._now_s = now_s
-        self._peers: dict[str, Peer] = {}
+        self.progress: dict[str, Progress] = {}  # of the others; of a replica that does not lead, what it knew last
         self._round = 0  # the number of the newest sending
         self._configuration_changed()
 
@@ -60,11 +57,11 @@ class GroupRaft(LibraryRaft):
 
     def peer_lag(self, peer: str) -> int:
         """How many entries another replica lacks, as far as this leader knows."""
-        return self.last_index - self.match_index(peer)
+        return self.last_index - self.progress[peer].match_index
 
     def peer_heard_s(self, peer: str) -> float | None:
         """When the newest message was sent that another replica has answered to this leader; None if it has none."""
-        known = self._peers.get(peer)
+        known = self.progress.get(peer)
         return known.echoed_sent_s if known is not None and known.echoed_round else None
 
     # --- changes ----------------------------------------------------------------------------------------------
@@ -99,7 +96,7 @@ class GroupRaft(LibraryRaft):
                     NOT_CAUGHT_UP,
                     f"Expected {replica} to have caught up, but it lacks {self.peer_lag(replica)} entries.",
                 )
-        entry = Entry(CONFIGURATION + encode_configuration(new), self.last_index + 1, self.term)
+        entry = configuration_entry(self.last_index + 1, self.term, new)
         self.append(entry)
         return entry.index
 
@@ -109,7 +106,7 @@ class GroupRaft(LibraryRaft):
         heard_s = self.peer_heard_s(replica)
         return (
             heard_s is not None
-            and not self._peers[replica].probing
+            and not self.progress[replica].probing
             and self._now_s <= heard_s + self.timing.election_s_max
             and self.peer_lag(replica) <= PROMOTE_LAG_ENTRIES_MAX
         )
@@ -123,20 +120,20 @@ class GroupRaft(LibraryRaft):
         self._majority = len(self._voters) // 2 + 1
         self._others_needed = self._majority - (self.replica in self._voters)
         self._others = frozenset(self.configuration.members) - {self.replica}
-        self.set_others(self._others)
+        self.others = tuple(sorted(self._others))
         if self.role == LEADER:
             self._follow_members()
 
     def _follow_members(self) -> None:
-        known, self._peers = self._peers, {}
+        known, self.progress = self.progress, {}
         for peer in self.others:
-            if peer not in known:
-                self.set_next_index(peer, self.last_index)  # the change itself is the first that it gets
-            self._peers[peer] = known.get(peer) or Peer(self._now_s, former_round=self._round)
+            # Of a new one the change itself is the first that it gets.
+            new = Progress(self._now_s, self.last_index, former_round=self._round)
+            self.progress[peer] = known.get(peer, new)
 
     def append(self, entry: Entry) -> None:
         super().append(entry)
-        if entry.command[:1] == CONFIGURATION:
+        if entry.kind == Kind.CONFIGURATION:
             self._configuration_changed()
 
     def cut_from(self, index: int) -> None:

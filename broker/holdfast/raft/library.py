@@ -2,10 +2,11 @@
 
 The library is made for one object per process that ticks by itself, talks over its own sockets and writes its own
 files. Here it keeps the state of one replica and a few steps that are right as they are (a term and a vote are stored
-together, a leader begins with an entry of its own term). Everything that was found wrong is replaced in engine.py.
+together, a leader begins with an entry of its own term). Everything that was found wrong is replaced in engine.py, and
+nothing of the library is seen there: its object is behind this file's `LibraryRaft`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pysyncobj.syncobj as _module
@@ -15,25 +16,14 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION as _VERSION
 
 from holdfast.raft.journal import Journal
-from holdfast.raft.messages import CONFIGURATION, NO_OP, PROBE, REGULAR, Entry
-
-__all__ = [
-    "CANDIDATE", "CONFIGURATION", "FOLLOWER", "LEADER", "NO_OP", "PROBE", "REGULAR", "LibraryRaft", "Timing",
-]  # fmt: skip
+from holdfast.raft.messages import Entry, Kind
 
 _WANTED_VERSION = "0.3.17"
 _ATTRIBUTES = (
     "raftState", "raftCurrentTerm", "votedForNodeId", "raftLeader", "raftElectionDeadline", "raftLog",
-    "raftCommitIndex", "raftLastApplied", "raftNextIndex", "raftMatchIndex", "otherNodes", "noopIDx",
+    "raftCommitIndex", "raftLastApplied", "noopIDx",
 )  # fmt: skip
-_METHODS = (
-    "onMessageReceived",
-    "onBecomeLeader",
-    "setCurrentTerm",
-    "setState",
-    "sendAppendEntries",
-    "generateRaftTimeout",
-)
+_METHODS = ("onMessageReceived", "onBecomeLeader", "setCurrentTerm", "setState", "sendAppendEntries")
 
 
 def _check() -> None:
@@ -44,14 +34,14 @@ def _check() -> None:
     missing = [name for name in _ATTRIBUTES if f"_SyncObj__{name}" not in known]
     missing += [name for name in _METHODS if not hasattr(SyncObj, f"_SyncObj__{name}")]
     kinds = _module._COMMAND_TYPE
-    if bytes([kinds.REGULAR, kinds.NO_OP]) != REGULAR + NO_OP:
+    if (kinds.REGULAR, kinds.NO_OP) != (Kind.REGULAR, Kind.NO_OP):
         missing.append("the kinds of entries that logs on disk have")
     if missing:
         raise ImportError(f"Expected pysyncobj to have {', '.join(missing)}, but it has not.")
 
 
 _check()
-# The journal is handed over as it is, in the place of a file's name.
+# A journal is handed over as it is, in the place of a file's name.
 _module.createJournal = lambda journal: journal
 
 FOLLOWER: int = _module._RAFT_STATE.FOLLOWER
@@ -71,18 +61,42 @@ class Timing:
     silence_s_max: float = 0.45
 
 
-class _Member(str):
-    """Another replica where the library keeps a node. It equals its name, so finding it by name costs nothing."""
+class _LibraryJournal:
+    """A journal under the names that the library calls, as far as it does. Its rows are a command that begins with the
+    kind, the index and the term; there is always one, that of the base, and only the last is ever asked for."""
 
-    __slots__ = ()
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
-    @property
-    def id(self) -> str:
-        return str(self)
+    def __len__(self) -> int:
+        return self._journal.last_index - self._journal.base_index + 1
+
+    def __getitem__(self, position: int) -> tuple[bytes, int, int]:
+        assert position == -1
+        index = self._journal.last_index
+        term = self._journal.term_at(index)
+        assert term is not None
+        return b"", index, term
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        self._journal.append(Entry(idx, term, Kind(command[0]), command[1:]))
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
+        self._journal.set_term(term, votedForNodeId)
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        return self._journal.term
+
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+        return self._journal.voted_for
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        """It is not kept: after a restart a leader tells it, or an election finds it."""
+        return self._journal.base_index
 
 
 class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
-    """Engines put what they have to say into their outbox."""
+    """Engines have their own way to the others."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])
@@ -95,7 +109,21 @@ class _NoTransport(Transport):  # type: ignore[misc]  # the library has no types
         raise AssertionError("a step of the library that should have been replaced has sent a message")
 
 
-class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
+class _Library(SyncObj):  # type: ignore[misc]  # the library has no types
+    """Its object for one replica, without what it would do by itself."""
+
+    def __init__(self, replica: str, journal: Journal) -> None:
+        settings = SyncObjConf(autoTick=False, journalFile=_LibraryJournal(journal))
+        super().__init__(Node(replica), [], settings, transport=_NoTransport())
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - its name in the library
+        """Called when it becomes the leader. The engine sends by itself."""
+
+    def _SyncObj__onMessageReceived(self, node: object, message: object) -> None:  # noqa: N802
+        raise AssertionError("messages go to the engine's own step")
+
+
+class LibraryRaft:
     """The library's state of one replica, with plain names."""
 
     def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float]) -> None:
@@ -103,115 +131,76 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         self.timing = timing
         self.replica = replica
         self.journal = journal
-        self.others: tuple[str, ...] = ()
-        settings = SyncObjConf(
-            autoTick=False,
-            journalFile=journal,
-            dynamicMembershipChange=False,
-            appendEntriesUseBatch=True,
-            appendEntriesPeriod=timing.heartbeat_s,
-            raftMinTimeout=timing.election_s_min,
-            raftMaxTimeout=timing.election_s_max,
-            leaderFallbackTimeout=timing.silence_s_max,
-            connectionTimeout=max(timing.election_s_max, 1.0),
-        )
-        super().__init__(Node(replica), [], settings, transport=_NoTransport())
+        self._library = _Library(replica, journal)
 
     # --- its state, with plain names --------------------------------------------------------------------------
 
     @property
     def role(self) -> int:
-        role: int = self._SyncObj__raftState
+        role: int = self._library._SyncObj__raftState
         return role
 
     @property
     def term(self) -> int:
-        term: int = self._SyncObj__raftCurrentTerm
+        term: int = self._library._SyncObj__raftCurrentTerm
         return term
 
     @property
     def voted_for(self) -> str | None:
-        voted: str | None = self._SyncObj__votedForNodeId
+        voted: str | None = self._library._SyncObj__votedForNodeId
         return voted
 
     @property
     def leader(self) -> str | None:
-        node = self._SyncObj__raftLeader
+        node = self._library._SyncObj__raftLeader
         return None if node is None else str(node.id)
 
     def follow(self, leader: str | None) -> None:
         """Becomes, or stays, a follower; of nobody known yet if there is no leader."""
-        self._SyncObj__raftLeader = None if leader is None else Node(leader)
-        self._SyncObj__setState(FOLLOWER)
+        self._library._SyncObj__raftLeader = None if leader is None else Node(leader)
+        self._library._SyncObj__setState(FOLLOWER)
 
     def stand(self) -> None:
         """Becomes a candidate."""
-        self._SyncObj__raftLeader = None
-        self._SyncObj__setState(CANDIDATE)
+        self._library._SyncObj__raftLeader = None
+        self._library._SyncObj__setState(CANDIDATE)
 
     def set_term(self, term: int, voted_for: str | None) -> None:
         """Term and vote go into the journal together."""
-        self._SyncObj__setCurrentTerm(term, voted_for)
+        self._library._SyncObj__setCurrentTerm(term, voted_for)
 
     def lead(self) -> None:
         """Becomes the leader, with an entry of its own term at the end of its log."""
-        self._SyncObj__onBecomeLeader()
+        self._library._SyncObj__onBecomeLeader()
 
     @property
     def first_own_index(self) -> int:
         """The entry with which this leader began."""
-        return int(self._SyncObj__noopIDx or 0)
-
-    def set_others(self, others: Iterable[str]) -> None:
-        """Who else belongs to the group. What is known of those who stay is kept."""
-        self.others = tuple(sorted(others))
-        members = {_Member(replica) for replica in self.others}
-        gone = self._SyncObj__otherNodes - members  # type: ignore[has-type]  # the library has no types
-        self._SyncObj__otherNodes = members
-        for member in members:
-            self._SyncObj__raftNextIndex.setdefault(member, self.last_index + 1)
-            self._SyncObj__raftMatchIndex.setdefault(member, 0)
-        for member in gone:
-            del self._SyncObj__raftNextIndex[member], self._SyncObj__raftMatchIndex[member]
+        return int(self._library._SyncObj__noopIDx or 0)
 
     @property
     def election_deadline_s(self) -> float:
-        return float(self._SyncObj__raftElectionDeadline)
+        return float(self._library._SyncObj__raftElectionDeadline)
 
     @election_deadline_s.setter
     def election_deadline_s(self, deadline_s: float) -> None:
-        self._SyncObj__raftElectionDeadline = deadline_s
+        self._library._SyncObj__raftElectionDeadline = deadline_s
 
     @property
     def commit_index(self) -> int:
-        return int(self._SyncObj__raftCommitIndex)
+        return int(self._library._SyncObj__raftCommitIndex)
 
     @commit_index.setter
     def commit_index(self, index: int) -> None:
-        self._SyncObj__raftCommitIndex = index
+        self._library._SyncObj__raftCommitIndex = index
 
     @property
     def applied_index(self) -> int:
-        return int(self._SyncObj__raftLastApplied)
+        return int(self._library._SyncObj__raftLastApplied)
 
     @applied_index.setter
     def applied_index(self, index: int) -> None:
-        self._SyncObj__raftLastApplied = index
-
-    def next_index(self, replica: str) -> int:
-        index: int = self._SyncObj__raftNextIndex[replica]
-        return index
-
-    def set_next_index(self, replica: str, index: int) -> None:
-        self._SyncObj__raftNextIndex[replica] = index
-
-    def match_index(self, replica: str) -> int:
-        """Up to where another replica's log is known to be durable and the same as this leader's."""
-        index: int = self._SyncObj__raftMatchIndex[replica]
-        return index
-
-    def set_match_index(self, replica: str, index: int) -> None:
-        self._SyncObj__raftMatchIndex[replica] = index
+        self._library._SyncObj__raftLastApplied = index
 
     def draw_election_s(self) -> float:
         """How long to wait for a sign of a leader, this time."""
@@ -221,7 +210,7 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
     # --- its log ----------------------------------------------------------------------------------------------
 
     def use_journal(self, journal: Journal) -> None:
-        self.journal = self._SyncObj__raftLog = journal
+        self.journal, self._library._SyncObj__raftLog = journal, _LibraryJournal(journal)
 
     @property
     def base_index(self) -> int:
@@ -243,23 +232,10 @@ class LibraryRaft(SyncObj):  # type: ignore[misc]  # the library has no types
         return self.journal.term_at(index)
 
     def entry_at(self, index: int) -> Entry:
-        position = index - self.journal.base_index
-        assert position > 0, "the log no longer has it"
-        return Entry(*self.journal[position])
+        return self.journal.entry_at(index)
 
     def append(self, entry: Entry) -> None:
-        self.journal.add(entry.command, entry.index, entry.term)
+        self.journal.append(entry)
 
     def cut_from(self, index: int) -> None:
-        self.journal.deleteEntriesFrom(index - self.journal.base_index)
-
-    # --- steps that the library would call by itself ----------------------------------------------------------
-
-    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - its name in the library
-        """Called when it becomes the leader. The engine sends by itself."""
-
-    def _SyncObj__onMessageReceived(self, node: object, message: object) -> None:  # noqa: N802
-        raise AssertionError("messages go to the engine's own step")
-
-    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
-        return self.draw_election_s()
+        self.journal.cut_from(index)

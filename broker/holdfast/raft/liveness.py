@@ -8,26 +8,27 @@ term or the vote, or counts anything as durable; the messages themselves are del
 import math
 from collections.abc import Callable
 
-from holdfast.raft.group import GroupRaft
 from holdfast.raft.journal import Journal
 from holdfast.raft.library import FOLLOWER, LEADER, Timing
-from holdfast.raft.messages import Append, AppendReply, Entry, Message, Sign
+from holdfast.raft.messages import AppendReply, Sign
+from holdfast.raft.sending import SendingRaft
 
 ECHO_ONLY = 0  # as the index of a reply: it was heard, and nothing is said of the log
 
 
-class AliveRaft(GroupRaft):
+class AliveRaft(SendingRaft):
     """What a replica knows of the others' lives, and lets them know of its own."""
 
-    def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float], now_s: float) -> None:
-        super().__init__(replica, journal, timing, draw, now_s)
-        self.outbox: list[tuple[str, Message]] = []
-        self.shard_time_ms: Callable[[], int] = lambda: 0  # for the driver to set: what a leader tells the others
-        # The time that the newest leader has told, which may be this one. It may be less than what the one before it
-        # told: but all that has happened since was counted by it, and the next leader has to go on with that.
-        self.leader_time_ms = 0
-        self.leader_time_heard_s = now_s
-        self._leader_time_term = 0
+    def __init__(
+        self,
+        replica: str,
+        journal: Journal,
+        timing: Timing,
+        draw: Callable[[], float],
+        now_s: float,
+        append_bytes_max: int,
+    ) -> None:
+        super().__init__(replica, journal, timing, draw, now_s, append_bytes_max)
         self._durable_term = self.term
         # As if it had just heard one: before a restart it may have, and that leader still counts on it.
         self._heard_leader_s = now_s
@@ -51,12 +52,12 @@ class AliveRaft(GroupRaft):
                 self._note_leader()
                 self._heard_round = max(self._heard_round, sign.round)
         elif self.role == LEADER and sender in self._others and sign.round <= self._round:
-            peer = self._peers[sender]
-            if sign.round > peer.former_round:
-                peer.note_heard(sign.round)
+            progress = self.progress[sender]
+            if sign.round > progress.former_round:
+                progress.note_heard(sign.round)
 
     def beat(self, now_s: float) -> None:
-        """Puts signs of life that are due into the outbox, whatever the round is busy with."""
+        """Signs of life that are due are ready to leave, whatever the round is busy with."""
         self._now_s = max(self._now_s, now_s)
         if self.role == LEADER:
             if self._heartbeat_due_s <= now_s < self._silence_ends_s():
@@ -65,18 +66,12 @@ class AliveRaft(GroupRaft):
             is_due = self._heard_round > self._answered_round
             if is_due and self._durable_term == self.term:
                 self._answered_round = self._heard_round
-                self.outbox.append((self.leader, AppendReply(self.term, True, ECHO_ONLY, self._heard_round)))
+                self.ready.send(self.leader, AppendReply(self.term, True, ECHO_ONLY, self._heard_round))
 
-    def _promises_left(self) -> None:
+    def _note_synced(self) -> None:
         """All that was heard in rounds is answered, and the term is durable."""
         self._durable_term = self.term
         self._answered_round = max(self._answered_round, self._taken_round)
-
-    def _note_time(self, now_ms: int) -> None:
-        """What the leader of this term tells; 0 if it does not know."""
-        if now_ms and (self.term, now_ms) > (self._leader_time_term, self.leader_time_ms):
-            self.leader_time_ms, self.leader_time_heard_s = now_ms, self._now_s
-            self._leader_time_term = self.term
 
     # --- followers --------------------------------------------------------------------------------------------
 
@@ -111,28 +106,10 @@ class AliveRaft(GroupRaft):
         """When this leader has heard no majority for too long."""
         if self._others_needed == 0:
             return math.inf
-        echoed_s = sorted([self._peers[peer].echoed_sent_s for peer in self._other_voters])
+        echoed_s = sorted([self.progress[peer].echoed_sent_s for peer in self._other_voters])
         return echoed_s[-self._others_needed] + self.timing.silence_s_max
 
     def _heartbeat(self) -> None:
         """To everybody, and without entries: those are sent as far as there is room for them in a round."""
         self._heartbeat_due_s = self._now_s + self.timing.heartbeat_s
-        for peer in self.others:
-            self._send_entries(peer, (), 0)
-
-    def _send_entries(self, peer: str, entries: tuple[Entry, ...], size_bytes: int) -> None:
-        first, base_index = self.next_index(peer), self.base_index
-        if entries:
-            # In the hope that they arrive; a refusal sets it back.
-            self.set_next_index(peer, first + len(entries))
-        # One that is behind the start of the log needs a snapshot. It is asked about that start, so that it hears the
-        # leader and the leader hears when it is there.
-        previous_index = first - 1 if first > base_index else base_index
-        previous_term = self.term_at(previous_index)
-        assert previous_term is not None
-        number = self._round = self._round + 1
-        self._peers[peer].note_sent(number, self._now_s, previous_index + len(entries), size_bytes)
-        now_ms, commit_index = self.shard_time_ms(), self.commit_index
-        self._note_time(now_ms)
-        message = Append(self.term, previous_index, previous_term, entries, commit_index, number, now_ms)
-        self.outbox.append((peer, message))
+        self._send_appends(self.others, heartbeat=True)

@@ -2,13 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import NamedTuple
-
-# What an entry is: the first byte of its command. The first two numbers are the library's.
-REGULAR = b"\x00"  # what a shard's machine applies
-NO_OP = b"\x01"  # with which a leader begins
-CONFIGURATION = b"\x10"  # who belongs to the group from here on
-PROBE = b"\x11"  # a place in the log at which replicas compare themselves; it changes nothing
 
 TERM_MAX = 2**62  # in a message: nobody is elected beyond it, so nobody must get near it (see engine.py)
 
@@ -17,13 +12,28 @@ class ImpossibleMessageError(ValueError):
     """No correct member can have sent this, whatever was lost, late or repeated. Nothing was changed because of it."""
 
 
+class Kind(IntEnum):
+    """What an entry is. The numbers are in logs and messages; the first two are the library's."""
+
+    REGULAR = 0x00  # what a shard's machine applies
+    NO_OP = 0x01  # with which a leader begins
+    CONFIGURATION = 0x10  # who belongs to the group from here on
+    PROBE = 0x11  # a place in the log at which replicas compare themselves; it changes nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of the log."""
 
-    command: bytes = field(repr=False)
     index: int
     term: int
+    kind: Kind
+    command: bytes = field(default=b"", repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """In a log or in a message, without what is said of every entry. Never 0."""
+        return 1 + len(self.command)
 
 
 @dataclass(frozen=True, slots=True)

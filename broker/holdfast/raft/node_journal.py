@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from holdfast.raft.codec import decode_configuration
-from holdfast.raft.journal import NOTHING, Last, Row
-from holdfast.raft.messages import CONFIGURATION, Configuration
+from holdfast.raft.codec import decode_configuration, decode_payload, encode_payload
+from holdfast.raft.journal import NOTHING, Last
+from holdfast.raft.messages import Configuration, Entry, Kind
 from holdfast.wal.node_log import NodeLog
 
 RECENT_BYTES_MAX = 16 * 1024 * 1024  # of entries kept in memory, beside those that are not durable yet
@@ -109,9 +109,9 @@ class NodeJournal:
         self._last_index = max(hard.base_index, log.last_index(shard))
         # Up to here the log itself has what this journal has. Further on it may have what was cut.
         self._durable_index = self._last_index
-        self._recent: deque[Row] = deque()  # the newest entries, without a gap up to the last
+        self._recent: deque[Entry] = deque()  # the newest entries, without a gap up to the last
         self._recent_bytes = 0
-        self._old: dict[int, Row] = {}  # what was read last of the older ones
+        self._old: dict[int, Entry] = {}  # what was read last of the older ones
         self.is_durable = True  # nothing is staged
         self.next_state_name = ""  # of the state that comes with the next `reset`
         self._drop_terms()
@@ -196,21 +196,17 @@ class NodeJournal:
     def former_last(self) -> Last:
         return self._hard.former_last
 
-    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803 - the library's names
-        if (term, votedForNodeId) != (self._hard.term, self._hard.voted_for):
-            self._keep(replace(self._hard, term=term, voted_for=votedForNodeId))
-
-    def getCurrentTerm(self) -> int:  # noqa: N802
+    @property
+    def term(self) -> int:
         return self._hard.term
 
-    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+    @property
+    def voted_for(self) -> str | None:
         return self._hard.voted_for
 
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
-        """Not kept: after a restart a leader tells it, or an election finds it."""
-
-    def getRaftCommitIndex(self) -> int:  # noqa: N802
-        return self._hard.base_index
+    def set_term(self, term: int, voted_for: str | None) -> None:
+        if (term, voted_for) != (self._hard.term, self._hard.voted_for):
+            self._keep(replace(self._hard, term=term, voted_for=voted_for))
 
     # --- entries ----------------------------------------------------------------------------------------------
 
@@ -218,19 +214,14 @@ class NodeJournal:
     def last_index(self) -> int:
         return self._last_index
 
-    def __len__(self) -> int:
-        return self._last_index - self._hard.base_index + 1
-
-    def __getitem__(self, item: int) -> Row:
-        index = (self._last_index + 1 if item < 0 else self._hard.base_index) + item
-        if index == self._hard.base_index:
-            return b"", index, self._hard.base_term
+    def entry_at(self, index: int) -> Entry:
+        assert self._hard.base_index < index <= self._last_index, "the log does not have it"
         first_recent = self._last_index - len(self._recent) + 1
         if index >= first_recent:
             return self._recent[index - first_recent]
         return self._old.get(index) or self._read(index)
 
-    def _read(self, index: int) -> Row:
+    def _read(self, index: int) -> Entry:
         """From the log, with those that follow: whoever asks for one will ask for them too."""
         self._old = {}
         size_bytes = 0
@@ -243,7 +234,7 @@ class NodeJournal:
                     f"Expected entry {entry.index} of shard {self._shard} to be of term {self.term_at(entry.index)}, "
                     f"but the log has one of term {entry.term}."
                 )
-            self._old[entry.index] = (entry.payload, entry.index, entry.term)
+            self._old[entry.index] = decode_payload(entry.index, entry.term, entry.payload)
             size_bytes += len(entry.payload)
             if size_bytes > READ_BYTES:
                 break
@@ -258,33 +249,33 @@ class NodeJournal:
             return None
         return self._terms[bisect_right(self._term_starts, index) - 1]
 
-    def add(self, command: bytes, idx: int, term: int) -> None:
-        self._log.stage_entry(self._shard, idx, term, command)
+    def append(self, entry: Entry) -> None:
+        self._log.stage_entry(self._shard, entry.index, entry.term, encode_payload(entry))
         self.is_durable = False
-        self._last_index = idx
-        self._recent.append((command, idx, term))
-        self._recent_bytes += len(command)
-        if not self._terms or self._terms[-1] != term:
-            self._term_starts.append(idx)
-            self._terms.append(term)
-        if command[:1] == CONFIGURATION:
-            added = (idx, decode_configuration(command[1:]))
+        self._last_index = entry.index
+        self._recent.append(entry)
+        self._recent_bytes += entry.size_bytes
+        if not self._terms or self._terms[-1] != entry.term:
+            self._term_starts.append(entry.index)
+            self._terms.append(entry.term)
+        if entry.kind == Kind.CONFIGURATION:
+            added = (entry.index, decode_configuration(entry.command))
             self._keep(replace(self._hard, configurations=(*self._hard.configurations, added)))
         self._drop_old()
 
     def _drop_old(self) -> None:
         """Keeps memory bounded; what is not durable cannot be read from the log, so it stays."""
-        while self._recent_bytes > RECENT_BYTES_MAX and self._recent[0][1] <= self._durable_index:
-            self._recent_bytes -= len(self._recent.popleft()[0])
+        while self._recent_bytes > RECENT_BYTES_MAX and self._recent[0].index <= self._durable_index:
+            self._recent_bytes -= self._recent.popleft().size_bytes
 
-    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 - the library's names
-        index = self._hard.base_index + entryFrom
+    def cut_from(self, index: int) -> None:
+        assert index > self._hard.base_index, "what is at the base is committed"
         self._log.stage_truncate(self._shard, index)
         self.is_durable = False
         self._last_index = index - 1
         self._durable_index = min(self._durable_index, self._last_index)
-        while self._recent and self._recent[-1][1] >= index:
-            self._recent_bytes -= len(self._recent.pop()[0])
+        while self._recent and self._recent[-1].index >= index:
+            self._recent_bytes -= self._recent.pop().size_bytes
         self._old = {}
         while self._term_starts and self._term_starts[-1] >= index:
             self._term_starts.pop()
@@ -306,7 +297,7 @@ class NodeJournal:
         self._drop_terms()
         first_recent = self._last_index - len(self._recent) + 1
         for _ in range(max(0, min(len(self._recent), index - first_recent + 1))):
-            self._recent_bytes -= len(self._recent.popleft()[0])
+            self._recent_bytes -= self._recent.popleft().size_bytes
         self._old = {}
 
     def _drop_terms(self) -> None:

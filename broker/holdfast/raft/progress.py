@@ -1,16 +1,20 @@
-"""What a leader knows of another replica, beside the library's indexes of it."""
+"""What a leader knows of another replica: where its log is, what is on its way to it, and when it was last heard."""
 
 from collections import deque
 from dataclasses import dataclass, field
 
 SENDINGS_KEPT = 1_000  # without an answer
-FLYING_APPENDS_MAX = 64  # with entries and without an answer
-FLYING_BYTES_MAX = 16 * 1024 * 1024
+INFLIGHT_APPENDS_MAX = 64  # with entries and without an answer
+INFLIGHT_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Peer:
+class Progress:
+    """Of one follower or learner, in one term of one leader."""
+
     echoed_sent_s: float  # when the newest sending that it has answered was sent
+    next_index: int  # the entry that it is sent next
+    match_index: int = 0  # up to here its log is known to be durable, and the same as the leader's
     # Answers to sendings up to this one are no answers of this member: who was removed and added again may have lost
     # what it acknowledged before. Those to an installed snapshot have number 0.
     former_round: int = -1
@@ -19,16 +23,18 @@ class Peer:
     probing: bool = True  # until it is known where its log agrees: one sending with entries at a time
     _sent: deque[tuple[int, float]] = field(default_factory=deque)  # sendings without an answer: number, time
     # Those with entries: the last of them, size. An echo says nothing of entries, so it does not end them.
-    _flying: deque[tuple[int, int]] = field(default_factory=deque)
-    _flying_bytes: int = 0
+    _inflight: deque[tuple[int, int]] = field(default_factory=deque)
+    _inflight_bytes: int = 0
 
     def note_sent(self, number: int, now_s: float, last_index: int, size_bytes: int) -> None:
+        """It was sent entries of this size up to `last_index`, or, with size 0, none."""
         # A sending that is not kept counts, once it is answered, as if it had been sent with the last that was.
         if len(self._sent) < SENDINGS_KEPT:
             self._sent.append((number, now_s))
         if size_bytes:
-            self._flying.append((last_index, size_bytes))
-            self._flying_bytes += size_bytes
+            self.next_index = last_index + 1  # in the hope that they arrive; a refusal sets it back
+            self._inflight.append((last_index, size_bytes))
+            self._inflight_bytes += size_bytes
 
     def note_heard(self, number: int) -> None:
         """An answer to this sending has arrived, whatever it says."""
@@ -41,21 +47,37 @@ class Peer:
             self.echoed_round = number
             self.note_heard(number)
 
-    def note_durable(self, index: int) -> None:
-        """It has everything up to this entry."""
-        while self._flying and self._flying[0][0] <= index:
-            self._flying_bytes -= self._flying.popleft()[1]
+    def note_durable(self, index: int, last_index: int) -> bool:
+        """It has everything up to this entry, of a log that ends with `last_index`. Whether that was not known yet."""
+        self.probing = False
+        while self._inflight and self._inflight[0][0] <= index:
+            self._inflight_bytes -= self._inflight.popleft()[1]
+        index = min(index, last_index)
+        if index <= self.match_index:
+            return False
+        self.match_index = index
+        self.next_index = max(self.next_index, index + 1)
+        return True
 
-    def note_refusal(self, newest_round: int) -> None:
-        """What was sent up to now was based on an error: nothing of it is waited for."""
+    def note_refusal(self, number: int, index: int, newest_round: int, last_index: int) -> bool:
+        """It has refused a sending, and may agree up to this entry. Whether that is to be answered: all that was sent
+        up to now was based on the same error, so nothing of it is waited for and one answer to all of those refusals
+        will do, or a network that doubles messages would double them without end."""
+        if number <= self.refused_round:
+            return False
         self.refused_round = newest_round
         self.probing = True
-        self._flying.clear()
-        self._flying_bytes = 0
+        self._inflight.clear()
+        self._inflight_bytes = 0
+        if number == self.echoed_round:
+            # Its newest word: who lost what it had acknowledged gets it again, and counts for less meanwhile.
+            self.match_index = min(self.match_index, index)
+        self.next_index = max(self.match_index, min(index, last_index)) + 1
+        return True
 
     @property
     def takes_entries(self) -> bool:
         """Whether more entries may be sent before it answers. A replica that is down must not cost memory."""
         if self.probing:
-            return not self._flying
-        return len(self._flying) < FLYING_APPENDS_MAX and self._flying_bytes < FLYING_BYTES_MAX
+            return not self._inflight
+        return len(self._inflight) < INFLIGHT_APPENDS_MAX and self._inflight_bytes < INFLIGHT_BYTES_MAX

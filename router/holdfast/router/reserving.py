@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
-from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.failures import ELSEWHERE, FAILURES, Failure, is_passing, may_pass_if_read

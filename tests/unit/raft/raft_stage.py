@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from holdfast.raft.codec import encode_configuration
+from holdfast.raft.codec import configuration_entry
 from holdfast.raft.engine import ShardRaft
-from holdfast.raft.journal import MemoryJournal, Row
-from holdfast.raft.library import CONFIGURATION, LEADER, REGULAR, Timing
-from holdfast.raft.messages import Configuration, Message
+from holdfast.raft.journal import MemoryJournal
+from holdfast.raft.library import LEADER, Timing
+from holdfast.raft.messages import Configuration, Entry, Kind, Message
 
 TIMING = Timing()
 
@@ -24,14 +24,13 @@ class Stage:
         self.on_the_way: list[tuple[str, str, Message]] = []
         self.engines = {name: self._make(name) for name in self.journals}
 
-    def _journal(self, rows: Iterable[Row] = (), term: int = 0) -> MemoryJournal:
-        founding = CONFIGURATION + encode_configuration(Configuration.of(1, self._replicas))
-        return MemoryJournal([(founding, 1, 0), *rows], term)
+    def _journal(self, entries: Iterable[Entry] = (), term: int = 0) -> MemoryJournal:
+        return MemoryJournal([configuration_entry(1, 0, Configuration.of(1, self._replicas)), *entries], term)
 
     def _make(self, name: str, applied_index: int | None = None) -> ShardRaft:
         journal = self.journals[name]
         if applied_index is None and journal.base_index == 0:
-            applied_index = min(1, len(journal) - 1)
+            applied_index = min(1, journal.last_index)
         return self._engine(
             name, journal, now_s=self.now_s, applied_index=applied_index, timing=TIMING, draw=lambda: 0.5
         )
@@ -41,8 +40,9 @@ class Stage:
 
     def write_log(self, name: str, terms: str, *, term: int | None = None) -> None:
         """Gives a replica a log whose entries have these terms, from index 2 on, and starts it."""
-        rows = [(REGULAR + f"{index}.{number}".encode(), index, int(number)) for index, number in enumerate(terms, 2)]
-        self.journals[name] = self._journal(rows, int(terms[-1]) if term is None else term)
+        numbered = [(index, int(number)) for index, number in enumerate(terms, 2)]
+        entries = [Entry(index, number, Kind.REGULAR, f"{index}.{number}".encode()) for index, number in numbered]
+        self.journals[name] = self._journal(entries, int(terms[-1]) if term is None else term)
         self.engines[name] = self._make(name)
 
     def restart(self, name: str, applied_index: int | None = None) -> None:
@@ -50,10 +50,14 @@ class Stage:
         self.journals[name] = self.journals[name].after_crash()
         self.engines[name] = self._make(name, applied_index)
 
+    def wipe(self, name: str) -> None:
+        """Deletes a replica: only what it has promised is left."""
+        self.journals[name] = self.journals[name].wiped()
+        self.engines[name] = self._make(name)
+
     def collect(self, name: str) -> list[Message]:
         """What a replica says now."""
-        engine = self.engines[name]
-        said, engine.outbox = engine.outbox, []
+        said = self.engines[name].ready.take()
         self.on_the_way += [(name, to, message) for to, message in said]
         return [message for _, message in said]
 

@@ -2,8 +2,8 @@
 
 from holdfast.raft.codec import encode, peek
 from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
-from holdfast.raft.messages import Append, AppendReply, Entry, PreVote, RequestVote, Sign
-from holdfast.raft.progress import Peer
+from holdfast.raft.messages import Append, AppendReply, Entry, Kind, PreVote, RequestVote, Sign
+from holdfast.raft.progress import Progress
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 
@@ -79,8 +79,8 @@ def test_heartbeats_leave_when_they_are_due_without_entries_and_not_after_a_long
 
 def test_an_echo_says_nothing_of_the_log() -> None:
     stage = frozen_stage()
-    a, peer = stage["a"], stage["a"]._peers["b"]
-    flying, match_index = len(peer._flying), a.match_index("b")
+    a, peer = stage["a"], stage["a"].progress["b"]
+    flying, match_index = len(peer._inflight), a.progress["b"].match_index
     stage["b"].beat(stage.now_s)
     [echo] = stage.collect("b")
     assert isinstance(echo, AppendReply)
@@ -88,11 +88,11 @@ def test_an_echo_says_nothing_of_the_log() -> None:
     assert peer.echoed_round < echo.round <= a._round
     peer.probing = True
     stage.give("a", "b", echo)
-    assert (len(peer._flying), a.match_index("b"), peer.probing) == (flying, match_index, True)
+    assert (len(peer._inflight), a.progress["b"].match_index, peer.probing) == (flying, match_index, True)
     assert flying == 1
     stage.sync("b")
     stage.deliver("ab")
-    assert (len(peer._flying), a.match_index("b"), peer.probing) == (0, a.last_index, False)
+    assert (len(peer._inflight), a.progress["b"].match_index, peer.probing) == (0, a.last_index, False)
 
 
 def test_a_sending_is_echoed_once_and_not_if_it_was_answered() -> None:
@@ -113,7 +113,7 @@ def test_a_sending_is_echoed_once_and_not_if_it_was_answered() -> None:
 def test_nothing_is_echoed_before_the_term_is_durable() -> None:
     stage = Stage()
     b = stage["b"]
-    stage.give("b", "a", Append(5, 1, 0, (Entry(b"\x00x", 2, 5),), 1, 7))
+    stage.give("b", "a", Append(5, 1, 0, (Entry(2, 5, Kind.REGULAR, b"x"),), 1, 7))
     b.beat(stage.now_s)
     assert (b.leader, stage.collect("b")) == ("a", [])
     stage.sync("b")
@@ -157,21 +157,21 @@ def test_a_candidate_overhears_nobody() -> None:
 def test_only_answers_of_members_to_what_was_sent_count() -> None:
     stage = frozen_stage()
     a = stage["a"]
-    before = {name: peer.echoed_sent_s for name, peer in a._peers.items()}
+    before = {name: peer.echoed_sent_s for name, peer in a.progress.items()}
     stage.now_s += 0.1
     a._heartbeat_due_s = stage.now_s
     a.beat(stage.now_s)
     sent = a._round
     for sender, term, number in (("x", a.term, sent), ("b", a.term - 1, sent), ("b", a.term, sent + 1)):
         a.overhear(sender, Sign(True, term, number), stage.now_s)
-    assert {name: peer.echoed_sent_s for name, peer in a._peers.items()} == before
+    assert {name: peer.echoed_sent_s for name, peer in a.progress.items()} == before
     a.overhear("b", Sign(True, a.term, sent), stage.now_s)
-    assert a._peers["b"].echoed_sent_s == stage.now_s
+    assert a.progress["b"].echoed_sent_s == stage.now_s
 
 
 def test_what_is_overheard_does_not_make_an_answer_old() -> None:
     """A refusal is a replica's newest word also if a later answer of its has arrived and is not read yet."""
-    peer = Peer(0.0)
+    peer = Progress(0.0, 1)
     for number in (1, 2):
         peer.note_sent(number, float(number), 0, 0)
     peer.note_heard(2)
@@ -194,7 +194,7 @@ def test_who_is_far_behind_does_not_hold_up_the_others() -> None:
 
 
 def test_a_sign_is_seen_in_bytes() -> None:
-    assert peek(encode(Append(3, 1, 1, (Entry(b"\x00x", 2, 3),), 1, 9))) == Sign(False, 3, 9)
+    assert peek(encode(Append(3, 1, 1, (Entry(2, 3, Kind.REGULAR, b"x"),), 1, 9))) == Sign(False, 3, 9)
     assert peek(encode(AppendReply(3, False, 5, 9))) == Sign(True, 3, 9)
     assert peek(encode(PreVote(3, 1, 1))) is None
     assert peek(b"") is None

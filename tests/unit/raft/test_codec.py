@@ -11,19 +11,18 @@ from holdfast.raft.codec import (
     FrameError,
     decode,
     decode_configuration,
+    decode_payload,
     encode,
     encode_configuration,
+    encode_payload,
 )
 from holdfast.raft.messages import (
-    CONFIGURATION,
-    NO_OP,
-    PROBE,
-    REGULAR,
     TERM_MAX,
     Append,
     AppendReply,
     Configuration,
     Entry,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -43,11 +42,11 @@ def configurations(draw: st.DrawFn) -> Configuration:
     return Configuration.of(draw(st.integers(1, 2**62)), members[:voters], members[voters:])
 
 
-COMMANDS = st.one_of(
-    st.binary(max_size=40).map(lambda body: REGULAR + body),
-    st.binary(max_size=8).map(lambda body: PROBE + body),
-    st.just(NO_OP),
-    configurations().map(lambda configuration: CONFIGURATION + encode_configuration(configuration)),
+COMMANDS: st.SearchStrategy[tuple[Kind, bytes]] = st.one_of(
+    st.tuples(st.just(Kind.REGULAR), st.binary(max_size=40)),
+    st.tuples(st.just(Kind.PROBE), st.binary(max_size=8)),
+    st.just((Kind.NO_OP, b"")),
+    st.tuples(st.just(Kind.CONFIGURATION), configurations().map(encode_configuration)),
 )
 
 
@@ -57,7 +56,7 @@ def appends(draw: st.DrawFn) -> Append:
     previous_index = draw(NUMBERS)
     commands = [draw(COMMANDS) for _ in terms]
     entries = [
-        Entry(command, previous_index + 1 + place, term)
+        Entry(previous_index + 1 + place, term, *command)
         for place, (command, term) in enumerate(zip(commands, terms, strict=True))
     ]
     previous_term = draw(st.integers(0, terms[0])) if terms else draw(st.integers(0, 50))
@@ -141,15 +140,30 @@ def test_a_count_without_entries_makes_nothing() -> None:
 @pytest.mark.parametrize("terms", [(2, 1), (9,), (0,)])
 def test_entries_that_no_leader_has_are_refused(terms: tuple[int, ...]) -> None:
     """Terms only grow, begin with that of the entry before, and end with the leader's own."""
-    entries = tuple(Entry(REGULAR, 5 + place, term) for place, term in enumerate(terms))
+    entries = tuple(Entry(5 + place, term, Kind.REGULAR) for place, term in enumerate(terms))
     with pytest.raises(FrameError, match="no leader"):
         decode(encode(Append(5, 4, 1, entries, 1, 1)))
 
 
-@pytest.mark.parametrize("command", [b"\x02", b"\xff garbage", CONFIGURATION, CONFIGURATION + b"garbage"])
-def test_an_entry_that_nobody_could_read_later_is_refused(command: bytes) -> None:
+@pytest.mark.parametrize(("kind", "command"), [(2, b""), (255, b"garbage"), (0x10, b""), (0x10, b"garbage")])
+def test_an_entry_that_nobody_could_read_later_is_refused(kind: int, command: bytes) -> None:
+    good = encode(Append(1, 1, 0, (Entry(2, 1, Kind.REGULAR, command),), 0, 1))
+    place = len(good) - len(command) - 1
     with pytest.raises(FrameError):
-        decode(encode(Append(1, 1, 0, (Entry(command, 2, 1),), 0, 1)))
+        decode(good[:place] + bytes([kind]) + command)
+
+
+@given(COMMANDS)
+def test_the_payload_of_an_entry_in_a_log_comes_back_as_it_was(command: tuple[Kind, bytes]) -> None:
+    entry = Entry(7, 3, *command)
+    payload = encode_payload(entry)
+    assert decode_payload(7, 3, payload) == entry
+    assert len(payload) == entry.size_bytes
+
+
+def test_the_payload_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(FrameError, match="unknown kind"):
+        decode_payload(7, 3, b"\x02x")
 
 
 # --- configurations ---------------------------------------------------------------------------------------------------

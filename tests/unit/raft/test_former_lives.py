@@ -25,12 +25,6 @@ from tests.unit.raft.raft_stage import TIMING, Stage
 Scene = Callable[[type[ShardRaft]], None]
 
 
-def wipe(stage: Stage, name: str) -> None:
-    """Deletes a replica: only what it has promised is left."""
-    stage.journals[name] = stage.journals[name].wiped()
-    stage.engines[name] = stage._make(name)
-
-
 def remove(stage: Stage, leader: str, name: str, among: str = "") -> None:
     engine = stage[leader]
     engine.remove(name, engine.configuration.version)
@@ -60,7 +54,7 @@ def with_a_late_answer(engine: type[ShardRaft], late: Callable[[ShardRaft], Mess
     stage.settle("a")
     answer = late(a)
     remove(stage, "a", "c", "ab")
-    wipe(stage, "c")
+    stage.wipe("c")
     add_again(stage, "a", "c", "ab")
     stage.give("a", "c", answer)
     return stage, a
@@ -68,19 +62,19 @@ def with_a_late_answer(engine: type[ShardRaft], late: Callable[[ShardRaft], Mess
 
 def an_answer_of_before_counts_for_nothing(engine: type[ShardRaft]) -> None:
     stage, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, True, a.last_index, a._round))
-    assert (a.match_index("c"), a.peer_heard_s("c"), a.has_caught_up("c")) == (0, None, False)
+    assert (a.progress["c"].match_index, a.peer_heard_s("c"), a.has_caught_up("c")) == (0, None, False)
     stage.settle("a")
-    assert a.match_index("c") == a.last_index == stage["c"].last_index
+    assert a.progress["c"].match_index == a.last_index == stage["c"].last_index
 
 
 def an_installed_snapshot_of_before_counts_for_nothing(engine: type[ShardRaft]) -> None:
     _, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, True, a.last_index, 0))
-    assert a.match_index("c") == 0
+    assert a.progress["c"].match_index == 0
 
 
 def a_refusal_of_before_moves_nothing(engine: type[ShardRaft]) -> None:
     _, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, False, 3, a._round))
-    assert a.next_index("c") > 4
+    assert a.progress["c"].next_index > 4
     assert a.peer_heard_s("c") is None
 
 
@@ -106,7 +100,7 @@ def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_h
         a.propose(b"old")
     stage.settle("a")
     remove(stage, "a", "c", "ab")
-    wipe(stage, "c")
+    stage.wipe("c")
     a.compact(a.applied_index)
     add_again(stage, "a", "c", "ab")
     stage.settle("a")
@@ -117,7 +111,7 @@ def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_h
     assert stage["c"].install_snapshot("a", a.term, index, term, a.configuration)
     stage.sync("c")
     stage.settle("a")
-    assert (a.wants_snapshot(), a.match_index("c")) == ([], a.last_index)
+    assert (a.wants_snapshot(), a.progress["c"].match_index) == ([], a.last_index)
 
 
 # --- what it owes -----------------------------------------------------------------------------------------------------
@@ -139,7 +133,7 @@ def test_a_deleted_replica_votes_once_in_a_term() -> None:
     stage.on_the_way.clear()
     stage.settle("a", "ade")
     remove(stage, "a", "c", "ade")
-    wipe(stage, "c")
+    stage.wipe("c")
     [question] = asked
     assert isinstance(question, RequestVote)
     stage.give("c", "b", question)
@@ -157,7 +151,7 @@ def meets_who_was_away(engine: type[ShardRaft]) -> Stage:
     stage["a"].propose(b"acknowledged")
     stage.settle("a", "ab")
     stage.on_the_way.clear()
-    wipe(stage, "e")
+    stage.wipe("e")
     return stage
 
 
@@ -186,7 +180,7 @@ def it_does_not_stand_before_it_has_that_again(engine: type[ShardRaft]) -> None:
     assert "e" in e.configuration.voters
     stage.now_s += 10.0
     e.tick(stage.now_s)
-    assert (e.outbox, e.role) == ([], FOLLOWER)
+    assert (e.ready.messages, e.role) == ([], FOLLOWER)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +218,7 @@ def test_who_has_everything_again_stands_and_leads() -> None:
     a.propose(b"something")
     stage.settle("a")
     remove(stage, "a", "c", "ab")
-    wipe(stage, "c")
+    stage.wipe("c")
     assert stage["c"].journal.former_last != (0, 0)
     add_again(stage, "a", "c", "ab")
     stage.settle("a")
@@ -248,4 +242,4 @@ def test_who_resigns_leads_nobody_and_stands_no_more() -> None:
     assert (a.role, a.accepts) == (FOLLOWER, False)
     stage.now_s += 10.0
     a.tick(stage.now_s)
-    assert a.outbox == []
+    assert a.ready.messages == []

@@ -1,20 +1,21 @@
 """What no correct member can have sent ends neither the replica nor its group, and changes nothing; what is only late,
 or of somebody who knows less, is what it always was."""
 
+from copy import deepcopy
+
 import pytest
 
 from holdfast.raft.codec import decode, encode
 from holdfast.raft.engine import TERM_LIKELY_MAX, TERMS_AHEAD_MAX, ShardRaft
 from holdfast.raft.library import FOLLOWER, LEADER
 from holdfast.raft.messages import (
-    NO_OP,
-    REGULAR,
     TERM_MAX,
     Append,
     AppendReply,
     Configuration,
     Entry,
     ImpossibleMessageError,
+    Kind,
     Message,
     PreVote,
     PreVoteReply,
@@ -25,11 +26,16 @@ from holdfast.raft.messages import (
 from tests.unit.raft.raft_stage import Stage
 
 
+def no_ops(*places: tuple[int, int]) -> tuple[Entry, ...]:
+    """Entries of these indexes and terms."""
+    return tuple(Entry(index, term, Kind.NO_OP) for index, term in places)
+
+
 def picture(raft: ShardRaft) -> object:
     """Everything that a message may change."""
     log = [raft.entry_at(index) for index in range(raft.base_index + 1, raft.last_index + 1)]
     votes = (raft.role, raft.term, raft.voted_for, raft.leader, raft.election_deadline_s)
-    return votes, log, raft.commit_index, raft.leader_commit_index, raft.leader_time_ms, raft.outbox[:], raft.held[:]
+    return votes, log, raft.commit_index, raft.leader_commit_index, raft.leader_time_ms, deepcopy(raft.ready)
 
 
 def refused(stage: Stage, to: str, sender: str, message: Message) -> str:
@@ -48,7 +54,7 @@ def serving() -> Stage:
     return stage
 
 
-@pytest.mark.parametrize("entries", [(), (Entry(REGULAR + b"x", 3, 1),)])
+@pytest.mark.parametrize("entries", [(), (Entry(3, 1, Kind.REGULAR, b"x"),)])
 def test_a_second_leader_of_a_term_is_refused_by_the_first(entries: tuple[Entry, ...]) -> None:
     stage = serving()
     assert "in which a leads" in refused(stage, "a", "b", Append(1, 2, 1, entries, 2, 1, 5))
@@ -59,7 +65,7 @@ def test_a_second_leader_of_a_term_is_refused_by_the_first(entries: tuple[Entry,
 
 def test_a_second_leader_of_a_term_is_refused_by_who_knows_the_first() -> None:
     stage = serving()
-    assert "in which a leads" in refused(stage, "b", "c", Append(1, 2, 1, (Entry(REGULAR + b"x", 3, 1),), 3, 1))
+    assert "in which a leads" in refused(stage, "b", "c", Append(1, 2, 1, (Entry(3, 1, Kind.REGULAR, b"x"),), 3, 1))
     assert stage["b"].leader == "a"
 
 
@@ -71,7 +77,9 @@ def test_nobody_has_another_entry_where_one_is_committed(term: int) -> None:
     stage.serve("a")
     b = stage["b"]
     assert (b.term, b.commit_index, b.last_index) == (3, 4, 4)
-    other = Append(3 + term, 1, 0, (Entry(NO_OP, 2, 1), Entry(REGULAR + b"x", 3, 3), Entry(NO_OP, 4, 3)), 4, 1)
+    other = Append(
+        3 + term, 1, 0, (Entry(2, 1, Kind.NO_OP), Entry(3, 3, Kind.REGULAR, b"x"), Entry(4, 3, Kind.NO_OP)), 4, 1
+    )
     assert refused(stage, "b", "c", other) == "entry 3 of term 3, where another is committed"
 
 
@@ -79,10 +87,8 @@ def test_nobody_has_another_entry_at_the_base() -> None:
     stage = serving()
     b = stage["b"]
     b.compact(2)
-    assert "entry 2 of term 2" in refused(
-        stage, "b", "c", Append(2, 1, 0, (Entry(NO_OP, 2, 2), Entry(NO_OP, 3, 2)), 3, 1)
-    )
-    stage.give("b", "c", Append(2, 0, 0, (Entry(NO_OP, 1, 0), Entry(NO_OP, 2, 1), Entry(NO_OP, 3, 2)), 3, 1))
+    assert "entry 2 of term 2" in refused(stage, "b", "c", Append(2, 1, 0, no_ops((2, 2), (3, 2)), 3, 1))
+    stage.give("b", "c", Append(2, 0, 0, no_ops((1, 0), (2, 1), (3, 2)), 3, 1))
     assert (b.last_index, b.leader) == (3, "c"), "what it has of old is not compared, what follows is taken"
 
 
@@ -129,7 +135,7 @@ def test_who_is_blank_takes_any_term() -> None:
 
 def test_what_is_late_comes_twice_or_is_of_strangers_is_possible() -> None:
     stage = serving()
-    first = Append(1, 1, 0, (Entry(NO_OP, 2, 1),), 1, 1)
+    first = Append(1, 1, 0, (Entry(2, 1, Kind.NO_OP),), 1, 1)
     stage.serve("b")
     for to in "abc":
         for sender in "abcx":
@@ -140,5 +146,5 @@ def test_what_is_late_comes_twice_or_is_of_strangers_is_possible() -> None:
             stage.give(to, sender, RequestVote(1, 1, 0))
             stage.give(to, sender, PreVote(1, 1, 0))
     assert (stage["b"].role, stage["a"].role, stage["c"].role) == (LEADER, FOLLOWER, FOLLOWER)
-    stage.give("a", "b", Append(2, 1, 0, (Entry(NO_OP, 2, 1), Entry(NO_OP, 3, 2)), 1, 1))
+    stage.give("a", "b", Append(2, 1, 0, no_ops((2, 1), (3, 2)), 1, 1))
     assert stage["a"].commit_index == 3, "what the leader says again is what is there"

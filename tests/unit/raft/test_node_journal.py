@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.raft import node_journal
-from holdfast.raft.codec import encode_configuration
+from holdfast.raft.codec import configuration_entry
 from holdfast.raft.journal import MemoryJournal, found
-from holdfast.raft.messages import CONFIGURATION, REGULAR, Configuration
+from holdfast.raft.messages import Configuration, Entry, Kind
 from holdfast.raft.node_journal import Gone, HardState, JournalError, NodeJournal, gone_of
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
@@ -24,7 +24,7 @@ def test_another_founding_takes_the_place_of_the_old_one_in_one_round() -> None:
     log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
     journal = NodeJournal.create(log, SHARD, group=7, state_name="old")
     found(journal, ["a/1", "b/1"])
-    journal.add(REGULAR + b"x", 2, 1)
+    journal.append(Entry(2, 1, Kind.REGULAR, b"x"))
     _synced(log, journal)
     alone = Configuration.of(2, ["a/1"])
     journal.begin_again(8, "new", 9, 4, 5, alone)
@@ -40,7 +40,7 @@ def test_another_founding_takes_the_place_of_the_old_one_in_one_round() -> None:
     after = NodeJournal.load(NodeLog.open(disk, segment_bytes=SEGMENT_BYTES), SHARD)
     assert after is not None
     assert (after.group, after.state_name, after.base_index, after.base_term, after.last_index) == (8, "new", 9, 4, 9)
-    assert (after.getCurrentTerm(), after.getVotedForNodeId()) == (5, None)
+    assert (after.term, after.voted_for) == (5, None)
     assert list(after.configurations) == [(9, alone)]
 
 
@@ -102,14 +102,14 @@ class Stage:
 
     def compare(self) -> None:
         real, model = self.real, self.model
-        assert len(real) == len(model)
+        assert real.last_index == model.last_index
         assert (real.base_index, real.base_term) == (model.base_index, model.base_term)
         assert list(real.configurations) == list(model.configurations)
-        assert (real.getCurrentTerm(), real.getVotedForNodeId()) == (model.getCurrentTerm(), model.getVotedForNodeId())
+        assert (real.term, real.voted_for) == (model.term, model.voted_for)
         assert real.former_last == model.former_last
-        assert [real[at] for at in range(len(real))] == [model[at] for at in range(len(model))]
-        assert real[-1] == model[-1]
-        for index in range(max(0, model.base_index - 2), model.base_index + len(model) + 3):
+        for index in range(model.base_index + 1, model.last_index + 1):
+            assert real.entry_at(index) == model.entry_at(index)
+        for index in range(max(0, model.base_index - 2), model.last_index + 4):
             assert real.term_at(index) == model.term_at(index), index
 
 
@@ -130,18 +130,20 @@ STEPS = st.one_of(
 def act(stage: Stage, step: str, number: int) -> None:
     """`number` is how far the term moves, how many entries are cut, and so on."""
     for journal in (stage.real, stage.model):
-        _, last_index, last_term = journal[-1]
+        last_index, last_term = journal.last_index, journal.term_at(journal.last_index)
+        assert last_term is not None
+        entries = last_index - journal.base_index
         if step == "add":
-            journal.add(REGULAR + b"%d" % number, last_index + 1, last_term + number)
+            journal.append(Entry(last_index + 1, last_term + number, Kind.REGULAR, b"%d" % number))
         elif step == "configure":
             version = journal.configurations[-1][1].version + 1 if journal.configurations else 1
-            command = CONFIGURATION + encode_configuration(Configuration.of(version, ("a", "b")))
-            journal.add(command, last_index + 1, last_term + number)
-        elif step == "cut" and len(journal) > number:
-            journal.deleteEntriesFrom(len(journal) - number)
+            members = Configuration.of(version, ("a", "b"))
+            journal.append(configuration_entry(last_index + 1, last_term + number, members))
+        elif step == "cut" and entries >= number:
+            journal.cut_from(last_index + 1 - number)
         elif step == "vote":
-            journal.setCurrentTerm(journal.getCurrentTerm() + number, "a" if number > 1 else None)
-        elif step == "compact" and len(journal) > number:
+            journal.set_term(journal.term + number, "a" if number > 1 else None)
+        elif step == "compact" and entries >= number:
             journal.compact(journal.base_index + number)
         elif step == "reset":
             journal.reset(last_index + number, last_term + number, Configuration.of(9, ("c",)))
@@ -193,61 +195,57 @@ def test_old_entries_are_read_only_as_far_as_they_are_valid() -> None:
     """What was cut stays in the log until the next sync, and must not be taken for what replaced it."""
     stage = Stage()
     for index in range(1, 61):
-        stage.real.add(REGULAR + b"old %d" % index, index, 1 if index < 50 else 2)
+        stage.real.append(Entry(index, 1 if index < 50 else 2, Kind.REGULAR, b"old %d" % index))
     stage.sync()
     stage.restart()
-    stage.real.deleteEntriesFrom(50)
+    stage.real.cut_from(50)
     for index in (50, 51):
-        stage.real.add(REGULAR + b"new %d" % index, index, 3)
-    assert stage.real[1][0] == REGULAR + b"old 1"  # reads many at once
+        stage.real.append(Entry(index, 3, Kind.REGULAR, b"new %d" % index))
+    assert stage.real.entry_at(1).command == b"old 1"  # reads many at once
     stage.sync()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
-        stage.real.add(REGULAR + b"new 52", 52, 3)
-    assert stage.real[50] == (REGULAR + b"new 50", 50, 3)
+        stage.real.append(Entry(52, 3, Kind.REGULAR, b"new 52"))
+    assert stage.real.entry_at(50) == Entry(50, 3, Kind.REGULAR, b"new 50")
 
 
 def test_what_replaces_a_cut_stays_in_memory_until_it_is_durable() -> None:
     """The log reaches further than the cut, and has none of it."""
     stage = Stage()
     for index in range(1, 61):
-        stage.real.add(REGULAR + b"old %d" % index, index, 1)
+        stage.real.append(Entry(index, 1, Kind.REGULAR, b"old %d" % index))
     stage.sync()
-    stage.real.deleteEntriesFrom(50)
+    stage.real.cut_from(50)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
         for index in range(50, 56):
-            stage.real.add(REGULAR + b"new %d" % index, index, 3)
-    assert [stage.real[index][0] for index in range(49, 52)] == [
-        REGULAR + b"old 49",
-        REGULAR + b"new 50",
-        REGULAR + b"new 51",
-    ]
+            stage.real.append(Entry(index, 3, Kind.REGULAR, b"new %d" % index))
+    assert [stage.real.entry_at(index).command for index in (49, 50, 51)] == [b"old 49", b"new 50", b"new 51"]
     stage.real.reset(70, 4, Configuration.of(2, ("a",)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
         for index in range(71, 74):
-            stage.real.add(REGULAR + b"newest %d" % index, index, 4)
-    assert stage.real[1] == (REGULAR + b"newest 71", 71, 4)
+            stage.real.append(Entry(index, 4, Kind.REGULAR, b"newest %d" % index))
+    assert stage.real.entry_at(71) == Entry(71, 4, Kind.REGULAR, b"newest 71")
 
 
 def test_what_is_staged_is_known() -> None:
     stage = Stage()
     known = [stage.real.is_durable]
-    stage.real.add(REGULAR, 1, 1)
+    stage.real.append(Entry(1, 1, Kind.REGULAR))
     known.append(stage.real.is_durable)
     stage.sync()
     known.append(stage.real.is_durable)
-    stage.real.setCurrentTerm(2, None)
+    stage.real.set_term(2, None)
     known.append(stage.real.is_durable)
     assert known == [True, False, True, False]
 
 
 def test_a_vote_that_changes_nothing_is_not_written() -> None:
     stage = Stage()
-    stage.real.setCurrentTerm(2, "a")
+    stage.real.set_term(2, "a")
     stage.sync()
-    stage.real.setCurrentTerm(2, "a")
+    stage.real.set_term(2, "a")
     assert stage.log.begin_flush() is None
 
 
@@ -268,9 +266,9 @@ def with_entries(count: int = 60) -> Stage:
     """A replica in term 5 that has voted, with entries of term 4."""
     stage = Stage()
     for index in range(1, count + 1):
-        stage.real.add(REGULAR + bytes(1000), index, 4)
+        stage.real.append(Entry(index, 4, Kind.REGULAR, bytes(1000)))
         stage.sync()
-    stage.real.setCurrentTerm(5, "b")
+    stage.real.set_term(5, "b")
     stage.sync()
     return stage
 
@@ -296,7 +294,7 @@ def test_a_crash_before_it_is_durable_leaves_the_replica_as_it_was() -> None:
     log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
     journal = NodeJournal.load(log, SHARD)
     assert journal is not None
-    assert (journal.last_index, journal.state_name, journal.getVotedForNodeId()) == (60, "s", "b")
+    assert (journal.last_index, journal.state_name, journal.voted_for) == (60, "s", "b")
 
 
 def test_who_comes_back_to_its_group_is_blank_and_keeps_its_promises() -> None:
@@ -304,18 +302,18 @@ def test_who_comes_back_to_its_group_is_blank_and_keeps_its_promises() -> None:
     stage.real.forget()
     stage.sync()
     back = NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2")
-    assert (back.getCurrentTerm(), back.getVotedForNodeId(), back.former_last) == (5, "b", (4, 60))
-    assert (back.last_index, back.base_index, len(back), list(back.configurations)) == (0, 0, 1, [])
-    back.add(REGULAR, 1, 1)  # from the beginning, or
+    assert (back.term, back.voted_for, back.former_last) == (5, "b", (4, 60))
+    assert (back.last_index, back.base_index, list(back.configurations)) == (0, 0, [])
+    back.append(Entry(1, 1, Kind.REGULAR))  # from the beginning, or
     back.reset(80, 5, Configuration.of(3, ("a",)))  # from a snapshot
-    back.add(REGULAR, 81, 5)
+    back.append(Entry(81, 5, Kind.REGULAR))
     stage.real = back
     stage.sync()
     stage.log.close(clean=False)
     log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
     loaded = NodeJournal.load(log, SHARD)
     assert loaded is not None
-    assert (loaded.last_index, loaded.former_last, loaded.getCurrentTerm()) == (81, (4, 60), 5)
+    assert (loaded.last_index, loaded.former_last, loaded.term) == (81, (4, 60), 5)
     assert gone_of(log, SHARD) is None
 
 
@@ -323,7 +321,7 @@ def test_a_crash_before_who_came_back_is_durable_leaves_it_gone() -> None:
     stage = with_entries()
     stage.real.forget()
     stage.sync()
-    NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2").add(REGULAR, 1, 1)
+    NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2").append(Entry(1, 1, Kind.REGULAR))
     stage.log.close(clean=False)
     log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
     assert gone_of(log, SHARD) == Gone(7, 5, "b", (4, 60))
@@ -335,8 +333,8 @@ def test_the_longest_of_several_lives_counts() -> None:
     stage.real.forget()
     stage.sync()
     stage.real = NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2")
-    stage.real.add(REGULAR, 1, 1)
-    stage.real.setCurrentTerm(6, None)
+    stage.real.append(Entry(1, 1, Kind.REGULAR))
+    stage.real.set_term(6, None)
     stage.real.forget()  # in the same round
     stage.sync()
     assert gone_of(stage.log, SHARD) == Gone(7, 6, None, (4, 60))
@@ -347,7 +345,7 @@ def test_another_group_owes_nothing() -> None:
     stage.real.forget()
     stage.sync()
     other = NodeJournal.create(stage.log, SHARD, group=8, state_name="s-2")
-    assert (other.getCurrentTerm(), other.getVotedForNodeId(), other.former_last) == (0, None, (0, 0))
+    assert (other.term, other.voted_for, other.former_last) == (0, None, (0, 0))
     found(other, ("a", "b"))
 
 
@@ -369,7 +367,7 @@ def test_what_is_gone_does_not_keep_the_log_from_being_cut() -> None:
     stage = with_entries()
     other = NodeJournal.create(stage.log, SHARD + 1, group=9, state_name="t")
     for index in range(1, 61):
-        other.add(REGULAR + bytes(1000), index, 1)
+        other.append(Entry(index, 1, Kind.REGULAR, bytes(1000)))
         stage.sync()
     other.compact(55)
     stage.sync()

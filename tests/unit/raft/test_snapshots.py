@@ -1,13 +1,13 @@
 """A log that begins in the middle: what is before its base is in the state. Each scene fails without its rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
-from holdfast.raft.library import FOLLOWER, LEADER, NO_OP, REGULAR, LibraryRaft
-from holdfast.raft.messages import Append, AppendReply, Configuration, Entry, Message
+from holdfast.raft.library import FOLLOWER, LEADER, LibraryRaft
+from holdfast.raft.messages import Append, AppendReply, Configuration, Entry, Kind, Message
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]
@@ -15,7 +15,7 @@ GROUP = Configuration(1, ("a", "b", "c"))
 
 
 def entries(first: int, terms: str) -> tuple[Entry, ...]:
-    return tuple(Entry(REGULAR + b"x", index, int(term)) for index, term in enumerate(terms, first))
+    return tuple(Entry(index, int(term), Kind.REGULAR, b"x") for index, term in enumerate(terms, first))
 
 
 def with_one_behind(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:
@@ -38,9 +38,9 @@ def answers(said: list[tuple[str, str, Message]], sender: str) -> list[Message]:
 
 
 class SilentToThoseBehind(ShardRaft):
-    def _send_entries(self, peer: str, entries: tuple[Entry, ...], size_bytes: int) -> None:
-        if self.next_index(peer) > self.base_index:
-            super()._send_entries(peer, entries, size_bytes)
+    def _send_appends(self, peers: Iterable[str], *, heartbeat: bool = False) -> int:
+        there = [peer for peer in peers if self.progress[peer].next_index > self.base_index]
+        return super()._send_appends(there, heartbeat=heartbeat)
 
 
 def one_that_is_behind_hears_the_leader_and_is_heard(engine: type[ShardRaft]) -> None:
@@ -58,8 +58,8 @@ def one_that_is_behind_hears_the_leader_and_is_heard(engine: type[ShardRaft]) ->
 class AnswersEveryRefusal(ShardRaft):
     def _try_from(self, sender: str, refusal: AppendReply) -> None:
         super()._try_from(sender, refusal)
-        if self.next_index(sender) <= self.base_index:
-            self._send_append(sender)
+        if self.progress[sender].next_index <= self.base_index:
+            self._send_appends((sender,))
 
 
 def one_that_is_behind_is_not_asked_again_before_the_next_heartbeat(engine: type[ShardRaft]) -> None:
@@ -84,7 +84,7 @@ def after_a_snapshot_the_tail_follows(engine: type[ShardRaft]) -> None:
     stage.settle("a")
     assert a.wants_snapshot() == []
     assert (c.last_index, c.applied_index) == (a.last_index, a.last_index)
-    assert a.match_index("c") == a.last_index
+    assert a.progress["c"].match_index == a.last_index
 
 
 class ForgetsToSayWhereItIs(ShardRaft):
@@ -94,7 +94,7 @@ class ForgetsToSayWhereItIs(ShardRaft):
         self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
     ) -> bool:
         done = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.held.clear()
+        self.ready.drop_after_sync()
         return done
 
 
@@ -144,9 +144,9 @@ class KeepsPromises(ShardRaft):
     def install_snapshot(
         self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
     ) -> bool:
-        held = list(self.held)
+        held = self.ready.after_sync[:]
         done = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.held += held
+        self.ready.after_sync += held
         return done
 
 
@@ -262,7 +262,7 @@ def test_a_candidate_gives_up_for_a_snapshot() -> None:
     b.tick(stage.now_s)
     b._stand_for_election(transfer=False)
     assert b.install_snapshot("a", 0, 20, 0, GROUP)
-    assert (b.role, b.held) == (FOLLOWER, [])
+    assert (b.role, b.ready.after_sync) == (FOLLOWER, [])
 
 
 def test_a_leader_takes_no_snapshot() -> None:
@@ -315,7 +315,7 @@ def test_the_configuration_stays_when_its_entry_is_compacted() -> None:
 
 
 def test_a_replica_begins_where_its_state_ends() -> None:
-    journal = MemoryJournal([(NO_OP, index, 2) for index in range(6, 10)], 2, base=(5, 2), configuration=(3, GROUP))
+    journal = MemoryJournal(entries(6, "2222"), 2, base=(5, 2), configuration=(3, GROUP))
 
     def begin(applied_index: int | None) -> ShardRaft:
         return ShardRaft("a", journal, now_s=0.0, applied_index=applied_index, timing=TIMING, draw=lambda: 0.5)

@@ -21,7 +21,7 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.raft.messages import BLANK, REGULAR
+from holdfast.raft.messages import BLANK, Kind
 from holdfast.raft.messages import Entry as LogEntry
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from holdfast.storage.rocksdb import StateFullError
@@ -65,7 +65,7 @@ class MemoryLog:
         return self.commit_index
 
     def propose(self, command: bytes) -> int:
-        self._entries.append(LogEntry(REGULAR + command, len(self._entries) + 1, self.term))
+        self._entries.append(LogEntry(len(self._entries) + 1, self.term, Kind.REGULAR, command))
         return len(self._entries)
 
     def flushed(self) -> None:

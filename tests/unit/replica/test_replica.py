@@ -21,11 +21,11 @@ from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal, found
 from holdfast.raft.library import FOLLOWER, Timing
 from holdfast.raft.messages import (
-    PROBE,
     TERM_MAX,
     Append,
     AppendReply,
     Configuration,
+    Kind,
     PreVote,
     RequestVote,
     TimeoutNow,
@@ -66,7 +66,7 @@ class OtherNode:
             self.heard += 1
             self.raft.receive(ME, decode(data), time.monotonic())
         self.raft.synced()
-        answers, self.raft.outbox = self.raft.outbox, []
+        answers = self.raft.ready.take()
         assert self.rounds is not None
         self.rounds.receive(OTHER, [(SHARD, GROUP, encode(message)) for _to, message in answers])
 
@@ -185,7 +185,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
         raise DiskFullError("there is no room")
 
     monkeypatch.setattr(scene.rounds, "_run_blocking", without_room)
-    assert scene.replica.raft.propose(b"", PROBE) is not None
+    assert scene.replica.raft.propose(b"", Kind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
     await scene.rounds._sync(flush, [])
@@ -196,7 +196,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
 
 async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) -> None:
     before = scene.replica.is_unfinished
-    scene.replica.raft.propose(b"", PROBE)
+    scene.replica.raft.propose(b"", Kind.PROBE)
     assert (before, scene.replica.is_unfinished) == (False, True)
     await scene.stop()
 
@@ -238,7 +238,7 @@ async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
     asked: list[int | None] = []
     monkeypatch.setattr(scene.host, "probe_reached", lambda _number, _index: asked.append(raft.begin_read()))
     proposed: list[int | None] = []
-    scene.replica.wish(lambda: proposed.append(raft.propose(b"", PROBE)))
+    scene.replica.wish(lambda: proposed.append(raft.propose(b"", Kind.PROBE)))
     scene.rounds.wake(SHARD)
     async with asyncio.timeout(10):
         while not asked or not raft.may_read(asked[0] or 0):

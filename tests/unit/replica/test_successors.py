@@ -27,7 +27,7 @@ def stage_without(*dead: str, replicas: str = "abc") -> tuple[Stage, ShardRaft]:
 def test_the_dead_do_not_take_over() -> None:
     """Nothing was written since, so the dead one has as much as the other."""
     stage, leader = stage_without("a")
-    assert leader.match_index("a") == leader.match_index("b")
+    assert leader.progress["a"].match_index == leader.progress["b"].match_index
     assert not answers(leader, "a", stage.now_s)
     assert best_successor(leader, stage.now_s) == "b"
 

@@ -9,9 +9,9 @@ from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.machine import entries
 from holdfast.machine.machine import Machine
-from holdfast.raft.codec import encode, encode_configuration
+from holdfast.raft.codec import configuration_entry, encode
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import CONFIGURATION, REGULAR, Append, Configuration, Entry
+from holdfast.raft.messages import Append, Configuration, Entry, Kind
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.disk_guard import DiskGuard
@@ -33,8 +33,8 @@ APPLIED, IN_SNAPSHOT = 20, 100
 
 def _entry(index: int) -> Entry:
     if index == 1:
-        return Entry(CONFIGURATION + encode_configuration(MEMBERS), 1, 1)
-    return Entry(REGULAR + entries.encode(entries.Enqueue(START_MS + index, [new_task()])), index, 1)
+        return configuration_entry(1, 1, MEMBERS)
+    return Entry(index, 1, Kind.REGULAR, entries.encode(entries.Enqueue(START_MS + index, [new_task()])))
 
 
 ENTRIES = [_entry(index) for index in range(1, IN_SNAPSHOT + 1)]
@@ -84,8 +84,8 @@ class Follower:
         kv = VolatileKV()
         machine = Machine(kv)
         for entry in ENTRIES:
-            if entry.command[:1] == REGULAR:
-                machine.apply(entry.index, entry.term, entries.decode(entry.command[1:]))
+            if entry.kind == Kind.REGULAR:
+                machine.apply(entry.index, entry.term, entries.decode(entry.command))
             else:
                 machine.pass_over(entry.index, entry.term)
         machine.commit()

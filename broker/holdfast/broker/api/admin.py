@@ -24,7 +24,7 @@ from holdfast.broker.replica.successors import answers, caught_up
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.library import CANDIDATE, LEADER
 from holdfast.raft.membership import ChangeRefusedError
-from holdfast.raft.messages import BLANK, PROBE
+from holdfast.raft.messages import BLANK, Kind
 from holdfast.serving.refusals import change_refused, overloaded, probe_not_found
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.wal.node_log import NodeLog
@@ -171,7 +171,8 @@ class Admin:
             self._probing.discard(shard)
 
     async def _write_probe(self, shard: int, replica: Replica) -> int:
-        index, term = await self._host.in_round(replica, lambda: (replica.raft.propose(b"", PROBE), replica.raft.term))
+        raft = replica.raft
+        index, term = await self._host.in_round(replica, lambda: (raft.propose(b"", Kind.PROBE), raft.term))
         if index is None:
             raise self._host.redirect(shard)
         await committed(replica, index, term)

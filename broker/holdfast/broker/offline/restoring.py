@@ -17,7 +17,8 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.packing import DecodeError
 from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Meta
-from holdfast.raft.messages import REGULAR, Configuration
+from holdfast.raft.codec import decode_payload
+from holdfast.raft.messages import Configuration, Kind
 from holdfast.raft.node_journal import JournalError, NodeJournal
 from holdfast.routing.groups import INCARNATION_MAX, RANDOM_BITS, incarnation_of, mapped_group
 from holdfast.serving.logs import get_logger, setup_logs
@@ -174,7 +175,7 @@ def recover_from_replica(data_dir: Path, shard: int) -> RecoveredShard:
             _apply_rest(state, log, shard)
             meta = _begin_new_life(state, report.incarnation, {})
         name = _adopt(directories, copy, meta)
-        term = max(journal.getCurrentTerm(), meta.applied_term)
+        term = max(journal.term, meta.applied_term)
         version = journal.configurations[-1][1].version + 1
         alone = Configuration.of(version, [identity_of(report.node, directory.node_id)])
         journal.begin_again(_new_group(report.incarnation), name, meta.applied_index, meta.applied_term, term, alone)
@@ -288,9 +289,10 @@ def _apply_rest(state: RocksState, log: NodeLog, shard: int) -> None:
     """All that is in the log and not in the state."""
     machine = Machine(state)
     for record in log.entries(shard, machine.meta.applied_index):
-        if record.payload[:1] == REGULAR:
+        entry = decode_payload(record.index, record.term, record.payload)
+        if entry.kind == Kind.REGULAR:
             try:
-                machine.apply(record.index, record.term, decode(record.payload[1:]))
+                machine.apply(entry.index, entry.term, decode(entry.command))
             except DecodeError as error:
                 raise ReviveError(
                     "ENTRY", f"Entry {record.index} of shard {shard} cannot be applied: {error}"

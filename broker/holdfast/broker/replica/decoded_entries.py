@@ -10,9 +10,9 @@ from typing import Final
 
 from holdfast.machine.entries import Entry, decode
 from holdfast.machine.packing import DecodeError
-from holdfast.raft.codec import FrameError
-from holdfast.raft.messages import REGULAR
+from holdfast.raft.codec import FrameError, encode_payload
 from holdfast.raft.messages import Entry as LogEntry
+from holdfast.raft.messages import Kind
 from holdfast.serving.logs import get_logger
 
 ENTRIES_MAX: Final = 1024  # kept of one replica; what is more is decoded again
@@ -36,7 +36,7 @@ class EntryError(RuntimeError):
 
 def skip_name(shard: int, record: LogEntry) -> str:
     """Names exactly one entry, so that no other is skipped by mistake."""
-    digest = hashlib.sha256(record.command).hexdigest()[:DIGEST_CHARS]
+    digest = hashlib.sha256(encode_payload(record)).hexdigest()[:DIGEST_CHARS]
     return f"{shard}:{record.index}:{digest}"
 
 
@@ -51,7 +51,7 @@ class DecodedEntries:
 
     def check(self, records: Iterable[LogEntry]) -> None:
         """Raises `FrameError` if one of these cannot be read; then nothing of them is to be taken."""
-        found = [(record, self._read(record)) for record in records if record.command[:1] == REGULAR]
+        found = [(record, self._read(record)) for record in records if record.kind == Kind.REGULAR]
         for record, entry in found:
             if entry is None:
                 continue
@@ -68,7 +68,7 @@ class DecodedEntries:
         if self._is_skipped(record):
             return None
         try:
-            return decode(record.command[1:])
+            return decode(record.command)
         except DecodeError as error:
             raise FrameError(f"entry {record.index}, which cannot be applied: {error}") from None
 
@@ -82,7 +82,7 @@ class DecodedEntries:
             _log.error("entry_skipped", shard=self._shard, index=record.index)
             return None
         try:
-            return decode(record.command[1:])
+            return decode(record.command)
         except DecodeError as error:
             raise EntryError(self._shard, record, error) from error
 

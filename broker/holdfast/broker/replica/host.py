@@ -44,7 +44,6 @@ from holdfast.wal.node_log import NodeLog
 
 GROUP_BITS = 63  # of a group that a node draws; see routing/groups.py
 CHANGE_SECONDS_MAX = 10.0  # for a change of leader or members to come about
-APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
 PINNED_BYTES_MAX = 1024 * 1024 * 1024  # of log that is kept for a snapshot on its way
 RELUCTANT_ELECTIONS = 3  # for which a node that is about to be stopped waits for others to be elected
 SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before another can be elected
@@ -429,7 +428,6 @@ class Host:
             now_s=time.monotonic(),
             applied_index=applied_index,
             timing=self.timing,
-            append_bytes_max=APPEND_BYTES_MAX,
             draw=random.random,
         )
 

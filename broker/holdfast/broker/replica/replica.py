@@ -10,7 +10,7 @@ from holdfast.broker.replica.shard import Shard
 from holdfast.broker.round_budget import RoundBudget
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
-from holdfast.raft.codec import decode, encode, peek
+from holdfast.raft.codec import decode, encode_each, peek
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import NOTHING, found
 from holdfast.raft.library import LEADER
@@ -165,8 +165,7 @@ class Replica:
         return carried_on(self._time_ms, (self._now_s - self._time_looked_s) * 1000).least_ms
 
     def take_outgoing(self) -> list[tuple[str, bytes]]:
-        outbox, self.raft.outbox = self.raft.outbox, []
-        return [(to, encode(message)) for to, message in outbox]
+        return encode_each(self.raft.ready.take())
 
     def synced(self) -> None:
         """What was staged before the sync that just ended is durable on this node."""
@@ -215,7 +214,7 @@ class Replica:
     @property
     def is_unfinished(self) -> bool:
         """Whether there is something to do that no event will announce."""
-        is_staged = bool(self.raft.outbox) or not self.journal.is_durable
+        is_staged = bool(self.raft.ready.messages) or not self.journal.is_durable
         return self.has_to_apply or self.shard.has_work or is_staged or self.raft.has_to_send
 
     def dropped(self, refused: RefusedError) -> None:
@@ -232,7 +231,7 @@ class Replica:
             (refused_state, old, machine), self._replaced = self._replaced, None
             self._replace_state(old, machine)
             refused_state.ended(False, refused_state.state)
-        leads = self.raft.is_alone and self.raft.role == LEADER and self.journal.getCurrentTerm() == self.raft.term
+        leads = self.raft.is_alone and self.raft.role == LEADER and self.journal.term == self.raft.term
         if leads and self.journal.last_index >= self.raft.first_own_index:
             self.raft.go_back_to(self.journal)
         else:

@@ -32,8 +32,8 @@ from holdfast.machine.outcomes import Changed, Claimed, Outcome
 from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
-from holdfast.raft.messages import PROBE, REGULAR
 from holdfast.raft.messages import Entry as LogEntry
+from holdfast.raft.messages import Kind
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 from holdfast.storage.rocksdb import StateFullError
 
@@ -368,7 +368,7 @@ class Shard:
                 at, applied = self._apply_slice(committed, at, started)
                 self._follow(await self._commit(), applied)
                 self.replicator.applied(self._committed_index)
-                if committed[at - 1].command[:1] == PROBE:
+                if committed[at - 1].kind == Kind.PROBE:
                     self._host.probe_reached(self.number, self._committed_index)
                 self._metrics.apply_seconds.observe(time.perf_counter() - started)
                 if at < len(committed):
@@ -389,9 +389,8 @@ class Shard:
             proposal = self._proposals.staged_at(record.index)
             if proposal is not None and not proposal.is_callers and applied and applied[-1][0].is_callers:
                 break  # callers get their answers before housekeeping is applied
-            kind = record.command[:1]
             entry: Entry | None = None
-            if kind == REGULAR:
+            if record.kind == Kind.REGULAR:
                 entry = proposal.entry if proposal is not None else self.entries.take(record)
             if entry is not None:
                 outcomes = self.machine.apply(record.index, record.term, entry)
@@ -400,7 +399,7 @@ class Shard:
             else:
                 self.machine.pass_over(record.index, record.term)
             at += 1
-            if kind == PROBE or time.perf_counter() - started > SLICE_SECONDS:
+            if record.kind == Kind.PROBE or time.perf_counter() - started > SLICE_SECONDS:
                 break  # a probe asks for the state as it is after it
         return at, applied
 

@@ -23,4 +23,5 @@ def best_successor(raft: ShardRaft, now_s: float, among: Collection[str] | None 
     others = [voter for voter in raft.configuration.voters if voter != raft.replica and (not among or voter in among)]
     there = [voter for voter in others if answers(raft, voter, now_s)]
     # While nothing is written one that has just died has as much as the others: then the newest word counts.
-    return max(there, key=lambda voter: (raft.match_index(voter), raft.peer_heard_s(voter) or 0.0), default=None)
+    known = raft.progress
+    return max(there, key=lambda voter: (known[voter].match_index, known[voter].echoed_sent_s), default=None)

@@ -1,0 +1,106 @@
+"""What a leader sends: the next entries of its log to each of the others, as much as they take, or a heartbeat.
+
+Who is at the same place of the log gets the same append: it is made, numbered and encoded once for all of them.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+
+from holdfast.raft.group import GroupRaft
+from holdfast.raft.journal import Journal
+from holdfast.raft.library import LEADER, Timing
+from holdfast.raft.messages import Append, Entry
+from holdfast.raft.ready import Ready
+
+APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
+APPEND_ENTRIES_MAX = 4_096  # in one message
+
+
+class SendingRaft(GroupRaft):
+    """A replica's way to the others, and the time that goes with what a leader sends."""
+
+    def __init__(
+        self,
+        replica: str,
+        journal: Journal,
+        timing: Timing,
+        draw: Callable[[], float],
+        now_s: float,
+        append_bytes_max: int,
+    ) -> None:
+        super().__init__(replica, journal, timing, draw, now_s)
+        self.ready = Ready()
+        self._append_bytes_max = append_bytes_max
+        self.shard_time_ms: Callable[[], int] = lambda: 0  # for the driver to set: what a leader tells the others
+        # The time that the newest leader has told, which may be this one. It may be less than what the one before it
+        # told: but all that has happened since was counted by it, and the next leader has to go on with that.
+        self.leader_time_ms = 0
+        self.leader_time_heard_s = now_s
+        self._leader_time_term = 0
+
+    def replicate(self, bytes_max: float = math.inf) -> int:
+        """Sends entries that the others do not have yet, and no more once it has sent so much. For the leader, after
+        proposals were taken. Returns how many bytes it has sent."""
+        sent_bytes = 0
+        lacking = self.others if self.role == LEADER else ()
+        # One message to each, and again: who is far behind must not hold up the others.
+        while sent_bytes < bytes_max and (lacking := tuple(peer for peer in lacking if self._takes_entries(peer))):
+            sent_bytes += self._send_appends(lacking)
+        return sent_bytes
+
+    @property
+    def has_to_send(self) -> bool:
+        """Whether `replicate` has something to do."""
+        return self.role == LEADER and any(self._takes_entries(peer) for peer in self.others)
+
+    def _takes_entries(self, peer: str) -> bool:
+        """Whether there are entries for a replica, and it has answered enough of those before."""
+        progress = self.progress[peer]
+        return self.base_index < progress.next_index <= self.last_index and progress.takes_entries
+
+    def _send_appends(self, peers: Iterable[str], *, heartbeat: bool = False) -> int:
+        """To each the entries that it takes next; none if it takes none, or if this is a heartbeat. Returns the size of
+        all of them."""
+        sent_bytes = 0
+        made: dict[tuple[int, bool], tuple[Append, int]] = {}
+        for peer in peers:
+            progress = self.progress[peer]
+            # One that is behind the start of the log needs a snapshot. It is asked about that start, so that it hears
+            # the leader and the leader hears when it is there.
+            place = (max(progress.next_index - 1, self.base_index), not heartbeat and self._takes_entries(peer))
+            if place not in made:
+                made[place] = self._make_append(*place)
+            append, size_bytes = made[place]
+            progress.note_sent(append.round, self._now_s, append.previous_index + len(append.entries), size_bytes)
+            self.ready.send(peer, append)
+            sent_bytes += size_bytes
+        return sent_bytes
+
+    def _make_append(self, previous_index: int, has_entries: bool) -> tuple[Append, int]:
+        """With what follows this entry, and the size of that."""
+        entries, size_bytes = self._entries_from(previous_index + 1) if has_entries else ((), 0)
+        previous_term = self.term_at(previous_index)
+        assert previous_term is not None
+        self._round += 1
+        now_ms = self.shard_time_ms()
+        self._note_time(now_ms)
+        append = Append(self.term, previous_index, previous_term, entries, self.commit_index, self._round, now_ms)
+        return append, size_bytes
+
+    def _entries_from(self, first: int) -> tuple[tuple[Entry, ...], int]:
+        """What fits a message, and its size."""
+        entries: list[Entry] = []
+        size_bytes = 0
+        for index in range(first, min(self.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
+            entry = self.entry_at(index)
+            if entries and size_bytes + entry.size_bytes > self._append_bytes_max:
+                break
+            size_bytes += entry.size_bytes
+            entries.append(entry)
+        return tuple(entries), size_bytes
+
+    def _note_time(self, now_ms: int) -> None:
+        """What the leader of this term tells; 0 if it does not know."""
+        if now_ms and (self.term, now_ms) > (self._leader_time_term, self.leader_time_ms):
+            self.leader_time_ms, self.leader_time_heard_s = now_ms, self._now_s
+            self._leader_time_term = self.term
