@@ -10,6 +10,8 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[3]
 OURS = [str(REPO / root) for root in ("proto", "common", "client", "router", "broker")]
+# What the client library needs beside itself: by root, the package.
+SHARED = (("common", "common"), ("common", "routing"), ("common", "transport"), ("proto", "proto"))
 COMMAND = "import sys; from holdfast_queue.command import main; sys.exit(main())"
 
 
@@ -50,7 +52,7 @@ def test_the_command_says_what_to_do_where_all_of_ours_is_hidden(other: Path) ->
 
 def test_the_library_says_it_where_both_share_a_folder(other: Path) -> None:
     """As pip installs wheels: `holdfast.client` can be imported there, and would run with the other's `holdfast`."""
-    for root, name in (("client", "client"), ("common", "routing"), ("proto", "proto")):
+    for root, name in (("client", "client"), *SHARED):
         (other / "holdfast" / name).symlink_to(REPO / root / "holdfast" / name)
     done = run("import holdfast.client", path=[str(other), str(REPO / "client")])
     assert done.returncode == 1
@@ -63,7 +65,7 @@ def test_a_file_that_a_build_tool_adds_is_no_other_program(tmp_path: Path) -> No
     (package / "__init__.py").write_text("")
     for name in ("backup", "client", "cli"):
         (package / name).symlink_to(REPO / "client" / "holdfast" / name)
-    for root, name in (("common", "routing"), ("proto", "proto")):
+    for root, name in SHARED:
         (package / name).symlink_to(REPO / root / "holdfast" / name)
     done = run(COMMAND, "version", path=[str(tmp_path), str(REPO / "client")])
     assert (done.returncode, done.stderr) == (0, "")
