@@ -2,7 +2,7 @@
 
 A `Connection` sends bytes to the server that leads, waits no longer than the deadline, repeats what is safe to repeat,
 and turns every way a call can go wrong into one error of the tree in `errors`. Where a call goes is decided in
-`_leaders`; the attempts are made by `transport.sending`, over the channels of `_channels`.
+`_leaders`; the attempts are made by `transport.sending`, over `transport.grpc_channels`.
 
 What is repeated, with growing pauses and jitter, until the deadline:
   * a refusal that says that nothing was done and that trying again can help (OVERLOADED, SHUTTING_DOWN, NOT_LEADER),
@@ -25,8 +25,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from holdfast.client import _forks
 from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
-from holdfast.client._channels import ServerChannels
 from holdfast.client._doubts import CHANGES, doubt_refusals
 from holdfast.client._leaders import ClientRetryState, ListedLeader, split_addresses
 from holdfast.client.errors import (
@@ -50,6 +50,7 @@ from holdfast.transport.channels import (
     Outgoing,
 )
 from holdfast.transport.giving_up import ENDLESS, Patience
+from holdfast.transport.grpc_channels import GrpcChannels
 from holdfast.transport.sending import Call, Sender
 
 _ANYBODY = -1  # in the place of a shard: whoever is asked can answer
@@ -181,7 +182,9 @@ class Connection:
         self.address = ",".join(self.addresses)
         self._retry = retry
         self._leaders: dict[int | None, ListedLeader] = {}  # by shard; None: of calls that name none
-        self._channels = channels or ServerChannels()
+        self._channels = channels or GrpcChannels(
+            message_bytes_max=MESSAGE_BYTES_MAX, keepalive_s=30, connects_first=False, check=_forks.check
+        )
         self._sender = Sender(self)
         self._closed = False
 

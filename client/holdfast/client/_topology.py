@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from holdfast.client._cluster import GET_TOPOLOGY
 from holdfast.client._rpc import Connection
@@ -123,6 +124,15 @@ class TopologyCache:
         """The same if this is what a call meets that was sent to the wrong place."""
         if not isinstance(error, InvalidArgument | Conflict | Overloaded | ClientClosed):
             self.doubt()
+
+    @contextmanager
+    def doubting(self) -> Iterator[None]:
+        """The same for calls within."""
+        try:
+            yield
+        except HoldfastError as error:
+            self.doubt_after(error)
+            raise
 
     def doubt(self) -> None:
         """Something is not where it was said to be."""

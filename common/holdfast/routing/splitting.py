@@ -53,13 +53,15 @@ def join(parts: Iterable[tuple[Sequence[int], Sequence[Answer]]], count: int) ->
 
 
 def split_request(request: Any, field: str, parts: Mapping[int, Sequence[int]]) -> dict[int, Any]:
-    """A request for each shard, with its items and all else that the whole request says. It takes the items out."""
-    items = list(getattr(request, field))
-    request.ClearField(field)
+    """A request for each shard, with its items and all else that the whole request says, known here or not."""
+    items = getattr(request, field)
+    of_all = type(request)()
+    of_all.CopyFrom(request)
+    of_all.ClearField(field)
     requests = {}
     for shard, positions in parts.items():
         part = requests[shard] = type(request)()
-        part.CopyFrom(request)
+        part.CopyFrom(of_all)
         getattr(part, field).extend([items[at] for at in positions])
     return requests
 

@@ -26,7 +26,7 @@ from holdfast.router.metrics import Metrics
 from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
-from holdfast.router.wire import BrokerChannels, RouterServer
+from holdfast.router.wire import RouterServer
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
@@ -35,6 +35,7 @@ from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import etcd_unavailable
 from holdfast.serving.reloading import certificate_gauges
 from holdfast.serving.request_limits import read_bytes_max
+from holdfast.transport.grpc_channels import GrpcChannels
 
 GC_THRESHOLDS = (50_000, 20, 50)  # as in brokers: many short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
@@ -99,7 +100,7 @@ class Router:
             # The rest of the room is for those who do not wait.
             wait_bytes_max=min(config.wait_bytes_max, config.bytes_in_flight_max // 2),
         )
-        self._channels = BrokerChannels(message_bytes_max=config.message_bytes_max)
+        self._channels = GrpcChannels(message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True)
         self._forwarder = Forwarder(Leaders(lambda: routes), self._channels, self._admission)
         self._releases = Releases(self._forwarder)
         self._node_calls = NodeCalls()

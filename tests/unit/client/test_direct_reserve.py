@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from holdfast.client import (
     AsyncClient,
+    ConnectionFailed,
     DeadlineExceeded,
     Holdfast,
     InvalidArgument,
@@ -374,7 +375,8 @@ async def test_a_silent_shard_does_not_say_what_it_has_claimed(cluster: Cluster)
     for server in (*cluster.leaders, cluster.router):
         server.on("Reserve", Hang())
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=20) as client, asyncio.timeout(10):
-        with pytest.raises(DeadlineExceeded):
+        # Which of the two depends on whether there is time for another attempt when the last one is given up.
+        with pytest.raises((DeadlineExceeded, ConnectionFailed)):
             await client.reserve([AT_0], claim_request_id="mine", held_only=True)
 
 

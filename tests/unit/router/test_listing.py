@@ -118,7 +118,7 @@ async def test_who_wants_that_hears_what_the_other_shards_know(
     stage: Stage, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And which are missing, on every page. Before its time is up: the shard has all of it for itself otherwise."""
-    monkeypatch.setattr("holdfast.router.listing._PARTIAL_S_MAX", 0.5)
+    monkeypatch.setattr("holdfast.router.split_calls._PARTIAL_S_MAX", 0.5)
     refusals = {
         "leaderless": not_leader(None, 0),
         "silent": never,

@@ -97,7 +97,7 @@ async def test_tasks_without_those_of_a_shard_that_does_not_answer(
     stage: Stage, how: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For who wants that; otherwise, and if there is no other shard, the list is refused."""
-    monkeypatch.setattr("holdfast.router.listing._PARTIAL_S_MAX", 0.5)
+    monkeypatch.setattr("holdfast.router.split_calls._PARTIAL_S_MAX", 0.5)
     stage.table.at_home("plain", 1)
     found = queues_pb2.ListTasksResponse(tasks=[pb.TaskInfo(task_id="a")])
     for broker in stage.brokers:

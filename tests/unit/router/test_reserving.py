@@ -150,7 +150,7 @@ async def test_a_wait_goes_on_when_somebody_else_was_faster(shop: Shop) -> None:
 
     shop.brokers[0].on["AwaitTasks"] = ready_but_gone
     assert await shop.reserve(wait_ms=5000) == ["mine at last"]
-    assert beaten == 3
+    assert beaten >= 3  # the wait that all callers share begins anew while this one claims
 
 
 async def test_each_shard_is_first_at_times_and_a_retry_starts_alike(shop: Shop) -> None:
@@ -319,7 +319,7 @@ async def test_claims_for_a_caller_that_has_gone_are_given_back(
     for broker in shop.brokers:
         broker.on |= {"Reserve": claim_late, "Release": release}
     # The answer is on its way already when the call is cancelled.
-    monkeypatch.setattr("holdfast.router.wire._Call.cancel", lambda _call: False)
+    monkeypatch.setattr("holdfast.transport.grpc_channels.GrpcCall.cancel", lambda _call: False)
     request = pb.ReserveRequest(queues=[queue], max_tasks=1, lease_ms=5000)
     waiting = asyncio.create_task(shop.call("Reserve", request))
     while not shop.count("Reserve"):
@@ -350,7 +350,7 @@ async def test_claims_that_may_be_asked_for_again_are_not_given_back(
 
     shop.brokers[1].on["Reserve"] = claim
     # The answer is on its way already when the call is cancelled.
-    monkeypatch.setattr("holdfast.router.wire._Call.cancel", lambda _call: False)
+    monkeypatch.setattr("holdfast.transport.grpc_channels.GrpcCall.cancel", lambda _call: False)
     request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, claim_request_id=request_id)
     waiting = asyncio.create_task(shop.call("Reserve", request))
     await shop.brokers[1].wait_for("Reserve")

@@ -168,7 +168,7 @@ async def test_claims_that_came_too_late_are_given_back(shop: Shop, monkeypatch:
     lose(shop, "silent", "AwaitTasks")
     shop.brokers[LOST].on |= {"Reserve": claim_late, "Release": release}
     # It is on its way already when the call is cancelled.
-    monkeypatch.setattr("holdfast.router.wire._Call.cancel", lambda _call: False)
+    monkeypatch.setattr("holdfast.transport.grpc_channels.GrpcCall.cancel", lambda _call: False)
     for _ in range(3):  # one of them begins at the lost shard
         shop.shelves[1].put("mine")
         assert await shop.reserve(timeout_s=LONG_S) == ["mine"]

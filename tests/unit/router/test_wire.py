@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from holdfast.router.methods import TASKS
-from holdfast.router.wire import BrokerChannels
 from holdfast.transport.channels import CallFailedError
+from holdfast.transport.grpc_channels import GrpcChannels
 from tests.unit.router.router_stage import Stage, accept_all, elapsed_since, leads
 from tests.unit.router.test_passing import enqueue
 
@@ -56,8 +56,10 @@ async def test_what_a_broker_took_was_sent_whatever_became_of_the_connection(
 ) -> None:
     """The channel was cold when the call began, and is cold again when its failure is heard."""
     channel = ScriptedChannel(state_after)
-    monkeypatch.setattr("holdfast.router.wire.grpc.aio.insecure_channel", lambda *_args, **_options: channel)
-    channels = BrokerChannels(message_bytes_max=1000)
+    monkeypatch.setattr(
+        "holdfast.transport.grpc_channels.grpc.aio.insecure_channel", lambda *_args, **_options: channel
+    )
+    channels = GrpcChannels(message_bytes_max=1000, keepalive_s=20, connects_first=True)
     with pytest.raises(CallFailedError) as failed:
         await channels.call("b:1", ENQUEUE.path, b"data", None, 5.0).answer()
     assert channel.sent == [b"data"]
@@ -92,8 +94,8 @@ async def mute() -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def channels() -> AsyncIterator[BrokerChannels]:
-    opened = BrokerChannels(message_bytes_max=1 << 20)
+async def channels() -> AsyncIterator[GrpcChannels]:
+    opened = GrpcChannels(message_bytes_max=1 << 20, keepalive_s=20, connects_first=True)
     yield opened
     await opened.close()
 
@@ -104,7 +106,7 @@ async def failure_of(answer: Awaitable[bytes]) -> CallFailedError:
     return failed.value
 
 
-async def test_what_waits_for_a_connection_was_never_sent(mute: Any, channels: BrokerChannels) -> None:
+async def test_what_waits_for_a_connection_was_never_sent(mute: Any, channels: GrpcChannels) -> None:
     """Neither at its deadline nor when it is given up; and it does not take the others with it that wait."""
     began_s = time.monotonic()
     long, short, stopped = (channels.call(mute.address, ENQUEUE.path, b"", None, s) for s in (1.0, 0.2, 30.0))
@@ -122,7 +124,7 @@ async def test_what_waits_for_a_connection_was_never_sent(mute: Any, channels: B
     assert mute.connections == 1
 
 
-async def test_a_call_that_is_given_up_before_it_begins_is_not_sent(channels: BrokerChannels) -> None:
+async def test_a_call_that_is_given_up_before_it_begins_is_not_sent(channels: GrpcChannels) -> None:
     async with Stage(1) as stage:
         stage.brokers[0].on["Enqueue"] = accept_all()
         call = channels.call(stage.brokers[0].address, ENQUEUE.path, b"", None, 5.0)
@@ -134,7 +136,7 @@ async def test_a_call_that_is_given_up_before_it_begins_is_not_sent(channels: Br
             await asyncio.sleep(0.01)
 
 
-async def test_nobody_listens(channels: BrokerChannels) -> None:
+async def test_nobody_listens(channels: GrpcChannels) -> None:
     began_s = time.monotonic()
     failure = await failure_of(channels.call("127.0.0.1:1", ENQUEUE.path, b"", None, 30.0).answer())
     assert (failure.code, failure.never_sent) == ("UNAVAILABLE", True)

@@ -1,0 +1,60 @@
+"""Which shards a call goes to: tasks by their ids, new tasks by their queues. The messages are those of the wire API,
+which this package does not know.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.routing.sets import HOME_BEGINNING, QueueRoute, is_of_home, parse_made_up, shard_for_task
+from holdfast.routing.task_ids import shard_of_task
+
+
+def shard_of_id(task_id: str, shard_count: int) -> int | None:
+    """None: no shard of this cluster could have made it. Then any may say so."""
+    shard = shard_of_task(task_id)
+    return shard if shard is not None and shard < shard_count else None
+
+
+def shards_of_tasks(task_ids: Sequence[str], shard_count: int) -> list[int]:
+    """Of each item; bad ids go where others go, so that they make no call of their own."""
+    found = [shard_of_id(task_id, shard_count) for task_id in task_ids]
+    anywhere = next((shard for shard in found if shard is not None), 0)
+    return [anywhere if shard is None else shard for shard in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the tasks of an Enqueue go."""
+
+    shards: list[int]  # one entry if all go there
+    generations: dict[str, int]  # what the caller should know before it makes up more ids
+
+
+def place(tasks: Sequence[Any], route: Callable[[str], QueueRoute], pick: int) -> Placed:
+    """Tasks of a queue that was never spread or pinned go to its home. Raises UnknownGenerationError."""
+    routes = {queue: route(queue) for queue in {task.queue for task in tasks}}
+    # How ids begin says enough, and there are few beginnings: this runs for every task of every call.
+    beginnings = {task.request_id[:HOME_BEGINNING] for task in tasks}
+    if not any(route.sets for route in routes.values()) and all(map(is_of_home, beginnings)):
+        if len({route.home for route in routes.values()}) <= 1:
+            return Placed([next((route.home for route in routes.values()), 0)], {})
+        return Placed([routes[task.queue].home for task in tasks], {})
+    shards = []
+    generations: dict[str, int] = {}
+    # All ids that were made up for one call go to one shard, unless their tasks have keys.
+    made_up_shards: dict[tuple[str, int, str], int] = {}
+    for task in tasks:
+        queue, request_id = task.queue, task.request_id
+        made_up = parse_made_up(request_id)
+        if made_up is None or task.unique_key or task.limit_key:  # no set matters
+            shards.append(shard_for_task(routes[queue], request_id, task.unique_key, task.limit_key, pick))
+            continue
+        if made_up.generation < routes[queue].generation:
+            generations[queue] = routes[queue].generation
+        key = (queue, made_up.generation, made_up.call_key)
+        shard = made_up_shards.get(key)
+        if shard is None:
+            shard = made_up_shards[key] = shard_for_task(routes[queue], request_id, "", "", pick)
+        shards.append(shard)
+    return Placed(shards[:1] if len(set(shards)) == 1 else shards, generations)
