@@ -19,10 +19,13 @@ from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.clock import SystemTime
+from holdfast.broker.leader.clock import SystemTime, TimeSource
+from holdfast.broker.leader.clock_evidence import ClockEvidence
+from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.leader.webhooks import Webhooks
-from holdfast.broker.membership.mapped_cluster import MappedCluster
-from holdfast.broker.membership.static import StaticCluster
+from holdfast.broker.membership.delivering import Deliveries
+from holdfast.broker.membership.mapped_cluster import MappedCluster, mapped_wire
+from holdfast.broker.membership.static import StaticCluster, static_wire
 from holdfast.broker.membership.static_topology import StaticTopology
 from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.broker.peers.identities import identity_of
@@ -30,6 +33,7 @@ from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.leaderless import Leaderless
+from holdfast.broker.replica.peer_wire import PeerWire
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.replica.stalls import STALL_SECONDS, Stalls, Written
 from holdfast.cluster.connect import connect
@@ -134,25 +138,17 @@ class Node:
         self._log_syncs = WatchedThread(self._log_thread)
         self._stalls = Stalls()
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
+        source = SystemTime()
+        evidence = ClockEvidence(source)
+        self._wire = self._make_wire(source, evidence)
         self._rounds = CommitLoop(
             self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full,
-            on_first_sync=self._data_dir.note_log_begun,
+            on_first_sync=self._data_dir.note_log_begun, wire=self._wire,
         )  # fmt: skip
-        self._host = Host(
-            config,
-            self._data_dir,
-            self._node_log,
-            metrics,
-            guard=self._guard,
-            rounds=self._rounds,
-            source=SystemTime(),
-            cluster_view=self._cluster_view,
-        )
-        self._host.notifier = self._webhooks
+        context = NodeContext(config, metrics, self._guard, self._cluster_view, self._other_shards(), self._webhooks)
+        self._host = Host(context, self._data_dir, self._node_log, self._rounds, source, evidence)
         self._stack.callback(self._host.close)
         self._cluster = self._make_cluster()
-        if self._cluster is not None:
-            self._host.listen(self._cluster)
         self._checkpointer = Checkpointer(
             self._node_log,
             self._host.kept,
@@ -204,17 +200,29 @@ class Node:
             )  # fmt: skip
         return service
 
-    def _make_cluster(self) -> StaticCluster | MappedCluster | None:
-        """The other nodes; None for a node alone."""
-        config, host, rounds = self._config, self._host, self._rounds
-        if isinstance(self._cluster_view, MapClusterView):
-            return MappedCluster(
-                config, self._data_dir, host, rounds, SystemTime(), cluster_view=self._cluster_view,
-                etcd=connect(config), find_service=self._find_service, metrics=self.metrics,
-            )  # fmt: skip
-        if not config.nodes:
+    def _make_wire(self, source: TimeSource, evidence: ClockEvidence) -> PeerWire | None:
+        """To the other nodes; None for a node alone."""
+        if self._cluster_view.is_alone:
             return None
-        return StaticCluster(config, self._data_dir.node_id, host, rounds, SystemTime())
+        make_wire = mapped_wire if isinstance(self._cluster_view, MapClusterView) else static_wire
+        return make_wire(self._config, self._data_dir.node_id, source, evidence)
+
+    def _other_shards(self) -> Deliveries | None:
+        """Without a map nobody knows where they are."""
+        if self._wire is None or not isinstance(self._cluster_view, MapClusterView):
+            return None
+        return Deliveries(self._wire.calls, self._cluster_view)
+
+    def _make_cluster(self) -> StaticCluster | MappedCluster | None:
+        config = self._config
+        if self._wire is None:
+            return None
+        if not isinstance(self._cluster_view, MapClusterView):
+            return StaticCluster(config, self._host, self._rounds, self._wire)
+        return MappedCluster(
+            config, self._data_dir, self._host, self._rounds, self._wire, cluster_view=self._cluster_view,
+            etcd=connect(config), find_service=self._find_service, metrics=self.metrics,
+        )  # fmt: skip
 
     def _cluster_service(self) -> object:
         if isinstance(self._cluster, MappedCluster):

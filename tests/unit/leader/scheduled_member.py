@@ -20,8 +20,8 @@ class ScheduledMember(Member):
             allowance=self.manager.allowance,
         )  # fmt: skip
 
-    def look_at_limits(self, queue: bytes) -> None:
-        super().look_at_limits(queue)
+    def limits_changed(self, queue: bytes) -> None:
+        super().limits_changed(queue)
         if self.scheduler is not None:
             self.scheduler.limits_changed(queue)
 

@@ -30,7 +30,8 @@ class Side:
         self.go.set()
         self.trouble: Exception | None = None
         self.is_full = False
-        self.calls = PeerCalls(name, self, self)
+        self.calls = PeerCalls(name, self)
+        self.calls.serve(self)
 
     # As a link.
 

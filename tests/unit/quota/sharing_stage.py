@@ -10,7 +10,7 @@ from holdfast.broker.quota.allocation_manager import HELD_UP, AllocationManager
 from holdfast.broker.quota.coordinator import CONCURRENCY, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.limiter import Allowance
-from holdfast.limits.splitting import WHOLE
+from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine import entries, keys
 from holdfast.machine.entries import Entry, LeaderStarted
 from holdfast.machine.kv import MemoryKV
@@ -52,9 +52,9 @@ class Member:
         self.writes = 0
         self.term = 0
         self.version = 0
-        self.coming = 0
+        self.on_their_way = 0  # claims
         self.is_home_known = True
-        self.part = WHOLE
+        self.part: Part = WHOLE
 
     def set_policy(self, **policy: object) -> None:
         self.version += 1
@@ -62,7 +62,7 @@ class Member:
         self.shard.apply(entries.SetQueue(self.shard_ms(), QUEUE, self.version, message))
         if self.term:
             self.policies.changed([QUEUE])
-            self.look_at_limits(QUEUE)
+            self.limits_changed(QUEUE)
 
     def lead(self) -> None:
         """A new leader: it has the state, and nothing else."""
@@ -73,14 +73,21 @@ class Member:
             self.shard.machine, self.policies, now_ms=self.shard_ms, submit=self._submit
         )  # fmt: skip
         self.manager = AllocationManager(
-            self.number, self.term, self.shard.machine, self.policies, self.coordinator,
-            home_of=lambda _queue: HOME if self.is_home_known else None, ask_coordinator=self.stage.ask,
-            part_of=lambda _queue: self.part, on_change=self.look_at_limits, coming=lambda _queue: self.coming,
-            outlook=self.outlook, now_s=self.own_s,
+            self.term, self.shard.machine, self.policies, self.coordinator, view=self, others=self.stage,
+            handing_out=self, now_s=self.own_s,
         )  # fmt: skip
-        self.look_at_limits(QUEUE)
+        self.limits_changed(QUEUE)
 
-    def look_at_limits(self, queue: bytes) -> None:
+    def home_if_spread(self, queue: bytes) -> int | None:
+        return HOME if self.is_home_known else None
+
+    def part_of(self, here: int, queue: bytes) -> Part:
+        return self.part
+
+    def coming(self, queue: bytes) -> int:
+        return self.on_their_way
+
+    def limits_changed(self, queue: bytes) -> None:
         assert queue == QUEUE
         self.told = self.manager.allowance(queue)
 
@@ -153,11 +160,11 @@ class Stage:
             each.shard.cancel(each.ready.pop())  # its row is there, and nothing waits
             each.lead()
 
-    async def ask(self, home: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+    async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
         self.asked += 1
         if source in self.deaf or self.chance.random() < self.lost / 2:
             raise LostError
-        grants = await self.members[home].coordinator.deal(source, reports)
+        grants = await self.members[destination].coordinator.deal(source, reports)
         if self.chance.random() < self.lost / 2:
             raise LostError  # on its way back
         return pb.DealSharesResponse(grants=grants)

@@ -182,7 +182,7 @@ async def test_a_home_that_does_not_answer_is_said_once_and_holds_up_no_other(
         await hangs.wait()
         raise AssertionError
 
-    member.manager._ask_coordinator = hang
+    monkeypatch.setattr(stage, "deal", hang)
     stage.members[0].enqueue(5)
     member.enqueue(5)
     for _ in range(int(2 * SAID_SECONDS)):
@@ -192,7 +192,7 @@ async def test_a_home_that_does_not_answer_is_said_once_and_holds_up_no_other(
     assert ASK_SECONDS < HELD_MS / 1000
 
 
-async def test_asks_of_a_manager_that_stops_end() -> None:
+async def test_asks_of_a_manager_that_stops_end(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(2, concurrency_max=2)
     manager = stage.members[1].manager
     asked = asyncio.Event()
@@ -202,7 +202,7 @@ async def test_asks_of_a_manager_that_stops_end() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    manager._ask_coordinator = hang
+    monkeypatch.setattr(stage, "deal", hang)
     stage.members[1].enqueue(5)
     manager.start()
     await asked.wait()
@@ -265,11 +265,11 @@ async def test_what_the_home_uses_already_is_not_dealt_to_others() -> None:
     stage = Stage(2, concurrency_max=3)
     home, other = stage.members
     home.is_home_known = False
-    home.look_at_limits(QUEUE)
+    home.limits_changed(QUEUE)
     home.enqueue(5)
     home.told = home.told._replace(concurrency=2)
     home.claim()
-    home.coming = 1
+    home.on_their_way = 1
     home.is_home_known = True
     other.enqueue(5)
     (grant,) = await home.coordinator.deal(1, [report(1, demand=5)])
@@ -303,13 +303,13 @@ async def test_claims_on_their_way_count_as_used() -> None:
     first.enqueue(9)
     await stage.look(500, work=False)
     assert first.told.concurrency == 4
-    first.coming = 4  # picked, and not yet in the log
+    first.on_their_way = 4  # picked, and not yet in the log
     second.enqueue(9)
     await stage.pass_time(6000, work=False)
     assert first.told.concurrency is not None
     assert first.told.concurrency < 4
     assert second.told.concurrency == 0
-    first.coming = 0
+    first.on_their_way = 0
     await stage.pass_time(3000, work=False)
     assert second.told.concurrency is not None
     assert second.told.concurrency > 0

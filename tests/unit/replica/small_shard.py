@@ -192,6 +192,9 @@ class SmallShard:
     def found_full(self) -> RefusedError:
         return disk_low(0, 1)
 
+    def has_room_for(self, size_bytes: int) -> bool:
+        return not self.refuses
+
     # Rounds.
 
     async def round(self) -> None:

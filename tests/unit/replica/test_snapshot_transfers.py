@@ -42,7 +42,7 @@ class Receiving:
             cast(Any, replica),
             StateDirectories(state_dir, 0),
             self,
-            guard=cast(Any, SimpleNamespace(has_room_for=lambda _bytes: True)),
+            disk=cast(Any, SimpleNamespace(has_room_for=lambda _bytes: True)),
             throttle=Throttle(1e6, 1_000_000),
             slots=asyncio.Semaphore(1),
         )

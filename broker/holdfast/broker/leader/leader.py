@@ -5,7 +5,6 @@ fills its windows as tasks are asked for, so a fail-over does not get slower wit
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 from holdfast.broker.leader.alerts import Alerts
 from holdfast.broker.leader.claim_ages import ClaimAges
@@ -22,15 +21,12 @@ from holdfast.broker.policy.policies import Policies
 from holdfast.broker.policy.settings_guard import SettingsGuard
 from holdfast.broker.quota.allocation_manager import AllocationManager
 from holdfast.broker.quota.coordinator import QuotaCoordinator
+from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.machine import Machine
-
-
-def _always(_queue: bytes) -> bool:
-    return True
 
 
 def _own_limits(_queue: bytes) -> Allowance:
@@ -89,28 +85,29 @@ class Leadership:
         """None: there is no other shard."""
         if context.others is None:
             return None
-        return SettingsGuard(
-            shard, context.cluster_view, context.others.deal, lambda queue: self.reserver.limits_changed(queue)
-        )
+        return SettingsGuard(shard, context.cluster_view, context.others.deal, self.limits_changed)
 
     def _allocations(self, machine: Machine, context: NodeContext) -> AllocationManager | None:
         """None: no queue is spread, for there is no other shard."""
         if context.others is None:
             return None
         return AllocationManager(
-            machine.meta.shard,
-            self.term,
-            machine,
-            self.policies,
-            self.coordinator,
-            home_of=context.cluster_view.home_if_spread,
-            part_of=partial(context.cluster_view.part_of, machine.meta.shard),
-            ask_coordinator=context.others.deal,
-            may_hand_out=_always if self.settings is None else self.settings.may_hand_out,
-            on_change=lambda queue: self.reserver.limits_changed(queue),
-            coming=lambda queue: self.reserver.coming(queue),
-            outlook=lambda queue: self.reserver.outlook(queue),
-        )
+            self.term, machine, self.policies, self.coordinator,
+            view=context.cluster_view, others=context.others, handing_out=self, settings=self.settings,
+        )  # fmt: skip
+
+    # --- what allocations ask of what hands out -----------------------------------------------------------------
+
+    def limits_changed(self, queue: bytes) -> None:
+        self.reserver.limits_changed(queue)
+
+    def coming(self, queue: bytes) -> int:
+        return self.reserver.coming(queue)
+
+    def outlook(self, queue: bytes) -> Outlook:
+        return self.reserver.outlook(queue)
+
+    # --- life ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         self.is_open = True

@@ -69,6 +69,10 @@ class Disk(Protocol):
         """A write found no room."""
         ...
 
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether so much can be written and everything else goes on."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:

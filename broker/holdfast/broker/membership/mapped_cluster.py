@@ -14,26 +14,18 @@ from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import TimeSource
-from holdfast.broker.membership.delivering import Deliveries
+from holdfast.broker.leader.clock_evidence import ClockEvidence
 from holdfast.broker.membership.handover import NodeHandover, OwnRecord
 from holdfast.broker.membership.queue_reconciler import QueueReconciler
 from holdfast.broker.membership.reconciler import ShardReconciler
 from holdfast.broker.membership.settings_news import SettingsNews
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import node_list_digest
-from holdfast.broker.peers.peer_calls import PeerCalls
 from holdfast.broker.peers.records import PeerCounters
-from holdfast.broker.peers.transport import PeerInfo, Peers
-from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.peers.transport import PeerInfo
+from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.host import Host, HostListener
-from holdfast.broker.replica.peer_wire import (
-    PEER_LIMITS,
-    PeerWire,
-    cluster_secret,
-    host_and_port,
-    peer_tls,
-    warn_of_claims,
-)
+from holdfast.broker.replica.peer_wire import PeerWire, host_and_port
 from holdfast.cluster.admin.backups import ClusterBackups
 from holdfast.cluster.admin.conversion import handover_message
 from holdfast.cluster.admin.node_answers import NodeAnswers
@@ -74,7 +66,7 @@ class MappedCluster(HostListener):
         data_dir: DataDir,
         host: Host,
         rounds: CommitLoop,
-        source: TimeSource,
+        wire: PeerWire,
         *,
         cluster_view: MapClusterView,
         etcd: Etcd,
@@ -103,14 +95,13 @@ class MappedCluster(HostListener):
             hand_over=self._hand_over,
         )  # fmt: skip
         self.backups = ClusterBackups(self.store, self.follower)
-        self._peers = self._make_peers()
         internal = InternalService(
             find_service, cluster_view, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
         )
-        self._peer_calls = PeerCalls(config.node_name, self._peers, internal)
-        self._news = SettingsNews(cluster_view, self._peer_calls, host, self._peers.connected)
-        host.others = Deliveries(self._peer_calls, cluster_view)
-        self._wire = PeerWire(self._peers, rounds, host.evidence, source, self._peer_calls)
+        self._rounds = rounds
+        self._wire = wire
+        self._peers = wire.peers
+        self._news = SettingsNews(cluster_view, wire.calls, host, self._peers.connected)
         self._peer_address = ""
         self._lease = 0
         self._registered = asyncio.Event()  # once, since the start
@@ -121,14 +112,15 @@ class MappedCluster(HostListener):
             lambda: self._once_registered(self._reconciler.run), lambda: self._once_registered(self._queues.run),
             self._end_if_removed, self._meet_without_etcd, self._handover.run, self._news.run,
         )  # fmt: skip
-        rounds.wire = self._wire
+        host.listen(self)
+        wire.calls.serve(internal)
+        wire.serve(self)
 
     # --- life -------------------------------------------------------------------------------------------------
 
     async def start(self) -> int:
         """Listens for the other nodes; returns the port."""
-        warn_of_claims(self._config)
-        port = await self._peers.start(self._config.host, self._config.peer_port)
+        port = await self._wire.start()
         self._peer_address = self._config.advertise_peer_address or f"{self._config.host}:{port}"
         return port
 
@@ -167,8 +159,7 @@ class MappedCluster(HostListener):
             _log.info("lease_left_to_expire", seconds=LEASE_SECONDS)
         await self._etcd.close()
         await self._calls.close()
-        await self._peer_calls.stop()
-        await self._peers.stop()
+        await self._wire.stop()
 
     # --- the map ----------------------------------------------------------------------------------------------
 
@@ -268,29 +259,14 @@ class MappedCluster(HostListener):
 
     # --- the other nodes --------------------------------------------------------------------------------------
 
-    def _make_peers(self) -> Peers:
-        config = self._config
-        return Peers(
-            name=config.node_name,
-            node_id=self._node_id,
-            cluster=config.cluster_name,
-            digest=self._node_id.encode(),  # nobody's, until it is known which cluster this is
-            addresses={},
-            listener=self,
-            tls=peer_tls(config),
-            secret=cluster_secret(config),
-            limits=PEER_LIMITS,
-        )
-
     @property
     def is_blank(self) -> bool:
         return self._host.is_blank
 
-    def frame_came(self, identity: str, body: bytes) -> None:
-        self._wire.on_frame(identity, body)
+    def receive(self, identity: str, messages: list[Message]) -> None:
+        self._rounds.receive(identity, messages)
 
     def peers_changed(self) -> None:
-        self._peer_calls.connected({peer.identity for peer in self.connected().values()})
         self._reconciler.wanted.set()
 
     def _meet_peers(self) -> None:
@@ -334,3 +310,8 @@ class MappedCluster(HostListener):
     @property
     def counters(self) -> PeerCounters:
         return self._peers.counters
+
+
+def mapped_wire(config: BrokerConfig, node_id: str, source: TimeSource, evidence: ClockEvidence) -> PeerWire:
+    """To the nodes that the map will name. Nobody has this digest, until it is known which cluster this is."""
+    return PeerWire(config, node_id, source, evidence, digest=node_id.encode(), addresses={})

@@ -12,20 +12,14 @@ from typing import Any
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import TimeSource
+from holdfast.broker.leader.clock_evidence import ClockEvidence
 from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.peers.records import PeerCounters
-from holdfast.broker.peers.transport import PeerInfo, Peers
-from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.peers.transport import PeerInfo
+from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.member_plan import Change, Step, next_change
-from holdfast.broker.replica.peer_wire import (
-    PEER_LIMITS,
-    PeerWire,
-    cluster_secret,
-    host_and_port,
-    peer_tls,
-    warn_of_claims,
-)
+from holdfast.broker.replica.peer_wire import PeerWire, host_and_port
 from holdfast.broker.replica.replica import Replica
 from holdfast.common.service import Service
 from holdfast.raft.membership import ChangeRefusedError
@@ -62,57 +56,46 @@ class Waiting:
 class StaticCluster(HostListener):
     """The other nodes, for a node that is not alone."""
 
-    def __init__(self, config: BrokerConfig, node_id: str, host: Host, rounds: CommitLoop, source: TimeSource) -> None:
+    def __init__(self, config: BrokerConfig, host: Host, rounds: CommitLoop, wire: PeerWire) -> None:
         self._config = config
         self._host = host
         self._rounds = rounds
+        self._wire = wire
+        self._peers = wire.peers
         self._changed = asyncio.Event()  # somebody came or went
-        others = [node for node in config.nodes if node.name != config.node_name]
-        self.peers = Peers(
-            name=config.node_name,
-            node_id=node_id,
-            cluster=config.cluster_name,
-            digest=_digest(config),
-            addresses={node.name: host_and_port(node.peer_address) for node in others},
-            listener=self,
-            tls=peer_tls(config),
-            secret=cluster_secret(config),
-            limits=PEER_LIMITS,
-        )
-        self.wire = PeerWire(self.peers, rounds, host.evidence, source)
-        rounds.wire = self.wire
+        host.listen(self)
+        wire.serve(self)
 
     async def start(self) -> int:
-        warn_of_claims(self._config)
-        return await self.peers.start(self._config.host, self._config.peer_port)
+        return await self._wire.start()
 
     async def stop(self) -> None:
-        await self.peers.stop()
+        await self._wire.stop()
 
     @property
     def is_blank(self) -> bool:
         return self._host.is_blank
 
-    def frame_came(self, identity: str, body: bytes) -> None:
-        self.wire.on_frame(identity, body)
+    def receive(self, identity: str, messages: list[Message]) -> None:
+        self._rounds.receive(identity, messages)
 
     def peers_changed(self) -> None:
         self._changed.set()
 
     def connected(self) -> Mapping[str, PeerInfo]:
-        return self.peers.connected()
+        return self._peers.connected()
 
     @property
     def certificates(self) -> list[Reloaded[Any]]:
-        return [] if self.peers.certificates is None else [self.peers.certificates]
+        return [] if self._peers.certificates is None else [self._peers.certificates]
 
     @property
     def counters(self) -> PeerCounters:
-        return self.peers.counters
+        return self._peers.counters
 
     async def run(self) -> None:
         """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""
-        await Service(self._found, self.wire.tell_time, self._tell_waiting).run()
+        await Service(self._found, self._wire.tell_time, self._tell_waiting).run()
 
     async def _tell_waiting(self) -> None:
         """A node that has nothing and serves nothing must say what it waits for."""
@@ -130,7 +113,7 @@ class StaticCluster(HostListener):
         return self.waiting().sentence
 
     def waiting(self) -> Waiting:
-        connected = self.peers.connected()
+        connected = self._peers.connected()
         others = [node.name for node in self._config.nodes if node.name != self._config.node_name]
         return Waiting(
             [name for name in others if name not in connected],
@@ -142,8 +125,8 @@ class StaticCluster(HostListener):
             return
         while self._host.is_blank:
             self._changed.clear()
-            if await self.peers.all_blank() and self._host.is_blank:
-                connected = self.peers.connected()
+            if await self._peers.all_blank() and self._host.is_blank:
+                connected = self._peers.connected()
                 if len(connected) == len(self._config.nodes) - 1:
                     self._host.found_all([self._host.me, *(peer.identity for peer in connected.values())])
                     return
@@ -157,7 +140,7 @@ class StaticCluster(HostListener):
         """In the rounds of a shard that this node leads: brings its members in line with the list, by one step."""
         if not replica.shard.serves:
             return
-        present = {name: peer.identity for name, peer in self.peers.connected().items()}
+        present = {name: peer.identity for name, peer in self._peers.connected().items()}
         present[self._config.node_name] = self._host.me
         raft = replica.raft
         change = next_change(raft.configuration, present, raft.has_caught_up)
@@ -180,6 +163,12 @@ class StaticCluster(HostListener):
             "member_change", shard=replica.number, step=change.step.value, replica=change.replica, index=index,
             version=raft.configuration.version,
         )  # fmt: skip
+
+
+def static_wire(config: BrokerConfig, node_id: str, source: TimeSource, evidence: ClockEvidence) -> PeerWire:
+    """To the other nodes of the list."""
+    others = {node.name: host_and_port(node.peer_address) for node in config.nodes if node.name != config.node_name}
+    return PeerWire(config, node_id, source, evidence, digest=_digest(config), addresses=others)
 
 
 def _digest(config: BrokerConfig) -> bytes:

@@ -76,15 +76,28 @@ class _Budget:
 class PeerCalls:
     """Asks other nodes, and answers them."""
 
-    def __init__(self, own_name: str, link: Link, answerer: Answerer) -> None:
+    def __init__(self, own_name: str, link: Link) -> None:
         self._own_name = own_name
         self._link = link
-        self._answerer = answerer
+        self._answerer: Answerer | None = None
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[str, asyncio.Future[bytes]]] = {}  # by number: who was asked
         self._outgoing: defaultdict[str, _Budget] = defaultdict(_Budget)  # by identity
         self._incoming: defaultdict[str, _Budget] = defaultdict(_Budget)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def serve(self, answerer: Answerer) -> None:
+        """To be called before anybody asks: this node may ask itself as soon as it leads."""
+        self._answerer = answerer
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether nodes of this cluster ask each other at all."""
+        return self._answerer is not None
+
+    async def _do(self, sender: str, method: int, shard: int, message: bytes) -> bytes:
+        assert self._answerer is not None, "it does not serve yet"
+        return await self._answerer.answer(sender, method, shard, message)
 
     async def stop(self) -> None:
         await end_tasks(self._tasks)
@@ -96,7 +109,7 @@ class PeerCalls:
         try:
             async with asyncio.timeout(timeout_s):
                 if node == self._own_name:
-                    return await self._answerer.answer(node, method, shard, message)
+                    return await self._do(node, method, shard, message)
                 return await self._ask(node, method, shard, message, timeout_s)
         except TimeoutError:
             raise CallFailedError(f"{node} did not answer within {timeout_s:g} s") from None
@@ -168,7 +181,7 @@ class PeerCalls:
 
     async def _answer(self, sender: str, request: Request) -> Answer:
         try:
-            done = await self._answerer.answer(sender, request.method, request.shard, request.message)
+            done = await self._do(sender, request.method, request.shard, request.message)
             return Answer(request.number, done)
         except RefusedError as refused:
             forget_frames(refused)

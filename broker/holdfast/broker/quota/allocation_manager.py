@@ -9,16 +9,18 @@ nothing and asks for nothing; what of a share stays unused is not asked for agai
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from holdfast.broker.policy.policies import Policies, QueuePolicy
+from holdfast.broker.policy.settings_guard import SettingsGuard
 from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS, RATE, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import AllocationUse, Outlook, Seen
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.common.service import Service
 from holdfast.limits.buckets import Rate, part_of
 from holdfast.limits.dealing import HELD_PERCENT, Grant, Holding
-from holdfast.limits.splitting import WHOLE, Part
+from holdfast.limits.splitting import Part
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import couriers_pb2 as pb
 from holdfast.serving.logs import get_logger
@@ -36,9 +38,6 @@ QUIET_RATE_MILLI = 1000  # of a rate, for tasks that come one by one
 FORGET_MS = 2 * LEASE_MS  # after which the coordinator's books have nothing of a share that was not asked for
 
 _log = get_logger(__name__)
-
-# (home shard, this shard, reports) -> what the coordinator there says. Raises what it likes: it is called again.
-AskCoordinator = Callable[[int, int, Sequence[pb.ShareReport]], Awaitable[pb.DealSharesResponse]]
 
 
 NO_ALLOWANCE = Allowance(0, Rate(0, 0))
@@ -105,41 +104,65 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class SpreadQueues(Protocol):
+    """Where queues are, as this node knows it."""
+
+    def home_if_spread(self, queue: bytes) -> int | None:
+        """The home shard of a queue that is on several shards; None if it is on one."""
+
+    def part_of(self, here: int, queue: bytes) -> Part:
+        """Which part of the shards of a queue the shard `here` is."""
+
+
+class Coordinators(Protocol):
+    """Of other shards."""
+
+    async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+        """What the coordinator there says. Raises what it likes: it is called again."""
+
+
+class HandingOut(Protocol):
+    """What hands out the tasks of this shard."""
+
+    def limits_changed(self, queue: bytes) -> None:
+        """The allowance of the queue is another one."""
+
+    def coming(self, queue: bytes) -> int:
+        """Claims of a queue that are on their way into the log."""
+
+    def outlook(self, queue: bytes) -> Outlook:
+        """Of a queue that has ready tasks."""
+
+
 class AllocationManager(Service):
     """The shares of one shard, while this node leads it."""
 
     def __init__(
         self,
-        shard: int,
         term: int,
         machine: Machine,
         policies: Policies,
         coordinator: QuotaCoordinator,
         *,
-        home_of: Callable[[bytes], int | None],
-        part_of: Callable[[bytes], Part] = lambda _queue: WHOLE,
-        ask_coordinator: AskCoordinator,
-        may_hand_out: Callable[[bytes], bool] = lambda _queue: True,
-        on_change: Callable[[bytes], None],
-        coming: Callable[[bytes], int] = lambda _queue: 0,
-        outlook: Callable[[bytes], Outlook] = lambda _queue: HELD_UP,
+        view: SpreadQueues,
+        others: Coordinators,
+        handing_out: HandingOut,
+        settings: SettingsGuard | None = None,
         now_s: Callable[[], float] = _boot_seconds,
     ) -> None:
+        """`settings`: without a guard nobody but this shard knows them."""
         super().__init__(self._run)
-        self._shard = shard
+        self._shard = machine.meta.shard
         self._term = term
         self._machine = machine
         self._policies = policies
         self._coordinator = coordinator
-        coordinator.at_home = self
-        self._home_of = home_of  # of a queue that is spread; None if it is on one shard
-        self._part_of = part_of  # which part of its shards this one is
+        coordinator.joined_by(self)
+        self._view = view
         self._parts: dict[bytes, Part] = {}  # as the scheduler knows them
-        self._ask_coordinator = ask_coordinator
-        self._may_hand_out = may_hand_out
-        self._on_change = on_change
-        self._coming = coming  # claims of a queue that are on their way into the log
-        self._outlook = outlook  # of a queue that has ready tasks
+        self._others = others
+        self._handing_out = handing_out
+        self._settings = settings
         self._now_s = now_s
         self._queues: dict[bytes, _Shared] = {}
         self._has_forgotten = False
@@ -151,7 +174,7 @@ class AllocationManager(Service):
 
     def allowance(self, queue: bytes) -> Allowance:
         """What the scheduler is to keep to. It is told of every change."""
-        if not self._may_hand_out(queue):
+        if self._settings is not None and not self._settings.may_hand_out(queue):
             return NOTHING
         limits = self._policies.of(queue).limits
         own = OWN_LIMITS
@@ -160,7 +183,7 @@ class AllocationManager(Service):
         if not limits.concurrency_max and limits.rate is None:
             return own
         shared = self._queues.get(queue)
-        if self._home_of(queue) is None:
+        if self._view.home_if_spread(queue) is None:
             if shared is not None:
                 shared.has_left = True
             return own
@@ -176,7 +199,7 @@ class AllocationManager(Service):
 
     def _watched_part(self, queue: bytes) -> Part:
         """The shards of a queue may become others at any time, and nobody says so."""
-        part = self._part_of(queue)
+        part = self._view.part_of(self._shard, queue)
         if queue not in self._parts:
             if len(self._parts) >= QUEUES_MAX:  # as many as the scheduler has windows, which all asked since
                 del self._parts[next(iter(self._parts))]
@@ -186,24 +209,24 @@ class AllocationManager(Service):
 
     def _look_at_parts(self) -> None:
         for queue, part in list(self._parts.items()):
-            if self._part_of(queue) != part:
+            if self._view.part_of(self._shard, queue) != part:
                 del self._parts[queue]  # until it is asked for again
-                self._on_change(queue)
+                self._handing_out.limits_changed(queue)
 
     def takes_part(self, queue: bytes) -> bool:
         """See `AtHome`."""
-        if self._home_of(queue) != self._shard:
+        if self._view.home_if_spread(queue) != self._shard:
             return False
         shared = self._queues.get(queue)
         if shared is None or shared.has_left:
-            self._on_change(queue)  # so far the scheduler may know the queue's own limits only
+            self._handing_out.limits_changed(queue)  # so far the scheduler may know the queue's own limits only
             self.allowance(queue)  # it may have nothing to do with the queue, and not ask
         return queue in self._queues
 
     def in_use(self, queue: bytes) -> int:
         """Claims that are there, and those on their way."""
         row = self._machine.queue(queue)
-        return 0 if row is None else row.claimed + self._coming(queue)
+        return 0 if row is None else row.claimed + self._handing_out.coming(queue)
 
     @property
     def has_shares(self) -> bool:
@@ -280,12 +303,12 @@ class AllocationManager(Service):
             due = self._due(queue, shared, now_ms)
             if not due:
                 continue
-            home = self._home_of(queue)
+            home = self._view.home_if_spread(queue)
             if home is None:
                 self._leave(queue, shared, now_ms)
                 continue
             if shared.has_left:
-                self._on_change(queue)
+                self._handing_out.limits_changed(queue)
                 shared.has_left = False
             if home not in self._asking:
                 by_home.setdefault(home, []).append((queue, shared, due))
@@ -299,7 +322,7 @@ class AllocationManager(Service):
             del self._queues[queue]
         if not shared.has_left:
             shared.has_left = True
-            self._on_change(queue)
+            self._handing_out.limits_changed(queue)
 
     def _note_use(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
         row, policy = self._machine.queue(queue), self._policies.of(queue)
@@ -307,7 +330,7 @@ class AllocationManager(Service):
             shared.use.forget()
             return
         shared.looked_ms = now_ms
-        outlook = self._outlook(queue)
+        outlook = self._handing_out.outlook(queue)
         if outlook.is_open and self._lacks_share(policy, shared, now_ms):
             shared.use.forget()  # all that is known is how it was without
         shared.use.note(
@@ -328,7 +351,7 @@ class AllocationManager(Service):
         if row is None or not row.ready or not self._lacks_share(self._policies.of(queue), shared, now_ms):
             return
         shared.looked_ms = now_ms
-        if self._outlook(queue).is_open:
+        if self._handing_out.outlook(queue).is_open:
             shared.use.forget()
 
     def _lacks_share(self, policy: QueuePolicy, shared: _Shared, now_ms: int) -> bool:
@@ -427,7 +450,7 @@ class AllocationManager(Service):
     async def _ask_home(self, home: int, reports: list[pb.ShareReport]) -> Sequence[pb.ShareGrant]:
         if home == self._shard:
             return await self._coordinator.deal(self._shard, reports)
-        return (await self._ask_coordinator(home, self._shard, reports)).grants
+        return (await self._others.deal(home, self._shard, reports)).grants
 
     def _note_silence(self, home: int, error: Exception) -> None:
         now_s = self._now_s()
@@ -470,7 +493,7 @@ class AllocationManager(Service):
         for limit in changed:
             limit.shown = limit.holding.allowance(now_ms)
         if changed:
-            self._on_change(queue)
+            self._handing_out.limits_changed(queue)
 
     def _now_ms(self) -> int:
         return int(self._now_s() * 1000)

@@ -76,7 +76,11 @@ class QuotaCoordinator:
         self._now_ms = now_ms
         self._submit = submit
         self._one_at_a_time = asyncio.Lock()  # the next report must be answered from the books of the one before
-        self.at_home: AtHome | None = None  # None: this node has no map, and nobody asks
+        self._at_home: AtHome | None = None  # None: this node has no map, and nobody asks
+
+    def joined_by(self, at_home: AtHome) -> None:
+        """The home shard itself uses queues that are dealt here."""
+        self._at_home = at_home
 
     async def deal(self, shard: int, reports: Sequence[pb.ShareReport]) -> list[pb.ShareGrant]:
         """Answers reports of a shard. Raises if what was decided may not be in the log: then nothing was granted."""
@@ -107,15 +111,15 @@ class QuotaCoordinator:
         if total is None:
             grant.unlimited = True
             return grant
-        if self.at_home is not None and not self.at_home.takes_part(queue):
+        if self._at_home is not None and not self._at_home.takes_part(queue):
             return grant  # of nothing: who asks has heard of a spread that this node has not heard of, or is behind
         now_ms = self._now_ms()
         ledger = ledgers.get((queue, what))
         if ledger is None:
             stored = self._stored(queue, what)
             ledger = ledgers[queue, what] = _Ledger(stored, dict(stored))
-        if what == CONCURRENCY and shard != self._shard and self.at_home is not None:
-            self._note_own_use(self.at_home.in_use(queue), ledger.books, now_ms)
+        if what == CONCURRENCY and shard != self._shard and self._at_home is not None:
+            self._note_own_use(self._at_home.in_use(queue), ledger.books, now_ms)
         report = Report(shard, told.number, told.holds, told.uses, told.demand)
         # With an equal part for everybody first: who can use little gets it, whatever the others could use.
         is_unsure = self._is_unsettled(now_ms) or (self._settings is not None and self._settings.is_behind(queue))

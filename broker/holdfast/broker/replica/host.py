@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.broker import failpoints
-from holdfast.broker.cluster_view.view import ClusterView
-from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock, TimeSource, carried_on
 from holdfast.broker.leader.clock_evidence import ClockEvidence, ClockFitness, GroupEvidence
-from holdfast.broker.leader.roles import NodeContext, OtherShards
-from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
-from holdfast.broker.metrics import Metrics
+from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.peers.identities import identity_of, name_of
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
 from holdfast.broker.replica.member_plan import Change, Step
@@ -35,7 +31,6 @@ from holdfast.serving.logs import get_logger
 from holdfast.serving.open_files import allow_many_files, files_per_state
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, not_leader, shard_not_found
 from holdfast.storage.data_dir import DataDir
-from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.rocksdb import RocksState, StateDamagedError, StateError, StateMemory
 from holdfast.storage.snapshots.directories import StateDirectories
 from holdfast.storage.snapshots.throttle import Throttle
@@ -83,26 +78,23 @@ class Host:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        context: NodeContext,
         data_dir: DataDir,
         log: NodeLog,
-        metrics: Metrics,
-        *,
-        guard: DiskGuard,
         rounds: CommitLoop,
         source: TimeSource,
-        cluster_view: ClusterView,
+        evidence: ClockEvidence,
     ) -> None:
+        config, cluster_view = context.config, context.cluster_view
         self.me = identity_of(config.node_name, data_dir.node_id)
+        self._context = context
         self._config = config
         self._state_dir = data_dir.state_dir
         self._log = log
-        self._metrics = metrics
-        self._guard = guard
         self._rounds = rounds
         self._source = source
         self._cluster_view = cluster_view
-        self.evidence = ClockEvidence(source)
+        self._evidence = evidence  # what is known of the others' clocks
         self._memory = StateMemory(
             config.state_block_cache_bytes,
             4 * config.state_write_buffer_bytes,
@@ -118,8 +110,6 @@ class Host:
         self._hashing = asyncio.Lock()  # one state at a time
         self._clocks: dict[int, _Clock] = {}
         self._listeners: list[HostListener] = []
-        self.others: OtherShards | None = None  # a node without a map has nobody to deliver to
-        self.notifier: Notifier = NoWebhooks()
         self.damage: StateDamagedError | None = None  # found while something was read; the node must stop
         self.is_stopping = False
         self.is_handing_over = False  # about to be stopped: it leads only what nobody else does
@@ -275,7 +265,7 @@ class Host:
         """Gives a replica what needs the event loop, and lets the rounds drive it."""
         number = replica.number
         self.transfers[number] = SnapshotTransfers(
-            replica, self.directories_of(number), self, guard=self._guard, throttle=self.throttle,
+            replica, self.directories_of(number), self, disk=self._context.disk, throttle=self.throttle,
             slots=self._sending_slots,
         )  # fmt: skip
         self.probes[number] = Probes(lambda: _state_of(replica).view(), self.note_damage, self._hashing)
@@ -432,11 +422,10 @@ class Host:
         )
 
     def _group_evidence(self, replica: Replica) -> GroupEvidence:
-        return GroupEvidence(self.evidence, lambda: replica.raft.configuration.voters, self.me)
+        return GroupEvidence(self._evidence, lambda: replica.raft.configuration.voters, self.me)
 
     def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard:
-        context = NodeContext(self._config, self._metrics, self._guard, self._cluster_view, self.others, self.notifier)
-        return Shard(machine, raft, self, context)
+        return Shard(machine, raft, self, self._context)
 
     # --- what a replica needs ---------------------------------------------------------------------------------
 

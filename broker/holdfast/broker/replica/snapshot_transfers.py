@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.broker import failpoints
+from holdfast.broker.leader.roles import Disk
 from holdfast.broker.replica.commit_loop import Message
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.machine.kv import OrderedKV
@@ -14,7 +15,6 @@ from holdfast.raft.messages import BLANK, Configuration
 from holdfast.routing.groups import incarnation_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import overloaded
-from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.rocksdb import RocksState, StateError
 from holdfast.storage.snapshots.checkpoint import CheckpointPoint, take_checkpoint
 from holdfast.storage.snapshots.codec import decode, encode
@@ -64,7 +64,7 @@ class SnapshotTransfers:
         directories: StateDirectories,
         host: TransferHost,
         *,
-        guard: DiskGuard,
+        disk: Disk,
         throttle: Throttle,
         slots: asyncio.Semaphore,
     ) -> None:
@@ -87,7 +87,7 @@ class SnapshotTransfers:
             send=self._send,
             install=self._install,
             is_needed=lambda index, term: index > replica.raft.commit_index and replica.raft.term_at(index) != term,
-            may_take=guard.has_room_for,
+            may_take=disk.has_room_for,
             current_term=lambda: replica.raft.term,
         )
 
