@@ -171,8 +171,9 @@ class Admin:
             self._probing.discard(shard)
 
     async def _write_probe(self, shard: int, replica: Replica) -> int:
-        raft = replica.raft
-        index, term = await self._host.in_round(replica, lambda: (raft.propose(b"", Kind.PROBE), raft.term))
+        index, term = await self._host.in_round(
+            replica, lambda: (replica.raft.propose(b"", Kind.PROBE), replica.raft.term)
+        )
         if index is None:
             raise self._host.redirect(shard)
         await committed(replica, index, term)
