@@ -13,6 +13,7 @@ from holdfast.client._direct import Direct
 from holdfast.client._leaders import may_have_taken_effect
 from holdfast.client._rpc import Connection, method
 from holdfast.client.errors import HoldfastError
+from holdfast.common.backoff import Backoff
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.admission import Admission
 from holdfast.router.callers import Caller
@@ -304,7 +305,7 @@ ABLATIONS: dict[str, tuple[str, str, Any, str]] = {
         "direct", "holdfast.transport.reserving.ReserveOverShards.holders", ask_nobody, "has claims",
     ),
     "no pauses": (
-        "direct", "holdfast.routing.retries.growing_pause_s", lambda *_: 0.001, str(ATTEMPTS_MAX),
+        "direct", "holdfast.routing.retries.BACKOFF", Backoff(0.001, 0.001), str(ATTEMPTS_MAX),
     ),
 }  # fmt: skip
 

@@ -3,9 +3,9 @@
 import random
 
 from holdfast.client.errors import HoldfastError, Rejected
-from holdfast.routing import retries
+from holdfast.common.backoff import Backoff
 
-_PAUSE_S_MAX = 1.0
+_BACKOFF = Backoff(first_s=0.05, max_s=1.0)
 
 
 def wished_pause_s(attempt: int, error: HoldfastError) -> float:
@@ -17,4 +17,4 @@ def wished_pause_s(attempt: int, error: HoldfastError) -> float:
 
 
 def growing_pause_s(attempt: int) -> float:
-    return retries.growing_pause_s(attempt, _PAUSE_S_MAX, random.random)
+    return _BACKOFF.pause_s(attempt + 1, random.random)

@@ -5,6 +5,8 @@ A shard that has lost its majority, or whose leader is silent, must not keep tas
 
 from collections.abc import Mapping
 
+from holdfast.common.backoff import Backoff
+
 TRY_S_MAX = 2.0  # for one shard, so that one without a leader does not hold up the others
 # The same for callers that come back for what was claimed: many times what answers usually take, so that a shard which
 # is merely busy is rarely given up.
@@ -52,19 +54,18 @@ class UnhealthyShards:
     """
 
     def __init__(self, unhealthy_s: float = UNHEALTHY_S, unhealthy_s_max: float | None = None) -> None:
-        self._unhealthy_s = unhealthy_s
-        self._unhealthy_s_max = unhealthy_s if unhealthy_s_max is None else unhealthy_s_max
-        self._until: dict[int, tuple[float, Leader, float]] = {}  # with who led the shard, and for how long it is
+        self._backoff = Backoff(unhealthy_s, unhealthy_s if unhealthy_s_max is None else unhealthy_s_max)
+        self._until: dict[int, tuple[float, Leader, int]] = {}  # with who led the shard, and how often it failed so far
 
     def failed(self, shard: int, now_s: float, leader: Leader = None) -> None:
         """`leader`: who is known to lead it."""
-        self._until = {each: known for each, known in self._until.items() if known[0] + self._unhealthy_s_max > now_s}
-        until_s, led_by, unhealthy_s = self._until.get(shard, (0.0, leader, 0.0))
-        if led_by != leader or not unhealthy_s:
-            unhealthy_s = self._unhealthy_s
+        self._until = {each: known for each, known in self._until.items() if known[0] + self._backoff.max_s > now_s}
+        until_s, led_by, failures = self._until.get(shard, (0.0, leader, 0))
+        if led_by != leader or not failures:
+            failures = 1
         elif until_s <= now_s + TRY_S_MAX:  # not by callers that tried it at the same time
-            unhealthy_s = min(2 * unhealthy_s, self._unhealthy_s_max)
-        self._until[shard] = (now_s + unhealthy_s, leader, unhealthy_s)
+            failures += 1
+        self._until[shard] = (now_s + self._backoff.longest_s(failures), leader, failures)
 
     def silent(self, shard: int, now_s: float, leaders: Mapping[int, Leader]) -> None:
         """It did not even refuse. `leaders`: of this shard and of others."""
@@ -79,7 +80,7 @@ class UnhealthyShards:
             self._until.pop(each, None)
 
     def has(self, shard: int, now_s: float, leader: Leader = None) -> bool:
-        until_s, led_by, _ = self._until.get(shard, (0.0, leader, 0.0))
+        until_s, led_by, _ = self._until.get(shard, (0.0, leader, 0))
         return until_s > now_s and led_by == leader
 
     def begin_try(self, shard: int, now_s: float, leader: Leader = None) -> bool:
@@ -88,8 +89,8 @@ class UnhealthyShards:
             return False
         if shard in self._until:
             for each in {shard, *self._marked_of(leader)}:
-                _, led_by, unhealthy_s = self._until[each]
-                self._until[each] = (now_s + TRY_S_MAX, led_by, unhealthy_s)
+                _, led_by, failures = self._until[each]
+                self._until[each] = (now_s + TRY_S_MAX, led_by, failures)
         return True
 
     def _marked_of(self, leader: Leader) -> list[int]:

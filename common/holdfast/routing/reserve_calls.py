@@ -5,13 +5,14 @@ times are on one clock, which is handed in. Failures are the errors of routers o
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.common.backoff import Backoff
+
 # A shard that refused is left alone for as long, or longer if it asked for that.
 AWAY_S = 0.5
 # There was something, and nobody could have it: somebody else was faster, or the queue is at a limit. It may happen
 # again and again, so the next look is a little later, and ever later; after one that took its time it begins anew: that
 # was a new task.
-BEATEN_S_FIRST = 0.002
-BEATEN_S_MAX = 0.5
+BEATEN = Backoff(first_s=0.004, max_s=0.5)
 WAITED_S = 0.1
 
 # Shards, and which of the request's queues each of them may have tasks of.
@@ -123,6 +124,6 @@ class ReserveCall:
         """Before another look, after one that took so long and was, or may have been, in vain."""
         if looked_s > WAITED_S:
             self._beaten = 0
-        pause_s = BEATEN_S_FIRST * (1 << min(self._beaten, 10)) * bool(self._beaten)
+        pause_s = BEATEN.longest_s(self._beaten)
         self._beaten += 1
-        return max(0.0, min(pause_s, BEATEN_S_MAX, self.ends_s - now_s))
+        return max(0.0, min(pause_s, self.ends_s - now_s))

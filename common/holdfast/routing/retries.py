@@ -5,18 +5,14 @@ so whether there is another attempt, is up to routers and clients.
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+from holdfast.common.backoff import Backoff
 from holdfast.routing.leaders import KnownLeader
 
 HOPS_MAX = 4  # redirects that one call follows before it looks for the leader by itself
-PAUSE_FIRST_S = 0.05
-PAUSE_S_MAX = 0.2  # short, because the question is cheap: it goes to all servers in turn until one of them leads
+# Short, because the question is cheap: it goes to all servers in turn until one of them leads.
+BACKOFF = Backoff(first_s=0.05, max_s=0.2)
 
 LeaderT = TypeVar("LeaderT", bound=KnownLeader)
-
-
-def growing_pause_s(attempt: int, longest_s: float, draw: Callable[[], float]) -> float:
-    """Before the attempt after this one. `draw`: from 0 to 1, so that calls that failed together spread."""
-    return min(longest_s, PAUSE_FIRST_S * (1 << min(attempt, 10))) * (0.5 + draw() / 2)
 
 
 def named_leader(metadata: Mapping[str, str]) -> tuple[str, int] | None:
@@ -80,4 +76,4 @@ class RetryState(Generic[LeaderT]):
     def back_off_s(self) -> float:
         self._pauses += 1
         self._has_moved = False
-        return growing_pause_s(self._pauses - 1, PAUSE_S_MAX, self._draw)
+        return BACKOFF.pause_s(self._pauses, self._draw)

@@ -19,7 +19,7 @@ from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
 from holdfast.router.ready_waiters import Line, ReadyWaiters, Waiter
 from holdfast.routing.patience import TRY_S_MAX
-from holdfast.routing.reserve_calls import AWAY_S, BEATEN_S_FIRST, BEATEN_S_MAX, WAITED_S
+from holdfast.routing.reserve_calls import AWAY_S, BEATEN, WAITED_S
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import internal_error, overloaded
 from holdfast.transport.giving_up import GivingUp
@@ -61,7 +61,7 @@ class SharedWait:
             self._beaten = 0
             return 0.0
         self._beaten += 1
-        return min(BEATEN_S_FIRST * (1 << min(self._beaten, 10)), BEATEN_S_MAX)
+        return BEATEN.longest_s(self._beaten)
 
 
 class SharedWaits:

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from holdfast.common.backoff import Backoff
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import reserving
 from holdfast.routing import patience
@@ -437,8 +438,8 @@ async def test_a_caller_that_hangs_up_says_nothing_about_the_leader(shop: Shop) 
 
 async def test_a_refusal_is_told_while_the_caller_still_listens(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that comes when it has just hung up leaves it in doubt whether something was claimed."""
-    for name in ("PAUSE_FIRST_S", "PAUSE_S_MAX"):  # so that there is an attempt at the last possible moment
-        monkeypatch.setattr(f"holdfast.routing.retries.{name}", 0.02)
+    # So that there is an attempt at the last possible moment.
+    monkeypatch.setattr("holdfast.routing.retries.BACKOFF", Backoff(0.02, 0.02))
     shop.table.at_home("single", LOST)
     lose(shop, "leaderless")
     request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, claim_request_id="mine")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.routing.retries import HOPS_MAX, PAUSE_FIRST_S, PAUSE_S_MAX, RetryState, growing_pause_s, named_leader
+from holdfast.routing.retries import BACKOFF, HOPS_MAX, RetryState, named_leader
 from tests.unit.routing.test_leaders import A, B, C, Leader
 
 
@@ -71,17 +71,16 @@ def test_who_does_not_answer_is_a_suspect(state: RetryState[Leader]) -> None:
 
 def test_the_first_move_is_free_and_pauses_grow(state: RetryState[Leader]) -> None:
     pauses = [state.pause_s() for _ in range(8)]
-    assert pauses == [0.0, PAUSE_FIRST_S, 0.0, 2 * PAUSE_FIRST_S, 0.0, PAUSE_S_MAX, 0.0, PAUSE_S_MAX]
+    first_s, max_s = BACKOFF.first_s, BACKOFF.max_s
+    assert pauses == [0.0, first_s, 0.0, 2 * first_s, 0.0, max_s, 0.0, max_s]
     for _ in range(3):
         go_round(state)
     assert state.pause_s() > 0, "everybody was asked: some time must pass"
 
 
 def test_pauses_are_spread() -> None:
-    assert [growing_pause_s(0, 1.0, lambda drawn=drawn: drawn) for drawn in (0.0, 1.0)] == [  # type: ignore[misc]
-        PAUSE_FIRST_S / 2, PAUSE_FIRST_S
-    ]  # fmt: skip
-    assert growing_pause_s(10_000, 7.0, lambda: 1.0) == 7.0
+    states = [RetryState(Leader(), A, lambda drawn=drawn: drawn) for drawn in (0.0, 1.0)]  # type: ignore[misc]
+    assert [state.back_off_s() for state in states] == [BACKOFF.first_s / 2, BACKOFF.first_s]
 
 
 @pytest.mark.parametrize(
