@@ -35,8 +35,6 @@ from holdfast.routing.patience import (
 from holdfast.routing.reserve_calls import ReserveCall, Verdict
 from holdfast.routing.turns import shards_in_turn
 
-# For the answers of the last shards if they are all known not to answer.
-_UNHEALTHY_GRACE_S = 0.2
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 MARGIN_S = 0.05
 
@@ -56,6 +54,8 @@ ReplyT = TypeVar("ReplyT")
 
 class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
     """Claims at the first shard that has something, and remembers which shards did not answer."""
+
+    unhealthy_grace_s = GRACE_S  # for the answers of the last shards if they are all known not to answer
 
     def __init__(self, failures: tuple[type[Exception], ...]) -> None:
         """`failures`: how calls end that are not answered."""
@@ -330,7 +330,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         if any(shard in call.doubts for shard in pending):
             grace_s = DOUBT_S
         else:
-            grace_s = _UNHEALTHY_GRACE_S if all(map(self.is_unhealthy, pending)) else GRACE_S
+            grace_s = self.unhealthy_grace_s if all(map(self.is_unhealthy, pending)) else GRACE_S
         return max(0.0, min(answered_s + grace_s, call.deadline_s - MARGIN_S) - time.monotonic())
 
     # --- shards that do not answer ------------------------------------------------------------------------------

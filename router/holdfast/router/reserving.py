@@ -70,6 +70,8 @@ class RouterCall(ShardsCall):
 class Reserving(ReserveOverShards[RouterCall, bytes]):
     """Claims tasks, and gives back what its caller did not wait for."""
 
+    unhealthy_grace_s = 0.2  # what comes later is found by the waits that callers share
+
     def __init__(
         self,
         forwarder: Forwarder,
