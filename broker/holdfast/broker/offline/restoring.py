@@ -172,7 +172,7 @@ def recover_from_replica(data_dir: Path, shard: int) -> RecoveredShard:
         applied_index = _copy_state(directories.state(journal.state_name), copy, journal, log, shard)
         report = _report(journal, directory.node_id, shard, applied_index)
         with _opened(copy) as state:
-            _apply_rest(state, log, shard)
+            _apply_rest(recover_shard(journal, log, state, shard), log, shard)
             meta = _begin_new_life(state, report.incarnation, {})
         name = _adopt(directories, copy, meta)
         term = max(journal.term, meta.applied_term)
@@ -285,9 +285,8 @@ def _copy_state(current: Path, copy: Path, journal: NodeJournal, log: NodeLog, s
         return machine.meta.applied_index
 
 
-def _apply_rest(state: RocksState, log: NodeLog, shard: int) -> None:
+def _apply_rest(machine: Machine, log: NodeLog, shard: int) -> None:
     """All that is in the log and not in the state."""
-    machine = Machine(state)
     for record in log.entries(shard, machine.meta.applied_index):
         entry = decode_payload(record.index, record.term, record.payload)
         if entry.kind == Kind.REGULAR:
