@@ -289,9 +289,9 @@ def test_what_callers_are_told_is_what_was_done(side: str, faults: dict[str, Any
     run(side, faults)
 
 
-async def ask_nobody(_self: object, call: Any) -> list[int]:
+async def ask_nobody(_self: object, call: Any) -> tuple[list[int], list[int]]:
     call.asks_holders()
-    return []
+    return [], []
 
 
 # Rules that are left out, and what is seen then.

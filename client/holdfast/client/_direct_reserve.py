@@ -207,6 +207,11 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
         """Where there is work at all there is mostly some at the first."""
         return [shard for shard in self.in_turn(call) if not self.is_unhealthy(shard)][:1]
 
+    def order_without_holders(self, call: DirectCall, ready: Sequence[int]) -> list[int]:
+        """They were all looked at: another look would only give somebody else the time to be faster."""
+        call.is_told = call.is_told or bool(ready)
+        return [shard for shard in self.in_turn(call) if shard in ready]
+
     async def try_each(self, call: DirectCall, order: Sequence[int]) -> Reply[pb.ReserveResponse] | None:
         reply = await super().try_each(call, order)
         call.refusals = [call.failure_of(shard) for shard in order if call.is_told]

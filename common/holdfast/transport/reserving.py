@@ -142,8 +142,8 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         while True:
             if asks_holders or call.is_in_doubt:
                 asks_holders = False
-                order = await self.holders(call)
-                order = order or [shard for shard in self.first_order(call) if call.has_answered(shard)]
+                ready, held = await self.holders(call)
+                order = held or self.order_without_holders(call, ready)
             reply = await self.try_each(call, order)
             if reply is not None:
                 self.took(call)
@@ -176,11 +176,14 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
                 raise failure
         return (found or good)[0]
 
-    async def holders(self, call: CallT) -> list[int]:
-        """Who holds claims of this request."""
+    async def holders(self, call: CallT) -> tuple[list[int], list[int]]:
+        """Who has something, and who holds claims of this request."""
         call.asks_holders()
-        _, held = await self.look(call, call.to_be_asked(time.monotonic()), all_of_them=True)
-        return held
+        return await self.look(call, call.to_be_asked(time.monotonic()), all_of_them=True)
+
+    def order_without_holders(self, call: CallT, ready: Sequence[int]) -> list[int]:
+        """Where to claim when nobody holds claims of this request, and these have said that they have something."""
+        return [shard for shard in self.first_order(call) if call.has_answered(shard)]
 
     async def pause(self, call: CallT, looked_s: float) -> None:
         """Between two looks of which the first was, or may have been, in vain."""

@@ -143,7 +143,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
                 if shard is not None:
                     ready = [shard]
                 elif request.claim_request_id:
-                    held = await self.holders(call)
+                    _, held = await self.holders(call)
                 self._note_health(call)
         if not ready and not held:
             call.raise_if_nobody_answers()
@@ -281,7 +281,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         finally:
             self._looking -= 1
 
-    async def holders(self, call: RouterCall) -> list[int]:
+    async def holders(self, call: RouterCall) -> tuple[list[int], list[int]]:
         async with self._asking:
             return await super().holders(call)
 
@@ -313,7 +313,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
             return [shard] if shard in call.places else []
         if call.is_repeated:
             call.has_looked_again = True
-            held = await self.holders(call)
+            _, held = await self.holders(call)
             if held:
                 return held
         if call.is_over(time.monotonic()):
