@@ -179,9 +179,9 @@ async def _before_while_and_after(
     return move_s
 
 
-async def _move(bench: Bench, client: AsyncClient, wish: MoveWish) -> float:
+async def _move(bench: Bench, client: AsyncClient, move: MoveWish) -> float:
     began_s = time.monotonic()
-    plan = await client.start_plan(await client.make_plan(move=wish))
+    plan = await client.start_plan(await client.make_plan(move=move))
     limit_s = MOVE_SECONDS_MAX + bench.sizes.move_mb / MOVE_MB_PER_S_MIN
     while not await _is_done(client, plan.id):
         if time.monotonic() > began_s + limit_s:

@@ -180,7 +180,7 @@ class MapCluster:
 
     def wait_settled(self, deadline_s: float = 3 * DEADLINE_S) -> None:
         """Returns once every shard has the replicas that it should have, on no other nodes, all led and caught up."""
-        until(self._is_settled, "the shards to be as the map wishes", deadline_s=deadline_s)
+        until(self._is_settled, "the shards to be as the map desires", deadline_s=deadline_s)
 
     def _is_settled(self) -> bool:
         info, replicas = self.info(), self.replicas()

@@ -54,7 +54,7 @@ def test_an_outage_of_etcd_stops_neither_tasks_nor_fail_over(cluster: MapCluster
         cluster.etcd.start()
         check_reconciled(cluster)
         load.wait_for(20)
-        check_wishes_are_carried_out(cluster)
+        check_desired_are_carried_out(cluster)
         load.wait_for(20)
     load.check(cluster)
 
@@ -199,7 +199,7 @@ def hints(cluster: MapCluster) -> list[str]:
     return [shard.leader for shard in cluster.info().shards]
 
 
-def check_wishes_are_carried_out(cluster: MapCluster) -> None:
+def check_desired_are_carried_out(cluster: MapCluster) -> None:
     """A replica moves, and a queue is spread."""
     before = set(cluster.shard(2).replicas)
     [destination] = set(cluster.nodes) - before

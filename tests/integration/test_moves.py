@@ -188,8 +188,8 @@ class Move:
         self.cluster.check_hashes()
 
     def start(self, operator: Client) -> None:
-        wish = MoveWish(0, self.source, self.destination)
-        self.plan_id = operator.start_plan(operator.make_plan(move=wish)).id
+        move = MoveWish(0, self.source, self.destination)
+        self.plan_id = operator.start_plan(operator.make_plan(move=move)).id
         is_done(operator, self.plan_id)
 
     def kill(self, victim: str) -> None:

@@ -141,7 +141,7 @@ class Faults:
         node = self._leader()
         for replica in node.replicas.values() if node is not None else ():
             to = self._rng.choice(self._machines).identity
-            replica.wish(lambda replica=replica, to=to: replica.raft.hand_over(to))  # type: ignore[misc]
+            replica.request(lambda replica=replica, to=to: replica.raft.hand_over(to))  # type: ignore[misc]
 
     async def _lose_messages(self) -> None:
         before = self._network.loss

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tests.simulation.raft_world import World
 
 EVERY_S = 0.25
-CARELESS_SHARE = 0.1  # of the wishes: repeated, or meant for a version that is gone
+CARELESS_SHARE = 0.1  # of the requests: repeated, or meant for a version that is gone
 
 
 class Operator:
@@ -25,10 +25,10 @@ class Operator:
         leader = self._world.leader()
         if leader is None or leader.engine is None or self.is_settled():
             return
-        leader.wishes.append(self._next_change)
+        leader.requests.append(self._next_change)
         if self._world.draw.random() < CARELESS_SHARE:
-            leader.wishes.append(self._next_change)
-            leader.wishes.append(self._belated_change)
+            leader.requests.append(self._next_change)
+            leader.requests.append(self._belated_change)
         leader.round()
 
     def is_settled(self) -> bool:

@@ -59,7 +59,7 @@ class Process:
         self.inbox: list[tuple[str, Message]] = []
         self.snapshots: list[tuple[str, Snapshot]] = []
         self.proposals: list[bytes] = []
-        self.wishes: list[Callable[[ShardRaft], object]] = []  # of operators: what they want done with the engine
+        self.requests: list[Callable[[ShardRaft], object]] = []  # of operators: what they want done with the engine
         self._snapshot_sent_s: dict[str, float] = {}
         self.wants_read = False
         self.frozen = self._gathering = self.paused = False
@@ -118,7 +118,7 @@ class Process:
         self._plan_wake()
 
     def set_may_campaign(self, may: bool) -> None:
-        self.wishes.append(lambda engine: setattr(engine, "may_campaign", may))
+        self.requests.append(lambda engine: setattr(engine, "may_campaign", may))
         self.round()
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
@@ -162,7 +162,7 @@ class Process:
         engine.tick(self.now_s)
         self._take_snapshots(engine)
         engine.compact(min(self.compact_to, self.disk.saved.index, engine.applied_index))
-        self._take_wishes(engine)
+        self._take_requests(engine)
         self._take_proposals(engine)
         self._read(engine)
         engine.replicate()
@@ -189,14 +189,14 @@ class Process:
             if index is not None:
                 self._waiting[index] = (engine.term, command)
 
-    def _take_wishes(self, engine: ShardRaft) -> None:
-        if self.wishes:
+    def _take_requests(self, engine: ShardRaft) -> None:
+        if self.requests:
             self.world.checks.look(self)  # what was counted until now was counted by the old configuration
-        wishes, self.wishes = self.wishes, []
-        for wish in wishes:
+        requests, self.requests = self.requests, []
+        for request in requests:
             before = engine.configuration_index
             try:
-                wish(engine)
+                request(engine)
             except ChangeRefusedError:
                 continue
             if engine.configuration_index != before:
@@ -270,7 +270,7 @@ class Process:
         self.world.checks.look(self)
         self._apply(engine)
         self._send_snapshots(engine)
-        if self.inbox or self.proposals or self.wishes or self.snapshots:
+        if self.inbox or self.proposals or self.requests or self.snapshots:
             self.round()
         self._plan_wake()
 

@@ -236,7 +236,7 @@ class World:
         return [process for process in self.processes.values() if process.engine is None]
 
     def hand_over(self, process: Process, to: str) -> None:
-        process.wishes.append(lambda engine: engine.hand_over(to))
+        process.requests.append(lambda engine: engine.hand_over(to))
         self.handed_over_s = self.now_s
         process.round()
 

@@ -97,7 +97,7 @@ class ExpireItem(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A leader's wish to raise a low-water mark (see rows.Queue)."""
+    """A leader's proposal to raise a low-water mark (see rows.Queue)."""
 
     queue: bytes
     mark_version: int

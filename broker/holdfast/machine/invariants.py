@@ -8,13 +8,13 @@ from holdfast.machine.ids import SECRET_BITS, token_counter
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import Subqueue, aged_tasks, ready_row
 from holdfast.machine.rows import (
-    BANDS,
     CANCELLED,
     CLAIMED,
     DEAD,
     DELAYED,
     HAS_ATTEMPTS,
     LOST_UNIQUE_KEY,
+    PRIORITIES,
     READY,
     REPORT_CONFLICT,
     REPORT_ERROR,
@@ -185,7 +185,7 @@ def _queue_violations(kv: Rows, tasks: dict[bytes, Execution], now_ms: int) -> l
         suspects = sum(task.state == READY and task.is_suspect for task in tasks.values() if task.queue == name)
         if queue.suspects != suspects:
             found.append(f"queue {name!r} counts {queue.suspects} ready suspects, but there are {suspects}")
-        for priority in range(BANDS):
+        for priority in range(PRIORITIES):
             first = first_ready.get((name, priority))
             if first is not None and first < queue.marks[priority]:
                 found.append(f"queue {name!r} has a ready task at {first} behind its mark {queue.marks[priority]}")
@@ -216,7 +216,7 @@ def _subqueue_violations(kv: Rows, tasks: dict[bytes, Execution], now_ms: int) -
     ]
     for key, row in _family(kv, keys.QUEUE):
         queue, name = Queue.decode(row), key[1:]
-        if queue.subqueues != [subqueues.get(name, Counter())[priority] for priority in range(BANDS)]:
+        if queue.subqueues != [subqueues.get(name, Counter())[priority] for priority in range(PRIORITIES)]:
             found.append(f"queue {name!r} counts its sub-queues as {queue.subqueues}")
         if name in oldest and oldest[name] < queue.age_mark:
             found.append(f"queue {name!r} has a ready task at {oldest[name]} behind its age mark {queue.age_mark}")

@@ -182,7 +182,7 @@ def subqueue_queue(queue: bytes) -> bytes:
     return b"%b%b\0" % (_SUBQUEUE, queue)
 
 
-def subqueue_band(queue: bytes, priority: int) -> bytes:
+def subqueue_level(queue: bytes, priority: int) -> bytes:
     """The prefix of all sub-queues of one priority of a queue, ordered by tenant and then by limit key."""
     return b"%b%b\0%c" % (_SUBQUEUE, queue, PRIORITY_MAX - priority)
 
@@ -202,9 +202,9 @@ def line_of_subqueue(key: bytes) -> bytes:
     return b"%b%b\0" % (_READY, key[1:])
 
 
-def subqueue_names(key: bytes, band: bytes) -> tuple[bytes, bytes]:
-    """The tenant and the limit key of a SUBQUEUE key that begins with `band`."""
-    tenant, _, limit_key = key[len(band) :].partition(b"\0")
+def subqueue_names(key: bytes, level: bytes) -> tuple[bytes, bytes]:
+    """The tenant and the limit key of a SUBQUEUE key that begins with `level`."""
+    tenant, _, limit_key = key[len(level) :].partition(b"\0")
     return tenant, limit_key
 
 

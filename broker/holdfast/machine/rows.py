@@ -219,8 +219,8 @@ class Meta:
         return Meta(*_META.unpack(row))
 
 
-BANDS = PRIORITY_MAX + 1
-_QUEUE = struct.Struct(f">15Q{BANDS}Q{BANDS}I")
+PRIORITIES = PRIORITY_MAX + 1
+_QUEUE = struct.Struct(f">15Q{PRIORITIES}Q{PRIORITIES}I")
 
 
 class Queue:
@@ -229,7 +229,7 @@ class Queue:
     `marks[priority]`: no ready task of the plain sub-queue of that priority has a smaller sequence, so a leader starts
     reading the ready line there and never walks over the tombstones of what was claimed. Other sub-queues have marks of
     their own, and `age_mark` is that of the READY_AGE rows of all of them together. `mark_version` grows whenever a
-    task returns behind its mark; a leader's wish to raise a mark counts only if the version is the one it decided on.
+    task returns behind its mark; a leader's proposal to raise a mark counts only if the version is still the same.
     `subqueues[priority]`: how many other sub-queues have ready tasks.
     `suspects`: how many of the ready tasks are suspects, which wait in no line.
     """
@@ -270,8 +270,8 @@ class Queue:
         self.dead_total = 0
         self.mark_version = 0
         self.age_mark = 0
-        self.marks = [0] * BANDS
-        self.subqueues = [0] * BANDS
+        self.marks = [0] * PRIORITIES
+        self.subqueues = [0] * PRIORITIES
 
     @property
     def in_line(self) -> int:
@@ -291,9 +291,9 @@ class Queue:
         (
             queue.ready, queue.claimed, queue.delayed, queue.retrying, queue.dead, queue.enqueued_total,
             queue.claimed_total, queue.succeeded_total, queue.failed_total, queue.expired_total,
-            queue.cancelled_total, queue.dead_total, queue.mark_version, queue.age_mark, queue.suspects, *bands,
+            queue.cancelled_total, queue.dead_total, queue.mark_version, queue.age_mark, queue.suspects, *levels,
         ) = _QUEUE.unpack(row)  # fmt: skip
-        queue.marks, queue.subqueues = bands[:BANDS], bands[BANDS:]
+        queue.marks, queue.subqueues = levels[:PRIORITIES], levels[PRIORITIES:]
         return queue
 
 

@@ -15,7 +15,7 @@ PROMOTE_LAG_ENTRIES_MAX = 100  # how far behind a learner may be that becomes a 
 # Reasons. They are part of the wire API and never change their meaning.
 NOT_LEADER = "NOT_LEADER"  # or not serving yet, or handing over
 CHANGE_UNDER_WAY = "CHANGE_UNDER_WAY"
-ALREADY = "ALREADY"  # the group is as wished: this change has been made before
+ALREADY = "ALREADY"  # the group is as desired: this change has been made before
 VERSION_MISMATCH = "VERSION_MISMATCH"
 NOT_ONE_CHANGE = "NOT_ONE_CHANGE"
 LEADER_STAYS = "LEADER_STAYS"

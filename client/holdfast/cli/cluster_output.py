@@ -322,13 +322,13 @@ def plan_outcome(plan: Plan) -> str:
 # --------------------------------------------------------------------------------------------------- shards, queues
 
 
-def print_wishes(info: ClusterInfo, reports: Sequence[NodeReport]) -> None:
+def print_desired(info: ClusterInfo, reports: Sequence[NodeReport]) -> None:
     """Below the replicas as they are: where they should be instead."""
     for view in health.views(info, reports):
         if not health.is_spread(view):
-            wished, real = ", ".join(view.replicas), ", ".join(view.voters) or "nobody"
+            desired, real = ", ".join(view.replicas), ", ".join(view.voters) or "nobody"
             change = f" ({view.change})" if view.change else ""
-            output.print_line(f"Shard {view.shard} should be on {wished}; it is on {real}{change}.")
+            output.print_line(f"Shard {view.shard} should be on {desired}; it is on {real}{change}.")
 
 
 def settings_rows(settings: QueueSettings) -> list[tuple[str, str]]:

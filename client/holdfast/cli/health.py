@@ -85,10 +85,10 @@ def _leader(shard: ClusterShard, told: _Answers) -> tuple[str, int]:
 
 
 def _change(shard: ClusterShard, voters: Sequence[str], learners: Sequence[str]) -> str:
-    wished = set(shard.replicas)
+    desired = set(shard.replicas)
     parts = [f"{name} learns" for name in learners]
     parts += [f"{name} is to come" for name in shard.replicas if name not in voters and name not in learners]
-    parts += [f"{name} is to go" for name in voters if name not in wished]
+    parts += [f"{name} is to go" for name in voters if name not in desired]
     parts += [f"{name_of(each)} has to delete it" for each in shard.leaving]
     return ", ".join(parts) if shard.voters else ""
 

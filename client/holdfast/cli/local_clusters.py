@@ -94,8 +94,10 @@ def up(
     timeout_s: float, say: Callable[[str], None],
 ) -> Report:  # fmt: skip
     local = _load()
-    wish = local.Wish(nodes=nodes, shards=shards, replication=replication, router_port=router_port)
-    return cast(Report, _told(local, lambda: local.up(directory, wish, Administrator(), timeout_s=timeout_s, say=say)))
+    desired = local.Desired(nodes=nodes, shards=shards, replication=replication, router_port=router_port)
+    return cast(
+        Report, _told(local, lambda: local.up(directory, desired, Administrator(), timeout_s=timeout_s, say=say))
+    )
 
 
 def down(directory: Path, *, node: str | None, purge: bool, say: Callable[[str], None]) -> Report | None:

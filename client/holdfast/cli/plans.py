@@ -137,7 +137,7 @@ def judged(plan: Plan, info: ClusterInfo) -> Plan:
         if step.is_transfer:
             return StepState.DONE if view.leader == step.destination else step.state
         if step.destination not in view.replicas or step.source in view.replicas:
-            return step.state  # not begun, or wished otherwise since
+            return step.state  # not begun, or desired otherwise since
         if step.destination not in view.voters:
             return StepState.COPYING
         is_left = step.source not in (*view.voters, *view.learners, *view.leaving)

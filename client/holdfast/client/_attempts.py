@@ -24,7 +24,7 @@ class Attempts(Protocol):
         """What to send, and how long to wait for the answer."""
         ...
 
-    def pause_s(self, wished_s: float) -> float | None:
+    def pause_s(self, asked_s: float) -> float | None:
         """How long to pause before the next attempt; None if there is none."""
         ...
 
@@ -42,8 +42,8 @@ class OneRequest:
     def next(self, now_s: float) -> tuple[bytes, float]:
         return self._data, self._deadline_s - now_s
 
-    def pause_s(self, wished_s: float) -> float | None:
-        return wished_s if time.monotonic() + wished_s + ATTEMPT_S_MIN < self._deadline_s else None
+    def pause_s(self, asked_s: float) -> float | None:
+        return asked_s if time.monotonic() + asked_s + ATTEMPT_S_MIN < self._deadline_s else None
 
 
 class OneWait:
@@ -69,10 +69,10 @@ class OneWait:
         self.wait_s = max(0, left_ms) / 1000
         return checked(self._make(left_ms).SerializeToString()), self._deadline_s - now_s
 
-    def pause_s(self, wished_s: float) -> float | None:
-        begins_s = time.monotonic() + wished_s
+    def pause_s(self, asked_s: float) -> float | None:
+        begins_s = time.monotonic() + asked_s
         is_late = begins_s >= min(self._deadline_s - ATTEMPT_S_MIN, self._repeats_until_s)
-        return None if is_late else wished_s
+        return None if is_late else asked_s
 
 
 class Poll:
@@ -90,11 +90,11 @@ class Poll:
         self.timeout_s = self.wait_s + self._answer_s
         return self._make(int(self.wait_s * 1000)).SerializeToString(), self.timeout_s
 
-    def pause_s(self, wished_s: float) -> float | None:
-        if not wished_s:
+    def pause_s(self, asked_s: float) -> float | None:
+        if not asked_s:
             return 0.0  # a redirect: still the same attempt
         left_s = self._ends_s - time.monotonic()
-        return min(wished_s, left_s) if left_s > 0 else None
+        return min(asked_s, left_s) if left_s > 0 else None
 
 
 def checked(data: bytes) -> bytes:

@@ -189,7 +189,7 @@ class OperatorCalls:
             )
 
         if move is not None:
-            request = pb.MakePlanRequest(move=fit(pb.MoveWish, "move", **_wish(move)))
+            request = pb.MakePlanRequest(move=fit(pb.MoveWish, "move", **_checked_move(move)))
         else:
             request = pb.MakePlanRequest(leaders=True) if leaders else pb.MakePlanRequest(balance=True)
         return plan_of((await self._ask(_MAKE_PLAN, request, timeout_s)).plan)
@@ -258,5 +258,5 @@ class OperatorCalls:
         return await self._connection.ask_any(method, request, timeout_s=timeout_s, repeatable=repeatable)
 
 
-def _wish(move: MoveWish) -> dict[str, Any]:
+def _checked_move(move: MoveWish) -> dict[str, Any]:
     return build(lambda: {"shard": move.shard, "source": move.source, "destination": move.destination}, "move")

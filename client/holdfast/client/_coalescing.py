@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
 
 from holdfast.client._batches import take_batch
-from holdfast.client._pauses import wished_pause_s
+from holdfast.client._pauses import asked_pause_s
 from holdfast.client.errors import InvalidArgument, OutcomeUnknown, Overloaded, Rejected
 
 ItemT = TypeVar("ItemT")
@@ -202,7 +202,7 @@ class Coalescer(Generic[ItemT, DoneT]):
     def _repeats(self, waiting: _Waiting[ItemT, DoneT], refusal: Rejected) -> bool:
         """Whether an item that was refused is sent again, after a pause."""
         loop = asyncio.get_running_loop()
-        pause_s = wished_pause_s(waiting.repeats, refusal)
+        pause_s = asked_pause_s(waiting.repeats, refusal)
         if loop.time() + pause_s + _REPEAT_S_MIN > waiting.ends_s:
             return False
         key = self._requests.group_of_repeated(waiting.item, refusal)

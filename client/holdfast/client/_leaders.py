@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from holdfast.client._doubts import PASSING
-from holdfast.client._pauses import wished_pause_s
+from holdfast.client._pauses import asked_pause_s
 from holdfast.client.errors import (
     NO_LEADER,
     STALE_MAP,
@@ -224,7 +224,7 @@ class ClientRetryState(RetryState[ListedLeader]):
         self._pauses += 1
         self._has_moved = False
         self.address = self._leader.pick() or self.address
-        return wished_pause_s(self._pauses - 1, error)
+        return asked_pause_s(self._pauses - 1, error)
 
 
 def _is_of_the_server(error: HoldfastError) -> bool:

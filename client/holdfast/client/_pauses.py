@@ -8,7 +8,7 @@ from holdfast.common.backoff import Backoff
 _BACKOFF = Backoff(first_s=0.05, max_s=1.0)
 
 
-def wished_pause_s(attempt: int, error: HoldfastError) -> float:
+def asked_pause_s(attempt: int, error: HoldfastError) -> float:
     """Grows with each attempt, never undercuts what the server asked for, and spreads clients that failed together."""
     pause_s = growing_pause_s(attempt)
     if isinstance(error, Rejected):

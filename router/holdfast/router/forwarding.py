@@ -50,7 +50,7 @@ class _Forwarding(Call):
         self._repeats_until_s = repeats_until_s
         self._state: RouterRetryState | None = None
         self._is_unknown = False  # an attempt may have been carried out
-        self._wished_ms = 0
+        self._asked_ms = 0
         self.wait_s = float("inf") if method.waits else 0.0
 
     async def begin(self, _patience: Patience) -> Outgoing:
@@ -58,7 +58,7 @@ class _Forwarding(Call):
             raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
         now_s = time.monotonic()
         if self._state is not None and self._method.waits:
-            wait_ms = max(0, self._wished_ms - int((now_s - self._began_s) * 1000))
+            wait_ms = max(0, self._asked_ms - int((now_s - self._began_s) * 1000))
             self._data = self._method.with_wait(self._data, wait_ms)
         self.sent_s = now_s
         self.timeout_s = self._deadline_s - now_s
@@ -74,7 +74,7 @@ class _Forwarding(Call):
         self.note(failure)
         if self._state is None:
             self._state = RouterRetryState(self.leader, self.address)
-            self._wished_ms = self._method.wait_ms(self._data)
+            self._asked_ms = self._method.wait_ms(self._data)
         pause_s = self._state.after(failure, self.may_repeat, now_s)
         last_s = self._deadline_s - min(_ANSWER_S_MAX, _ANSWER_SHARE * (self._deadline_s - self._began_s))
         if pause_s is None or now_s + pause_s + _ATTEMPT_S_MIN >= min(last_s, self._repeats_until_s):

@@ -31,10 +31,10 @@ def node(name: str, **fields: Any) -> pb.ClusterNode:
     return pb.ClusterNode(name=name, **{**values, **fields})
 
 
-def shard(number: int = 0, *, on: str = "n1 n2 n3", wished: str = "", leader: str = "n1", **fields: Any) -> Any:
+def shard(number: int = 0, *, on: str = "n1 n2 n3", desired: str = "", leader: str = "n1", **fields: Any) -> Any:
     voters = [IDS[name] for name in on.split()]
     return pb.ClusterShard(
-        shard=number, replicas=(wished or on).split(), voters=voters, leader=leader, epoch=7, version=1, **fields
+        shard=number, replicas=(desired or on).split(), voters=voters, leader=leader, epoch=7, version=1, **fields
     )
 
 

@@ -368,7 +368,7 @@ def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServ
 
 
 def test_many_shards_are_shown_only_where_there_is_something_to_say(server: ScriptedServer, cli: Cli) -> None:
-    shards = [shard(number) for number in range(60)] + [shard(60, wished="n1 n2 n4")]
+    shards = [shard(number) for number in range(60)] + [shard(60, desired="n1 n2 n4")]
     server.on("DescribeCluster", cluster(*shards))
     assert cli.run("cluster", "status") == 0
     assert "n4 is to come, n3 is to go" in cli.out

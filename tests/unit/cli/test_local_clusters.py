@@ -22,7 +22,7 @@ class _LocalError(Exception):
 def local(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Stands for what starts processes."""
     fake = ModuleType("holdfast.cluster.local.cluster")
-    vars(fake).update(LocalError=_LocalError, Wish=dict)
+    vars(fake).update(LocalError=_LocalError, Desired=dict)
     monkeypatch.setitem(sys.modules, "holdfast.cluster.local.cluster", fake)
     return fake
 
@@ -42,8 +42,8 @@ def test_up_passes_on_what_was_asked_and_prints_how_to_use_it(
 ) -> None:
     asked: list[Any] = []
 
-    def up(directory: Path, wish: Any, administrator: Any, *, timeout_s: float, say: Callable[[str], None]) -> Any:
-        asked.append((directory, wish, timeout_s))
+    def up(directory: Path, desired: Any, administrator: Any, *, timeout_s: float, say: Callable[[str], None]) -> Any:
+        asked.append((directory, desired, timeout_s))
         say("etcd started.")
         return running(directory, is_new=len(asked) == 1)
 
@@ -55,8 +55,8 @@ def test_up_passes_on_what_was_asked_and_prints_how_to_use_it(
     assert "holdfast cluster status --address 127.0.0.1:7500" in out
     assert f"holdfast cluster down --dir {tmp_path}" in out
     assert "etcd started." in err
-    [(directory, wish, timeout_s)] = asked
-    assert (directory, wish.nodes, wish.shards, wish.router_port, timeout_s) == (tmp_path, 5, None, 7500, 60.0)
+    [(directory, desired, timeout_s)] = asked
+    assert (directory, desired.nodes, desired.shards, desired.router_port, timeout_s) == (tmp_path, 5, None, 7500, 60.0)
     assert main(arguments) == 0
     assert "The cluster runs already." in capsys.readouterr().out
     assert main([*arguments, "--json"]) == 0

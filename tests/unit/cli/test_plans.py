@@ -151,8 +151,8 @@ def test_ctrl_c_says_that_what_has_begun_goes_on(server: ScriptedServer, cli: Cl
 def test_move(server: ScriptedServer, cli: Cli) -> None:
     carried_out(server)
     assert cli.run("shard", "move", "0", "--from", "n1", "--to", "n4") == 0
-    wish = pb.MoveWish(shard=0, source="n1", destination="n4")
-    assert server.requests["MakePlan"] == [pb.MakePlanRequest(move=wish)]
+    move = pb.MoveWish(shard=0, source="n1", destination="n4")
+    assert server.requests["MakePlan"] == [pb.MakePlanRequest(move=move)]
     assert "The plan is done" in cli.out
 
 
@@ -287,7 +287,7 @@ def test_watch_tells_each_change_until_the_plan_is_done(
         server.on(
             "DescribeCluster",
             cluster(shard(), plan=plan(move())),
-            cluster(shard(wished="n2 n3 n4"), plan=plan(move())),
+            cluster(shard(desired="n2 n3 n4"), plan=plan(move())),
             cluster(shard(on="n2 n3 n4", leader="n2")),
         )
 
@@ -308,7 +308,7 @@ def test_watch_tells_each_change_until_the_plan_is_done(
 
 def test_shard_ls_tells_where_replicas_should_be(server: ScriptedServer, cli: Cli) -> None:
     nodes = [node("n1", address=server.address), node("n2"), node("n3")]
-    server.on("DescribeCluster", cluster(shard(wished="n1 n2 n4"), nodes=nodes))
+    server.on("DescribeCluster", cluster(shard(desired="n1 n2 n4"), nodes=nodes))
     server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
     assert cli.run("shard", "ls") == 0
     assert "Shard 0 should be on n1, n2, n4; it is on n1, n2, n3 (n4 is to come, n3 is to go)." in cli.out
@@ -325,9 +325,9 @@ def info(*shards: ClusterShard, gone: str = "") -> ClusterInfo:
     return ClusterInfo(cluster_id="c", nodes=nodes, shards=shards)
 
 
-def mapped(on: str, wished: str = "", leader: str = "n1", **more: Any) -> ClusterShard:
+def mapped(on: str, desired: str = "", leader: str = "n1", **more: Any) -> ClusterShard:
     voters = tuple(IDS[name] for name in on.split())
-    return ClusterShard(shard=0, replicas=tuple((wished or on).split()), voters=voters, leader=leader, **more)
+    return ClusterShard(shard=0, replicas=tuple((desired or on).split()), voters=voters, leader=leader, **more)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def mapped(on: str, wished: str = "", leader: str = "n1", **more: Any) -> Cluste
         (mapped("n1 n2 n3", leader=""), "", "no leader"),
         (mapped("n1 n2 n3"), "n2 n3", "no majority of 3 voters: n2 is gone, n3 is gone"),
         (mapped("n1 n2"), "n2", "no majority of 2 voters: n2 is gone"),
-        (mapped("", wished="n1 n2 n3"), "", "it has not begun yet: its nodes have not all been there"),
+        (mapped("", desired="n1 n2 n3"), "", "it has not begun yet: its nodes have not all been there"),
     ],
 )
 def test_what_is_wrong_with_a_shard(shard_: ClusterShard, gone: str, problem: str) -> None:
@@ -397,7 +397,7 @@ def test_who_learns_anew_is_no_voter_meanwhile() -> None:
     assert (view.voters, view.learners) == (("n1", "n3"), ("n2",))
     assert (view.problem, view.change) == ("n2 has lost its data and is being rebuilt", "n2 learns")
     assert not health.is_spread(view)
-    shard_ = mapped("n1 n3", wished="n1 n2 n3", learners=("n2/" + "9" * 32,))
+    shard_ = mapped("n1 n3", desired="n1 n2 n3", learners=("n2/" + "9" * 32,))
     [view] = health.views(info(shard_), reports)
     assert (view.problem, view.lag) == ("only 2 of 3 voters", 1), "its former self is gone, and it does not vote yet"
 
@@ -410,9 +410,9 @@ TRANSFER = PlanStep(shard=0, destination="n2", is_transfer=True, state=StepState
     ("step", "shard_", "state"),
     [
         (STEP, mapped("n1 n2 n3"), StepState.WAITING),
-        (STEP, mapped("n1 n2 n3", wished="n2 n3 n4"), StepState.COPYING),
-        (STEP, mapped("n1 n2 n3", wished="n2 n3 n4", learners=(IDS["n4"],)), StepState.COPYING),
-        (STEP, mapped("n1 n2 n3 n4", wished="n2 n3 n4"), StepState.LEAVING),
+        (STEP, mapped("n1 n2 n3", desired="n2 n3 n4"), StepState.COPYING),
+        (STEP, mapped("n1 n2 n3", desired="n2 n3 n4", learners=(IDS["n4"],)), StepState.COPYING),
+        (STEP, mapped("n1 n2 n3 n4", desired="n2 n3 n4"), StepState.LEAVING),
         (STEP, mapped("n2 n3 n4", leaving=(IDS["n1"],)), StepState.LEAVING),
         (STEP, mapped("n2 n3 n4"), StepState.DONE),
         (TRANSFER, mapped("n1 n2 n3"), StepState.WAITING),

@@ -305,7 +305,7 @@ async def test_a_failure_on_the_way_is_raised_and_not_repeated(server: ScriptedS
         ({"where": DeadLetterFilter(type=5)}, "filter.type"),  # type: ignore[arg-type]  # on purpose
     ],
 )
-async def test_wrong_wishes_are_refused_by_name_and_not_sent(
+async def test_wrong_requests_are_refused_by_name_and_not_sent(
     server: ScriptedServer, client: AsyncClient, given: dict[str, Any], field: str
 ) -> None:
     for call in (client.retry_dead_letters_where, client.discard_dead_letters_where):

@@ -1,4 +1,4 @@
-"""Shards on paper that do what their records wish, one small change at a time, as real leaders would; and the watch
+"""Shards on paper that do what their records desire, one small change at a time, as real leaders would; and the watch
 over what must hold all the while."""
 
 from collections import Counter
@@ -67,18 +67,18 @@ class WishfulShards:
         voters, learners = set(record.members.voters), set(record.members.learners)
         if sum(map(found.is_there, voters)) * 2 <= len(voters):
             return None
-        wished = {found.nodes[name].identity if name in found.nodes else identity(name) for name in record.replicas}
-        if learners - wished:
-            learners &= wished
+        desired = {found.nodes[name].identity if name in found.nodes else identity(name) for name in record.replicas}
+        if learners - desired:
+            learners &= desired
         elif learners:
             there = set(filter(found.is_there, learners))
             if not there:
                 return None
             voters, learners = voters | there, learners - there
-        elif wished - voters:
-            learners = set(sorted(wished - voters)[:1])
-        elif voters - wished:
-            voters -= set(sorted(voters - wished)[:1])
+        elif desired - voters:
+            learners = set(sorted(desired - voters)[:1])
+        elif voters - desired:
+            voters -= set(sorted(voters - desired)[:1])
         else:
             return None
         return Members(record.members.version + 1, tuple(sorted(voters)), tuple(sorted(learners)))

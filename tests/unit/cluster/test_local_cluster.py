@@ -19,7 +19,7 @@ from holdfast.cluster.local import cluster as local
 from holdfast.cluster.local import processes as local_processes
 from holdfast.cluster.local import servers as local_servers
 from holdfast.cluster.local import state as local_state
-from holdfast.cluster.local.cluster import LocalError, Report, Wish
+from holdfast.cluster.local.cluster import Desired, LocalError, Report
 from holdfast.cluster.local.processes import Identity
 from holdfast.cluster.local.state import Member, State, StateError
 
@@ -78,9 +78,9 @@ class Stage:
         ports = ",".join(map(str, state.members[name].ports.values()))
         return [sys.executable, "-S", "-c", FAKE, ports, self.how.get(name, "well")]
 
-    def up(self, **wish: int) -> Report:
-        wished = Wish(**{"router_port": 0, **wish})
-        return local.up(self.directory, wished, self.administrator, timeout_s=60.0, say=self.said.append)
+    def up(self, **given: int) -> Report:
+        desired = Desired(**{"router_port": 0, **given})
+        return local.up(self.directory, desired, self.administrator, timeout_s=60.0, say=self.said.append)
 
     def out_of_time(self, problem: str) -> str:
         """A problem that has lasted for the whole time limit."""
@@ -475,11 +475,11 @@ def test_one_command_at_a_time(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "reason"), [({"nodes": 2, "replication": 3}, "NOT_ENOUGH_NODES"), ({"router_port": -1}, "PORT_TAKEN")]
+    ("desired", "reason"), [({"nodes": 2, "replication": 3}, "NOT_ENOUGH_NODES"), ({"router_port": -1}, "PORT_TAKEN")]
 )
-def test_what_cannot_be_is_refused_before_anything_starts(stage: Stage, wish: dict[str, int], reason: str) -> None:
+def test_what_cannot_be_is_refused_before_anything_starts(stage: Stage, desired: dict[str, int], reason: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        given = {name: other.getsockname()[1] if value == -1 else value for name, value in wish.items()}
+        given = {name: other.getsockname()[1] if value == -1 else value for name, value in desired.items()}
         with pytest.raises(LocalError) as refused:
             stage.up(**given)
     assert refused.value.reason == reason

@@ -1,4 +1,4 @@
-"""Plans from the wish to the end, on shards that do what their records say: one operator, two, none for a while."""
+"""Plans from the request to the end, on shards that do what their records say: one operator, two, none for a while."""
 
 import asyncio
 from collections import Counter
@@ -88,8 +88,8 @@ class Stage:
 
     async def move(self, shard: int, source: str, destination: str) -> pb.Plan:
         await self.in_step()
-        wish = pb.MoveWish(shard=shard, source=source, destination=destination)
-        return (await self.admins[0].make_plan(pb.MakePlanRequest(move=wish))).plan
+        move = pb.MoveWish(shard=shard, source=source, destination=destination)
+        return (await self.admins[0].make_plan(pb.MakePlanRequest(move=move))).plan
 
     @staticmethod
     async def _state_bytes(shard: int) -> int:
@@ -425,8 +425,8 @@ async def test_steps_that_others_have_overtaken_are_passed_over(stage: Stage) ->
     step = next(step for step in plan.steps if not step.is_transfer)
     replicas = (await stage.in_step()).shards[step.shard].replicas
     elsewhere = next(name for name in "de" if name != step.destination)
-    wished = [elsewhere if name == step.source else name for name in replicas]
-    await make_store(stage.etcd).wish_replicas(step.shard, replicas, wished)
+    desired = [elsewhere if name == step.source else name for name in replicas]
+    await make_store(stage.etcd).set_desired_replicas(step.shard, replicas, desired)
     done = await stage.carry_out()
     states = {(each.shard, each.source, each.is_transfer): each.state for each in done.steps}
     assert states[step.shard, step.source, False] == OVERTAKEN
@@ -555,7 +555,7 @@ async def test_a_plan_that_was_altered_is_refused(stage: Stage) -> None:
 async def test_a_plan_for_a_cluster_that_changed_since_is_refused(stage: Stage) -> None:
     await add_nodes(stage.etcd, "d")
     plan = await stage.move(0, "a", "d")
-    await make_store(stage.etcd).wish_replicas(0, (await stage.in_step()).shards[0].replicas, ("d", "b", "c"))
+    await make_store(stage.etcd).set_desired_replicas(0, (await stage.in_step()).shards[0].replicas, ("d", "b", "c"))
     await stage.in_step()
     with pytest.raises(RefusedError) as refused:
         await stage.start(plan)

@@ -351,16 +351,16 @@ async def test_a_node_cannot_get_a_replica_while_it_is_being_removed(etcd: Meddl
     await add_nodes(etcd, "d")
     one, other = make_store(etcd), make_store(etcd)
     await one.drain_node("d")
-    etcd.times, etcd.meddle = 1, lambda: other.wish_replicas(0, ABC, ("d", "b", "c"))
+    etcd.times, etcd.meddle = 1, lambda: other.set_desired_replicas(0, ABC, ("d", "b", "c"))
     with pytest.raises(RefusedError) as refused:
         await one.remove_node("d", None)
     assert refused.value.metadata["why"] == "holds_replicas"
     found = await read_map(etcd)
     assert (found.removed, set(found.nodes) >= {"d"}, set(found.drains)) == ({}, True, {"d"})
 
-    await other.wish_replicas(0, ("d", "b", "c"), ABC)
+    await other.set_desired_replicas(0, ("d", "b", "c"), ABC)
     etcd.times, etcd.meddle = 1, lambda: one.remove_node("d", None)
     with pytest.raises(RefusedError) as refused:
-        await other.wish_replicas(0, ABC, ("d", "b", "c"))
+        await other.set_desired_replicas(0, ABC, ("d", "b", "c"))
     assert reason_of(refused) == refusals.NODE_NOT_FOUND
     assert (await shard(etcd)).replicas == ABC

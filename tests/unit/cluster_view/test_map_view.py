@@ -50,7 +50,7 @@ def test_a_node_that_should_not_have_a_shard_does_not_grow_one_again() -> None:
     assert not around("n4").admits(IDS["n2"], 0, GROUP)
     moved = replace(SHARD, replicas=("n4", "n2", "n3"), members=Members(3, (IDS["n2"], IDS["n3"], IDS["n4"])))
     assert not around("n1", moved).admits(IDS["n2"], 0, GROUP)
-    # It is a member still: the wish has changed, but nothing has happened yet.
+    # It is a member still: what is desired has changed, but nothing has happened yet.
     assert around("n1", replace(SHARD, replicas=("n4", "n2", "n3"))).admits(IDS["n2"], 0, GROUP)
 
 

@@ -453,7 +453,7 @@ def test_a_worker_hears_what_is_wanted_until_it_is_so() -> None:
     assert [beat(counted, QUIET), beat(counted, RUNNING)] == [NO_STATE, NO_STATE], "it was so once"
     counted.stats.signal(b"ann", STOPPING)
     counted.stats.signal(b"ann", RUNNING)
-    assert beat(counted, RUNNING) == NO_STATE, "the newest wish counts"
+    assert beat(counted, RUNNING) == NO_STATE, "the newest request counts"
     counted.stats.signal(b"ann", QUIET)
     assert beat(counted, STOPPING) == NO_STATE, "nobody comes back from there"
     assert counted.stats.signal(b"ann", RUNNING) == STOPPING

@@ -229,11 +229,11 @@ class MachineAgainstModel(RuleBasedStateMachine):
             return line
         for priority in range(9, -1, -1):
             line += self.subqueue_from(queue, (priority, b"", b""), counters.marks[priority])
-            band = keys.subqueue_band(queue, priority)
-            subqueues = self.kv.scan(band, keys.after_prefix(band), 1000)
+            level = keys.subqueue_level(queue, priority)
+            subqueues = self.kv.scan(level, keys.after_prefix(level), 1000)
             assert len(subqueues) == counters.subqueues[priority]
             for key, row in subqueues:
-                names = priority, *keys.subqueue_names(key, band)
+                names = priority, *keys.subqueue_names(key, level)
                 line += self.subqueue_from(queue, names, ready_rows.Subqueue.decode(row).mark)
         assert [place.task_id for place in line] == self.model.line(queue)
         aged, after = read_ages(self.kv, self.machine.ready_in_age_page, queue, counters.age_mark, 1000)

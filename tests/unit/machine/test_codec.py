@@ -292,8 +292,8 @@ def queue_rows(draw: st.DrawFn) -> rows.Queue:
     for name in rows.Queue.__slots__:
         if name not in ("marks", "subqueues"):
             setattr(queue, name, draw(u64))
-    queue.marks = [draw(u64) for _ in range(rows.BANDS)]
-    queue.subqueues = [draw(u32) for _ in range(rows.BANDS)]
+    queue.marks = [draw(u64) for _ in range(rows.PRIORITIES)]
+    queue.subqueues = [draw(u32) for _ in range(rows.PRIORITIES)]
     return queue
 
 

@@ -108,11 +108,11 @@ def test_a_subqueue_and_a_queue_hold_their_own_ready_tasks_only(place: Place, ot
 @quick
 @given(places, places)
 def test_subqueues_of_a_priority_are_ordered_by_tenant_and_key(one: Place, other: Place) -> None:
-    subqueue, band = keys.subqueue(*one[:2], *one[3:]), keys.subqueue_band(*other[:2])
+    subqueue, level = keys.subqueue(*one[:2], *one[3:]), keys.subqueue_level(*other[:2])
     is_inside = one[:2] == other[:2]
-    assert (band <= subqueue < keys.after_prefix(band)) == is_inside
+    assert (level <= subqueue < keys.after_prefix(level)) == is_inside
     if is_inside:
-        assert keys.subqueue_names(subqueue, band) == one[3:]
+        assert keys.subqueue_names(subqueue, level) == one[3:]
     neighbour = keys.subqueue(one[0], other[1], *other[3:])
     assert (subqueue < neighbour) == ((-one[1], *one[3:]) < (-other[1], *other[3:]))
 

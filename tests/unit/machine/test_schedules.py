@@ -48,8 +48,8 @@ class Bench:
             self.version = outcome.number
         return outcome
 
-    def fire(self, *ticks: int, **wishes: Any) -> list[Fired]:
-        return [outcome for outcome in self.propose(*ticks, **wishes) if isinstance(outcome, Fired)]
+    def fire(self, *ticks: int, **options: Any) -> list[Fired]:
+        return [outcome for outcome in self.propose(*ticks, **options) if isinstance(outcome, Fired)]
 
     def propose(
         self, *ticks: int, next_ms: int = 0, overlap: int = OVERLAP_ALLOW, version: int = 0, **changes: Any
@@ -241,6 +241,6 @@ def test_ticks_that_are_passed_over_are_dealt_with(bench: Bench) -> None:
     assert bench.propose(next_ms=later_ms) == []
     assert (bench.known.last_ms, bench.known.next_ms, bench.due()) == (NEXT_MS, later_ms, [later_ms])
     assert bench.propose(next_ms=later_ms) == []
-    assert bench.known.last_ms == NEXT_MS, "what is still to come is not passed over by the same wish twice"
+    assert bench.known.last_ms == NEXT_MS, "what is still to come is not passed over by the same request twice"
     assert bench.propose(next_ms=0) == []
     assert (bench.known.last_ms, bench.due()) == (later_ms, [])

@@ -56,8 +56,8 @@ def test_each_tenant_and_limit_key_of_a_priority_has_a_subqueue_of_its_own(shard
     for pair, task_id in ids.items():
         assert shard.line(tenant=pair[0], limit_key=pair[1]) == [task_id]
     assert shard.queue().subqueues == [0, 0, 0, 0, 4, 0, 0, 0, 0, 1]
-    band = keys.subqueue_band(QUEUE, 4)
-    found = [keys.subqueue_names(key, band) for key, _ in shard.kv.scan(band, keys.after_prefix(band), 99)]
+    level = keys.subqueue_level(QUEUE, 4)
+    found = [keys.subqueue_names(key, level) for key, _ in shard.kv.scan(level, keys.after_prefix(level), 99)]
     assert found == sorted(names[1:]), "the plain sub-queue needs no row"
     aged = [*(ids[pair] for pair in names[1:]), high]
     by_age = read_ages(shard.kv, shard.machine.ready_in_age_page, QUEUE, 0, 99)

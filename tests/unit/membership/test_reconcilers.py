@@ -70,9 +70,9 @@ class Host:
     founded: list[tuple[int, int]] = field(default_factory=list)
     asked_to_take_over: list[tuple[str, ...]] = field(default_factory=list)
 
-    async def hand_over(self, replica: Replica, wished: Sequence[str]) -> bool:
+    async def hand_over(self, replica: Replica, desired: Sequence[str]) -> bool:
         """Nobody takes over."""
-        self.asked_to_take_over.append(tuple(wished))
+        self.asked_to_take_over.append(tuple(desired))
         return False
 
     async def drop(self, replica: Replica) -> None:
@@ -168,7 +168,7 @@ async def test_a_shard_that_was_made_anew_of_one_replica_is_told_to_the_map() ->
     record = (await read_map(etcd)).shards[0]
     assert (record.group, record.founders, record.is_founded) == (later, (IDS["a"],), True)
     assert (record.members, record.leaving) == (Members(4, (IDS["a"],)), ())
-    assert record.replicas == ("a", "b", "c"), "what is wished stays"
+    assert record.replicas == ("a", "b", "c"), "what is desired stays"
     other = Host(me=IDS["b"], replicas={0: Replica()})
     await look(etcd, store, other)
     assert other.dropped == [0]

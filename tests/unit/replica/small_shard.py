@@ -265,9 +265,9 @@ class SmallShard:
         assert isinstance(claims, list)
         return claims
 
-    async def claim(self, *queues: bytes, **wishes: Any) -> list[Claimed]:
+    async def claim(self, *queues: bytes, **options: Any) -> list[Claimed]:
         """Claims what is there now."""
-        return await self.rounds_until(_taken(self.reserve(*queues, wait_ms=0, **wishes)))
+        return await self.rounds_until(_taken(self.reserve(*queues, wait_ms=0, **options)))
 
 
 def claim_ref(task_id: bytes, token: int) -> pb.ClaimRef:

@@ -85,7 +85,7 @@ def test_every_step_is_allowed_and_they_end_with_the_nodes_that_are_there(
     assert (now.voters, now.learners) == (tuple(sorted(identities)), ())
 
 
-# --- membership by wish -----------------------------------------------------------------------------------------------
+# --- membership as desired --------------------------------------------------------------------------------------------
 
 NOBODY_LAGS = frozenset(("a/1", "b/1", "c/1", "d/1", "e/1")).__contains__
 
@@ -133,13 +133,13 @@ def test_the_leader_goes_last() -> None:
     assert next_change(now, present, NOBODY_LAGS, ("c", "d", "e"), "a/1") == Change(Step.REMOVE, "a/1")
 
 
-def test_a_learner_that_is_not_wished_any_more_goes() -> None:
+def test_a_learner_that_is_not_desired_any_more_goes() -> None:
     now = Configuration.of(1, ("a/1", "b/1", "c/1"), ("d/1",))
     present = {name: f"{name}/1" for name in "abcd"}
     assert next_change(now, present, NOBODY_LAGS, ("a", "b", "c"), "a/1") == Change(Step.REMOVE, "d/1")
 
 
-def test_a_node_that_is_wished_and_lost_its_disk_is_replaced() -> None:
+def test_a_node_that_is_desired_and_lost_its_disk_is_replaced() -> None:
     now = Configuration.of(1, ("a/1", "b/1", "c/1"), ())
     present = {"a": "a/1", "b": "b/1", "c": "c/2"}
     change = next_change(now, present, lambda _replica: True, ("a", "b", "c"), "a/1")
@@ -153,31 +153,31 @@ def there(names: Iterable[str]) -> dict[str, str]:
     return {name: f"{name}/1" for name in names}
 
 
-def step(voters: str, alive: str, wish: str, behind: str = "", me: str = "b") -> Change | None:
+def step(voters: str, alive: str, desired: str, behind: str = "", me: str = "b") -> Change | None:
     """`behind` are there, but have not caught up; the leader is `me`, of whom nobody tells that."""
     caught_up = {f"{name}/1" for name in alive if name not in behind and name != me}
     now = Configuration.of(1, (f"{name}/1" for name in voters))
-    return next_change(now, there(alive), caught_up.__contains__, wish, f"{me}/1")
+    return next_change(now, there(alive), caught_up.__contains__, desired, f"{me}/1")
 
 
 def test_the_source_stays_while_the_destination_is_dead_or_behind() -> None:
     """It voted already: one that counts among the voters, and has nothing, is not a copy."""
-    assert step("abcd", alive="abcd", wish="bcd") == Change(Step.REMOVE, "a/1")
-    assert step("abcd", alive="abc", wish="bcd") is None
-    assert step("abcd", alive="abcd", wish="bcd", behind="d") is None
-    assert step("abcd", alive="abd", wish="bcd") is None, "whichever of them it is"
-    assert step("abcd", alive="abc", wish="bcd", me="a") is None, "nor does the leader hand over"
-    assert step("abcd", alive="abcd", wish="abc") == Change(Step.REMOVE, "d/1"), "an operator may call it off"
-    assert step("abcd", alive="abc", wish="abc") == Change(Step.REMOVE, "d/1"), "also if it is dead"
+    assert step("abcd", alive="abcd", desired="bcd") == Change(Step.REMOVE, "a/1")
+    assert step("abcd", alive="abc", desired="bcd") is None
+    assert step("abcd", alive="abcd", desired="bcd", behind="d") is None
+    assert step("abcd", alive="abd", desired="bcd") is None, "whichever of them it is"
+    assert step("abcd", alive="abc", desired="bcd", me="a") is None, "nor does the leader hand over"
+    assert step("abcd", alive="abcd", desired="abc") == Change(Step.REMOVE, "d/1"), "an operator may call it off"
+    assert step("abcd", alive="abc", desired="abc") == Change(Step.REMOVE, "d/1"), "also if it is dead"
 
 
 def test_a_dead_node_is_replaced() -> None:
-    assert step("abcd", alive="bcd", wish="bcd") == Change(Step.REMOVE, "a/1")
-    assert step("abcde", alive="bcde", wish="cde", me="b") == Change(Step.REMOVE, "a/1"), "the dead first"
-    assert step("abcdef", alive="bcde", wish="bcdef") == Change(Step.REMOVE, "a/1"), "it is one vote less to wait for"
-    assert step("abcdef", alive="bcde", wish="cdef") == Change(Step.REMOVE, "a/1")
-    assert step("bcdef", alive="bcde", wish="cdef") is None, "but no live one, while one that should vote is dead"
-    assert step("abcd", alive="bc", wish="bcd") is None, "not by a minority: whoever is cut off is not dead"
+    assert step("abcd", alive="bcd", desired="bcd") == Change(Step.REMOVE, "a/1")
+    assert step("abcde", alive="bcde", desired="cde", me="b") == Change(Step.REMOVE, "a/1"), "the dead first"
+    assert step("abcdef", alive="bcde", desired="bcdef") == Change(Step.REMOVE, "a/1"), "one vote less to wait for"
+    assert step("abcdef", alive="bcde", desired="cdef") == Change(Step.REMOVE, "a/1")
+    assert step("bcdef", alive="bcde", desired="cdef") is None, "but no live one, while one that should vote is dead"
+    assert step("abcd", alive="bc", desired="bcd") is None, "not by a minority: whoever is cut off is not dead"
 
 
 NAMES = "abcde"
@@ -189,7 +189,7 @@ def test_whoever_dies_no_live_copy_goes_too_early_and_all_comes_to_its_end_once_
 ) -> None:
     subsets = st.sets(st.sampled_from(NAMES), min_size=1)
     now = Configuration.of(1, map("{}/1".format, data.draw(subsets, "voters")))
-    wish = data.draw(st.sets(st.sampled_from(NAMES), min_size=1, max_size=3), "wish")
+    desired = data.draw(st.sets(st.sampled_from(NAMES), min_size=1, max_size=3), "desired")
     leader = data.draw(st.sampled_from(now.voters), "leader")
     makers = {Step.ADD: with_learner, Step.PROMOTE: with_voter, Step.REMOVE: without}
     steps = 0
@@ -198,16 +198,16 @@ def test_whoever_dies_no_live_copy_goes_too_early_and_all_comes_to_its_end_once_
         slow = set() if is_last else data.draw(st.sets(st.sampled_from(sorted(alive))), "slow")
         alive.add(leader[0])
         live = {f"{name}/1" for name in alive - slow} | {leader}
-        while (change := next_change(now, there(alive), (live - {leader}).__contains__, wish, leader)) is not None:
+        while (change := next_change(now, there(alive), (live - {leader}).__contains__, desired, leader)) is not None:
             if change == Change(Step.REMOVE, leader):
-                leader = min(live & {f"{name}/1" for name in wish})  # it hands over, to one who stays
+                leader = min(live & {f"{name}/1" for name in desired})  # it hands over, to one who stays
                 continue
             new = makers[change.step](now, change.replica)
             check_change(now, new, now.version, leader=leader)
             if change.step is Step.REMOVE and change.replica in now.voters:
                 before, after = len(live & set(now.voters)), len(live & set(new.voters))
-                assert after >= min(before, len(wish)), f"{change} of {now} leaves fewer live copies"
-                assert change.replica not in live or wish <= {voter[0] for voter in live & set(now.voters)}
+                assert after >= min(before, len(desired)), f"{change} of {now} leaves fewer live copies"
+                assert change.replica not in live or desired <= {voter[0] for voter in live & set(now.voters)}
             now, steps = new, steps + 1
             assert steps < 50, "it does not end"
-    assert (names(now), now.learners) == (wish, ())
+    assert (names(now), now.learners) == (desired, ())

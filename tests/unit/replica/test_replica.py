@@ -238,7 +238,7 @@ async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
     asked: list[int | None] = []
     monkeypatch.setattr(scene.host, "probe_reached", lambda _number, _index: asked.append(raft.begin_read()))
     proposed: list[int | None] = []
-    scene.replica.wish(lambda: proposed.append(raft.propose(b"", Kind.PROBE)))
+    scene.replica.request(lambda: proposed.append(raft.propose(b"", Kind.PROBE)))
     scene.rounds.wake(SHARD)
     async with asyncio.timeout(10):
         while not asked or not raft.may_read(asked[0] or 0):
@@ -286,9 +286,9 @@ async def test_what_is_only_late_or_of_others_costs_nothing(scene: Scene) -> Non
     await scene.stop()
 
 
-async def test_a_wish_is_carried_out_in_a_round(scene: Scene) -> None:
+async def test_a_request_is_carried_out_in_a_round(scene: Scene) -> None:
     done = asyncio.Event()
-    scene.replica.wish(done.set)
+    scene.replica.request(done.set)
     assert not done.is_set()
     scene.rounds.wake(SHARD)
     await done.wait()
@@ -337,16 +337,16 @@ async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> N
 
 
 async def test_who_waits_for_a_replica_that_leaves_is_told(scene: Scene) -> None:
-    wished: list[int] = []
-    scene.replica.wish(lambda: wished.append(scene.replica.raft.role))
+    roles: list[int] = []
+    scene.replica.request(lambda: roles.append(scene.replica.raft.role))
     waiting = asyncio.ensure_future(scene.replica.next_round())
     await asyncio.sleep(0)
     scene.rounds.detach(scene.replica)
     await waiting
-    assert wished == [FOLLOWER]
+    assert roles == [FOLLOWER]
     assert await refusal(scene.replica.next_round()) == SHARD_NOT_FOUND
     with pytest.raises(RefusedError):
-        scene.replica.wish(lambda: None)
+        scene.replica.request(lambda: None)
     scene.rounds.stop()
     await scene.running
 

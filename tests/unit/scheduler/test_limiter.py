@@ -172,7 +172,7 @@ def test_the_oldest_is_taken_though_its_subqueue_was_never_read(monkeypatch: pyt
     bench.start()
     first = bench.take(6)
     assert first[1::2] == low
-    round_robin = bench.scheduler._windows[QUEUE].band(1).round_robin
+    round_robin = bench.scheduler._windows[QUEUE].level(1).round_robin
     assert round_robin is not None
     assert b"a" not in round_robin.known
     assert sorted([*first, *bench.take_all(2)]) == sorted(bench.enqueued)

@@ -14,7 +14,7 @@ from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
 from holdfast.machine.ready_rows import Subqueue
-from holdfast.machine.rows import BANDS
+from holdfast.machine.rows import PRIORITIES
 from tests.unit.machine.machine_shard import QUEUE, use_short_rows
 from tests.unit.scheduler.scheduling_bench import Bench, weights
 
@@ -107,7 +107,7 @@ def test_a_turn_goes_on_also_for_one_that_gave_its_last_in_this_round_before() -
     bench.enqueue(1, b"a")
     bench.enqueue(9, b"b")
     assert bench.subqueues() == ["a"]
-    round_robin = bench.scheduler._windows[QUEUE].band(4).round_robin
+    round_robin = bench.scheduler._windows[QUEUE].level(4).round_robin
     assert round_robin is not None
     assert round_robin.holder is round_robin.idle[b"a"]
     round_robin._gone.add(b"a")
@@ -231,7 +231,7 @@ def test_a_task_that_comes_back_to_a_subqueue_that_was_empty_is_not_lost(monkeyp
     while tasks[1] not in bench.take():
         pass
     bench.take(3)
-    round_robin = bench.scheduler._windows[QUEUE].band(4).round_robin
+    round_robin = bench.scheduler._windows[QUEUE].level(4).round_robin
     assert round_robin is not None
     assert round_robin.subqueue(b"a", b"x") is not None
     assert round_robin.subqueue(b"a", b"z") is None or b"z" in round_robin.known[b"a"].keys.idle
@@ -335,7 +335,7 @@ def test_no_priority_starves_behind_very_many_blocked_ones() -> None:
     while task not in taken:
         bench.enqueue(2, b"a", priority=9)
         taken += bench.take()
-        assert len(taken) <= 10 * BANDS
+        assert len(taken) <= 10 * PRIORITIES
 
 
 def test_a_burst_of_the_oldest_leaves_the_others_their_shares() -> None:
@@ -470,7 +470,7 @@ def test_tasks_and_subqueues_that_are_held_are_bounded(monkeypatch: pytest.Monke
         assert bench.take()
         window = bench.scheduler._windows[QUEUE]
         assert window.lines.size <= 50 + lines.REFILL_TASKS
-        round_robin = window.band(4).round_robin
+        round_robin = window.level(4).round_robin
         assert round_robin is None or window.shared_state.subqueues <= 40 + subqueues.KEYS_PAGE + 5
         held = (
             sum(

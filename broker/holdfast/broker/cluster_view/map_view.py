@@ -77,7 +77,7 @@ class MapClusterView:
         return is_wanted and name_of(sender) in self.map.last_nodes
 
     def may_speak_for(self, node: str, shard: int, incarnation: int) -> bool:
-        """What operators wish counts as well: a replica may lead before the map has heard that it was added."""
+        """What operators desire counts as well: a replica may lead before the map has heard that it was added."""
         record = self.map.shards.get(shard)
         if record is None or incarnation > record.incarnation:
             return False

@@ -18,7 +18,7 @@ OFFER_SECONDS = 0.05  # how long a task is left to those who were told of it
 
 @dataclass(frozen=True, slots=True)
 class AwaitWanted:
-    """A wish to hear of tasks, already validated."""
+    """A request to hear of tasks, already validated."""
 
     queues: list[bytes]
     wait_ms: int

@@ -37,7 +37,7 @@ Applied = list[tuple[Proposal, list[Outcome]]]
 
 @dataclass(frozen=True, slots=True)
 class ReserveWanted:
-    """A worker's wish for tasks, already validated."""
+    """A worker's request for tasks, already validated."""
 
     queues: list[bytes]
     tasks_max: int

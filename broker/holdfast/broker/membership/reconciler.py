@@ -1,7 +1,8 @@
 """What a node does for the shards of a cluster with a map, until map and shards say the same.
 
-The map holds wishes, and copies of what is so. The log of a shard is the only authority on its members; its leader:
-  * brings them in line with the wish, one change at a time,
+The map holds what is desired, and copies of what is so. The log of a shard is the only authority on its members. Its
+leader:
+  * brings them in line with what is desired, one change at a time,
   * tells the map each configuration that is committed, and with it who has left,
   * tells the map that it leads.
 Every node deletes its replicas of shards that it has left, and founds those that it was chosen to found.
@@ -106,7 +107,7 @@ class ShardReconciler:
                 return self._retire
             return self._reclaim if self._is_recovered(record, replica) else None
         if replica.shard.serves:
-            is_settled = self._is_told(number, record, replica) and self._is_as_wished(record, replica)
+            is_settled = self._is_told(number, record, replica) and self._is_as_desired(record, replica)
             return None if is_settled else self._reconcile
         if self._me in record.leaving:
             return self._retire
@@ -178,7 +179,7 @@ class ShardReconciler:
         if not self._is_hinted(number, replica):
             await self._store.hint_leader(number, self._leads(replica))
 
-    def _is_as_wished(self, record: ShardRecord, replica: Replica) -> bool:
+    def _is_as_desired(self, record: ShardRecord, replica: Replica) -> bool:
         now = replica.raft.configuration
         present = self._present(record)
         is_moving = any(present.get(name_of(voter), voter) != voter for voter in now.voters)
@@ -210,8 +211,8 @@ class ShardReconciler:
             if change is None:
                 return
             if change == Change(Step.REMOVE, self._me):
-                wished = [voter for voter in now.voters if name_of(voter) in record.replicas]
-                if not await self._host.hand_over(replica, wished):
+                desired = [voter for voter in now.voters if name_of(voter) in record.replicas]
+                if not await self._host.hand_over(replica, desired):
                     raise change_refused("NO_HAND_OVER", "Expected one of those who stay to take over, but none did.")
                 return
             failpoints.reached(f"reconciler:{change.step.value}")

@@ -293,7 +293,7 @@ class Host:
         """Has something done with an engine, in the next round."""
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
-        def wish() -> None:
+        def act_once() -> None:
             if done.cancelled():
                 return
             try:
@@ -301,7 +301,7 @@ class Host:
             except Exception as error:  # noqa: BLE001 - it is the caller's, and must not end the rounds
                 done.set_exception(error)
 
-        replica.wish(wish)
+        replica.request(act_once)
         self._rounds.wake(replica.number)
         return await done
 

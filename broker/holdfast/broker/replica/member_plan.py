@@ -6,7 +6,7 @@ up, whoever it was before is removed, and it votes.
 A node that should be a member and is not is added in the same way. Only when all that should be members vote, are there
 and have caught up are those removed that should not be: so a group never has fewer live replicas than it should because
 of a change. If the destination of a move dies right after its promotion, the source stays until it is back, or another
-node is wished for. One that should go and is away itself goes before that, if those who are there are a majority: it
+node is desired. One that should go and is away itself goes before that, if those who are there are a majority: it
 holds up the others and helps nobody.
 """
 
@@ -34,18 +34,18 @@ def next_change(
     now: Configuration,
     present: Mapping[str, str],
     has_caught_up: Callable[[str], bool],
-    wished: Collection[str] | None = None,
+    desired: Collection[str] | None = None,
     me: str = "",
 ) -> Change | None:
-    """`present` has the identity of each node that is there, by its name; `wished` the names of those that should be
+    """`present` has the identity of each node that is there, by its name; `desired` the names of those that should be
     members, all that are there if not given, and then nobody is removed for not being among them. `me` is removed
     last, because the leader has to hand over first.
 
     Nodes that are away are left as they are: they may come back with everything they had.
     """
-    wanted = present.keys() if wished is None else frozenset(wished)
+    wanted = present.keys() if desired is None else frozenset(desired)
     for learner in now.learners:
-        is_unwanted = wished is not None and name_of(learner) not in wanted
+        is_unwanted = desired is not None and name_of(learner) not in wanted
         if is_unwanted or present.get(name_of(learner), learner) != learner:
             return Change(Step.REMOVE, learner)  # or it lost its disk before it ever voted
     for learner in now.learners:
@@ -55,7 +55,7 @@ def next_change(
     for name, identity in sorted(present.items()):
         if name in wanted and identity not in now.members:
             return Change(Step.ADD, identity)
-    if wished is not None and wanted <= {name_of(voter) for voter in now.voters}:
+    if desired is not None and wanted <= {name_of(voter) for voter in now.voters}:
         live = {
             voter
             for voter in now.voters

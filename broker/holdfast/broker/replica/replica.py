@@ -81,7 +81,7 @@ class Replica:
         self._time_ms = 0  # shard time as of the last look; 0: it does not serve
         self._time_looked_s = 0.0
         self._compact_to = 0
-        self._wishes: list[Callable[[], None]] = []  # of operators: what they want done with the engine
+        self._requests: list[Callable[[], None]] = []  # of operators: what they want done with the engine
         self._watchers: list[asyncio.Future[None]] = []
         self._new_state: NewState | None = None  # waits for the next round
         self._replaced: tuple[NewState, OrderedKV, Machine] | None = None  # until the log says so durably
@@ -132,9 +132,9 @@ class Replica:
             needed_after = self._host.log_needed_after(self.number)
             keep_after = self._compact_to if needed_after is None else min(self._compact_to, needed_after)
             self.raft.compact(min(keep_after, self.shard.applied_index))
-        wishes, self._wishes = self._wishes, []
-        for wish in wishes:
-            wish()
+        requests, self._requests = self._requests, []
+        for act in requests:
+            act()
         if is_look_due:
             self._host.replica_polled(self.number, now_s)
         self._follow_role()
@@ -261,9 +261,9 @@ class Replica:
         self.is_detached = True
         self.raft.resign()
         self._follow_role()
-        wishes, self._wishes = self._wishes, []
-        for wish in wishes:
-            wish()  # refused by an engine that leads nobody
+        requests, self._requests = self._requests, []
+        for act in requests:
+            act()  # refused by an engine that leads nobody
         new, self._new_state = self._new_state, None
         if new is not None:
             new.ended(False, new.state)
@@ -302,11 +302,11 @@ class Replica:
         """Lets the log begin after this entry, with the next round."""
         self._compact_to = index
 
-    def wish(self, act: Callable[[], None]) -> None:
+    def request(self, act: Callable[[], None]) -> None:
         """Has something done in the next round, when nothing is frozen."""
         if self.is_detached:
             raise shard_not_found(self.number)
-        self._wishes.append(act)
+        self._requests.append(act)
 
     def offer_state(self, new: NewState) -> None:
         """A snapshot is here; the next round decides whether it is still needed."""

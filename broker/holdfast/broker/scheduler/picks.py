@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.broker.scheduler.limiter import Name
 from holdfast.broker.scheduler.lines import Line, Names, ReadyRef
-from holdfast.broker.scheduler.subqueues import Band
+from holdfast.broker.scheduler.subqueues import PriorityLevel
 from holdfast.broker.scheduler.windows import Found, Window
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
 from holdfast.machine.ready_rows import Place
@@ -60,10 +60,10 @@ class Pick:
     def is_full(self) -> bool:
         return len(self.places) >= self.tasks_max or (self.room_bytes <= 0 and bool(self.places))
 
-    def take_turns(self, band: Band, tasks_max: int) -> int:
+    def take_turns(self, level: PriorityLevel, tasks_max: int) -> int:
         """Takes up to so many tasks of those whose turn it is, as long as it is plain to see that they may be taken,
         and returns how many. Whoever is next then must be looked at closely, by `Window.next_subqueue`."""
-        round_robin, window, places = band.round_robin, self.window, self.places
+        round_robin, window, places = level.round_robin, self.window, self.places
         if round_robin is None:
             return 0
         limiters, first = window.limiters, len(places)
@@ -87,29 +87,29 @@ class Pick:
                 count = 1
             elif tenant.credit < count:
                 count = tenant.credit
-            count = self._take_of_line(band.priority, subqueue.names, line, count)
+            count = self._take_of_line(level.priority, subqueue.names, line, count)
             for limiter in both:
                 limiter.taken += count
-            window.finish_turn(band, subqueue, count)
+            window.finish_turn(level, subqueue, count)
         self._count(len(places) - first)
         return len(places) - first
 
     def take(self, found: Found, tasks_max: int) -> None:
         """Takes what was found: one task, or up to so many if they are simply the next ones."""
-        band, names, source, subqueue = found
+        level, names, source, subqueue = found
         window, count = self.window, 1
         if isinstance(source, Line):
             is_simple = subqueue is None and not source.is_mixed
             count = min(tasks_max, self.tasks_max - len(self.places)) if is_simple else 1
-            count = self._take_of_line(band.priority, names, source, count)
+            count = self._take_of_line(level.priority, names, source, count)
         else:  # it is in no line that was read
-            self._note(band.priority, names, source)
+            self._note(level.priority, names, source)
         window.limiters.take(names, count, self.now_ms)
         self._count(count)
         if subqueue is not None:
-            window.finish_turn(band, subqueue, count)
+            window.finish_turn(level, subqueue, count)
         else:
-            window.gave_out_of_turn(band, names[0])
+            window.gave_out_of_turn(level, names[0])
 
     def _take_of_line(self, priority: int, names: Names, line: Line, tasks_max: int) -> int:
         """Up to so many tasks, at least one; returns how many."""

@@ -20,7 +20,7 @@ from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, ReadyRef, Room
 from holdfast.broker.scheduler.oldest import OldestReadyIndex
 from holdfast.broker.scheduler.picks import Pick, Picked
 from holdfast.broker.scheduler.round_robin import Spares
-from holdfast.broker.scheduler.subqueues import SUBQUEUES_PAGE, Band, RoundRobin, SharedState
+from holdfast.broker.scheduler.subqueues import SUBQUEUES_PAGE, PriorityLevel, RoundRobin, SharedState
 from holdfast.broker.scheduler.windows import (
     EVERYTHING,
     LOOKS,
@@ -34,7 +34,7 @@ from holdfast.machine.effects import FreedNames, ReadyTask
 from holdfast.machine.entries import Mark
 from holdfast.machine.machine import Machine
 from holdfast.machine.ready_rows import split_ready_row
-from holdfast.machine.rows import BANDS, READY
+from holdfast.machine.rows import PRIORITIES, READY
 
 __all__ = ["Picked", "Scheduler"]
 
@@ -174,8 +174,8 @@ class Scheduler:
             found: Found | None = None
             turns = window.turns_before_the_oldest()
             if not turns:
-                found = window.oldest(pick.now_ms) or self._in_next_band(pick)
-            elif pick.take_turns(window.bands[first], turns):
+                found = window.oldest(pick.now_ms) or self._in_next_level(pick)
+            elif pick.take_turns(window.levels[first], turns):
                 continue
             if found is None:
                 first, found = self._top(pick, first)
@@ -190,36 +190,36 @@ class Scheduler:
         self._spares.left = SPARES_MAX
 
     def _top(self, pick: Pick, first: int) -> tuple[int, Found | None]:
-        """The next task by priority and turns, from the band in place `first` on, and in which place it was found."""
+        """The next task by priority and turns, from the level in place `first` on, and in which place it was found."""
         window = pick.window
-        for at in range(first, BANDS):
-            found = self._in_band(pick, at)
+        for at in range(first, PRIORITIES):
+            found = self._in_level(pick, at)
             if found is not None:
                 return at, found
-            round_robin = window.bands[at].round_robin
+            round_robin = window.levels[at].round_robin
             if window.unfinished and round_robin is not None and round_robin.empty_scans < 2:
                 break  # there may be something yet
             window.shared_state.looks.left = LOOKS
         return first, None
 
-    def _in_next_band(self, pick: Pick) -> Found | None:
+    def _in_next_level(self, pick: Pick) -> Found | None:
         """The next task by turns of another priority each time."""
         window = pick.window
-        found = self._in_band(pick, window.next_band())
+        found = self._in_level(pick, window.next_level())
         window.shared_state.looks.left = LOOKS
         return found
 
-    def _in_band(self, pick: Pick, at: int) -> Found | None:
+    def _in_level(self, pick: Pick, at: int) -> Found | None:
         """The next task by turns of the priority in place `at`."""
         window = pick.window
-        band = window.bands[at]
-        if band.round_robin is None:
-            return None if window.lines.head(band.line) is None else (band, PLAIN, band.line, None)
-        subqueue = window.next_subqueue(band, pick.now_ms, pick.blocked)
+        level = window.levels[at]
+        if level.round_robin is None:
+            return None if window.lines.head(level.line) is None else (level, PLAIN, level.line, None)
+        subqueue = window.next_subqueue(level, pick.now_ms, pick.blocked)
         if subqueue is None:
             return None
         assert subqueue.line is not None
-        return band, subqueue.names, subqueue.line, subqueue
+        return level, subqueue.names, subqueue.line, subqueue
 
     def _note_end(self, pick: Pick) -> None:
         window = pick.window
@@ -429,23 +429,23 @@ class Scheduler:
             self._count_room()
         lines = Lines(self._reader, self._window_tasks_max, self._room)
         shared_state = SharedState(self._reader, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
-        bands: list[Band] = []
+        levels: list[PriorityLevel] = []
         unread: list[RoundRobin] = []
-        for priority in range(BANDS - 1, -1, -1):
+        for priority in range(PRIORITIES - 1, -1, -1):
             cursor = row.marks[priority] if row.in_line else shared_state.next_sequence()
             line = Line(keys.ready_subqueue(queue, priority), cursor, complete=not row.in_line, is_plain=True)
-            band = Band(priority, line)
+            level = PriorityLevel(priority, line)
             if row.subqueues[priority]:
-                band.round_robin = RoundRobin(shared_state, band, walks=True)
+                level.round_robin = RoundRobin(shared_state, level, walks=True)
                 if row.subqueues[priority] < SUBQUEUES_PAGE and row.in_line <= self._window_tasks_max:
-                    unread.append(band.round_robin)
-            bands.append(band)
+                    unread.append(level.round_robin)
+            levels.append(level)
         has_subqueues = any(row.subqueues)
         cursor = row.age_mark if has_subqueues else shared_state.next_sequence()
         ages = OldestReadyIndex(self._machine, queue, cursor, complete=not has_subqueues)
         limiters = Limiters(self._machine, queue, self._now_ms, self._rules(queue))
         window = self._windows[queue] = Window(
-            queue, bands, lines, shared_state, ages, limiters, unread=unread, picks=row.claimed_total
+            queue, levels, lines, shared_state, ages, limiters, unread=unread, picks=row.claimed_total
         )
         return window
 

@@ -69,7 +69,7 @@ class _Seeds(NamedTuple):
     is_all: bool
 
 
-class Band:
+class PriorityLevel:
     """The ready tasks of one priority of a queue. Without `round_robin` there are only those of the plain sub-queue."""
 
     __slots__ = ("_left", "line", "priority", "round_robin")
@@ -184,7 +184,7 @@ class Keys(Turns[Subqueue]):
 
     def _read(self, after: bytes) -> Page:
         shared_state = self._round_robin.shared_state
-        prefix = keys.subqueue(shared_state.queue, self._round_robin.band.priority, self._tenant.name, b"")
+        prefix = keys.subqueue(shared_state.queue, self._round_robin.level.priority, self._tenant.name, b"")
         rows = shared_state.rows.scan(prefix + after, keys.after_prefix(prefix), KEYS_PAGE)
         n = len(prefix)
         names = [key[n:] for key, _ in rows]
@@ -193,7 +193,7 @@ class Keys(Turns[Subqueue]):
     def _make(self, name: bytes) -> Subqueue:
         self._round_robin.shared_state.subqueues += 1
         is_plain = not name and not self._tenant.name
-        return Subqueue(name, self._tenant, self._round_robin.band.line if is_plain else None)
+        return Subqueue(name, self._tenant, self._round_robin.level.line if is_plain else None)
 
     def _forgotten(self, item: Subqueue) -> None:
         shared_state = self._round_robin.shared_state
@@ -221,12 +221,12 @@ class Keys(Turns[Subqueue]):
 class RoundRobin(Turns[Tenant]):
     """The tenants of one priority take turns."""
 
-    __slots__ = ("_page_subqueues", "_prefix", "_resumes", "_seeds", "band", "holder", "shared_state")
+    __slots__ = ("_page_subqueues", "_prefix", "_resumes", "_seeds", "holder", "level", "shared_state")
 
-    def __init__(self, shared_state: SharedState, band: Band, *, walks: bool) -> None:
+    def __init__(self, shared_state: SharedState, level: PriorityLevel, *, walks: bool) -> None:
         self.shared_state = shared_state
-        self.band = band
-        self._prefix = keys.subqueue_band(shared_state.queue, band.priority)
+        self.level = level
+        self._prefix = keys.subqueue_level(shared_state.queue, level.priority)
         self._page_subqueues = SUBQUEUES_PAGE
         self._seeds: dict[bytes, _Seeds] = {}
         self._resumes: dict[bytes, bytes] = {}  # of tenants that were forgotten: the limit key that had its turn last
@@ -252,8 +252,8 @@ class RoundRobin(Turns[Tenant]):
         self._take_plain(walks=False)
 
     def _take_plain(self, *, walks: bool) -> None:
-        band = self.band
-        if band.line.head() is not None or not band.line.complete:
+        level = self.level
+        if level.line.head() is not None or not level.line.complete:
             if not walks:
                 self._seeds[b""] = _Seeds([], is_all=True)
             self.add(b"")
@@ -329,7 +329,7 @@ class RoundRobin(Turns[Tenant]):
 
     def _open(self, subqueues: list[Subqueue]) -> None:
         """Reads the tasks of sub-queues that are not plain, from the marks of the state on."""
-        shared_state, priority = self.shared_state, self.band.priority
+        shared_state, priority = self.shared_state, self.level.priority
         queue = shared_state.queue
         rows = shared_state.rows.get_many([keys.subqueue(queue, priority, *subqueue.names) for subqueue in subqueues])
         for subqueue, row in zip(subqueues, rows, strict=True):

@@ -3,12 +3,12 @@
 from holdfast.broker.scheduler.limiter import PLENTY, Limiters, Name
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Names, ReadyRef
 from holdfast.broker.scheduler.oldest import OldestReady, OldestReadyIndex
-from holdfast.broker.scheduler.subqueues import Band, RoundRobin, SharedState, Subqueue, Tenant
+from holdfast.broker.scheduler.subqueues import PriorityLevel, RoundRobin, SharedState, Subqueue, Tenant
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.ready_rows import Place
-from holdfast.machine.rows import BANDS
+from holdfast.machine.rows import PRIORITIES
 
 LOOKS = 512  # sub-queues that a pick may look at in vain, and a few more for each task that it finds
 LOOKS_OVER_MAX = 512  # further sub-queues that are held already: nothing need be read for them
@@ -19,20 +19,20 @@ KEYS_BLOCKED_MAX = 16_384
 EVERYTHING: Name = (0, b"")  # opens all that is blocked
 
 # Tenant and limit key; their line, or the task itself if it is in none that was read; the sub-queue whose turn it is
-Found = tuple[Band, Names, Line | Place, Subqueue | None]
+Found = tuple[PriorityLevel, Names, Line | Place, Subqueue | None]
 
 
 class Window:
     """One queue. What it holds is a part of the index and of the state, as of the newest batch that was applied."""
 
     __slots__ = (
-        "_bands_tried",
         "_key_blocked",
+        "_levels_tried",
         "_plain",
         "_tenants_blocked",
         "_unread",
         "ages",
-        "bands",
+        "levels",
         "limiters",
         "lines",
         "maybe_open",
@@ -48,7 +48,7 @@ class Window:
     def __init__(
         self,
         queue: bytes,
-        bands: list[Band],
+        levels: list[PriorityLevel],
         lines: Lines,
         shared_state: SharedState,
         ages: OldestReadyIndex,
@@ -61,14 +61,14 @@ class Window:
         were picked before, by other leaders too, so that the share of the oldest goes on where it was."""
         self.queue = queue
         self._unread = unread
-        self.bands = bands  # from the highest priority down
+        self.levels = levels  # from the highest priority down
         self.lines = lines
         self.shared_state = shared_state
         self.ages = ages
         self.limiters = limiters
         self.picks = picks
         self.round_robins = sum(
-            band.round_robin is not None for band in bands
+            level.round_robin is not None for level in levels
         )  # priorities with other sub-queues than the plain one
         self.unfinished = False  # the last pick stopped looking before it had seen all
         # After a pick that found all blocked: how many tasks may be open since, at least one if any is. None: unknown.
@@ -77,12 +77,12 @@ class Window:
         self.wakes: dict[Name, int] = {}  # when what a rate blocks opens
         self._key_blocked: dict[bytes, set[tuple[int, bytes]]] = {}  # by limit key: priority and tenant of sub-queues
         self._tenants_blocked = False  # if not, no round robin has set any aside
-        self._bands_tried = 0
-        # The bands whose plain lines may have tasks, by priority.
-        self._plain = {band.priority: band for band in bands if not band.line.is_spent}
+        self._levels_tried = 0
+        # The levels whose plain lines may have tasks, by priority.
+        self._plain = {level.priority: level for level in levels if not level.line.is_spent}
 
-    def band(self, priority: int) -> Band:
-        return self.bands[BANDS - 1 - priority]
+    def level(self, priority: int) -> PriorityLevel:
+        return self.levels[PRIORITIES - 1 - priority]
 
     # --- what was applied -------------------------------------------------------------------------------------
 
@@ -97,17 +97,17 @@ class Window:
         self._enter(*ready_ref)
 
     def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
-        band = self.bands[BANDS - 1 - priority]
+        level = self.levels[PRIORITIES - 1 - priority]
         if not tenant and not limit_key:
-            self._plain[priority] = band
-            self.lines.append(band.line, place)
-            if band.round_robin is not None and band.round_robin.subqueue(b"", b"") is None:
-                band.round_robin.came(b"", b"")
+            self._plain[priority] = level
+            self.lines.append(level.line, place)
+            if level.round_robin is not None and level.round_robin.subqueue(b"", b"") is None:
+                level.round_robin.came(b"", b"")
             return
         self.ages.came(place[0], place[1])
-        round_robin = band.round_robin
+        round_robin = level.round_robin
         if round_robin is None:
-            round_robin = band.open_round_robin(self.shared_state)
+            round_robin = level.open_round_robin(self.shared_state)
             self.round_robins += 1
         held = round_robin.known.get(tenant)
         subqueue = None if held is None else held.only
@@ -129,7 +129,7 @@ class Window:
         if subqueue is None:
             return
         if subqueue.line is None and self.lines.has_room_for(1):  # with only this task in it, nothing need be read
-            prefix = keys.ready_subqueue(self.queue, round_robin.band.priority, tenant, limit_key)
+            prefix = keys.ready_subqueue(self.queue, round_robin.level.priority, tenant, limit_key)
             subqueue.line = Line(prefix, place[0], complete=True, is_plain=False)
         if subqueue.line is not None:
             self.lines.append(subqueue.line, place)
@@ -154,10 +154,10 @@ class Window:
             line.cursor = max(line.cursor, mark.sequence)
 
     def _line(self, place: ReadyTask | Mark) -> Line | None:
-        band = self.band(place.priority)
+        level = self.level(place.priority)
         if not place.tenant and not place.limit_key:
-            return band.line
-        subqueue = None if band.round_robin is None else band.round_robin.subqueue(place.tenant, place.limit_key)
+            return level.line
+        subqueue = None if level.round_robin is None else level.round_robin.subqueue(place.tenant, place.limit_key)
         return None if subqueue is None else subqueue.line
 
     # --- what is blocked --------------------------------------------------------------------------------------
@@ -189,14 +189,14 @@ class Window:
 
     def _open_tenant(self, tenant: bytes) -> None:
         self._tenants_blocked = False
-        for band in self.bands if self.round_robins else ():
-            if band.round_robin is not None and (band.round_robin.aside or band.round_robin.lost):
-                band.round_robin.freed(tenant)
+        for level in self.levels if self.round_robins else ():
+            if level.round_robin is not None and (level.round_robin.aside or level.round_robin.lost):
+                level.round_robin.freed(tenant)
                 self._tenants_blocked = True  # as far as is known: there may be others
 
     def _open_key(self, limit_key: bytes) -> None:
         for priority, tenant in self._key_blocked.pop(limit_key, ()):
-            round_robin = self.band(priority).round_robin
+            round_robin = self.level(priority).round_robin
             held = None if round_robin is None else round_robin.known.get(tenant)
             if round_robin is not None and held is not None and held.keys.open(limit_key):
                 round_robin.open(tenant)
@@ -205,26 +205,26 @@ class Window:
 
     def forget_idle(self) -> None:
         """Nobody is kept for his return any more."""
-        for band in self.bands:
-            band.forget_idle()
+        for level in self.levels:
+            level.forget_idle()
 
     def open_all(self) -> None:
         """Nothing that was found blocked need be so any more."""
         self.maybe_open = None
         self._key_blocked.clear()
         self.shared_state.lost_keys = False
-        for band in self.bands:
-            if band.round_robin is not None:
-                band.round_robin.open_all()
+        for level in self.levels:
+            if level.round_robin is not None:
+                level.round_robin.open_all()
 
     # --- picking ----------------------------------------------------------------------------------------------
 
-    def next_subqueue(self, band: Band, now_ms: int, blocked: dict[Name, int]) -> Subqueue | None:
+    def next_subqueue(self, level: PriorityLevel, now_ms: int, blocked: dict[Name, int]) -> Subqueue | None:
         """The sub-queue of a priority with sub-queues whose turn it is and that is open; its line has a head.
 
         Into `blocked` goes what a rate holds up, and until when.
         """
-        round_robin, looks, limiters = band.round_robin, self.shared_state.looks, self.limiters
+        round_robin, looks, limiters = level.round_robin, self.shared_state.looks, self.limiters
         assert round_robin is not None
         while (tenant := round_robin.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
             held = tenant.keys
@@ -251,7 +251,7 @@ class Window:
                 self._tenants_blocked = True
         self.unfinished |= not round_robin.rests or tenant is not None
         if round_robin.is_plain and tenant is None:
-            self._drop_round_robin(band)
+            self._drop_round_robin(level)
         return None
 
     def _open_subqueue(
@@ -265,15 +265,15 @@ class Window:
                 held.drop(subqueue)
             elif subqueue.name and self.limiters.key_closed(subqueue.name, now_ms, blocked) is not None:
                 held.set_aside(subqueue)
-                self._note_blocked(subqueue.name, round_robin.band.priority, tenant.name)
+                self._note_blocked(subqueue.name, round_robin.level.priority, tenant.name)
             else:
                 break
             looks.left -= 1
         return subqueue
 
-    def _drop_round_robin(self, band: Band) -> None:
+    def _drop_round_robin(self, level: PriorityLevel) -> None:
         """There is only the plain sub-queue left, if at all."""
-        band.leave_round_robin()
+        level.leave_round_robin()
         self.round_robins -= 1
 
     def _note_blocked(self, limit_key: bytes, priority: int, tenant: bytes) -> None:
@@ -300,9 +300,9 @@ class Window:
         shares = self.picks * share_percent // 100  # that were given so far
         return -(-(shares + 1) * 100 // share_percent) - self.picks - 1
 
-    def finish_turn(self, band: Band, subqueue: Subqueue, count: int) -> None:
+    def finish_turn(self, level: PriorityLevel, subqueue: Subqueue, count: int) -> None:
         """The sub-queue whose turn it was gave so many tasks: one, or all that its turn allows if it is alone."""
-        round_robin, tenant, line = band.round_robin, subqueue.tenant, subqueue.line
+        round_robin, tenant, line = level.round_robin, subqueue.tenant, subqueue.line
         assert round_robin is not None
         assert line is not None
         is_spent = line.complete and not line.line and not line.returned
@@ -323,7 +323,7 @@ class Window:
             tenant.credit = 0
             round_robin.finish_turn(tenant)
             if not tenant.name and round_robin.is_plain:
-                self._drop_round_robin(band)
+                self._drop_round_robin(level)
 
     def oldest(self, now_ms: int) -> Found | None:
         """Where the oldest ready task is that is not blocked; None if there is none among the first."""
@@ -337,34 +337,34 @@ class Window:
                 return self._oldest_line(oldest)
         return None if plain is None else (plain[1], PLAIN, plain[1].line, None)
 
-    def _oldest_plain(self) -> tuple[int, Band] | None:
-        """Its sequence and its band."""
-        oldest: tuple[int, Band] | None = None
-        for band in list(self._plain.values()):
-            head = self.lines.head(band.line)
+    def _oldest_plain(self) -> tuple[int, PriorityLevel] | None:
+        """Its sequence and its level."""
+        oldest: tuple[int, PriorityLevel] | None = None
+        for level in list(self._plain.values()):
+            head = self.lines.head(level.line)
             if head is None:
-                del self._plain[band.priority]
+                del self._plain[level.priority]
             elif oldest is None or head[0] < oldest[0]:
-                oldest = head[0], band
+                oldest = head[0], level
         return oldest
 
-    def next_band(self) -> int:
+    def next_level(self) -> int:
         """The place of a priority, another one each time."""
-        self._bands_tried = (self._bands_tried + 1) % BANDS
-        return self._bands_tried
+        self._levels_tried = (self._levels_tried + 1) % PRIORITIES
+        return self._levels_tried
 
-    def gave_out_of_turn(self, band: Band, tenant: bytes) -> None:
-        held = None if band.round_robin is None else band.round_robin.known.get(tenant)
+    def gave_out_of_turn(self, level: PriorityLevel, tenant: bytes) -> None:
+        held = None if level.round_robin is None else level.round_robin.known.get(tenant)
         if held is not None:
             held.owe()
 
     def _oldest_line(self, oldest: OldestReady) -> Found | None:
         """Of a sub-queue that is not held, or was not read yet, nothing is read for this one task."""
-        band = self.band(oldest.priority)
-        subqueue = None if band.round_robin is None else band.round_robin.subqueue(oldest.tenant, oldest.limit_key)
+        level = self.level(oldest.priority)
+        subqueue = None if level.round_robin is None else level.round_robin.subqueue(oldest.tenant, oldest.limit_key)
         if subqueue is None or subqueue.line is None:
-            return band, (oldest.tenant, oldest.limit_key), oldest.place, None
+            return level, (oldest.tenant, oldest.limit_key), oldest.place, None
         if self.lines.head(subqueue.line) is None:
             self.ages.went(oldest.place[0])
             return None
-        return band, subqueue.names, subqueue.line, None
+        return level, subqueue.names, subqueue.line, None

@@ -93,7 +93,7 @@ def apply_fire_schedule(draft: Draft, entry: FireSchedule) -> list[Outcome]:
         outcomes.append(fired)
         if isinstance(fired, Rejection):
             continue
-        if not tick_ms:  # a person's wish, not a tick
+        if not tick_ms:  # a person asked for it, it is no tick
             known = known._replace(fired_total=known.fired_total + (not fired.duplicate))
         elif fired.task_id == NO_TASK or fired.duplicate:  # also if another task has its unique key
             known = known._replace(last_ms=tick_ms, skipped_total=known.skipped_total + 1)

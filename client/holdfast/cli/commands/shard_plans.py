@@ -78,9 +78,9 @@ def shard_move(
     It is refused if the shard could be left without a majority. Returns when the old replica is gone.
     If a plan is under way, it waits for its end first, for up to --wait.
     """
-    wish = MoveWish(shard, source, destination)
+    move = MoveWish(shard, source, destination)
     return carrying_out.in_turn(
-        address, timeout_s, lambda: cluster_calls.make_plan(address, timeout_s, move=wish),
+        address, timeout_s, lambda: cluster_calls.make_plan(address, timeout_s, move=move),
         cluster_calls.describe(address, timeout_s).plan, yes=True, as_json=as_json, wait_s=wait_s,
     )  # fmt: skip
 

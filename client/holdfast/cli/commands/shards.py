@@ -63,7 +63,7 @@ def shard_ls(
             output.show(cluster_output.last_known_parts(info))
         output.print_replicas(reports)
         if info is not None:
-            cluster_output.print_wishes(info, reports)
+            cluster_output.print_desired(info, reports)
     problems = [problem for report in reports for problem in _node_problems(report)]
     return print_problems([*([] if info is None else not_current(info)), *problems], as_json=as_json)
 

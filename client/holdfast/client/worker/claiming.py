@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 
-from holdfast.client._pauses import growing_pause_s, wished_pause_s
+from holdfast.client._pauses import asked_pause_s, growing_pause_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument
 from holdfast.client.models import ClaimedTask, Claims
@@ -200,7 +200,7 @@ class Claimer(Service):
                     try:
                         return await self._reserve(ask, 0, unsettled_id=request_id, unsettled_shards=shards)
                     except PASSING as error:
-                        await asyncio.sleep(wished_pause_s(tries, error))
+                        await asyncio.sleep(asked_pause_s(tries, error))
                     except HoldfastError as error:
                         log.warning("Cannot ask for claims of an earlier call: %s", error)
                         break

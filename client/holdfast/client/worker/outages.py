@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from holdfast.client._pauses import wished_pause_s
+from holdfast.client._pauses import asked_pause_s
 from holdfast.client.errors import (
     ConnectionFailed,
     DeadlineExceeded,
@@ -59,7 +59,7 @@ class Outage:
             self.cause = cause
             self._meter.outage_began(self._call)
             log.warning("Cannot %s at the moment, and goes on trying: %s", self._what, cause)
-        pause_s = wished_pause_s(self._failures, error)
+        pause_s = asked_pause_s(self._failures, error)
         self._failures += 1
         await asyncio.sleep(pause_s)
 

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from holdfast.client._pauses import wished_pause_s
+from holdfast.client._pauses import asked_pause_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, Rejected, UnexpectedAnswer
 from holdfast.client.queue_models import HeartbeatAnswer, WorkerState
@@ -58,7 +58,7 @@ class Presence:
                 answer = await self._say(self._state(), _CALL_S_MAX)
             except PASSING as error:
                 self.was_heard = self.was_heard or isinstance(error, Rejected)
-                await asyncio.sleep(wished_pause_s(failures, error))
+                await asyncio.sleep(asked_pause_s(failures, error))
                 failures += 1
                 continue
             except (Rejected, UnexpectedAnswer):

@@ -91,8 +91,8 @@ class PlanAdmin:
         found = self._map()
         goal = request.WhichOneof("goal")
         if goal == "move":
-            wish = request.move
-            plan = plan_move(found, wish.shard, wish.source, wish.destination)
+            desired = request.move
+            plan = plan_move(found, desired.shard, desired.source, desired.destination)
         elif goal is not None and getattr(request, goal):
             # Off the loop: with many shards it takes a while, and the map does not change under it.
             balance = partial(plan_balance, must_empty=must_empty)

@@ -90,7 +90,7 @@ class EtcdProcess:
         self.data_dir = data_dir
         self.name = name
         self.log_file = log_file or data_dir.with_name(f"{data_dir.name}.log")
-        self._wished_ports = (client_port, peer_port)
+        self._desired_ports = (client_port, peer_port)
         self._cluster = cluster
         self._scheme = scheme
         self._arguments = list(arguments)
@@ -228,12 +228,12 @@ class EtcdProcess:
 
     @property
     def _can_choose_ports(self) -> bool:
-        return self._cluster is None and 0 in self._wished_ports
+        return self._cluster is None and 0 in self._desired_ports
 
     def _take_ports(self) -> None:
         client, peer, self._health_port = free_ports(3)
-        self.client_port = self._wished_ports[0] or client
-        self.peer_port = self._wished_ports[1] or peer
+        self.client_port = self._desired_ports[0] or client
+        self.peer_port = self._desired_ports[1] or peer
 
     def _command_line(self) -> list[str]:
         client_url = f"{self._scheme}://{self.endpoint}"

@@ -64,7 +64,7 @@ class Administrator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Desired:
     """What was asked for; None is what the directory's cluster has, and the default for a new one."""
 
     nodes: int | None = None
@@ -101,12 +101,12 @@ class Report:
 
 
 def up(
-    directory: Path, wish: Wish, administrator: Administrator, *, timeout_s: float, say: Callable[[str], None]
+    directory: Path, desired: Desired, administrator: Administrator, *, timeout_s: float, say: Callable[[str], None]
 ) -> Report:
     """Starts what does not run, and returns when all of it is well. If that fails, what it started is stopped."""
     directory = directory.absolute()
     with _locked(directory, create=True):
-        state = _planned(directory, _loaded(directory), wish)
+        state = _planned(directory, _loaded(directory), desired)
         start = _Start(directory, state, administrator, time.monotonic() + timeout_s, say)
         try:
             start.run()
@@ -186,22 +186,22 @@ def _loaded(directory: Path) -> State | None:
         raise LocalError("BAD_STATE", str(error), hint) from None
 
 
-def _planned(directory: Path, state: State | None, wish: Wish) -> State:
+def _planned(directory: Path, state: State | None, desired: Desired) -> State:
     """The cluster as it should be: the one that is there, with nodes added, or a new one."""
     if state is None:
         if any(directory.iterdir()):
             sentence = f"{directory} has files in it, but no cluster."
             raise LocalError("BAD_DIRECTORY", sentence, "Give a new or empty directory with --dir.")
-        state = _new_state(wish)
+        state = _new_state(desired)
     for what, has, wanted in (
-        ("shards", state.shards, wish.shards),
-        ("replicas of each", state.replication, wish.replication),
+        ("shards", state.shards, desired.shards),
+        ("replicas of each", state.replication, desired.replication),
     ):
         if wanted is not None and wanted != has:
             sentence = f"The cluster in {directory} has {has} {what}, not {wanted}; that was fixed when it was made."
             hint = "Leave that option out, or make another cluster with --dir."
             raise LocalError("CLUSTER_DIFFERS", sentence, hint)
-    nodes = wish.nodes or (len(state.nodes) or DEFAULT_NODES)
+    nodes = desired.nodes or (len(state.nodes) or DEFAULT_NODES)
     if nodes < state.replication and not state.nodes:
         sentence = f"{state.replication} replicas of each shard need as many nodes, but there would be {nodes}."
         raise LocalError("NOT_ENOUGH_NODES", sentence, "Give more with --nodes, or fewer with --replication.")
@@ -209,13 +209,13 @@ def _planned(directory: Path, state: State | None, wish: Wish) -> State:
         sentence = f"The cluster in {directory} has {len(state.nodes)} nodes: starting it with {nodes} would lose some."
         hint = "Leave --nodes out; a node goes with `holdfast node drain`, `node remove` and `cluster down --node`."
         raise LocalError("CLUSTER_DIFFERS", sentence, hint)
-    return _with_members(state, nodes, wish.router_port)
+    return _with_members(state, nodes, desired.router_port)
 
 
-def _new_state(wish: Wish) -> State:
-    nodes = wish.nodes or DEFAULT_NODES
-    replication = wish.replication or min(DEFAULT_REPLICATION, nodes)
-    return State(CLUSTER_NAME, wish.shards or DEFAULT_SHARDS, replication)
+def _new_state(desired: Desired) -> State:
+    nodes = desired.nodes or DEFAULT_NODES
+    replication = desired.replication or min(DEFAULT_REPLICATION, nodes)
+    return State(CLUSTER_NAME, desired.shards or DEFAULT_SHARDS, replication)
 
 
 def _with_members(state: State, nodes: int, router_port: int | None) -> State:

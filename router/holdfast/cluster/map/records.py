@@ -197,7 +197,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRecord:
-    """`replicas` is what operators wish, and its first is the preferred leader; the shard's leader brings it about."""
+    """`replicas` is what operators desire, the preferred leader first; the shard's leader brings it about."""
 
     group: int  # which founding of the shard, with its incarnation
     replicas: tuple[str, ...]  # names of nodes
@@ -335,7 +335,7 @@ class PlanRecord:
     kind: str
     summary: str
     steps: tuple[StepRecord, ...]
-    began: tuple[int, ...] = ()  # numbers of steps: of moves whose wish was written, of transfers that were done
+    began: tuple[int, ...] = ()  # numbers of steps: of moves that were written as desired, of transfers that were done
 
     def encode(self) -> bytes:
         values = asdict(self)

@@ -4,7 +4,7 @@ somebody was faster; after too many times it is refused with CONFLICT.
     store_shards.py   members of shards, hints of leaders        by the leaders of the shards
     store_nodes.py    registration, drain, removal               by brokers, and by operators
     bootstrap.py      the making of a cluster                    by operators, once
-    here              queues, wishes for replicas, plans         by operators; what has drained: by leaders
+    here              queues, desired replicas, plans            by operators; what has drained: by leaders
 
 Methods raise RefusedError for what people can be told, and pass errors of etcd on.
 """
@@ -108,7 +108,7 @@ class MapStore(NodeStore):
 
     # Wishes
 
-    async def wish_replicas(self, shard: int, expected: Sequence[str], new: Sequence[str]) -> ShardRecord:
+    async def set_desired_replicas(self, shard: int, expected: Sequence[str], new: Sequence[str]) -> ShardRecord:
         """Change which nodes should have the shard, if it is as expected; a success if it is so already."""
         added = [name for name in new if name not in expected]
         guards = [key for name in added for key in (self.keys.node(name), self.keys.removed(name))]
@@ -125,8 +125,8 @@ class MapStore(NodeStore):
             for at, name in enumerate(added):
                 if why := check_destination(name, rows[1 + 2 * at], rows[2 + 2 * at]):
                     raise node_not_found(f"{name}, because {why},", "replicas")
-            wished = replace(record, replicas=tuple(new))
-            return Decision(wished, [Put(key, wished.encode())])
+            desired = replace(record, replicas=tuple(new))
+            return Decision(desired, [Put(key, desired.encode())])
 
         return (await self.decide([key, *guards], decide, f"the shard {shard}"))[0]
 
@@ -181,10 +181,10 @@ class MapStore(NodeStore):
                 return Decision((plan, why))
             if step.source not in shard.replicas or step.destination in shard.replicas:
                 return Decision((plan, "the shard was changed meanwhile"))
-            wished = tuple(step.destination if name == step.source else name for name in shard.replicas)
+            desired = tuple(step.destination if name == step.source else name for name in shard.replicas)
             begun = replace(plan, began=tuple(sorted((*plan.began, number))))
             puts = [
-                Put(shard_key, replace(shard, replicas=wished).encode()),
+                Put(shard_key, replace(shard, replicas=desired).encode()),
                 Put(self.keys.plan, begun.encode()),
             ]
             return Decision((begun, ""), puts)

@@ -24,7 +24,7 @@ def plan_balance(found: PartitionMap, *, must_empty: bool = True) -> PlanRecord:
     must_empty: refuse a plan that would leave something on nodes that drain, because a shard has no majority or there
     are too few nodes; otherwise what can move does.
     """
-    current = _wished(found)
+    current = _desired(found)
     specs, alive, draining = node_specs(found), frozenset(found.nodes), frozenset(found.drains)
     moves = rebalance(current, specs, draining, alive)
     verdict = check_moves(moves, current, specs, draining, alive, must_empty=must_empty and bool(draining))
@@ -126,7 +126,7 @@ def _transfers_after(found: PartitionMap, moves: Sequence[Move]) -> list[Transfe
         if leaders.get(move.shard) == move.source:
             left[move.shard] = move.source
             leaders[move.shard] = move.destination
-    transfers = _spread(found, leaders, replicas_after(_wished(found), moves))
+    transfers = _spread(found, leaders, replicas_after(_desired(found), moves))
     kept = [step for step in transfers if step.shard not in left]
     wanted = leaders | {step.shard: step.destination for step in transfers}
     return kept + [
@@ -139,7 +139,7 @@ def _spread(found: PartitionMap, leaders: dict[int, str], replicas: dict[int, li
     return spread_leaders(leaders, replicas, frozenset(found.nodes), found.not_to_lead, capacities)
 
 
-def _wished(found: PartitionMap) -> dict[int, list[str]]:
+def _desired(found: PartitionMap) -> dict[int, list[str]]:
     return {number: list(record.replicas) for number, record in found.shards.items()}
 
 

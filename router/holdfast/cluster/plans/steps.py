@@ -1,8 +1,8 @@
 """How far the steps of a plan are, and which may begin. Pure: it follows from the map alone, so that whoever carries a
 plan on needs no memory of its own.
 
-A move began when its wish was written; from then on the shard's leader brings it about. The new replica learns
-(COPYING), then votes while the old one goes and is deleted (LEAVING), and then it is done.
+A move began when the desired replicas were written; from then on the shard's leader brings it about. The new replica
+learns (COPYING), then votes while the old one goes and is deleted (LEAVING), and then it is done.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -59,12 +59,12 @@ def _view_move(found: PartitionMap, step: StepRecord, is_begun: bool, is_seen: b
     record = found.shards.get(step.shard)
     if record is None:
         return StepView(StepState.OVERTAKEN, f"there is no shard {step.shard}")
-    is_unwished = step.source in record.replicas and step.destination not in record.replicas
+    is_undesired = step.source in record.replicas and step.destination not in record.replicas
     if not is_begun:
-        if not is_unwished:
+        if not is_undesired:
             return StepView(StepState.OVERTAKEN, "the shard's replicas were changed meanwhile")
         return _view_waiting(found, step)
-    if not is_seen and is_unwished:
+    if not is_seen and is_undesired:
         return StepView(StepState.COPYING, "began just now")
     if step.destination not in record.replicas:
         return StepView(StepState.OVERTAKEN, f"{step.destination} should not have it any more")
@@ -167,8 +167,8 @@ def is_redirect(step: StepRecord, record: ShardRecord) -> bool:
 
 def nodes_in_flux(found: PartitionMap, record: ShardRecord) -> set[str]:
     """Those that have a replica of the shard and should not, or the other way round; a dead one deletes nothing."""
-    voters, wished = set(map(name_of, record.voters)), set(record.replicas)
-    return (voters ^ wished) | set(map(name_of, (*record.members.learners, *live_leaving(found, record))))
+    voters, desired = set(map(name_of, record.voters)), set(record.replicas)
+    return (voters ^ desired) | set(map(name_of, (*record.members.learners, *live_leaving(found, record))))
 
 
 def why_not_now(found: PartitionMap, step: StepRecord, record: ShardRecord) -> str:
