@@ -35,7 +35,7 @@ TIMEOUT_S = 8.0
 TROUBLE_S = 12.0
 ATTEMPTS_MAX = 70  # of one call, in its 8 s
 SLACK_S = 0.3
-SEEDS = 200 if IS_LONG else 3
+SEEDS = 200 if IS_LONG else 2
 
 ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
 RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)

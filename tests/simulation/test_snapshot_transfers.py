@@ -12,13 +12,14 @@ import pytest
 from holdfast.storage.rocksdb import StateDamagedError
 from holdfast.storage.snapshots.messages import Outcome, SnapshotBegin, SnapshotWants
 from holdfast.storage.snapshots.receiving import SnapshotReceiver
+from tests.long import IS_LONG
 from tests.simulation import virtual_time
 from tests.simulation.snapshot_world import LEADER, SEND, TICK_S, Faults, World
 
 KIB = 1024
 QUIET = Faults()
 ROUGH = Faults(loss=0.05, repetition=0.1, change=0.02, reordering=True, delay_s_max=0.1)
-SEEDS = 40
+SEEDS = 100 if IS_LONG else 25
 
 
 @pytest.fixture(autouse=True)

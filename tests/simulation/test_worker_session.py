@@ -16,6 +16,7 @@ from holdfast.client.worker.jobs import Job, Outcome, Succeeded
 from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
 from holdfast.client.worker.stopping import StopRequest
 from holdfast.routing.task_ids import shard_of_task
+from tests.long import IS_LONG
 from tests.simulation import virtual_time
 from tests.simulation.worker_world import Network, Run, SimBroker, SimHandlers
 
@@ -125,7 +126,7 @@ async def through_faults(seed: int) -> tuple[WorkerReport, World]:
     return await work(world, story, timeout_s=draw.choice([None, 2.5]), timeout_is_told=draw.random() < 0.5)
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", range(10 if IS_LONG else 3))
 def test_every_task_is_done_through_any_faults_and_none_is_reported_without_the_right_to(block: int) -> None:
     for seed in range(block * 20, block * 20 + 20):
         report, world = virtual_time.run(lambda seed=seed: through_faults(seed), seed)  # type: ignore[misc]
