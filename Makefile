@@ -16,7 +16,7 @@ ARGS ?=
 SEEDS ?= 1000
 # Many tests wait more than they work, so there are more processes than cores. In the order of the folders: those with
 # servers first, because the short ones fill the end better.
-WORKERS := -n 5 --dist loadfile --no-loadscope-reorder
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 START ?= 0
 
 .DEFAULT_GOAL := help
