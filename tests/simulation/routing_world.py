@@ -208,7 +208,9 @@ class RoutingWorld:
         if not without:
             shard.leader = ""
         await asyncio.sleep(after_s)
-        shard.leader = self.rng.choice([server for server in SERVERS if server not in without])
+        while not (electable := [each for each in SERVERS if each not in without and self.network.is_well(each)]):
+            await asyncio.sleep(ELECTION_S[0])  # who is silent wins no votes
+        shard.leader = self.rng.choice(electable)
         shard.epoch += 1
         shard.changed.set()
         named = (shard.leader, shard.epoch)

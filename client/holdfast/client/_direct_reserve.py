@@ -188,8 +188,12 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
     def has_something(self, reply: Reply[pb.ReserveResponse]) -> bool:
         return bool(reply.message.claims or reply.message.run_dry_ms)
 
-    def unsettled(self, call: DirectCall) -> Reply[pb.ReserveResponse]:
-        return Reply(pb.ReserveResponse(unsettled_shards=call.doubts), time.monotonic())
+    def unsettled(
+        self, shards: Sequence[int], reply: Reply[pb.ReserveResponse] | None = None
+    ) -> Reply[pb.ReserveResponse]:
+        reply = reply or Reply(pb.ReserveResponse(), time.monotonic())
+        reply.message.unsettled_shards.extend(shards)
+        return reply
 
     def nothing(self, call: DirectCall) -> Reply[pb.ReserveResponse]:
         if call.refusals and None not in call.refusals:

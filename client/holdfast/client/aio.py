@@ -266,10 +266,10 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         what it has given to a worker of this name. Who says False may be asked to run dry: see `Claims`.
         `suspects_only` asks for a suspect or nothing.
 
-        A shard that may have claimed and does not answer is waited for, for some seconds, before others are asked.
-        `settles_later` says that this caller would rather hear that its call is unsettled (see `Claims`) and settle it
-        with `held_only`: that claims nothing new, and returns what was claimed with this `claim_request_id`, by the
-        shards in `held_at`, or by any if it is empty.
+        A shard that may have claimed and does not answer is waited for, for some seconds, before others are asked; the
+        answer names it then (see `Claims`). `settles_later` says that this caller would rather hear at once that its
+        call is unsettled. Either way it is settled with `held_only`: that claims nothing new, and returns what was
+        claimed with this `claim_request_id`, by the shards in `held_at`, or by any if it is empty.
         """
         request = _wire.reserve_request(
             queues,

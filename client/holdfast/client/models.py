@@ -181,9 +181,9 @@ class Claims(list[ClaimedTask]):
 
     `run_dry_s` is not 0 if tasks that must run alone wait for a worker that holds nothing: claim nothing more until all
     is settled, or for so many seconds, then ask for them with `empty_handed` and `suspects_only`.
-    `unsettled_shards` did not answer in time, and may have claimed for this call. Only told to those who settle it
-    later: who ask at once for other tasks with another `claim_request_id`, and with this one, `held_only` and
-    `held_at`, again and again until that is answered, for what was claimed.
+    `unsettled_shards` did not answer in time, and may have claimed for this call or an earlier attempt of it, beside
+    the claims that are here. Ask for other tasks with another `claim_request_id`, and with this one, `held_only` and
+    `held_at` for what was claimed, again and again until an answer names no more; otherwise their leases end.
     `suggested_wait_ms` is not 0 if very many workers wait at the server: the next call had better wait so long.
     """
 

@@ -44,7 +44,7 @@ class ReserveCall:
         self.places = places
         self.ends_s = ends_s
         self.deadline_s = deadline_s
-        self.is_repeated = is_repeated
+        self.is_repeated = is_repeated and has_id
         self.has_id = has_id
         self._settles_later = settles_later and has_id
         self.unheard = set(places)  # shards that have not said anything yet, nor failed
@@ -53,6 +53,8 @@ class ReserveCall:
         self.held: set[int] = set()  # shards that have said that they hold claims of this request
         # By shard: why it may have claims of this request that nobody has been given.
         self.doubts: dict[int, Exception] = {}
+        # Shards that have not said since this call began whether they hold claims of an earlier attempt.
+        self._unasked = set(places) if self.is_repeated else set()
         self.is_in_doubt = False  # there are doubts, and the shards were not asked who holds claims since
         self.has_asked_holders = False  # because of doubts, at least once
         self._failures: dict[int, Exception] = {}  # of those whose last word was no answer
@@ -64,6 +66,11 @@ class ReserveCall:
         """Its caller comes back for what is claimed meanwhile, and there are other shards that it can have tasks of."""
         return self._settles_later and len(self.places) > 1
 
+    @property
+    def unsettled_shards(self) -> list[int]:
+        """Those that may have claims of this request that nobody has been given."""
+        return sorted(self._unasked.union(self.doubts, self.held))
+
     def is_over(self, now_s: float) -> bool:
         return now_s >= self.ends_s
 
@@ -71,7 +78,10 @@ class ReserveCall:
         """The queues are elsewhere by now."""
         if places == self.places:
             return
-        self.unheard = {shard for shard in places if shard in self.unheard or shard not in self.places}
+        new = {shard for shard in places if shard not in self.places}
+        self.unheard = new.union(shard for shard in places if shard in self.unheard)
+        if self.is_repeated:
+            self._unasked |= new
         self.places = places
 
     def answered(self, shard: int, now_s: float, *, settles: bool = True) -> None:
@@ -82,6 +92,7 @@ class ReserveCall:
         if settles:
             self.held.discard(shard)
             self.doubts.pop(shard, None)
+            self._unasked.discard(shard)
 
     def has_answered(self, shard: int) -> bool:
         return shard not in self.unheard and shard not in self._failures
@@ -112,8 +123,10 @@ class ReserveCall:
 
     def raise_doubt(self) -> None:
         """That there is nothing would not be true."""
-        for failure in self.doubts.values():
-            raise failure
+        for shard in self.unsettled_shards:
+            failure = self.doubts.get(shard) or self._failures.get(shard)
+            if failure is not None:
+                raise failure
 
     def raise_if_nobody_answers(self) -> None:
         failures = [failure for shard, failure in self._failures.items() if shard in self.places]

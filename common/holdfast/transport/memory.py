@@ -43,6 +43,10 @@ class MemoryNetwork:
     def start(self, address: str) -> None:
         self._gone.discard(address)
 
+    def is_well(self, address: str) -> bool:
+        """Neither silent nor gone."""
+        return address not in self._silent and address not in self._gone
+
     # --- what callers see ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -11,6 +11,9 @@ A shard that does not answer must not keep tasks of the others from their worker
 failed is looked at with the others, but not tried first. What it may have claimed, and the answer was lost, is asked
 for before anything is claimed elsewhere, if the request has an id. A caller that says so (`settles_later`) waits
 neither for such a shard nor for that question: it is told that its call is unsettled.
+
+Whatever is answered names the shards that may have claimed for this request and have not said so (`unsettled_shards`),
+so that no claim is left to the end of its lease because another shard had something as well.
 """
 
 import asyncio
@@ -104,8 +107,8 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         """Where there is something for this call; nowhere if its wait is over."""
 
     @abstractmethod
-    def unsettled(self, call: CallT) -> ReplyT:
-        """The reply to a call in doubt whose caller comes back for what was claimed."""
+    def unsettled(self, shards: Sequence[int], reply: ReplyT | None = None) -> ReplyT:
+        """This reply, or one without claims, that names the shards which may have claimed as well."""
 
     @abstractmethod
     def nothing(self, call: CallT) -> ReplyT: ...
@@ -147,9 +150,9 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
             reply = await self.try_each(call, order)
             if reply is not None:
                 self.took(call)
-                return reply
+                return self.unsettled(call.unsettled_shards, reply)
             if call.is_in_doubt and call.is_hasty:
-                return self.unsettled(call)
+                return self.unsettled(call.unsettled_shards)
             call.is_told = True
             looked_from_s = time.monotonic()
             if not call.is_in_doubt and not call.is_over(looked_from_s):
@@ -161,20 +164,33 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
             else:
                 order = await self._look_out(call)
                 if not order:
-                    call.raise_doubt()
-                    call.raise_if_nobody_answers()
-                    return self.nothing(call)
+                    return self._nothing_anywhere(call)
             await self.pause(call, time.monotonic() - looked_from_s)
 
+    def _nothing_anywhere(self, call: CallT) -> ReplyT:
+        call.raise_if_nobody_answers()
+        if call.is_hasty and call.unsettled_shards:
+            return self.unsettled(call.unsettled_shards)
+        call.raise_doubt()
+        return self.nothing(call)
+
     async def claims_held(self, call: CallT, shards: Sequence[int]) -> ReplyT:
-        """What an earlier call with the same id has claimed; raises if a shard does not say."""
+        """What an earlier call with the same id has claimed, at one of these shards; the others that hold claims, or do
+        not say, are named. Raises if none has any and one does not say."""
         replies = await asyncio.gather(*(self.send_held(call, shard) for shard in shards), return_exceptions=True)
-        good = [reply for reply in replies if not isinstance(reply, BaseException)]
-        found = [reply for reply in good if self.has_something(reply)]
-        for failure in replies:
-            if isinstance(failure, BaseException) and not found:
-                raise failure
-        return (found or good)[0]
+        found: dict[int, ReplyT] = {}
+        failures: dict[int, BaseException] = {}
+        for shard, reply in zip(shards, replies, strict=True):
+            if isinstance(reply, BaseException):
+                failures[shard] = reply
+            elif self.has_something(reply):
+                found[shard] = reply
+        if found:
+            first = next(iter(found))
+            return self.unsettled(sorted({*found, *failures} - {first}), found[first])
+        for failure in failures.values():
+            raise failure
+        return self.nothing(call)
 
     async def holders(self, call: CallT) -> tuple[list[int], list[int]]:
         """Who has something, and who holds claims of this request."""

@@ -59,7 +59,7 @@ class RouterCall(ShardsCall):
     ) -> None:  # fmt: skip
         has_id = bool(request.claim_request_id)
         super().__init__(
-            request, places, ends_s, deadline_s, is_repeated=caller.attempt > 1 and has_id, has_id=has_id,
+            request, places, ends_s, deadline_s, is_repeated=caller.attempt > 1, has_id=has_id,
             settles_later=isinstance(request, pb.ReserveRequest) and request.settles_later,
         )  # fmt: skip
         self.caller = caller
@@ -250,8 +250,9 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
     def has_something(self, reply: bytes) -> bool:
         return _is_answer(reply)
 
-    def unsettled(self, call: RouterCall) -> bytes:
-        return pb.ReserveResponse(unsettled_shards=call.doubts).SerializeToString()
+    def unsettled(self, shards: Sequence[int], reply: bytes | None = None) -> bytes:
+        # Messages that stand one after the other are one, with the fields of both.
+        return (reply or b"") + pb.ReserveResponse(unsettled_shards=shards).SerializeToString()
 
     def nothing(self, _call: RouterCall) -> bytes:
         idle_ms = min(self.waits.callers * IDLE_MS_PER_CALLER, self._idle_wait_ms_max)

@@ -332,6 +332,25 @@ async def test_a_lost_answer_is_not_waited_for_either(shop: Shop) -> None:
     assert list(answer.unsettled_shards) == [LOST]
 
 
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_claims_of_others_come_with_the_shards_that_may_have_claimed_as_well(shop: Shop, attempt: int) -> None:
+    """However often the call was sent, and whether or not its caller said that it settles later."""
+    lose(shop, "silent")
+    shop.shelves[1].put("a")
+    answer = await shop.answer(60_000, first_is(LOST), timeout_s=LONG_S, attempt=attempt)
+    assert [claim.task_id for claim in answer.claims] == ["a"]
+    assert LOST in answer.unsettled_shards
+    assert 1 not in answer.unsettled_shards, "it has given what it claimed"
+
+
+async def test_a_repeated_call_says_that_a_shard_did_not_tell_what_it_holds(shop: Shop) -> None:
+    lose(shop, "silent")
+    answer = await shop.answer(100, first_is(LOST), timeout_s=LONG_S, attempt=2, settles_later=True)
+    assert (list(answer.claims), list(answer.unsettled_shards)) == ([], [LOST])
+    _, reason, _ = await refusal_of(shop.answer(100, first_is(LOST), timeout_s=LONG_S, attempt=2))
+    assert reason in ("NOT_LEADER", "OUTCOME_UNKNOWN"), "nothing would not be true"
+
+
 async def test_with_one_shard_there_is_nothing_to_be_hasty_for() -> None:
     async with Shop(1) as shop:
         lose(shop, "silent")
@@ -355,6 +374,17 @@ async def test_what_an_unsettled_call_claimed_is_had_when_its_shard_answers_agai
     for held_at in ([LOST], []):
         answer = await shop.answer(0, first_is(LOST), held_only=True, held_at=held_at, timeout_s=LONG_S)
         assert [claim.task_id for claim in answer.claims] == ["mine"]
+
+
+async def test_what_one_shard_claimed_does_not_hide_what_others_may_hold(shop: Shop) -> None:
+    for shard in (1, 2):
+        shop.shelves[shard].held["mine"] = [f"of-{shard}"]
+    lose(shop, "silent")
+    answer = await shop.answer(0, "mine", held_only=True, timeout_s=LONG_S)
+    assert ([claim.task_id for claim in answer.claims], list(answer.unsettled_shards)) == (["of-1"], [LOST, 2])
+    lose(shop, "back")
+    answer = await shop.answer(0, "mine", held_only=True, held_at=answer.unsettled_shards, timeout_s=LONG_S)
+    assert ([claim.task_id for claim in answer.claims], list(answer.unsettled_shards)) == (["of-2"], [])
 
 
 async def test_only_so_many_ask_what_was_claimed_at_a_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,26 @@ def test_a_failure_is_raised_only_if_nobody_answers(call: ReserveCall) -> None:
         call.raise_if_nobody_answers()
 
 
+def test_a_repeated_call_is_unsettled_where_nobody_has_said_what_the_first_attempt_claimed() -> None:
+    call = ReserveCall({0: [0], 1: [0]}, 60.0, has_id=True, is_repeated=True)
+    call.plan({0: [0], 1: [0], 2: [0]})
+    assert call.unsettled_shards == [0, 1, 2]
+    call.answered(0, 1.0)
+    call.answered(1, 1.0, settles=False)
+    assert call.unsettled_shards == [1, 2], "one that only had time to say that it is there has said nothing of claims"
+    call.leave_alone(2, LostError(), 1.0, 0)
+    with pytest.raises(LostError):
+        call.raise_doubt()
+    call.answered(1, 2.0)
+    call.answered(2, 2.0)
+    assert call.unsettled_shards == []
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_without_an_id_there_is_nothing_to_ask_for(is_repeated: bool) -> None:
+    assert ReserveCall({0: [0]}, 60.0, is_repeated=is_repeated).unsettled_shards == []
+
+
 def test_a_doubt_stays_until_the_shard_says_that_it_holds_nothing(call: ReserveCall) -> None:
     call.doubt(1, LostError())
     assert call.is_in_doubt

@@ -114,7 +114,9 @@ class SilentShard:
         return self._polls.pop(0)
 
 
-def settle(server: SilentShard, seconds: float = 5.0, slots: int = 2) -> tuple[list[str], list[str], list[str]]:
+def settle(
+    server: SilentShard, seconds: float = 5.0, slots: int = 2, lease_ms: int = 30_000
+) -> tuple[list[str], list[str], list[str]]:
     """What was begun with, what was given back, and what was collected at the end."""
 
     async def act() -> tuple[list[str], list[str], list[str]]:
@@ -127,7 +129,7 @@ def settle(server: SilentShard, seconds: float = 5.0, slots: int = 2) -> tuple[l
             room.take(claim.queue, is_alone=claim.alone)
 
         claimer = Claimer(
-            cast(AsyncClient, server), room, "w", Leases(30_000, {}), Standstill(list, 1000), claimed,
+            cast(AsyncClient, server), room, "w", Leases(lease_ms, {}), Standstill(list, 1000), claimed,
             lambda claim: given_back.append(claim.task_id), Meter([]),
         )  # fmt: skip
         claiming = asyncio.create_task(claimer.run())
@@ -145,6 +147,20 @@ def test_the_next_poll_does_not_wait_for_what_an_unsettled_one_claimed() -> None
     ids = [request_id for request_id, _ in server.polled]
     assert len(set(ids)) == len(ids)
     assert server.settled_for[:4] == [*ids[:1] * 3, ids[-1]], "and when it stops, what the last poll may have claimed"
+
+
+def test_claims_of_others_are_begun_with_while_a_silent_shard_is_asked() -> None:
+    """And what one shard held does not wait for another one's answer."""
+    late: list[Claims | HoldfastError] = [AWAY, Claims(LATE[:1], unsettled_shards=(4,)), AWAY, Claims(LATE[1:2])]
+    server = SilentShard(0, late, [Claims([NEXT], unsettled_shards=(3, 4))])
+    assert settle(server, slots=3) == (["next", "late-0", "late-1"], [], [])
+
+
+def test_a_worker_asks_for_only_so_many_unsettled_calls() -> None:
+    server = SilentShard(100, [], [])
+    settle(server, seconds=600.0, lease_ms=3_600_000)
+    assert len(server.polled) > 40
+    assert len(set(server.settled_for)) == 33, "with the last poll, which was cut off"
 
 
 def test_what_comes_late_goes_back_if_others_have_taken_its_place() -> None:

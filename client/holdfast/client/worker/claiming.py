@@ -1,7 +1,7 @@
 """Asks for tasks as slots become free: one long poll at a time, for as many tasks as there are free slots.
 
-A poll that met a shard which does not answer is left unsettled: the next one goes to the other shards, and what the
-first may have claimed is asked for beside it.
+A poll that met a shard which does not answer is left unsettled, with or without claims of others: the next one goes to
+the other shards, and what the first may have claimed is asked for beside it.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from holdfast.client._pauses import asked_pause_s, growing_pause_s
 from holdfast.client.aio import AsyncClient
@@ -25,8 +26,10 @@ from holdfast.common.service import Service, end_tasks
 _POLL_MS = 30_000
 # The last look for a claim whose answer may have been on its way when the worker stopped asking.
 _LAST_LOOK_S_MAX = 2.0
-# Polls that are left unsettled at a time. With so many the next ones wait for their shards as long as it takes.
+# Polls that are left unsettled at a time. With so many the next ones wait some seconds for their shards.
 _UNSETTLED_MAX = 4
+# If shards do not answer then either, what further polls may have claimed is left to the end of its lease.
+_SETTLED_MAX = 32
 
 log = logging.getLogger("holdfast.worker")
 
@@ -63,8 +66,7 @@ class Claimer(Service):
         self._asked: Ask | None = None  # what the server has been asked for and has not answered
         # The same id until a call has been answered: whatever an unanswered one claimed comes with the next answer.
         self._request_id = uuid.uuid4().hex
-        # What was asked for, by the ids of calls that may have claimed, and by which shards.
-        self._unsettled: dict[str, tuple[Ask, Sequence[int]]] = {}
+        self._unsettled: dict[str, _Unsettled] = {}  # by their ids
         self._unsettled_in_a_row = 0
 
     @property
@@ -105,7 +107,7 @@ class Claimer(Service):
 
     async def _pause_if_unsettled(self, claims: Claims) -> None:
         """Where one poll after the other fails in that way, each costs the shards more than it brings."""
-        self._unsettled_in_a_row = self._unsettled_in_a_row + 1 if claims.unsettled_shards else 0
+        self._unsettled_in_a_row = self._unsettled_in_a_row + 1 if claims.unsettled_shards and not claims else 0
         if self._unsettled_in_a_row > 1:
             await asyncio.sleep(growing_pause_s(self._unsettled_in_a_row - 2))
 
@@ -133,10 +135,14 @@ class Claimer(Service):
 
     async def _give_back_the_last(self) -> None:
         """The poll was cut short: what it may have claimed must not wait for the end of its lease."""
-        for claim in await self.collect():
-            self._give_back(claim)
+        assert self._asked is not None
+        await self._ask_for(self._request_id, _Unsettled(self._asked), _LAST_LOOK_S_MAX, self._give_all_back)
         self._asked = None
         self._request_id = uuid.uuid4().hex
+
+    def _give_all_back(self, claims: Claims) -> None:
+        for claim in claims:
+            self._give_back(claim)
 
     async def _wait_for_room(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -184,21 +190,34 @@ class Claimer(Service):
     # --- calls that may have claimed ----------------------------------------------------------------------------
 
     def _settle_later(self, request_id: str, ask: Ask, shards: Sequence[int]) -> None:
-        self._unsettled[request_id] = ask, shards
-        self.spawn(self._settle(request_id, ask, shards))
+        if len(self._unsettled) < _SETTLED_MAX:
+            self._unsettled[request_id] = _Unsettled(ask, shards)
+            self.spawn(self._settle(request_id))
 
-    async def _settle(self, request_id: str, ask: Ask, shards: Sequence[int]) -> None:
+    async def _settle(self, request_id: str) -> None:
         """After the longest lease there is nothing to be had."""
-        self._receive(await self._claims_of(request_id, ask, shards, self._leases.longest_ms / 1000))
+        await self._ask_for(request_id, self._unsettled[request_id], self._leases.longest_ms / 1000, self._receive)
         del self._unsettled[request_id]
 
-    async def _claims_of(self, request_id: str, ask: Ask, shards: Sequence[int], limit_s: float) -> Claims:
-        """What an unanswered call has claimed; nothing if nobody says so in time: then their leases end."""
+    async def _ask_for(
+        self, request_id: str, call: "_Unsettled", limit_s: float, receive: Callable[[Claims], None]
+    ) -> None:
+        """What an unanswered call has claimed. A shard that does not say so keeps nothing of the others waiting; if it
+        does not in time, its leases end."""
+        ends_s = self._loop.time() + limit_s
+        while True:
+            claims = await self._claims_of(request_id, call, ends_s)
+            call.shards = claims.unsettled_shards
+            receive(claims)
+            if not call.shards:
+                return
+
+    async def _claims_of(self, request_id: str, call: "_Unsettled", ends_s: float) -> Claims:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout_at(ends_s):
                 for tries in itertools.count():
                     try:
-                        return await self._reserve(ask, 0, unsettled_id=request_id, unsettled_shards=shards)
+                        return await self._reserve(call.ask, 0, unsettled_id=request_id, unsettled_shards=call.shards)
                     except PASSING as error:
                         await asyncio.sleep(asked_pause_s(tries, error))
                     except HoldfastError as error:
@@ -210,8 +229,17 @@ class Claimer(Service):
         """Claims that unanswered calls may have made: nobody would work on them until their leases end."""
         asked = dict(self._unsettled)
         if self._asked is not None:
-            asked[self._request_id] = self._asked, ()
-        looks = (
-            self._claims_of(request_id, ask, shards, _LAST_LOOK_S_MAX) for request_id, (ask, shards) in asked.items()
+            asked[self._request_id] = _Unsettled(self._asked)
+        found: list[ClaimedTask] = []
+        await asyncio.gather(
+            *(self._ask_for(request_id, call, _LAST_LOOK_S_MAX, found.extend) for request_id, call in asked.items())
         )
-        return [claim for claims in await asyncio.gather(*looks) for claim in claims]
+        return found
+
+
+@dataclass(slots=True)
+class _Unsettled:
+    """A call that may have claimed."""
+
+    ask: Ask
+    shards: Sequence[int] = ()  # that may hold its claims; empty: any
