@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.common.metadata import SHARD_KEY
 from holdfast.proto.v1 import cluster_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import QueueRoute
 from holdfast.serving.refusals import RefusedError, no_such_shard, not_leader
 from holdfast.serving.statuses import status_of
-from holdfast.transport.channels import SHARD_KEY, CallFailedError, Metadata
+from holdfast.transport.channels import CallFailedError, Metadata
 from holdfast.transport.memory import MemoryNetwork
 from tests.unit.router.router_stage import METHODS, task_id
 

@@ -37,6 +37,7 @@ from holdfast.broker.replica.peer_wire import PeerWire
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.replica.stalls import STALL_SECONDS, Stalls, Written
 from holdfast.cluster.connect import connect
+from holdfast.common.metadata import SHARD_KEY
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
 from holdfast.serving.grpc_server import ServerLimits
@@ -45,7 +46,7 @@ from holdfast.serving.memory import give_back_memory, keep_little_memory
 from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.ports import PortError
-from holdfast.serving.refusals import MISSING_FIELD, SHARD_KEY, RefusedError, shutting_down
+from holdfast.serving.refusals import MISSING_FIELD, RefusedError, shutting_down
 from holdfast.serving.request_limits import read_bytes_max
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.data_dir import DataDir, not_in_place

@@ -31,7 +31,9 @@ class Rejection(NamedTuple):
 
 
 def task_not_found() -> Rejection:
-    return Rejection(TASK_NOT_FOUND, "Expected a task with this id, but this shard has none: it never had, or it was purged.")
+    return Rejection(
+        TASK_NOT_FOUND, "Expected a task with this id, but this shard has none: it never had, or it was purged."
+    )
 
 
 def stale_token(state: str) -> Rejection:

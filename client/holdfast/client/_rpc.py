@@ -39,11 +39,9 @@ from holdfast.client.errors import (
     UnexpectedAnswer,
     rejected,
 )
+from holdfast.common.metadata import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY
 from holdfast.proto.v1 import shards_pb2
 from holdfast.transport.channels import (
-    ATTEMPT_KEY,
-    FIRST_KEY,
-    SHARD_KEY,
     CallFailedError,
     Channels,
     Metadata,

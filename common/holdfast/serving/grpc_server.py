@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from holdfast.common.metadata import DETAILS_KEY
 from holdfast.serving.health import SERVICE as HEALTH
 from holdfast.serving.health import Health
 from holdfast.serving.intake import Intake
@@ -22,7 +23,6 @@ from holdfast.serving.metrics import MethodMetrics
 from holdfast.serving.ports import listen
 from holdfast.serving.refusals import forget_frames
 from holdfast.serving.request_limits import RequestLimit
-from holdfast.serving.statuses import DETAILS_KEY
 
 REFLECTIONS_MAX = 8
 HANDSHAKE_SECONDS = 10

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as extra  # `field` is a name of this file
 
-SHARD_KEY = "holdfast-shard"  # in the metadata of a call: which shard it is about
+from holdfast.common.metadata import SHARD_KEY
 
 _SETS_TOLD = 20  # with one refusal: names are long, and what goes with a status has little room
 

@@ -2,11 +2,9 @@
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
+from holdfast.common.metadata import DOMAIN
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError
-
-DOMAIN = "holdfast"
-DETAILS_KEY = "grpc-status-details-bin"
 
 _CODES = {
     refusals.MALFORMED_REQUEST: "INVALID_ARGUMENT",

@@ -10,13 +10,8 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+from holdfast.common.metadata import DOMAIN
 from holdfast.routing.retries import named_leader
-
-DETAILS_KEY = "grpc-status-details-bin"
-SHARD_KEY = "holdfast-shard"  # in the metadata of a call: the shard that it is for
-ATTEMPT_KEY = "holdfast-attempt"  # 2 and more: the call was sent before
-FIRST_KEY = "holdfast-first"  # the call was never sent before, and can be made anew with other ids
-DOMAIN = "holdfast"  # of the reasons in typed refusals
 
 # A server that goes down cancels the calls it still has.
 _LOST = frozenset({"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"})

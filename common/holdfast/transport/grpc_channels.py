@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection
 import grpc
 import grpc.aio
 
-from holdfast.transport.channels import DETAILS_KEY, CallFailedError, Metadata
+from holdfast.common.metadata import DETAILS_KEY
+from holdfast.transport.channels import CallFailedError, Metadata
 
 UNUSED_S = 60.0  # a channel that carried nothing for as long may be closed
 

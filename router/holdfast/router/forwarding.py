@@ -13,12 +13,13 @@ from functools import cache
 
 from google.protobuf.message import DecodeError
 
+from holdfast.common.metadata import SHARD_KEY
 from holdfast.proto.v1 import shards_pb2
 from holdfast.router.admission import Admission
 from holdfast.router.failures import Failure, told
 from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import SHARDS, Method
-from holdfast.transport.channels import SHARD_KEY, CallFailedError, Channels, Metadata, Outgoing
+from holdfast.transport.channels import CallFailedError, Channels, Metadata, Outgoing
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.sending import Call, Sender
 

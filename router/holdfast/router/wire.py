@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from holdfast.common.metadata import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY
 from holdfast.router.callers import Caller, number_of
 from holdfast.router.failures import Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
@@ -14,12 +15,7 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError, internal_error
 from holdfast.serving.request_limits import request_limit
-from holdfast.transport.channels import (
-    ATTEMPT_KEY,
-    FIRST_KEY,
-    SHARD_KEY,
-    CallFailedError,
-)
+from holdfast.transport.channels import CallFailedError
 
 _log = get_logger(__name__)
 

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
+from holdfast.common.metadata import SHARD_KEY
 from holdfast.proto.v1 import backups_pb2 as backups_pb
 from holdfast.proto.v1 import cluster_pb2 as cluster_pb
 from holdfast.proto.v1 import queues_pb2 as queues_pb
@@ -20,7 +21,6 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import (
     INVALID_FIELD,
-    SHARD_KEY,
     OutcomeUnknownError,
     RefusedError,
     another_shard,

@@ -10,7 +10,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
-_DETAILS_KEY: Final = "grpc-status-details-bin"
+from holdfast.common.metadata import DETAILS_KEY
+
 _CHANNELS_MAX: Final = 256
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
@@ -81,7 +82,7 @@ class NodeCalls:
 
 def _error_of(address: str, status: grpc.aio.AioRpcError) -> NodeCallError:
     for key, value in status.trailing_metadata() or ():
-        if key == _DETAILS_KEY and isinstance(value, bytes):
+        if key == DETAILS_KEY and isinstance(value, bytes):
             for detail in status_pb2.Status.FromString(value).details:
                 info = error_details_pb2.ErrorInfo()
                 if detail.Is(info.DESCRIPTOR) and detail.Unpack(info):
