@@ -45,10 +45,12 @@ def open_files(server: ServerProcess) -> int:
 def bombs() -> list[tuple[str, str, bytes]]:
     empty_headers = b"\x22\x00" * (2 * MIB - 8)
     follow_ups = b"\x1a\x00" * (2 * MIB - 8)
+    nested = pb.AckRequest(items=[pb.AckItem(follow_ups=[pb.TaskSpec(type="t")] * 100)] * 1000).SerializeToString()
     return [
         ("Enqueue", "BATCH_TOO_LARGE", b"\x0a\x00" * (2 * MIB)),
         ("Enqueue", "TOO_LARGE", b"\x0a\xf0\xff\xff\x01" + empty_headers),
         ("Ack", "TOO_LARGE", b"\x0a\xf0\xff\xff\x01" + follow_ups),
+        ("Ack", "BATCH_TOO_LARGE", nested),
         ("GetTask", "BATCH_TOO_LARGE", b"\x0a\x00" * (2 * MIB)),
     ]
 

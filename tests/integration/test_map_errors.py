@@ -22,8 +22,9 @@ from holdfast.client import (
 from holdfast.cluster.etcd.api import Put, Unchanged
 from holdfast.cluster.etcd.client import EtcdClient
 from holdfast.cluster.map.keys import keys_of
-from holdfast.cluster.map.records import FORMAT, ShardRecord
+from holdfast.cluster.map.records import FORMAT, QueueRecord, ShardRecord
 from holdfast.cluster.map.store import MapStore
+from holdfast.proto.v1 import backups_pb2, couriers_pb2
 from holdfast.routing.groups import RANDOM_BITS, incarnation_of, mapped_group
 from tests.integration.cluster import HOST, SETTINGS, NodeProcess, free_ports
 from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call
@@ -291,6 +292,35 @@ def test_calls_about_no_shard_or_one_that_is_not_there(cluster: MapCluster) -> N
             operator.drain_node("nobody")
         assert no_node.value.reason == "NODE_NOT_FOUND"
         assert "q" not in {queue.queue for queue in operator.list_queues().queues}, "nothing was done"
+
+
+def test_strangers_neither_restore_a_cluster_that_works_nor_speak_as_brokers(cluster: MapCluster) -> None:
+    """What an operator does to a cluster that is restored needs one. What brokers ask each other is served on the port
+    between them only."""
+    router, brokers = f"{HOST}:{cluster.routers[0].port}", [node.address for node in cluster.nodes.values()]
+    copy = backups_pb2.QueueRecordCopy(queue="restored", record=QueueRecord().encode())
+    file = backups_pb2.RestoreFile(name="CURRENT", size_bytes=1)
+    state = backups_pb2.RestoreShardRequest(id=1, index=1, term=1, files=backups_pb2.RestoreFiles(files=[file]))
+    letters = couriers_pb2.ReceiveTasksRequest(source_shard=1, source_incarnation=1, first_sequence=1000)
+    letters.letters.add().task.CopyFrom(enqueue_request("q").tasks[0])
+    shares = couriers_pb2.DealSharesRequest(source_shard=1, reports=[couriers_pb2.ShareReport(queue="q")])
+    for address in (*brokers, router):
+        for method, request, reason in (
+            ("Backups/RestoreQueues", backups_pb2.RestoreQueuesRequest(queues=[copy]), "RESTORE_REFUSED"),
+            ("Backups/RestoreShard", state, "SHARD_NOT_FOUND" if address == router else "RESTORE_REFUSED"),
+        ):
+            refused = raw_call(address, method, request)
+            assert isinstance(refused, Refusal), (address, method)
+            assert refused.reason == reason, (address, method)
+        for service in ("Couriers", "Tasks", "Shards", "Cluster"):
+            for name, call in (
+                ("ReceiveTasks", letters), ("DealShares", shares), ("SettingsNews", couriers_pb2.SettingsNewsRequest()),
+            ):  # fmt: skip
+                refused = raw_call(address, f"{service}/{name}", call, shard=0)
+                assert isinstance(refused, Refusal), (address, service, name)
+                assert refused.code == "UNIMPLEMENTED", (address, service, name)
+    with Client(router, timeout_s=DEADLINE_S) as operator:
+        assert "restored" not in {queue.queue for queue in operator.list_queues().queues}
 
 
 # --- a shard's second life ----------------------------------------------------------------------------------------

@@ -63,6 +63,8 @@ _REPEATED_MAX = {
     "ReceiveTasksRequest.letters": ITEMS_MAX,
     "DealSharesRequest.reports": ITEMS_MAX,
 }
+# How often what is repeated inside of what is repeated may be there, in a whole request.
+_TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX}
 _NUMBER_BYTES = {  # all others are varints
     **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), 8),
     **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), 4),
@@ -146,17 +148,23 @@ def _shape_of(message: Any, **how: Any) -> Shape:
         if field.is_repeated:
             fields_max += _repeated_max(field)
         if field.message_type is not None:
-            inside[field.number] = _shape_of(field.message_type, is_single=not field.is_repeated)
+            inside[field.number] = _shape_of(
+                field.message_type, is_single=not field.is_repeated, total_max=_TOTAL_MAX.get(_name(field))
+            )
         elif field.is_packed:
             inside[field.number] = Packed(_repeated_max(field), _NUMBER_BYTES.get(field.type, 0))
-    return Shape(fields_max, inside, **how)
+    return Shape(fields_max, inside, has_repeated=fields_max > _FIELDS_SPARE, **how)
 
 
 def _repeated_max(field: Any) -> int:
-    name = f"{field.containing_type.name}.{field.name}"
+    name = _name(field)
     if name not in _REPEATED_MAX:
         raise LookupError(f"{name} is repeated, and nothing says how often it may be in a request")
     return _REPEATED_MAX[name]
+
+
+def _name(field: Any) -> str:
+    return f"{field.containing_type.name}.{field.name}"
 
 
 def parse(request: type[MessageT], data: bytes) -> MessageT:
@@ -183,6 +191,9 @@ def _too_many(request: Any, error: TooManyFieldsError) -> RefusedError:
         names.append(found.name if found is not None else f"field {number}")
         message = found.message_type if found is not None else None
     name = ".".join(names)
+    if error.is_total:
+        sentence = f"Expected at most {error.limit} of {{field}} in all, but there are more; send several calls."
+        return RefusedError(BATCH_TOO_LARGE, sentence, name, str(error.limit))
     if found is not None and found.is_repeated and error.count > _repeated_max(found):
         limit = _repeated_max(found)
         sentence = f"Expected at most {limit} items in {{field}}, but there are more."

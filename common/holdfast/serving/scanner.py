@@ -7,7 +7,8 @@ limit, so the worst body costs no more than the largest good one. Pure.
 Only the number of fields is bounded, whatever they are: with that the parser has a bounded amount of work, and what
 else may be wrong with a request the validation says better. A message of n bytes has at most n / 2 fields, so nobody
 looks into one that is short. Numbers that are packed into one field are counted as well, and a message that can stand
-there only once must not come twice: the parser would merge them, and together they could be anything.
+there only once must not come twice: the parser would merge them, and together they could be anything. What is repeated
+inside of what is repeated may have a bound over the whole body: 1,000 times 100 is too much although neither is.
 """
 
 from collections import Counter
@@ -25,13 +26,14 @@ _CONTINUED = bytes(range(0x80, 0x100))  # a varint goes on after such a byte
 
 class TooManyFieldsError(Exception):
     """`path` are the numbers of the fields in which it was found, the last one being the most frequent of the message
-    that has more than `limit` fields: at least `count` of them."""
+    that has more than `limit` fields: at least `count` of them. `is_total`: those of the whole body are meant."""
 
-    def __init__(self, path: tuple[int, ...], limit: int, count: int) -> None:
+    def __init__(self, path: tuple[int, ...], limit: int, count: int, *, is_total: bool = False) -> None:
         super().__init__(f"more than {limit} fields at {path}")
         self.path = path
         self.limit = limit
         self.count = count
+        self.is_total = is_total
 
 
 class BrokenBytesError(Exception):
@@ -45,6 +47,7 @@ class Packed:
         self.numbers_max = numbers_max
         self.number_bytes = number_bytes
         self.unseen_bytes_max = numbers_max * max(1, number_bytes)
+        self.is_counted = False
 
 
 class Shape:
@@ -56,19 +59,25 @@ class Shape:
         inside: "Mapping[int, Shape | Packed] | None" = None,
         *,
         is_single: bool = False,
+        has_repeated: bool = False,
+        total_max: int | None = None,
         shallow_bytes_max: int = 0,
     ) -> None:
-        """`inside`: by field number. `is_single`: it may not come twice, unless it is short. `shallow_bytes_max`: of a
-        body so small, what is inside can do no harm in all."""
+        """`inside`: by field number. `is_single`: it may not come twice, unless it is short and has nothing repeated
+        (`has_repeated`). `total_max`: how often it may be in the whole body, in all messages that are looked into.
+        `shallow_bytes_max`: of a body so small, what is inside can do no harm in all."""
         self.fields_max = fields_max
         self.is_single = is_single
+        self.total_max = total_max
         self.shallow_bytes_max = shallow_bytes_max
         inside = inside or {}
         self.unseen_bytes_max: int = min(
             [_FIELD_BYTES_MIN * fields_max, *(shape.unseen_bytes_max for shape in inside.values())]
         )
-        self.inside = {  # by tag
-            number << 3 | _LENGTH: (shape.unseen_bytes_max, shape) for number, shape in inside.items()
+        self.is_counted = total_max is not None or (is_single and has_repeated)  # also where it is short
+        self.inside = {  # by tag: beyond how many bytes it is of interest
+            number << 3 | _LENGTH: (-1 if shape.is_counted else shape.unseen_bytes_max, shape)
+            for number, shape in inside.items()
         }
 
 
@@ -76,12 +85,19 @@ def scan(data: bytes, shape: Shape) -> None:
     """Raises `TooManyFieldsError` or `BrokenBytesError`. What it lets pass may still be no good message."""
     inside = shape.inside if len(data) > shape.shallow_bytes_max else {}
     try:
-        _scan(data, 0, len(data), shape.fields_max, inside)
+        _scan(data, 0, len(data), shape.fields_max, inside, {})
     except IndexError:
         raise BrokenBytesError from None
 
 
-def _scan(data: bytes, at: int, end: int, fields_max: int, inside: dict[int, tuple[int, Shape | Packed]]) -> None:
+def _scan(
+    data: bytes,
+    at: int,
+    end: int,
+    fields_max: int,
+    inside: dict[int, tuple[int, Shape | Packed]],
+    totals: dict[Shape, int],
+) -> None:
     start, left = at, fields_max
     single: tuple[int, ...] = ()  # tags of what must not come again
     while at < end:
@@ -104,7 +120,7 @@ def _scan(data: bytes, at: int, end: int, fields_max: int, inside: dict[int, tup
             if tag in inside:
                 unseen_bytes_max, shape = inside[tag]
                 if size > unseen_bytes_max:
-                    single = _scan_inside(data, at, at + size, tag, shape, single)
+                    single = _scan_inside(data, at, at + size, tag, shape, single, totals)
             at += size
         elif kind == _VARINT:
             while data[at] >= 0x80:
@@ -117,7 +133,13 @@ def _scan(data: bytes, at: int, end: int, fields_max: int, inside: dict[int, tup
 
 
 def _scan_inside(
-    data: bytes, at: int, end: int, tag: int, shape: Shape | Packed, single: tuple[int, ...]
+    data: bytes,
+    at: int,
+    end: int,
+    tag: int,
+    shape: Shape | Packed,
+    single: tuple[int, ...],
+    totals: dict[Shape, int],
 ) -> tuple[int, ...]:
     """Returns which must not come again from now on."""
     if tag in single:
@@ -127,10 +149,16 @@ def _scan_inside(
         if count > shape.numbers_max:
             raise TooManyFieldsError((tag >> 3,), shape.numbers_max, count)
         return single
-    try:
-        _scan(data, at, end, shape.fields_max, shape.inside)
-    except TooManyFieldsError as error:
-        raise TooManyFieldsError((tag >> 3, *error.path), error.limit, error.count) from None
+    if shape.total_max is not None:
+        total = totals[shape] = totals.get(shape, 0) + 1
+        if total > shape.total_max:
+            raise TooManyFieldsError((tag >> 3,), shape.total_max, total, is_total=True)
+    if end - at > shape.unseen_bytes_max:
+        try:
+            _scan(data, at, end, shape.fields_max, shape.inside, totals)
+        except TooManyFieldsError as error:
+            path = (tag >> 3, *error.path)
+            raise TooManyFieldsError(path, error.limit, error.count, is_total=error.is_total) from None
     return (*single, tag) if shape.is_single else single
 
 

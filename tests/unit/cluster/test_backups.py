@@ -100,7 +100,12 @@ async def test_a_cluster_is_made_of_one_backup_only() -> None:
             "no life": "OUT_OF_RANGE",
             "no backup": "INVALID_FIELD",
         }
-        for queues in (pb.QueueRecordCopy(queue="q", record=b"x"), pb.QueueRecordCopy(queue="a/b", record=b"{}")):
+        nowhere = QueueRecord(generation=1, sets=((1, (0, 2)),)).encode()  # there are shards 0 and 1
+        for queues in (
+            pb.QueueRecordCopy(queue="q", record=b"x"),
+            pb.QueueRecordCopy(queue="a/b", record=b"{}"),
+            pb.QueueRecordCopy(queue="q", record=nowhere),
+        ):
             with pytest.raises(RefusedError):
                 await service.restore_queues(pb.RestoreQueuesRequest(backup_id=ID, queues=[queues]))
         with pytest.raises(RefusedError, match="restored from"):
@@ -115,4 +120,10 @@ async def test_a_cluster_that_was_initialised_is_not_restored() -> None:
         await follower.first_load()
         with pytest.raises(RefusedError) as caught:
             await ClusterBackups(store, follower).restore_cluster(restore_request(2, 2))
-    assert caught.value.reason == "CLUSTER_EXISTS"
+        assert caught.value.reason == "CLUSTER_EXISTS"
+        # It has no backup, and so it has not the one without an id either.
+        record = pb.QueueRecordCopy(queue="q", record=QueueRecord(policy=QueuePolicy(paused=True)).encode())
+        with pytest.raises(RefusedError) as caught:
+            await ClusterBackups(store, follower).restore_queues(pb.RestoreQueuesRequest(queues=[record]))
+    assert caught.value.reason == "RESTORE_REFUSED"
+    assert (await read_map(etcd)).queues == {}

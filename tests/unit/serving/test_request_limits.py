@@ -92,7 +92,7 @@ LARGEST: list[tuple[str, Message]] = [
     ("Enqueue", pb.EnqueueRequest(tasks=[largest_task()] * 200)),
     ("Enqueue", pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="q", payload=bytes(2000))] * ITEMS_MAX)),
     ("Ack", pb.AckRequest(items=[pb.AckItem(claim=REF)] * ITEMS_MAX)),
-    ("Ack", pb.AckRequest(items=[pb.AckItem(follow_ups=[pb.TaskSpec(queue="q" * 200)] * FOLLOW_UPS_MAX)] * 100)),
+    ("Ack", pb.AckRequest(items=[pb.AckItem(follow_ups=[pb.TaskSpec(queue="q" * 2000)] * FOLLOW_UPS_MAX)] * 10)),
     ("Fail", pb.FailRequest(items=[pb.FailItem(error=pb.TaskError(message="m" * 4000))] * ITEMS_MAX)),
     ("Extend", pb.ExtendRequest(items=[pb.ExtendItem(claim=REF)] * ITEMS_MAX)),
     ("Cancel", pb.CancelRequest(task_ids=[ID] * ITEMS_MAX)),
@@ -166,6 +166,19 @@ def test_what_is_there_once_is_not_merged_of_many(method: str, path: tuple[Any, 
         many = wrapped(field.number, many)
     if limit_of(method).bytes_max > len(many):
         assert refusal(method, many) == ("TOO_LARGE", name_of(path[: at + 1]), "1")
+
+
+def test_follow_ups_are_counted_over_all_acks() -> None:
+    """Each ack has as many as it may, and all together a hundred times as many as a call may."""
+    many = pb.AckRequest(items=[pb.AckItem(follow_ups=[pb.TaskSpec()] * FOLLOW_UPS_MAX)] * ITEMS_MAX)
+    assert refusal("Ack", many.SerializeToString()) == ("BATCH_TOO_LARGE", "items.follow_ups", "1000")
+
+
+def test_short_messages_are_not_merged_to_a_long_one() -> None:
+    """Each is too short to be looked into, and the parser makes one list of all."""
+    retry = pb.RetryPolicy(non_retryable=[""] * 60).SerializeToString()
+    task = wrapped(pb.TaskSpec.DESCRIPTOR.fields_by_name["retry"].number, retry) * 100
+    assert refusal("Enqueue", wrapped(1, task) * 200) == ("TOO_LARGE", "tasks.retry", "1")
 
 
 def test_a_repeated_field_without_a_bound_is_an_error_at_the_start() -> None:

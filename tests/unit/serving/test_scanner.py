@@ -147,6 +147,15 @@ def test_an_end_at_the_limit_is_not_beyond_it() -> None:
         scan(body + with_length(TASKS, b""), Shape(10))
 
 
+def test_a_bound_over_the_whole_body_counts_what_is_short_too() -> None:
+    shape = Shape(100, {TASKS: Shape(10, {HEADERS: Shape(5, total_max=30)})})
+    item = with_length(HEADERS, b"") * 10
+    scan(with_length(TASKS, item) * 3, shape)
+    with pytest.raises(TooManyFieldsError) as refused:
+        scan(with_length(TASKS, item) * 4, shape)
+    assert (refused.value.path, refused.value.limit, refused.value.is_total) == ((TASKS, HEADERS), 30, True)
+
+
 def test_small_bodies_are_not_looked_into() -> None:
     body = with_length(TASKS, with_length(HEADERS, b"") * 50)
     scan(body, Shape(10, {TASKS: Shape(20)}, shallow_bytes_max=len(body)))

@@ -135,8 +135,9 @@ class BackupService:
             raise no_cluster()
         known = self._cluster_view.map
         record = known.shards.get(shard)
-        if known.cluster is None or known.cluster.backup_id != backup_id or record is None:
-            raise restore_refused("NO_RESTORE", f"Expected a cluster that is restored from {backup_id}, but it is not.")
+        if known.cluster is None or not known.cluster.is_restored_from(backup_id) or record is None:
+            sentence = f"Expected a cluster that is restored from {backup_id!r}, but it is not."
+            raise restore_refused("NO_RESTORE", sentence)
         if record.founders[0] != self._host.me:
             raise restore_refused("NOT_FOUNDER", f"Expected to found shard {shard}, but {record.founders[0]} does.")
         replica = self._host.replicas.get(shard)

@@ -72,8 +72,11 @@ class ClusterBackups:
     async def restore_queues(self, request: pb.RestoreQueuesRequest) -> pb.RestoreQueuesResponse:
         records = {check_queue_name(copy.queue): _record(copy) for copy in request.queues}
         async with etcd_errors():
-            if (await self._store.cluster()).backup_id != request.backup_id:
-                raise restore_refused("NO_RESTORE", f"Expected a cluster that is restored from {request.backup_id}.")
+            cluster = await self._store.cluster()
+            if not cluster.is_restored_from(request.backup_id):
+                raise restore_refused("NO_RESTORE", f"Expected a cluster that is restored from {request.backup_id!r}.")
+            for queue, record in records.items():
+                _check_shards(queue, record, cluster.shards)
             for queue, record in records.items():
                 await self._store.restore_queue(queue, record)
         return pb.RestoreQueuesResponse()
@@ -87,6 +90,14 @@ def _incarnations(given: Sequence[int]) -> list[int]:
                 f"1..{INCARNATION_MAX}",
             )  # fmt: skip
     return list(given)
+
+
+def _check_shards(queue: str, record: QueueRecord, shard_count: int) -> None:
+    """A backup is of a cluster with as many shards."""
+    named = {*record.draining, *record.drained, *(shard for _, shards in record.sets for shard in shards)}
+    if named and max(named) >= shard_count:
+        sentence = f"Expected {{field}} of {queue} with shards below {shard_count}, but it has {max(named)}."
+        raise RefusedError(INVALID_FIELD, sentence, "record")
 
 
 def _record(copy: pb.QueueRecordCopy) -> QueueRecord:

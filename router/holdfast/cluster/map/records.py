@@ -92,6 +92,10 @@ class ClusterRecord:
     replication: int
     backup_id: str = ""  # of which its shards are founded; empty: they begin with nothing
 
+    def is_restored_from(self, backup_id: str) -> bool:
+        """Never from an empty id: it would be that of every cluster which was not restored at all."""
+        return bool(backup_id) and self.backup_id == backup_id
+
     def encode(self) -> bytes:
         return encode({
             "id": self.cluster_id,
