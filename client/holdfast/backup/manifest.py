@@ -87,7 +87,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, name: str, data: bytes, key: bytes | None = None, key_id: str = "") -> "Manifest":
-        """`key`, `key_id`: of a key, if one is known. The code of one that was made with another key is not looked at."""
+        """`key`, `key_id`: if one is known. The code of a manifest of another key is not looked at."""
         try:
             content = json.loads(data)
             found_format = content["format"]
