@@ -98,6 +98,17 @@ def brokers_are_apart(manifests: Manifests) -> Iterator[str]:
             yield f"{workload}: Expected one PodDisruptionBudget with maxUnavailable 1, but got {budgets}."
 
 
+def others_are_spread(manifests: Manifests) -> Iterator[str]:
+    """Of routers and rebalancers one is to be left when a machine or a zone is lost."""
+    for container, words, _ in _holdfast(manifests):
+        if words[0] not in ("router", "rebalance"):
+            continue
+        spread = [each["topologyKey"] for each in container.workload.pod.get("topologySpreadConstraints", ())]
+        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone"):
+            if key not in spread:
+                yield f"{container.workload}: Expected to be spread by {key}, but it is not."
+
+
 def _kept_apart_by(workload: Manifest) -> list[str]:
     """Also where that is only preferred: a machine for trying things out may be the only one."""
     rules = (workload.pod.get("affinity") or {}).get("podAntiAffinity") or {}
@@ -317,6 +328,24 @@ def _ways_out_lead_somewhere(manifests: Manifests, policy: Manifest) -> Iterator
                 yield f"{policy}: Expected a port {port['port']} of the pods that it leads to, but there is none."
 
 
+def etcd_is_within_reach(manifests: Manifests) -> Iterator[str]:
+    """By its port: what the names of the endpoints lead to nobody knows here."""
+    for container, words, environment in _holdfast(manifests):
+        if words[0] not in _SETTINGS:
+            continue
+        policies = [
+            policy
+            for policy in manifests.of("NetworkPolicy")
+            if "Egress" in policy.spec["policyTypes"]
+            and container.workload in manifests.selected(policy.spec["podSelector"])
+        ]
+        ports = {port["port"] for each in policies for rule in each.spec.get("egress", ()) for port in rule["ports"]}
+        for endpoint in environment.get("HOLDFAST_ETCD_ENDPOINTS", "").split(","):
+            port = endpoint.rpartition(":")[2]
+            if policies and port.isdecimal() and int(port) not in ports:
+                yield f"{container}: Expected a NetworkPolicy with a way out to port {port} of etcd, but there is none."
+
+
 def nodes_are_found_by_name(manifests: Manifests) -> Iterator[str]:
     """A broker's address is that of its pod behind the headless Service, also while it is not ready."""
     for container, words, environment in _holdfast(manifests):
@@ -385,6 +414,7 @@ RULES: tuple[Rule, ...] = (
     probes_ask_what_is_answered,
     servers_are_probed,
     brokers_are_apart,
+    others_are_spread,
     hung_brokers_end_soon,
     references_lead_somewhere,
     volumes_are_there,
@@ -395,6 +425,7 @@ RULES: tuple[Rule, ...] = (
     pods_have_few_rights,
     images_are_pinned,
     selectors_find_pods,
+    etcd_is_within_reach,
     nodes_are_found_by_name,
     commands_are_complete,
     backups_are_kept,

@@ -86,8 +86,8 @@ class Manifest:
         return json.dumps(content, indent=1).encode() + b"\n"
 
     @classmethod
-    def decode(cls, name: str, data: bytes, key: bytes | None = None) -> "Manifest":
-        """`key`: if it is known; without it the code of an encrypted one is not looked at."""
+    def decode(cls, name: str, data: bytes, key: bytes | None = None, key_id: str = "") -> "Manifest":
+        """`key`, `key_id`: if one is known. The code of a manifest of another key is not looked at."""
         try:
             content = json.loads(data)
             found_format = content["format"]
@@ -100,7 +100,7 @@ class Manifest:
             manifest = _manifest(content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BackupError(DAMAGED, f"The manifest of {name} is damaged: {error!r}.") from error
-        if manifest.key_id and key is None:
+        if manifest.key_id and (key is None or manifest.key_id != key_id):
             return manifest
         if not hmac.compare_digest(str(check), _check(content, key if manifest.key_id else None)):
             raise BackupError(DAMAGED, f"The manifest of {name} is damaged: it is not what was written.")

@@ -106,7 +106,8 @@ class Store:
             raise BackupError(NO_BACKUP, f"There is no backup {id} in {self.target.name}.", "See `holdfast backup ls`.")
         with source:
             data = source.read(BYTES_MAX)
-        manifest = Manifest.decode(id, data, self._cipher.manifest_key if self._cipher is not None else None)
+        manifest_key = self._cipher.manifest_key if self._cipher is not None else None
+        manifest = Manifest.decode(id, data, manifest_key, self.key_id)
         if manifest.id != id:
             raise BackupError(DAMAGED, f"The manifest of {id} is damaged: it is that of {manifest.id}.")
         return manifest

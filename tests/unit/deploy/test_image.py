@@ -119,6 +119,21 @@ def test_a_unit_gives_a_server_time_and_few_rights(name: str) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["broker", "router"])
+def test_the_notes_of_a_unit_make_all_that_it_needs(name: str, tmp_path: Path) -> None:
+    """In that order: a file cannot be written into a directory that is not there."""
+    text = (DEPLOY / "systemd" / f"holdfast-{name}.service").read_text()
+    notes = [line[1:].strip() for line in text.splitlines() if line.startswith("#   ")]
+    steps = [line for line in notes if "/etc/holdfast" in line]
+    (tmp_path / f"{name}.toml").touch()
+    script = "\n".join(steps).replace("/etc/holdfast", f"{tmp_path}/etc/holdfast")
+    subprocess.run(["/bin/sh", "-ec", script], cwd=tmp_path, check=True)
+    service = unit(name)["Service"]
+    needed = [service["ExecStart"].split()[-1], service["EnvironmentFile"]]
+    assert all((tmp_path / file.lstrip("/")).exists() for file in needed if not file.startswith("-"))
+    assert all("holdfast-queue[server]" in line for line in notes if "pip install" in line)
+
+
 def test_the_broker_of_a_unit_writes_where_it_may() -> None:
     service = unit("broker")["Service"]
     environment = dict(pair.split("=", 1) for pair in service["Environment"].split())

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -13,8 +13,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tools.manifests.objects import Manifests, load
-from tools.manifests.rendering import DEPLOY, OVERLAYS, RENDERED, has_kubectl, render
+from tools.manifests.objects import Manifest, Manifests, load
+from tools.manifests.rendering import DEPLOY, OVERLAYS, RENDERED, has_kubectl, render, render_folder
 from tools.manifests.rules import RULES, findings
 
 KUBERNETES_VERSIONS = ("1.33", "1.35", "1.37")
@@ -123,6 +123,14 @@ def on_one_machine(given: Bodies) -> None:
 
 def in_one_zone(given: Bodies) -> None:
     find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["topologySpreadConstraints"].clear()
+
+
+def rebalancers_anywhere(given: Bodies) -> None:
+    del find(given, "Deployment", "holdfast-rebalancer")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+
+
+def etcd_at_another_port(given: Bodies) -> None:
+    find(given, "NetworkPolicy", "holdfast-to-etcd")["spec"]["egress"][0]["ports"][0]["port"] = 12379
 
 
 def two_at_a_time(given: Bodies) -> None:
@@ -271,6 +279,8 @@ MISTAKES: dict[Callable[[Bodies], None], str] = {
     other_hook: "Expected preStop to run `holdfast node handover`, but it runs sleep 30.",
     on_one_machine: "holdfast-broker: Expected podAntiAffinity by kubernetes.io/hostname, but there is none.",
     in_one_zone: "Expected to be spread by topology.kubernetes.io/zone, but it is not.",
+    rebalancers_anywhere: "holdfast-rebalancer: Expected to be spread by kubernetes.io/hostname, but it is not.",
+    etcd_at_another_port: "broker: Expected a NetworkPolicy with a way out to port 2379 of etcd, but there is none.",
     two_at_a_time: "Expected one PodDisruptionBudget with maxUnavailable 1, but got [2].",
     missing_secret: "StatefulSet holdfast-broker: Expected Secret holdfast-etcd among the manifests",
     missing_key: "Expected Secret holdfast-etcd to have password, but it has username.",
@@ -373,23 +383,90 @@ def test_a_shell_understands_the_hook() -> None:
     assert done.stdout == "node handover n 1 --wait 900\n"
 
 
-def test_nobody_but_brokers_reaches_the_port_of_brokers() -> None:
-    manifests = load(rendered("production"))
-    broker = manifests.find("StatefulSet", "holdfast-broker")
-    allowed: dict[str, set[str]] = {}
+# --- who may call whom ----------------------------------------------------------------------------------------------
+
+Way = tuple[str, str, int]  # from the pods of a workload, to those of another one, at a port
+
+ANYBODY = "anybody"
+CLIENTS = "clients"
+PROMETHEUS = "namespace monitoring"
+SERVERS_TO_BROKERS = {
+    (who, "broker", 7401) for who in ("broker", "router", "rebalancer", "cluster-init")
+}  # fmt: skip
+INSIDE = {*SERVERS_TO_BROKERS, ("broker", "broker", 7402), (CLIENTS, "router", 7400)}
+SCRAPED = {(PROMETHEUS, "broker", 7403), (PROMETHEUS, "router", 7480), (PROMETHEUS, "rebalancer", 7482)}
+TO_ETCD = {(who, ANYBODY, 2379) for who in ("broker", "router", "rebalancer")}
+TO_KUBERNETES = {("broker", ANYBODY, port) for port in (443, 6443)}
+BACKED_UP = {("backup", "router", 7400)}
+WAYS: dict[str, set[Way]] = {
+    "dev": {
+        *INSIDE,
+        *((who, "etcd", 2379) for who in ("broker", "router", "rebalancer", "etcd")),
+        ("etcd", "etcd", 2380),
+    },
+    "production": {*INSIDE, *SCRAPED, *TO_ETCD, *TO_KUBERNETES, *BACKED_UP, ("backup", ANYBODY, 443)},
+    "production-secrets": {*INSIDE, *SCRAPED, *TO_ETCD, *TO_KUBERNETES, *BACKED_UP},
+}
+
+
+def component(workload: Manifest) -> str:
+    return str(workload.labels["app.kubernetes.io/component"])
+
+
+def ways_in(manifests: Manifests) -> set[Way]:
+    """What is let in, with the numbers of ports."""
+    found = set()
     for policy in manifests.of("NetworkPolicy"):
-        if broker in manifests.selected(policy.spec["podSelector"]):
+        for target in manifests.selected(policy.spec["podSelector"]):
+            numbers = {name: number for each in target.containers for name, number in each.ports.items()}
             for rule in policy.spec.get("ingress", ()):
-                inside = [peer for peer in rule["from"] if "namespaceSelector" not in peer]
-                who = {each.name for peer in inside for each in manifests.selected(peer["podSelector"])}
-                if len(inside) < len(rule["from"]):
-                    who.add("another namespace")
-                for port in rule["ports"]:
-                    allowed.setdefault(port["port"], set()).update(who)
-    assert allowed["peers"] == {"holdfast-broker"}
-    everyone = {"holdfast-broker", "holdfast-router", "holdfast-rebalancer", "holdfast-cluster-init"}
-    assert allowed["grpc"] == everyone
-    assert allowed["ops"] == {"another namespace"}, "that of Prometheus"
+                who = [one for peer in rule["from"] for one in callers(manifests, peer)]
+                ports = [numbers[port["port"]] for port in rule["ports"] if port["port"] in numbers]
+                found |= {(one, component(target), port) for one in who for port in ports}
+    return found
+
+
+def callers(manifests: Manifests, peer: Mapping[str, Any]) -> list[str]:
+    match peer:
+        case {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}, **others}:
+            assert not others
+            return [PROMETHEUS]
+        case {"namespaceSelector": {}, "podSelector": selector}:
+            assert selector == {"matchLabels": {"holdfast-client": "true"}}
+            return [CLIENTS, *map(component, manifests.selected(selector))]
+        case {"podSelector": selector, **others}:
+            assert not others
+            return [component(each) for each in manifests.selected(selector)]
+    raise AssertionError(peer)
+
+
+def ways_out(manifests: Manifests) -> set[Way]:
+    """What may be called."""
+    found = set()
+    for policy in manifests.of("NetworkPolicy"):
+        for rule in policy.spec.get("egress", ()):
+            selectors = [peer["podSelector"] for peer in rule.get("to", ())]
+            to = [component(each) for selector in selectors for each in manifests.selected(selector)]
+            found |= {
+                (component(caller), target, port["port"])
+                for caller in manifests.selected(policy.spec["podSelector"])
+                for target in (to if "to" in rule else [ANYBODY])
+                for port in rule["ports"]
+            }
+    return found
+
+
+@pytest.mark.parametrize("overlay", WAYS)
+def test_these_ways_are_open_at_both_ends_and_no_others(overlay: str) -> None:
+    manifests = loaded(overlay)
+    names = {(component(each), ANYBODY, 53) for each in manifests.workloads}
+    others = (CLIENTS, PROMETHEUS)  # are not ours: what they may call is for others to say
+    assert ways_in(manifests) == {way for way in WAYS[overlay] if way[1] != ANYBODY}
+    assert ways_out(manifests) == {way for way in WAYS[overlay] if way[0] not in others} | names
+    [refusing] = [each for each in manifests.of("NetworkPolicy") if each.name == "holdfast-deny-others"]
+    assert manifests.selected(refusing.spec["podSelector"]) == manifests.workloads
+    assert refusing.spec["policyTypes"] == ["Ingress", "Egress"]
+    assert not refusing.spec.keys() & {"ingress", "egress"}
 
 
 @pytest.mark.parametrize(("overlay", "elsewhere"), [("production", {53, 443}), ("production-secrets", {53})])
@@ -417,3 +494,57 @@ def test_a_backup_reaches_routers_names_and_its_storage_only(overlay: str, elsew
     assert outside == elsewhere
     [letting_in] = [each for each in manifests.of("NetworkPolicy") if each.name == "holdfast-clients-to-routers"]
     assert letting_in.spec["ingress"][0]["from"][0]["podSelector"]["matchLabels"].items() <= backup.labels.items()
+
+
+def test_a_shard_is_recovered_in_an_order_that_works() -> None:
+    """The blocks of docs/kubernetes.md need a control plane; this is what went wrong in one of them."""
+    page = (DEPLOY.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    section = page.partition("## A majority is lost\n")[2].partition("\n## ")[0]
+    steps = [line.removeprefix("kubectl -n holdfast ") for line in section.splitlines() if line.startswith("kubectl")]
+
+    def at(beginning: str) -> int:
+        [found] = [number for number, step in enumerate(steps) if step.startswith(beginning)]
+        return found
+
+    order = [
+        at("scale deployment holdfast-rebalancer --replicas=0"),
+        at("scale statefulset holdfast-broker --replicas=0"),
+        at("delete pod --selector"),
+        at("apply -f recovering.yaml"),
+        at("exec recovering -- holdfast shard recover 3 --data-dir /var/lib/holdfast/data --i-accept-data-loss"),
+        at("delete pod recovering"),
+        at("delete pvc data-holdfast-broker-0 data-holdfast-broker-2"),
+        at("scale statefulset holdfast-broker --replicas=3"),
+        at("scale deployment holdfast-rebalancer --replicas=2"),
+    ]
+    assert order == sorted(order)
+    assert not [line for line in page.splitlines() if "--all " in line and "--selector" in line], "kubectl refuses both"
+
+
+@pytest.mark.skipif(not has_kubectl(), reason="kubectl is not on PATH")
+@pytest.mark.parametrize(("storage", "elsewhere"), [("s3", {443}), ("volume", set())])
+def test_a_restore_reaches_brokers_names_and_its_storage_only(
+    storage: str, elsewhere: set[int], tmp_path: Path
+) -> None:
+    base = "production" if storage == "s3" else "production-secrets"
+    k8s = tmp_path / "k8s"
+    shutil.copytree(DEPLOY / "k8s", k8s)
+    (k8s / "restoring").mkdir()
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "holdfast-backup"},
+        "data": {"BACKUP_ID": "b"},
+    }
+    given = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"../overlays/{base}"],
+        "components": [f"../components/restore-{storage}"],
+        "patches": [{"patch": yaml.safe_dump(settings)}],
+    }
+    (k8s / "restoring" / "kustomization.yaml").write_text(yaml.safe_dump(given))
+    manifests = load(render_folder(k8s / "restoring"))
+    assert findings(manifests) == []
+    ways = {way[1:] for way in ways_out(manifests) if way[0] == "cluster-init"}
+    assert ways == {("broker", 7401), (ANYBODY, 53), *((ANYBODY, port) for port in elsewhere)}
