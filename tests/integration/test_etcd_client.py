@@ -34,7 +34,6 @@ from tests.integration.etcd_server import (
     WAIT_S,
     Authority,
     Watcher,
-    Writer,
     administer,
     change_users,
     cluster_of,
@@ -306,23 +305,14 @@ async def test_a_watch_over_restarts_has_no_gap(own_server: EtcdProcess, prefix:
             # Not killed: etcd 3.5.0 to 3.5.2, of which the package has one, may come back with other revisions of the
             # same writes if it is killed while it is busy. The loss of a member is the next test.
             for _ in range(2):
-                await _write_undisturbed(writer, 100)
+                await writer.undisturbed(100)
                 await asyncio.to_thread(own_server.stop)
                 await asyncio.to_thread(own_server.start)
-            await _write_undisturbed(writer, 100)
+            await writer.undisturbed(100)
         await _check_history(client, writer.acknowledged, prefix, watcher)
     assert writer.failed == set(), "etcd was back in time"
     await client.close()
     await other.close()
-
-
-async def _write_undisturbed(writer: Writer, count: int) -> None:
-    """While etcd serves no answer is lost. While it ends several may be, one after the other: until its last moment it
-    takes connections, only to close them."""
-    await writer.until_more(1)  # by the present life of etcd: what was under way before is over
-    unknown = len(writer.unknown)
-    await writer.until_more(count)
-    assert len(writer.unknown) == unknown
 
 
 async def test_the_loss_of_a_leader_loses_nothing(tmp_path: Path, prefix: bytes) -> None:
