@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import kubernetes_validate
@@ -34,13 +35,19 @@ def blocks(language: str) -> list[str]:
 LINES = [line for block in blocks("sh") for line in block.splitlines()]
 
 
+@cache
 def manifests(overlay: str) -> Manifests:
     return load((RENDERED / f"{overlay}.yaml").read_text(encoding="utf-8"))
 
 
+@cache
+def commands() -> typer.core.TyperGroup | typer.core.TyperCommand:
+    return typer.main.get_command(app)  # type: ignore[return-value]
+
+
 def check_command(words: list[str]) -> None:
     """Raises if `holdfast` does not have this command with these options."""
-    command: typer.core.TyperGroup | typer.core.TyperCommand = typer.main.get_command(app)  # type: ignore[assignment]
+    command = commands()
     rest = words[1:]
     while isinstance(command, typer.core.TyperGroup):
         assert rest, f"{shlex.join(words)}: a command is missing"

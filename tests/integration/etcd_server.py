@@ -204,6 +204,14 @@ class Writer:
             while len(self.acknowledged) < wanted:
                 await asyncio.sleep(0.005)
 
+    async def undisturbed(self, count: int) -> None:
+        """So many more, and while etcd serves no answer is lost. While it ends several may be, one after the other:
+        until its last moment it takes connections, only to close them."""
+        await self.until_more(1)  # by the present life of etcd: what was under way before is over
+        unknown = len(self.unknown)
+        await self.until_more(count)
+        assert len(self.unknown) == unknown
+
 
 @asynccontextmanager
 async def writing(etcd: Etcd, prefix: bytes) -> AsyncIterator[Writer]:

@@ -188,7 +188,8 @@ class ServerProcess:
 
     @property
     def entries_written(self) -> int:
-        """How many log entries this life of the server has written: it grows with every change and with nothing else.
+        """How many log entries this life of the server has written: it grows with every change, also with those that
+        time brings about: leases that end, request ids that are renewed or forgotten.
 
         Up to date once the round is over; `holdfast_applied_index` is renewed only once a second.
         """

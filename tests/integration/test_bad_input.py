@@ -37,10 +37,14 @@ class Scene:
 
     async def prepare(self) -> None:
         async with AsyncClient(self.server.address) as client:
-            await client.enqueue(NewTask(QUEUE, "claimed"))
+            # With ids of their own: one that the client makes up is renewed by an entry when the task is 70 s old.
+            claimed, ready = (
+                NewTask(QUEUE, name, request_id=name, request_id_ttl_ms=YEAR_MS) for name in ("claimed", "ready")
+            )
+            await client.enqueue(claimed)
             [claim] = await client.reserve([QUEUE], lease_ms=3_600_000)
             self.claimed = pb.ClaimRef(task_id=claim.task_id, token=claim.token >> 64, secret=claim.token & SECRET_MAX)
-            self.ready_id = (await client.enqueue(NewTask(QUEUE, "ready"))).task_id
+            self.ready_id = (await client.enqueue(ready)).task_id
 
     async def look(self, wire: Wire) -> tuple[object, ...]:
         """Everything a change would show in: counters, both tasks, and the number of entries in the log."""

@@ -305,12 +305,11 @@ async def test_a_watch_over_restarts_has_no_gap(own_server: EtcdProcess, prefix:
             # Not killed: etcd 3.5.0 to 3.5.2, of which the package has one, may come back with other revisions of the
             # same writes if it is killed while it is busy. The loss of a member is the next test.
             for _ in range(2):
-                await writer.until_more(100)
+                await writer.undisturbed(100)
                 await asyncio.to_thread(own_server.stop)
                 await asyncio.to_thread(own_server.start)
-            await writer.until_more(100)
+            await writer.undisturbed(100)
         await _check_history(client, writer.acknowledged, prefix, watcher)
-    assert len(writer.unknown) <= 2, "more than what was under way"
     assert writer.failed == set(), "etcd was back in time"
     await client.close()
     await other.close()

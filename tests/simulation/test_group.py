@@ -47,8 +47,8 @@ START = int(os.environ.get("START", "0"))
 SEEDS_OF_AN_ABLATION = 40
 # Seeds that are known to find out what is broken in each of the last tests.
 KNOWN = {
-    "read": 28, "end": 0, "told": 5, "refused": 33, "sent": 0, "answered": 48, "promised": 80, "founded": 19,
-    "cut": 72,
+    "read": 4, "end": 0, "told": 155, "refused": 171, "sent": 0, "answered": 6, "promised": 80, "founded": 4,
+    "cut": 73,
 }  # fmt: skip
 LOOK_SECONDS = 0.05
 PEACE_SECONDS = 60.0  # for the group to agree again and end all work

@@ -11,12 +11,11 @@ from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.records import (
     ClusterRecord,
     RemovedRecord,
-    ShardRecord,
     name_of,
 )
 from holdfast.cluster.map.store import MapStore
 from holdfast.cluster.map.store_nodes import DuplicateNodeError, RemovedNodeError, WrongClusterError
-from holdfast.routing.groups import incarnation_of, mapped_group
+from holdfast.routing.groups import incarnation_of
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError
 from tests.unit.cluster.cluster_stage import (
@@ -30,28 +29,9 @@ from tests.unit.cluster.cluster_stage import (
     node,
     read_map,
 )
+from tests.unit.cluster.founded_shard import ABC, etcd, reason_of, shard
 
-GROUP = mapped_group(1, 7)
-ABC = ("a", "b", "c")
-
-
-def reason_of(error: pytest.ExceptionInfo[RefusedError]) -> str:
-    return error.value.reason
-
-
-@pytest.fixture
-async def etcd() -> Meddling:
-    """Three nodes, and the record of shard 0, as it is founded on them."""
-    etcd = Meddling()
-    await add_nodes(etcd, *ABC)
-    record = ShardRecord(group=GROUP, replicas=ABC, founders=tuple(map(identity, ABC)))
-    await etcd.commit([], [Put(KEYS.shard(0), record.encode())])
-    await etcd.commit([], [Put(KEYS.cluster, ClusterRecord("ab" * 16, 8, 3).encode())])
-    return etcd
-
-
-async def shard(etcd: FakeEtcd) -> ShardRecord:
-    return (await read_map(etcd)).shards[0]
+__all__ = ["etcd"]
 
 
 # Initialisation

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -70,6 +70,16 @@ def test_what_is_committed_is_what_kustomize_makes(overlay: str) -> None:
     assert rendered(overlay) == render(overlay), "out of date: run `make render`"
 
 
+@pytest.fixture(scope="module")
+def _schemas_are_read_once() -> Iterator[None]:
+    """They are megabytes of JSON, which would be read again for each object."""
+    read = kubernetes_validate.utils.schema_contents
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kubernetes_validate.utils, "schema_contents", cache(read))
+        yield
+
+
+@pytest.mark.usefixtures("_schemas_are_read_once")
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_kubernetes_takes_it(overlay: str, version: str) -> None:

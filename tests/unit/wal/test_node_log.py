@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,41 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.wal.disk import Disk, DiskFailedError, RealDisk
+from holdfast.wal.disk import DiskFailedError, RealDisk
 from holdfast.wal.frames import BLOCK_BYTES, FRAME_BODY_BYTES_MAX
 from holdfast.wal.node_log import Entry, NodeLog
 from tests.simulation.fake_disk import FakeDisk
-
-SEGMENT_BYTES = 32 * 1024
-
-
-@pytest.fixture
-def disk() -> FakeDisk:
-    return FakeDisk(random.Random(1))
-
-
-def reopen(disk: Disk) -> NodeLog:
-    return NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
-
-
-def flush(log: NodeLog) -> None:
-    started = log.begin_flush()
-    assert started is not None
-    started.run()
-    started.done()
-
-
-def append(log: NodeLog, shard: int, indexes: Iterable[int], size: int = 10) -> list[Entry]:
-    """Stages entries whose bytes tell which they are, and flushes."""
-    entries = [Entry(shard, index, 1, f"{shard}/{index}:".encode().ljust(size, b".")) for index in indexes]
-    for entry in entries:
-        log.stage_entry(entry.shard, entry.index, entry.term, entry.payload)
-    flush(log)
-    return entries
-
-
-def files(disk: FakeDisk) -> list[str]:
-    return sorted(disk.list_files())
+from tests.unit.wal.node_logs import SEGMENT_BYTES, append, files, flush, reopen
 
 
 class TestRounds:

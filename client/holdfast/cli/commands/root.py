@@ -2,8 +2,9 @@
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import typer
 import typer.main
@@ -71,9 +72,8 @@ _NO_DETECTION = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
 def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line; `CommandFailed` if it is wrong, and whatever else its command raises."""
     try:
-        with _named_shell(arguments):
-            command = typer.main.get_command(app)
-        code = command.main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
+        is_shell_named = len(arguments) > 1 and arguments[0] in ("--show-completion", "--install-completion")
+        code = _tree(is_shell_named).main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
     except _COMMAND_LINE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help already
             return ExitCode.USAGE
@@ -83,17 +83,17 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
-@contextmanager
-def _named_shell(arguments: Sequence[str]) -> Iterator[None]:
-    """`--show-completion zsh` means zsh; unless told not to, typer looks which shell this is, and takes that."""
-    named = len(arguments) > 1 and arguments[0] in ("--show-completion", "--install-completion")
+@cache
+def _tree(is_shell_named: bool) -> Any:
+    """All commands. `--show-completion zsh` means zsh; unless told not to, typer looks which shell this is, and takes
+    that."""
     before = os.environ.get(_NO_DETECTION)
-    if named:
+    if is_shell_named:
         os.environ[_NO_DETECTION] = "1"
     try:
-        yield
+        return typer.main.get_command(app)
     finally:
-        if named and before is None:
+        if is_shell_named and before is None:
             del os.environ[_NO_DETECTION]
 
 
