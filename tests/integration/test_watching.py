@@ -240,6 +240,16 @@ def test_every_task_is_listed_once(
 def test_the_commands_list_tasks_and_claims(cluster: MapCluster, parked: dict[str, list[str]]) -> None:
     listed = holdfast_json(cluster, "task", "ls", "listed", "--state", "ready", "--tenant", "acme")
     assert (len(listed["tasks"]), listed["more"]) == (30, False)
+    ids: list[str] = []
+    page = ["--limit", "7"]
+    while True:
+        part = holdfast_json(cluster, "task", "ls", "listed", "--state", "ready", "--tenant", "acme", *page)
+        assert len(part["tasks"]) <= 7
+        ids += [each["task_id"] for each in part["tasks"]]
+        if not part["more"]:
+            break
+        page = ["--limit", "7", "--after", part["next_page_token"]]
+    assert ids == [each["task_id"] for each in listed["tasks"]], "page by page, over shards"
     claims = holdfast_json(cluster, "claims", "listed", "--limit", "5")
     assert (len(claims["claims"]), claims["total"], claims["more"]) == (5, 20, True)
     ages = [each["held_for_ms"] for each in claims["claims"]]

@@ -502,8 +502,8 @@ def test_a_worker_is_gone_when_it_says_so_or_nothing_is_heard_for_a_minute() -> 
 
 
 def test_one_whose_heartbeats_are_elsewhere_is_listed_for_a_minute_or_while_it_waits_or_holds_something() -> None:
-    """A worker's home has its heartbeats, and a new leader of it has heard of none. The others have seen the worker, and
-    nobody would tell them that it is gone."""
+    """A worker's home has its heartbeats, and a new leader of it has heard of none. Nobody would tell the other shards,
+    which have seen the worker, that it is gone."""
     counted = Counted()
     counted.shard.claim_all(*counted.enqueue(1), worker=b"holder")
     for name in (b"holder", b"left"):
@@ -514,7 +514,10 @@ def test_one_whose_heartbeats_are_elsewhere_is_listed_for_a_minute_or_while_it_w
         counted.shard.now_ms += 1
         assert names(counted.workers()) == ["holder", "waiter"]
         pages = [counted.workers(limit=1), counted.workers(b"holder", limit=1)]
-        assert [(names(page), bool(page.next_page_token)) for page in pages] == [(["holder"], True), (["waiter"], False)]
+        assert [(names(page), bool(page.next_page_token)) for page in pages] == [
+            (["holder"], True),
+            (["waiter"], False),
+        ]
     assert names(counted.workers()) == ["holder"]
     counted.stats.worker_seen(b"left", counted.shard.now_ms)
     assert names(counted.workers()) == ["holder", "left"], "back again"
