@@ -158,9 +158,12 @@ def list_queues(address: str, timeout_s: float) -> tuple[list[QueueStats], list[
     return ask(address, timeout_s, lambda client: all_queues(client, partial=True))
 
 
-async def all_queues(client: AsyncClient, *, partial: bool = False) -> tuple[list[QueueStats], list[int]]:
+async def all_queues(
+    client: AsyncClient, *, partial: bool = False, page_s: float | None = None
+) -> tuple[list[QueueStats], list[int]]:
+    """`page_s`: how long each page may take, if that is less than the client's time."""
     queues, _, missing = await read_pages(
-        lambda size, token: client.list_queues(page_size=size, page_token=token, partial=partial),
+        lambda size, token: client.list_queues(page_size=size, page_token=token, partial=partial, timeout_s=page_s),
         lambda page: page.queues,
     )
     return queues, missing
