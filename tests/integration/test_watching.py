@@ -296,6 +296,26 @@ def test_workers_are_listed_with_state_slots_and_version(cluster: MapCluster, ma
         assert names[1] in listed
 
 
+@pytest.mark.skipif(not IS_LONG, reason="takes longer than a minute")
+def test_a_killed_worker_leaves_the_list_although_who_had_its_heartbeats_is_lost_too(
+    cluster: MapCluster, make_worker: MakeWorker
+) -> None:
+    """The leader that comes next has heard of no worker; those of the other shards have, but not of its state."""
+    lost = {shard.shard for shard in cluster.info().shards if shard.replicas == ("n2",)}
+    name = next(name for name in (f"left-{number}" for number in range(50)) if home_shard(name, SHARDS) in lost)
+    worker = make_worker(queues_of_all_shards("left", SHARDS), "--name", name)
+    wait_until(lambda: name in workers_of(cluster), "the worker in the list")
+    worker.signal(signal.SIGKILL)
+    worker.wait_for_exit()
+    cluster.nodes["n2"].kill()
+    cluster.nodes["n2"].launch()
+    cluster.nodes["n2"].wait_serving()
+    cluster.wait_settled()
+    assert workers_of(cluster)[name].state is WorkerState.UNKNOWN
+    wait_until(lambda: name not in workers_of(cluster), "the worker to leave the list", deadline_s=90)
+    wait_until(lambda: name not in workers_of(cluster, direct=True), "the same for who asks the brokers")
+
+
 def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
     app: Holdfast, cluster: MapCluster, make_worker: MakeWorker, tmp_path: Path
 ) -> None:
