@@ -11,7 +11,7 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.client import Client, NewTask
 from tests.acceptance.s3_server import s3_server
-from tests.integration.server import ServerProcess
+from tests.integration.server import ServerProcess, wait_until
 
 TASKS = 3000
 
@@ -114,6 +114,16 @@ def test_only_what_changed_is_copied_again(backup: Commands, server: ServerProce
     assert second["copied_bytes"] < first["copied_bytes"] / 10
     assert second["bytes"] >= first["bytes"]
     assert backup("backup", "verify", tmp_path / "b")["is_good"]
+
+
+def test_of_shards_at_rest_nothing_is_copied_again(backup: Commands, server: ServerProcess, tmp_path: Path) -> None:
+    """Nothing is written to a shard that is left alone. What was written before may be merged into other files once."""
+
+    def is_nothing_new() -> bool:
+        made = backup("backup", "create", tmp_path / "b", "--address", server.address)
+        return bool(made["copied_bytes"] == 0 and made["bytes"] > 0)
+
+    wait_until(is_nothing_new, "a backup that copies nothing")
 
 
 def test_a_backup_takes_no_more_bandwidth_than_it_may(backup: Commands, server: ServerProcess, tmp_path: Path) -> None:

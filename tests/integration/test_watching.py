@@ -240,6 +240,16 @@ def test_every_task_is_listed_once(
 def test_the_commands_list_tasks_and_claims(cluster: MapCluster, parked: dict[str, list[str]]) -> None:
     listed = holdfast_json(cluster, "task", "ls", "listed", "--state", "ready", "--tenant", "acme")
     assert (len(listed["tasks"]), listed["more"]) == (30, False)
+    ids: list[str] = []
+    page = ["--limit", "7"]
+    while True:
+        part = holdfast_json(cluster, "task", "ls", "listed", "--state", "ready", "--tenant", "acme", *page)
+        assert len(part["tasks"]) <= 7
+        ids += [each["task_id"] for each in part["tasks"]]
+        if not part["more"]:
+            break
+        page = ["--limit", "7", "--after", part["next_page_token"]]
+    assert ids == [each["task_id"] for each in listed["tasks"]], "page by page, over shards"
     claims = holdfast_json(cluster, "claims", "listed", "--limit", "5")
     assert (len(claims["claims"]), claims["total"], claims["more"]) == (5, 20, True)
     ages = [each["held_for_ms"] for each in claims["claims"]]
@@ -284,6 +294,26 @@ def test_workers_are_listed_with_state_slots_and_version(cluster: MapCluster, ma
         listed = workers_of(cluster, direct=direct)
         assert names[0] not in listed, "it leaves the list at once"
         assert names[1] in listed
+
+
+@pytest.mark.skipif(not IS_LONG, reason="takes longer than a minute")
+def test_a_killed_worker_leaves_the_list_although_who_had_its_heartbeats_is_lost_too(
+    cluster: MapCluster, make_worker: MakeWorker
+) -> None:
+    """The leader that comes next has heard of no worker; those of the other shards have, but not of its state."""
+    lost = {shard.shard for shard in cluster.info().shards if shard.replicas == ("n2",)}
+    name = next(name for name in (f"left-{number}" for number in range(50)) if home_shard(name, SHARDS) in lost)
+    worker = make_worker(queues_of_all_shards("left", SHARDS), "--name", name)
+    wait_until(lambda: name in workers_of(cluster), "the worker in the list")
+    worker.signal(signal.SIGKILL)
+    worker.wait_for_exit()
+    cluster.nodes["n2"].kill()
+    cluster.nodes["n2"].launch()
+    cluster.nodes["n2"].wait_serving()
+    cluster.wait_settled()
+    assert workers_of(cluster)[name].state is WorkerState.UNKNOWN
+    wait_until(lambda: name not in workers_of(cluster), "the worker to leave the list", deadline_s=90)
+    wait_until(lambda: name not in workers_of(cluster, direct=True), "the same for who asks the brokers")
 
 
 def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(

@@ -119,11 +119,12 @@ def list_workers(address: str, timeout_s: float, limit: int) -> tuple[list[Worke
     """Those who claim tasks, by name, whether there are more, and which shards did not answer."""
 
     async def question(client: AsyncClient) -> tuple[list[WorkerInfo], bool, list[int]]:
-        return await read_pages(
+        workers, token, missing = await read_pages(
             lambda size, token: client.list_workers(page_size=size, page_token=token, partial=True),
             lambda page: page.workers,
             limit,
         )
+        return workers, bool(token), missing
 
     return ask(address, timeout_s, question)
 
@@ -157,9 +158,12 @@ def list_queues(address: str, timeout_s: float) -> tuple[list[QueueStats], list[
     return ask(address, timeout_s, lambda client: all_queues(client, partial=True))
 
 
-async def all_queues(client: AsyncClient, *, partial: bool = False) -> tuple[list[QueueStats], list[int]]:
+async def all_queues(
+    client: AsyncClient, *, partial: bool = False, page_s: float | None = None
+) -> tuple[list[QueueStats], list[int]]:
+    """`page_s`: how long each page may take, if that is less than the client's time."""
     queues, _, missing = await read_pages(
-        lambda size, token: client.list_queues(page_size=size, page_token=token, partial=partial),
+        lambda size, token: client.list_queues(page_size=size, page_token=token, partial=partial, timeout_s=page_s),
         lambda page: page.queues,
     )
     return queues, missing
@@ -216,33 +220,34 @@ def list_dead_letters(
     """The oldest dead letters of a queue that fit, and whether there are more. `NotFound` if there is no such queue."""
 
     async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool]:
-        letters, more, _ = await read_pages(
+        letters, token, _ = await read_pages(
             lambda size, token: client.list_dead_letters(queue, where=where, page_size=size, page_token=token),
             lambda page: page.tasks,
             limit,
         )
         if not letters:
             await client.queue_stats(queue)  # the list of an unknown queue is merely empty
-        return letters, more
+        return letters, bool(token)
 
     return ask(address, timeout_s, question)
 
 
 def list_tasks(
-    address: str, timeout_s: float, queue: str, where: TaskFilter, limit: int
-) -> tuple[list[TaskInfo], bool, list[int]]:
-    """The first tasks that fit, whether there may be more, and which shards did not answer. `NotFound` if there is no
-    such queue."""
+    address: str, timeout_s: float, queue: str, where: TaskFilter, limit: int, after: str = ""
+) -> tuple[list[TaskInfo], str, list[int]]:
+    """The first tasks that fit, or those that follow a token, the token of what follows them, if there may be more, and
+    which shards did not answer. `NotFound` if there is no such queue."""
 
-    async def question(client: AsyncClient) -> tuple[list[TaskInfo], bool, list[int]]:
-        tasks, more, missing = await read_pages(
+    async def question(client: AsyncClient) -> tuple[list[TaskInfo], str, list[int]]:
+        tasks, token, missing = await read_pages(
             lambda size, token: client.list_tasks(queue, where=where, page_size=size, page_token=token, partial=True),
             lambda page: page.tasks,
             limit,
+            after,
         )
         if queue and not tasks and not missing:
             await client.queue_stats(queue)  # the list of an unknown queue is merely empty
-        return tasks, more, missing
+        return tasks, token, missing
 
     return ask(address, timeout_s, question)
 
@@ -255,12 +260,12 @@ def list_discards(address: str, timeout_s: float, queue: str, limit: int) -> tup
     """The oldest records of discarded letters, and whether there are more. An empty queue: of all."""
 
     async def question(client: AsyncClient) -> tuple[list[Discard], bool]:
-        discards, more, _ = await read_pages(
+        discards, token, _ = await read_pages(
             lambda size, token: client.list_discards(queue, page_size=size, page_token=token),
             lambda page: page.discards,
             limit,
         )
-        return discards, more
+        return discards, bool(token)
 
     return ask(address, timeout_s, question)
 
@@ -306,13 +311,16 @@ PageT = TypeVar("PageT", bound=_Page)
 
 
 async def read_pages(
-    fetch: Callable[[int, str], Awaitable[PageT]], items_of: Callable[[PageT], Sequence[T]], limit: int = sys.maxsize
-) -> tuple[list[T], bool, list[int]]:
-    """The first items of a list, whether there are more, and which shards did not answer, where pages say that. `fetch`
-    gets how many items a page is to have at most, and its token."""
+    fetch: Callable[[int, str], Awaitable[PageT]],
+    items_of: Callable[[PageT], Sequence[T]],
+    limit: int = sys.maxsize,
+    token: str = "",
+) -> tuple[list[T], str, list[int]]:
+    """The first items of a list, or those from a token on; the token of what follows, empty if nothing does; and which
+    shards did not answer, where pages say that. `fetch` gets how many items a page is to have at most, and the token
+    of it."""
     items: list[T] = []
     missing: set[int] = set()
-    token = ""
     while len(items) < limit:
         page = await fetch(min(_PAGE, limit - len(items)), token)
         items += items_of(page)
@@ -320,7 +328,7 @@ async def read_pages(
         token = page.next_page_token
         if not token:
             break
-    return items, bool(token), sorted(missing)
+    return items, token, sorted(missing)
 
 
 def is_cluster(address: str) -> bool:

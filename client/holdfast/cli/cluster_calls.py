@@ -107,7 +107,10 @@ def overview(address: str, timeout_s: float) -> Overview:
         info = await client.describe_cluster()
         if not info.cluster_id:
             return Overview(info, (), None)
-        counted, reports = await asyncio.gather(_stats(client), _reports_of(info, min(timeout_s, ANSWER_S)))
+        answer_s = min(timeout_s, ANSWER_S)
+        counted, reports = await asyncio.gather(_stats(client, answer_s), _reports_of(info, answer_s))
+        if not _is_whole(counted) and all(report.node is not None for report in reports):
+            counted = await _stats(client, timeout_s)  # it is not for a node that is lost: shards may be slow
         if isinstance(counted, HoldfastError):
             return Overview(info, tuple(reports), None, None if _is_for_routers(counted) else counted)
         return Overview(info, tuple(reports), depth_of(*counted))
@@ -115,11 +118,19 @@ def overview(address: str, timeout_s: float) -> Overview:
     return calls.ask(address, timeout_s, question)
 
 
-async def _stats(client: AsyncClient) -> tuple[list[QueueStats], list[int]] | HoldfastError:
+_Counted = tuple[list[QueueStats], list[int]] | HoldfastError
+
+
+async def _stats(client: AsyncClient, page_s: float) -> _Counted:
+    """Who wants to see that a node is lost does not wait for shards that have lost their leader with it."""
     try:
-        return await calls.all_queues(client, partial=True)
+        return await calls.all_queues(client, partial=True, page_s=page_s)
     except HoldfastError as error:
         return error
+
+
+def _is_whole(counted: _Counted) -> bool:
+    return not counted[1] if isinstance(counted, tuple) else _is_for_routers(counted)
 
 
 def _is_for_routers(error: HoldfastError) -> bool:

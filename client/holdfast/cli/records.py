@@ -176,9 +176,10 @@ def updated_json(updated: Mapping[str, Updated]) -> dict[str, object]:
     return {"tasks": [{"task_id": task_id, "state": str(each.state)} for task_id, each in updated.items()]}
 
 
-def tasks_json(queue: str | None, tasks: Sequence[TaskInfo], *, more: bool) -> dict[str, object]:
+def tasks_json(queue: str | None, tasks: Sequence[TaskInfo], next_token: str) -> dict[str, object]:
     """What a list knows of each: `task get` has the rest."""
-    return {"queue": queue, "tasks": [_listed_json(info) for info in tasks], "more": more}
+    listed = [_listed_json(info) for info in tasks]
+    return {"queue": queue, "tasks": listed, "more": bool(next_token), "next_page_token": next_token or None}
 
 
 def claims_json(claims: Sequence[TaskInfo], total: int, now_ms: int, *, more: bool) -> dict[str, object]:

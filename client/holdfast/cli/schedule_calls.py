@@ -32,12 +32,12 @@ def list_schedules(address: str, timeout_s: float, queue: str, limit: int) -> tu
     """By queue and name, and whether there are more. An empty queue: of all."""
 
     async def question(client: AsyncClient) -> tuple[list[ScheduleInfo], bool]:
-        found, more, _ = await calls.read_pages(
+        found, token, _ = await calls.read_pages(
             lambda size, token: client.list_schedules(queue, page_size=size, page_token=token),
             lambda page: page.schedules,
             limit,
         )
-        return found, more
+        return found, bool(token)
 
     return calls.ask(address, timeout_s, question)
 

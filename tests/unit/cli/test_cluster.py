@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli import cluster_calls
 from holdfast.cli.main import main
 from holdfast.cli.problems import ExitCode
 from holdfast.proto.v1 import cluster_pb2 as pb
-from holdfast.proto.v1 import queues_pb2
+from holdfast.proto.v1 import queues_pb2, tasks_pb2
 from tests.unit.cli.cli_runner import Cli
 from tests.unit.cli.scripted_cluster import describe, describe_all, replica, three_servers
 from tests.unit.cli.scripted_map import carried_out, cluster, move, node, plan, refusal, shard
@@ -339,6 +340,35 @@ def test_a_node_that_was_killed_is_told_before_its_lease_has_ended(server: Scrip
     assert "Node n2: no answer, although its lease in etcd lasts still." in cli.err
     assert cli.run("cluster", "status", "--json") == 1
     assert [(each["is_alive"], each["answers"]) for each in cli.json_out()["nodes"]] == [(True, True), (True, False)]
+
+
+def test_who_looks_for_a_lost_node_does_not_wait_for_its_shards(server: ScriptedServer, cli: Cli) -> None:
+    """They have no leader, and a router waits for one as long as it may: no longer than a node has for its answer."""
+    with ScriptedServer() as killed:
+        address = killed.address
+    nodes = [node("n1", address=server.address), node("n2", address=address)]
+    server.on("DescribeCluster", cluster(shard(on="n1 n2"), nodes=nodes))
+    server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
+    server._script["ListQueues"].clear()
+    server.on("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]))
+    assert cli.run("cluster", "status", "--timeout", "20s", "--json") == 4
+    assert [each["answers"] for each in cli.json_out()["nodes"]] == [True, False]
+    assert cli.json_out()["tasks"]["missing_shards"] == [7]
+    (limit_s,) = server.deadlines_s["ListQueues"]
+    assert limit_s is not None
+    assert limit_s < 2 * cluster_calls.ANSWER_S, "of 20 s"
+
+
+def test_where_all_nodes_answer_tasks_are_counted_with_all_the_time(server: ScriptedServer, cli: Cli) -> None:
+    server.on("DescribeCluster", cluster(shard(on="n1"), nodes=[node("n1", address=server.address)]))
+    server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
+    server._script["ListQueues"].clear()
+    server.on("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]), tasks_pb2.ListQueuesResponse())
+    assert cli.run("cluster", "status", "--timeout", "20s") == 0
+    first_s, second_s = server.deadlines_s["ListQueues"]
+    assert first_s is not None
+    assert second_s is not None
+    assert first_s < 2 * cluster_calls.ANSWER_S < second_s
 
 
 def test_where_no_node_can_be_reached_none_is_called_silent(server: ScriptedServer, cli: Cli) -> None:

@@ -79,12 +79,35 @@ def test_pages_are_read_until_there_are_enough(cli: Cli) -> None:
     assert "1m 30s" in rows[0]
     assert "0/3" in rows[0]
     assert "w\\x1b1" in rows[1], "names are made harmless"
-    assert "There are more" in cli.err
+    assert "There may be more; the next page:  --after 3" in cli.err
     assert cli.run("task", "ls", "mail", "--json") == 0
     printed = cli.json_out()
     assert (printed["queue"], printed["more"], len(printed["tasks"])) == ("mail", False, 3)
+    assert printed["next_page_token"] is None
     assert printed["tasks"][1]["worker"] == "w\x1b1"
     assert not {"payload", "result", "last_error"} & printed["tasks"][0].keys()
+
+
+def test_a_list_goes_on_after_the_token_that_it_ended_with(cli: Cli) -> None:
+    has_pages(cli, [task(1)], [], [task(2)], [task(3)])
+    seen: list[str] = []
+    token: list[str] = []
+    for more in (True, True, False):
+        assert cli.run("task", "ls", "mail", "--limit", "1", *token, "--json") == 0
+        page = cli.json_out()
+        assert page["more"] is more
+        seen += [each["task_id"] for each in page["tasks"]]
+        token = ["--after", page["next_page_token"]]
+    assert seen == [task(number).task_id for number in (1, 2, 3)]
+    assert [request.page_token for request in cli.server.requests["ListTasks"]] == ["", "1", "2", "3"]
+
+
+def test_nothing_follows_the_last_task(cli: Cli) -> None:
+    has_pages(cli, [task(1)], [])
+    counts = pb.QueueStatsOutcome(counts=pb.QueueCounts(queue="mail"))
+    cli.server.on("QueueStats", pb.QueueStatsResponse(outcomes=[counts]))
+    assert cli.run("task", "ls", "mail", "--after", "1") == 0
+    assert cli.out == "There is no further task in queue mail.\n"
 
 
 def test_a_queue_that_never_was(cli: Cli) -> None:
@@ -95,7 +118,8 @@ def test_a_queue_that_never_was(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--state", "asleep"], ["--min-age", "soon"], ["--worker", ""], [""], ["--limit", "0"]]
+    "arguments",
+    [["--state", "asleep"], ["--min-age", "soon"], ["--worker", ""], [""], ["--limit", "0"], ["--after", ""]],
 )
 def test_wrong_usage(cli: Cli, arguments: list[str]) -> None:
     assert cli.run("task", "ls", *arguments) == 2

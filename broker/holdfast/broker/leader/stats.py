@@ -29,7 +29,7 @@ WORKERS_MAX = 10_000
 WORKER_QUEUES_MAX = 64
 TIMED_KEEP_MS = 10 * 60 * 1000  # how long a queue has its place among those that are timed, once all are taken
 WORKER_KEEP_MS = 60 * 60 * 1000  # after which a worker that nothing is heard of and that holds nothing is forgotten
-WORKER_SILENT_MS = 60 * 1000  # after which a worker that has heartbeats is gone
+WORKER_SILENT_MS = 60 * 1000  # after which a worker is gone if it has heartbeats here, and otherwise not listed
 NO_STATE = queues_pb.WORKER_STATE_UNSPECIFIED
 QUIET = queues_pb.WORKER_STATE_QUIET
 DRAINED = queues_pb.WORKER_STATE_DRAINED
@@ -65,10 +65,12 @@ class _Worker:
         self.version = b""
         self.desired = NO_STATE  # what operators want of it, until it has heard of that
 
+    def is_silent(self, now_ms: int) -> bool:
+        return self.last_seen_ms < now_ms - WORKER_SILENT_MS and not self.waiting
+
     def state_at(self, now_ms: int) -> queues_pb.WorkerState:
         """It is gone if it has said so, or if nothing was heard of it for long."""
-        is_silent = self.last_seen_ms < now_ms - WORKER_SILENT_MS and not self.waiting
-        return GONE if self.state != NO_STATE and is_silent else self.state
+        return GONE if self.state != NO_STATE and self.is_silent(now_ms) else self.state
 
 
 class Rates:
@@ -310,11 +312,17 @@ class Stats(Service):
         return self._workers.keys()
 
     def workers_page(self, after: bytes, limit: int) -> queues_pb.ListWorkersResponse:
-        """Workers by name: those that were seen, and those that hold claims."""
+        """Workers by name: those that were seen lately, and those that hold claims.
+
+        Of those that are silent only the ones with heartbeats are told, which are gone: other shards may have seen them
+        since. A shard without their heartbeats, or a new leader of the one that had them, cannot know whether there
+        ever were any, so it tells of nobody who is silent and holds nothing."""
+        now_ms = self._now_ms()
         family, stop = keys.family_start(keys.WORKER), keys.family_start(keys.WORKER + 1)
         start = keys.worker(after) + b"\0" if after else family
         names = {key[1:] for key, _ in self._reader.scan(start, stop, limit + 1)}
-        names.update(sorted(name for name in self._workers if name > after)[: limit + 1])
+        seen = (name for name, worker in self._workers.items() if worker.state or not worker.is_silent(now_ms))
+        names.update(sorted(name for name in seen if name > after)[: limit + 1])
         page = sorted(names)[: limit + 1]
         response = queues_pb.ListWorkersResponse()
         for name in page[:limit]:
@@ -325,7 +333,7 @@ class Stats(Service):
                 last_seen_ms=worker.last_seen_ms,
                 queues=[queue.decode() for queue in worker.queues],
                 is_waiting=worker.waiting > 0,
-                state=worker.state_at(self._now_ms()),
+                state=worker.state_at(now_ms),
                 slots=worker.slots,
                 version=worker.version.decode(),
                 desired=worker.desired,

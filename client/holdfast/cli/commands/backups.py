@@ -62,7 +62,7 @@ def backup_create(
 
     Every task that was accepted before this command began is in the backup; what comes meanwhile may be.
     Give the address of a router, or of any node. A single node, `holdfast dev` too, is backed up in the same way.
-    A file that the target has already is not copied again, so the second backup is small.
+    A file that the target has already is not copied again: of shards at rest nothing is, of busy ones up to all.
     The backup is there once its manifest is, which is written last: one that was interrupted is none.
     """
     bytes_per_s = parsed("--bandwidth", options.size_bytes, bandwidth)

@@ -52,6 +52,15 @@ _MinAge = Annotated[
         "--min-age", metavar="TIME", help="Only those that were accepted so long ago: 10m, 2h.", show_default=False
     ),
 ]
+_After = Annotated[
+    str | None,
+    typer.Option(
+        "--after",
+        metavar="TOKEN",
+        help="The next page: what follows the list that ended with this token.",
+        show_default=False,
+    ),
+]
 _Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="How many at most.")]
 
 
@@ -69,6 +78,7 @@ def _state(text: str) -> TaskState:
         "holdfast task ls mail",
         "holdfast task ls mail --state ready --min-age 10m",
         "holdfast task ls --state claimed --worker host-1 --json",
+        "holdfast task ls mail --limit 1000 --after TOKEN",
     ),
 )
 def task_ls(
@@ -79,6 +89,7 @@ def task_ls(
     worker: _Worker = None,
     min_age: _MinAge = None,
     limit: _Limit = 100,
+    after: _After = None,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
@@ -88,6 +99,7 @@ def task_ls(
     Ready tasks come first, in the order in which they will be handed out; then claimed, delayed and retrying, dead, and
     finished ones; of a cluster, shard by shard. Every page that is read costs a server a bounded amount of work, so a
     filter that little fits takes a while in a large cluster: name the queue, and the state.
+    If there may be more than --limit, the list ends with a token: --after shows what follows it.
     Shards that do not answer are passed over and named, and the exit code is 4.
     """
     where = TaskFilter(
@@ -99,16 +111,18 @@ def task_ls(
     )
     name = "" if queue is None else given_text("QUEUE", queue)
     with output.waiting("Looking through tasks …"):
-        tasks, more, missing = calls.list_tasks(address, timeout_s, name, where, limit)
+        tasks, token, missing = calls.list_tasks(
+            address, timeout_s, name, where, limit, given_text("--after", after)
+        )  # fmt: skip
     if as_json:
-        records.print_json(records.tasks_json(name or None, tasks, more=more) | {"missing_shards": missing})
+        records.print_json(records.tasks_json(name or None, tasks, token) | {"missing_shards": missing})
     elif tasks:
         queue_output.print_tasks(tasks, _now_ms())
-        if more:
-            output.print_note("There are more; --limit shows more.")
+        if token:
+            output.print_note(f"There may be more; the next page:  --after {token}")
     elif not missing:
         fits = "" if where == TaskFilter(states=[]) else " that fits"
-        output.print_line(f"There is no task{fits}{f' in queue {name}' if name else ''}.")
+        output.print_line(f"There is no {'further ' if after else ''}task{fits}{f' in queue {name}' if name else ''}.")
     if missing:
         raise CommandFailed(shards_missing(missing, "the list"))
 
@@ -133,16 +147,16 @@ def claims(
     )
     alone = next(iter(names)) if len(names) == 1 else ""
     with output.waiting("Looking through claims …"):
-        found, more, missing = calls.list_tasks(address, timeout_s, alone, where, _CLAIMS_READ_MAX)
+        found, token, missing = calls.list_tasks(address, timeout_s, alone, where, _CLAIMS_READ_MAX)
     held = _once_each(claim for claim in found if not names or claim.queue in names)
     held.sort(key=lambda claim: claim.changed_at_ms)
     shown, now_ms = held[:limit], _now_ms()
     if as_json:
-        told = records.claims_json(shown, len(held), now_ms, more=more or len(held) > limit)
+        told = records.claims_json(shown, len(held), now_ms, more=bool(token) or len(held) > limit)
         records.print_json(told | {"missing_shards": missing})
     elif shown:
         queue_output.print_claims(shown, now_ms)
-        if more:
+        if token:
             output.print_note(f"There are more than {_CLAIMS_READ_MAX:,}, so older ones may be missing: name a queue.")
         elif len(held) > limit:
             output.print_note(f"The oldest {limit:,} of {len(held):,}; --limit shows more.")
