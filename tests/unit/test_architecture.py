@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.broker.config import BrokerConfig
+from holdfast.cluster.settings import ClusterSettings
+from holdfast.rebalancer.config import RebalancerConfig
+from holdfast.router.config import RouterConfig
+
 REPO = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("proto", "common", "client", "router", "broker")
 OTHER_ROOTS = ("tests", "tools", "benchmarks", "jepsen-style")
@@ -149,6 +154,13 @@ def test_private_names_of_the_raft_library_are_in_one_file() -> None:
     """Another release may rename any of them: then one file says so at import, and one file is changed."""
     naming = {_name(path) for path in _python_files("broker") if "_SyncObj__" in path.read_text(encoding="utf-8")}
     assert naming == ONE_IMPORTER["pysyncobj"]
+
+
+@pytest.mark.parametrize("config", [BrokerConfig, RouterConfig, RebalancerConfig], ids=lambda config: config.__name__)
+def test_every_setting_is_read_by_somebody(config: type[ClusterSettings]) -> None:
+    source = "".join(path.read_text() for root in SOURCE_ROOTS for path in (REPO / root).glob("**/*.py"))
+    read = set(re.findall(r"(?:config|settings|self)\.(?=([a-z][a-z_0-9]*))", source))
+    assert config.model_fields.keys() - read == set(), "hand them to whoever needs them"
 
 
 def test_functions_fit_a_screen() -> None:
