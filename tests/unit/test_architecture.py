@@ -104,6 +104,17 @@ def test_no_root_package_hides_the_other_source_roots() -> None:
     assert strays == [], "holdfast is a namespace package: remove holdfast/__init__.py"
 
 
+def test_a_package_that_lists_its_files_lists_them_all() -> None:
+    forgotten = []
+    for root in SOURCE_ROOTS:
+        for init in (REPO / root).glob("**/__init__.py"):
+            text = ast.get_docstring(ast.parse(init.read_text())) or ""
+            if re.search(r"^\w+\.py\b", text, re.MULTILINE) and "a file per group" not in text:
+                files = [path for path in init.parent.glob("*.py") if not path.name.startswith("__")]
+                forgotten += [path for path in files if path.name not in text and f"`{path.stem}`" not in text]
+    assert [str(path.relative_to(REPO)) for path in forgotten] == [], "say in __init__.py what they are"
+
+
 def test_every_package_is_marked_as_typed() -> None:
     packages = [path.parent for root in SOURCE_ROOTS for path in (REPO / root / "holdfast").glob("*/__init__.py")]
     assert packages
