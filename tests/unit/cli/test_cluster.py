@@ -161,7 +161,7 @@ def test_status_is_one_screen(server: ScriptedServer, cli: Cli) -> None:
     rows = [line.split() for line in cli.out.splitlines()]
     assert ["n1", "alive", "a", "1.2.3", "100", "2", "1"] in rows
     assert ["1", "n2", "n1", "n2", "n3", "-", "-"] in rows
-    assert "7 unfinished in 1 queues: 7 ready" in cli.out
+    assert "7 unfinished in 1 queue: 7 ready" in cli.out
     assert "none under way" in cli.out
     assert cli.err == ""
     assert cli.run("cluster", "status", "--json") == 0
