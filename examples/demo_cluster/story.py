@@ -190,4 +190,8 @@ def _steps(plan: dict[str, Any]) -> str:
     """What a plan did, in words."""
     moved = sum(not step["is_transfer"] and step["state"] == "DONE" for step in plan["steps"])
     led = sum(step["is_transfer"] and step["state"] == "DONE" for step in plan["steps"])
-    return f"{moved} replicas moved, {led} leaders changed"
+    return f"{_counted(moved, 'replica')} moved, {_counted(led, 'leader')} changed"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -3,15 +3,13 @@
 import inspect
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-import typer.main
 from pydantic.fields import FieldInfo
 
 from holdfast.broker.config import ENV_PREFIX, BrokerConfig
 from holdfast.broker.metrics import Metrics
-from holdfast.cli.commands.root import app
 from holdfast.cli.problems import EXIT_CODE_MEANINGS
 from holdfast.client import Holdfast, Task, Worker
 from holdfast.client.worker.meters import GAUGES, Meter
@@ -26,6 +24,7 @@ from holdfast.serving.settings import ADDRESSES_PATTERN, URL_PATTERN
 from tests.acceptance.doc_pages import PageError, Session, blocks_of, logical_lines, matches, run_page
 from tests.acceptance.running import REPO
 from tests.long import IS_LONG
+from tests.unit.cli.cli_runner import commands
 
 PAGES = ["README.md", *(path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").glob("*.md")))]
 INTERNALS = [path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs/internals").glob("*.md"))]
@@ -35,17 +34,6 @@ LONG_PAGES = (  # README starts a cluster, too
     "docs/unique-and-results.md",
 )  # fmt: skip
 NOT_RUN = ("docs/kubernetes.md",)  # needs a cluster of Kubernetes; test_kubernetes_page.py reads its commands
-COMMANDS = (
-    "dev", "broker", "router", "worker", "workers ls", "workers quiet", "workers resume", "workers stop", "top",
-    "enqueue", "task ls", "claims", "task get", "task wait", "task update", "task cancel", "queue ls",
-    "queue stats", "queue pause", "queue resume", "queue purge", "schedule put", "schedule ls", "schedule show",
-    "schedule next", "schedule trigger", "schedule pause", "schedule resume", "schedule rm", "dlq ls",
-    "dlq show", "dlq retry", "dlq discard", "dlq discarded", "bench", "cluster up", "cluster init",
-    "cluster status", "node ls", "node drain", "node undrain", "node handover", "node remove", "shard ls", "shard plan",
-    "shard apply", "shard move", "shard transfer", "shard watch", "shard cancel", "shard hash", "shard recover",
-    "rebalance", "backup create", "backup ls", "backup verify", "backup prune", "backup restore", "queue set",
-    "queue show", "cluster down", "version",
-)  # fmt: skip
 
 
 def page_text(name: str) -> str:
@@ -134,8 +122,11 @@ def test_the_configuration_page_has_every_setting_as_it_is(title: str, config: t
     wanted = {name: setting_row(field, name) for name, field in config.model_fields.items()}
     section = page_text("docs/configuration.md").partition(f"\n{title}\n")[2].partition("\n## ")[0]
     found = {name: row for name, row in rows_of(section).items() if len(row) == 3}
-    right = "\n".join(f"| `{name}` | " + " | ".join(row) + " |" for name, row in wanted.items())
-    assert found == wanted, f"docs/configuration.md has drifted; the right rows are\n{right}"
+    rows = [f"| `{name}` | {' | '.join(row)} |" for name, row in wanted.items() if found.get(name) != row]
+    assert not rows, "\n".join(
+        [f"docs/configuration.md, {title}, needs these rows, in the order of the source:", *rows]
+    )
+    assert found.keys() == wanted.keys(), f"docs/configuration.md, {title}, has what is no setting"
     # In the order of the source, which is grouped. What all servers share comes first there; a page may have it later.
     shared = set(ClusterSettings.model_fields)
     assert [name for name in found if name not in shared] == [name for name in wanted if name not in shared]
@@ -169,13 +160,23 @@ def test_the_page_about_dead_letters_has_every_reason() -> None:
     assert {name for name in rows if name.isupper()} == set(DEAD_REASONS.values()) - {""}
 
 
+def server_metrics() -> set[str]:
+    there = (Metrics().render() + RouterMetrics().format() + RebalancerMetrics().format()).decode()
+    return {name for name in re.findall("# HELP (holdfast_[a-z_]+) ", there) if not name.endswith("_created")}
+
+
+def test_the_pages_for_operators_have_every_metric_of_servers() -> None:
+    told = page_text("docs/clusters.md") + page_text("docs/operating-queues.md")
+    missing = server_metrics() - set(re.findall(r"\bholdfast_[a-z_]+", told))
+    assert not missing, f"a table of docs/clusters.md or docs/operating-queues.md needs a row of {sorted(missing)}"
+
+
 @pytest.mark.parametrize(("page", "least"), [("docs/clusters.md", 6), ("docs/operating-queues.md", 4)])
 def test_what_operators_are_told_to_watch_is_there(page: str, least: int) -> None:
     text = page_text(page)
     metrics = set(re.findall(r"\bholdfast_[a-z_]+", text))
     assert len(metrics) >= least
-    there = (Metrics().render() + RouterMetrics().format() + RebalancerMetrics().format()).decode()
-    assert {name for name in metrics if f"# HELP {name} " not in there} == set()
+    assert metrics - server_metrics() == set()
     lines = text.partition("| line in the log |")[2].partition("\n\n")[0]
     events = set(re.findall("`([a-z_ ]+)`", lines))
     assert len(events) >= least
@@ -191,19 +192,13 @@ def test_the_page_about_workers_has_every_metric_of_theirs() -> None:
     assert named == set(re.findall(r"# TYPE holdfast_worker_([a-z_]+)", shown))
 
 
-def commands_of(command: Any, prefix: str = "") -> list[str]:
-    """All commands below this one, as they are typed."""
-    below = getattr(command, "commands", None)
-    if below is None:
-        return [prefix]
-    return [each for name, sub in below.items() for each in commands_of(sub, f"{prefix} {name}".strip())]
-
-
 def test_the_command_line_page_has_every_command_and_exit_code() -> None:
     text = page_text("docs/cli.md")
     headings = re.findall(r"^## `holdfast ([^`A-Z\[]+)", text, re.MULTILINE)
-    assert [heading.strip() for heading in headings] == list(COMMANDS)
-    assert sorted(COMMANDS) == sorted(commands_of(typer.main.get_command(app)))
+    named = [heading.strip() for heading in headings]
+    missing = [f"## `holdfast {command}`" for command in commands() if command not in named]
+    assert not missing, f"docs/cli.md needs {missing}, each with an example"
+    assert sorted(named) == sorted(commands()), "docs/cli.md has a command that is not there, or one twice"
     codes = {name: row[0] for name, row in rows_of(text).items() if name.isdigit()}
     assert codes == {str(int(code)): meaning for code, meaning in EXIT_CODE_MEANINGS.items()} | {
         "141": "the reader of the output has gone"

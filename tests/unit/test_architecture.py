@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.broker.config import BrokerConfig
+from holdfast.cluster.settings import ClusterSettings
+from holdfast.rebalancer.config import RebalancerConfig
+from holdfast.router.config import RouterConfig
+
 REPO = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("proto", "common", "client", "router", "broker")
 OTHER_ROOTS = ("tests", "tools", "benchmarks", "jepsen-style")
@@ -99,6 +104,17 @@ def test_no_root_package_hides_the_other_source_roots() -> None:
     assert strays == [], "holdfast is a namespace package: remove holdfast/__init__.py"
 
 
+def test_a_package_that_lists_its_files_lists_them_all() -> None:
+    forgotten = []
+    for root in SOURCE_ROOTS:
+        for init in (REPO / root).glob("**/__init__.py"):
+            text = ast.get_docstring(ast.parse(init.read_text())) or ""
+            if re.search(r"^\w+\.py\b", text, re.MULTILINE) and "a file per group" not in text:
+                files = [path for path in init.parent.glob("*.py") if not path.name.startswith("__")]
+                forgotten += [path for path in files if path.name not in text and f"`{path.stem}`" not in text]
+    assert [str(path.relative_to(REPO)) for path in forgotten] == [], "say in __init__.py what they are"
+
+
 def test_every_package_is_marked_as_typed() -> None:
     packages = [path.parent for root in SOURCE_ROOTS for path in (REPO / root / "holdfast").glob("*/__init__.py")]
     assert packages
@@ -149,6 +165,13 @@ def test_private_names_of_the_raft_library_are_in_one_file() -> None:
     """Another release may rename any of them: then one file says so at import, and one file is changed."""
     naming = {_name(path) for path in _python_files("broker") if "_SyncObj__" in path.read_text(encoding="utf-8")}
     assert naming == ONE_IMPORTER["pysyncobj"]
+
+
+@pytest.mark.parametrize("config", [BrokerConfig, RouterConfig, RebalancerConfig], ids=lambda config: config.__name__)
+def test_every_setting_is_read_by_somebody(config: type[ClusterSettings]) -> None:
+    source = "".join(path.read_text() for root in SOURCE_ROOTS for path in (REPO / root).glob("**/*.py"))
+    read = set(re.findall(r"(?:config|settings|self)\.(?=([a-z][a-z_0-9]*))", source))
+    assert config.model_fields.keys() - read == set(), "hand them to whoever needs them"
 
 
 def test_functions_fit_a_screen() -> None:

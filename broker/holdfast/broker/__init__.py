@@ -14,5 +14,5 @@ scheduler/      which ready task is handed out next
 policy/         what queues do in their own way, and what a task is to be
 cluster_view/   who else is there, and where
 peers/          connections to the other nodes
-config.py, metrics.py, failpoints.py and the like are used by all of them
+config.py, metrics.py, histograms.py, round_budget.py and failpoints.py are used by all of them
 """

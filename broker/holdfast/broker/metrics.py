@@ -109,7 +109,7 @@ class Metrics:
         self.workers = gauge("workers", "Workers that this node has heard of lately, as the leader of shards")
         self.watched_tasks = gauge("watched_tasks", "Tasks that WaitTasks calls wait for")
         self.log_bytes = gauge("log_bytes", "Size of the log on disk")
-        self.applied_index = gauge("applied_index", "Index of the last applied log entry")
+        self.applied_index = gauge("applied_index", "Applied indexes of all replicas of this node, added up")
         self.replicas = gauge("replicas", "Replicas of shards on this node")
         self.shards_led = gauge("shards_led", "Shards that this node leads and serves")
         self.replication_lag_entries = gauge(

@@ -1,1 +1,3 @@
-"""The arithmetic of limits: token buckets, and shares of a queue's budget. Pure, like the machine."""
+"""The arithmetic of limits, pure like the machine: token buckets (`buckets`), a queue's budget dealt to its shards
+(`dealing`), and equal parts of limits that nobody deals (`splitting`).
+"""

@@ -33,7 +33,7 @@ from holdfast.machine.entries import (
 )
 from holdfast.machine.handlers.accepting import apply_enqueue
 from holdfast.machine.handlers.claiming import apply_claim, apply_extend, claims_of_request
-from holdfast.machine.handlers.governing import apply_raise_level, apply_set_queue
+from holdfast.machine.handlers.governing import apply_deal_shares, apply_raise_level, apply_set_queue
 from holdfast.machine.handlers.operating import (
     apply_cancel,
     apply_discard_dead,
@@ -44,7 +44,6 @@ from holdfast.machine.handlers.posting import apply_delivered, apply_receive
 from holdfast.machine.handlers.purging import apply_forget, apply_purge
 from holdfast.machine.handlers.scheduling import apply_drop_schedule, apply_fire_schedule, apply_put_schedule
 from holdfast.machine.handlers.settling import apply_ack, apply_fail, apply_release
-from holdfast.machine.handlers.sharing import apply_deal_shares
 from holdfast.machine.handlers.timing import apply_expire, apply_lapse, apply_promote
 from holdfast.machine.keys import alone, worker
 from holdfast.machine.kv import OrderedKV

@@ -15,6 +15,7 @@ servers.py      starts a server in this process, if its dependencies are install
 cluster_calls.py   what the commands about clusters ask
 health.py          what is well and what is not: the map compared with what the nodes say
 plans.py           carries out a plan to its end
+handovers.py       waits until a node may be stopped
 watching.py        what changes in a cluster from one look to the next
 local_clusters.py  a cluster on this machine, whose processes are started by code that is loaded by name
 backups.py         what the commands about backups do

@@ -127,7 +127,7 @@ def _depth_line(overview: Overview) -> str:
     if depth is None:
         return "tasks   " + ("could not be counted" if overview.depth_error else "are counted through a router")
     line = (
-        f"tasks   {depth.unfinished:,} unfinished in {depth.queues:,} queues: {depth.ready:,} ready, "
+        f"tasks   {depth.unfinished:,} unfinished in {depth.queues:,} queue{'s' * (depth.queues != 1)}: {depth.ready:,} ready, "
         f"{depth.claimed:,} claimed, {depth.delayed:,} delayed, {depth.retrying:,} retrying; {depth.dead:,} dead"
     )
     return f"{line} (without {named_shards(depth.missing_shards)})" if depth.missing_shards else line

@@ -1,12 +1,14 @@
 """The calls about dead letters. `AsyncClient` inherits them."""
 
+import getpass
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from holdfast.client import _queues_wire, _wire
 from holdfast.client._calls import Calls, next_page
 from holdfast.client._fitting import only, whole
 from holdfast.client._rpc import method
-from holdfast.client._whoever import whoever_this_is
 from holdfast.client.errors import Rejected
 from holdfast.client.models import TaskInfo
 from holdfast.client.queue_models import (
@@ -25,6 +27,8 @@ _GET = method(pb, _SERVICE, "GetDeadLetter", pb.GetDeadLetterRequest, pb.GetDead
 _RETRY = method(pb, _SERVICE, "RetryDeadLetters", pb.RetryDeadLettersRequest, pb.RetryDeadLettersResponse)
 _DISCARD = method(pb, _SERVICE, "DiscardDeadLetters", pb.DiscardDeadLettersRequest, pb.DiscardDeadLettersResponse)
 _LIST_DISCARDS = method(pb, _SERVICE, "ListDiscards", pb.ListDiscardsRequest, pb.ListDiscardsResponse)
+
+_NAME_BYTES_MAX = 256  # of whoever discards
 
 _Act = Callable[[list[str]], Awaitable[list[DeadLetterDone | Rejected]]]
 
@@ -150,7 +154,7 @@ class DeadLetterCalls(Calls):
         if not task_ids:
             return []
         # Not repeated after a lost connection: the second answer would be that there is no such task.
-        request = _queues_wire.discard_dead_letters_request(task_ids, whoever_this_is() if by is None else by, note)
+        request = _queues_wire.discard_dead_letters_request(task_ids, _whoever_this_is() if by is None else by, note)
         response = await self._call(_DISCARD, request, timeout_s, repeatable=False)
         return _queues_wire.dead_letter_outcomes(response, len(task_ids))
 
@@ -228,3 +232,13 @@ def _after(told: DeadLetterProgress, found: int, outcomes: Sequence[DeadLetterDo
         told.refused + len(refusals),
         refusals[-1] if refusals else told.last_refusal,
     )
+
+
+def _whoever_this_is() -> str:
+    """user@host, for records of what was done by whom."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
+        user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    name = f"{user}@{socket.gethostname()}"
+    return name.encode(errors="replace")[:_NAME_BYTES_MAX].decode(errors="ignore")

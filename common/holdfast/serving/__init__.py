@@ -1,1 +1,12 @@
-"""What every server of ours has: refusals and how they travel, logs, ports, what it counts."""
+"""What every server has. Each file can be called from outside, but for those that are named as parts.
+
+settings.py, starting.py  how it gets its configuration, and says why it does not start
+logs.py           structured logs; the only file that knows structlog
+grpc_server.py    a server with bounds; intake.py: how far bodies of calls are let in; part: health.py
+request_limits.py what one request may be; part: scanner.py                       (pure)
+refusals.py       why a call is refused; statuses.py: the same as gRPC says it
+ops.py            the port for probes and metrics; part: scrapes.py
+metrics.py        what servers count in the same way
+reloading.py      certificates that change while it runs
+ports.py, open_files.py, memory.py  what it asks of the system
+"""

@@ -4,9 +4,23 @@ import json
 from typing import Any
 
 import pytest
+import typer.main
 
+from holdfast.cli.commands.root import app
 from holdfast.cli.main import main
 from tests.unit.client.scripted_server import ScriptedServer
+
+
+def commands() -> list[str]:
+    """All commands that there are, as they are typed."""
+
+    def below(command: Any, prefix: str) -> list[str]:
+        parts = getattr(command, "commands", None)
+        if parts is None:
+            return [prefix]
+        return [each for name, part in parts.items() for each in below(part, f"{prefix} {name}".strip())]
+
+    return below(typer.main.get_command(app), "")
 
 
 class Cli:

@@ -20,48 +20,9 @@ from holdfast.cli.times import (
     timeout_s,
     zone_of,
 )
+from tests.unit.cli.cli_runner import commands
 
-COMMANDS = [
-    ["dev"],
-    ["broker"],
-    ["enqueue"],
-    ["worker"],
-    ["task", "get"],
-    ["task", "ls"],
-    ["claims"],
-    ["task", "wait"],
-    ["task", "cancel"],
-    ["task", "update"],
-    ["queue", "ls"],
-    ["queue", "stats"],
-    ["queue", "pause"],
-    ["queue", "resume"],
-    ["queue", "purge"],
-    ["top"],
-    ["workers"],
-    ["workers", "ls"],
-    ["workers", "quiet"],
-    ["workers", "resume"],
-    ["workers", "stop"],
-    ["schedule", "put"],
-    ["schedule", "ls"],
-    ["schedule", "show"],
-    ["schedule", "pause"],
-    ["schedule", "resume"],
-    ["schedule", "rm"],
-    ["schedule", "trigger"],
-    ["schedule", "next"],
-    ["dlq", "ls"],
-    ["dlq", "show"],
-    ["dlq", "retry"],
-    ["dlq", "discard"],
-    ["dlq", "discarded"],
-    ["shard", "ls"],
-    ["shard", "hash"],
-    ["shard", "transfer"],
-    ["bench"],
-    ["version"],
-]
+COMMANDS = [command.split() for command in (*commands(), "workers")]  # which is one, and a group
 
 
 def error_of(capsys: pytest.CaptureFixture[str]) -> str:
@@ -77,8 +38,9 @@ def test_every_command_has_help_with_an_example_and_exit_codes(
 ) -> None:
     assert main([*command, "--help"]) == ExitCode.OK
     text = capsys.readouterr().out
-    assert f"holdfast {' '.join(command)}" in text.partition("Examples:")[2]
-    assert "--json" in text
+    typed = f"holdfast {' '.join(command)}"
+    assert typed in text.partition("Examples:")[2], f"{typed} needs epilog=epilog(...) with an example"
+    assert "--json" in text, f"{typed} needs the option Json of commands/shared.py"
     codes = " ".join(text.partition("Exit codes:")[2].split())
     for code, meaning in EXIT_CODE_MEANINGS.items():
         assert f"{code:d} {meaning}" in codes

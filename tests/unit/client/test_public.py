@@ -241,15 +241,18 @@ CALLS = [
 ]
 
 
+CHANGED = "the public API is another one now: if that is meant, name it in this file and in CHANGELOG.md"
+
+
 def test_public_names_are_exact() -> None:
-    assert sorted(holdfast.client.__all__) == sorted([*ERRORS, *MODELS, *APP, "AsyncClient", "Client"])
+    assert set(holdfast.client.__all__) ^ {*ERRORS, *MODELS, *APP, "AsyncClient", "Client"} == set(), CHANGED
     for name in holdfast.client.__all__:
         assert inspect.getdoc(getattr(holdfast.client, name)), f"{name} has no docstring"
 
 
 def test_calls_of_the_client_are_exact_and_documented() -> None:
     public = {name: call for name, call in inspect.getmembers(AsyncClient, callable) if not name.startswith("_")}
-    assert sorted(public) == CALLS
+    assert set(public) ^ set(CALLS) == set(), CHANGED
     assert [name for name, call in public.items() if not call.__doc__] == []
 
 

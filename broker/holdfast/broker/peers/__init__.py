@@ -8,9 +8,12 @@ words.py        preface, hello and the other words of the transport itself; the 
 bodies.py       what is in a frame: messages of many shards                                  (pure)
 records.py      limits, counters, warnings that do not repeat themselves
 tls.py          certificates of both sides, and the names in them
+opening.py      a connected socket becomes a connection, with TLS or without
 connections.py  one connection: reading, bounded writing, its end
 accepting.py    the listening side, with a bound on those who have not said hello
 dialling.py     the dialling side, with back-off
+calls.py        calls between brokers, as bodies of frames                                   (pure)
+peer_calls.py   such calls under way: tasks for other shards, shares of limits
 transport.py    `Peers`: who is connected, sending, pausing, founding's question
 
 A hello alone is a claim: it keeps mistakes out, not enemies. With TLS a certificate proves the node's name, with a

@@ -297,9 +297,6 @@ class Policies:
             groups.setdefault(times, Kept(*times, [])).places.append(place)
         return list(groups.values())
 
-    def kept_by_default(self, count: int) -> Kept:
-        return _kept(self.default, range(count))
-
 
 def _kept(policy: QueuePolicy, places: Iterable[int]) -> Kept:
     return Kept(policy.finished_retention_ms, policy.dead_retention_ms, list(places))

@@ -1,11 +1,13 @@
-"""What a shard is told about itself: which entries may be used, and what its queues do in their own way."""
+"""What a shard is told about itself: which entries may be used, what its queues do in their own way, and the books of a
+limit that is dealt to several shards."""
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import MACHINE_LEVEL, RaiseLevel, SetQueue
+from holdfast.machine.operator_entries import DealShares
 from holdfast.machine.outcomes import Changed, Outcome
 from holdfast.machine.rejections import old_level, old_version
-from holdfast.machine.rows import Settings
+from holdfast.machine.rows import Settings, Share
 
 
 class UnknownLevelError(RuntimeError):
@@ -34,3 +36,13 @@ def apply_set_queue(draft: Draft, entry: SetQueue) -> list[Outcome]:
     draft.put(key, Settings(entry.version, entry.policy, rates_since_ms).encode())
     draft.effects.settings.append(entry.queue)
     return [Changed(entry.version)]
+
+
+def apply_deal_shares(draft: Draft, entry: DealShares) -> list[Outcome]:
+    for shard, body in entry.shares:
+        key = keys.share(entry.queue, entry.what, shard)
+        if body:
+            draft.put(key, Share(body).encode())
+        else:
+            draft.delete(key)
+    return [Changed(len(entry.shares))]

@@ -1,1 +1,2 @@
-"""Which nodes should have the replicas of which shards, and what should move. Pure."""
+"""Which nodes should have the replicas of which shards (`placement`), and what should move for that (`planning`).
+Pure."""
