@@ -17,7 +17,7 @@ from holdfast.client import (
     TaskError,
     TaskState,
 )
-from holdfast.proto.v1 import couriers_pb2
+from holdfast.proto.v1 import broker_calls_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task
@@ -316,7 +316,7 @@ def test_totals_never_fall(cluster: MapCluster, client: Client, direct: bool) ->
 def test_which_dead_letters_are_meant_is_decided_by_each_shard(
     cluster: MapCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clocks of clients may be wrong, and letters may come while they are gone through."""
+    """The clocks of clients may be wrong, and dead letters may come while they are gone through."""
     queue, count = "timeless", 12
     client.set_queue(queue, spread=2)
     settle(client, queue, 1)
@@ -363,18 +363,18 @@ def test_a_follow_up_with_a_taken_id_is_a_dead_letter_where_it_lives(client: Cli
 
 
 def test_what_brokers_tell_each_other_is_closed_to_clients(cluster: MapCluster, client: Client) -> None:
-    """Letters of a forged number would make a shard take all genuine ones before it for received."""
+    """Messages of a forged number would make a shard take all genuine ones before it for received."""
     near = "closed.0"
     far = next(name for n in range(1, 99) if home_shard(name := f"closed.{n}", SHARDS) != home_shard(near, SHARDS))
     source, destination = home_shard(near, SHARDS), home_shard(far, SHARDS)
-    forged = couriers_pb2.ReceiveTasksRequest(
+    forged = broker_calls_pb2.ReceiveTasksRequest(
         cluster_id=client.describe_cluster().cluster_id, destination_shard=destination, source_shard=source,
         source_incarnation=1, first_sequence=1_000_000,
-        letters=[couriers_pb2.Letter(task=pb.TaskSpec(queue=far, type="forged"))],
+        messages=[broker_calls_pb2.OutboxMessage(task=pb.TaskSpec(queue=far, type="forged"))],
     )  # fmt: skip
-    shares = couriers_pb2.DealSharesRequest(
+    shares = broker_calls_pb2.DealSharesRequest(
         cluster_id=forged.cluster_id, destination_shard=destination, source_shard=source,
-        reports=[couriers_pb2.ShareReport(queue=far, what="concurrency", number=2**62)],
+        reports=[broker_calls_pb2.ShareReport(queue=far, what="concurrency", number=2**62)],
     )  # fmt: skip
     for address in (*cluster.broker_addresses, f"{HOST}:{cluster.routers[0].port}"):
         for method, request in (("ReceiveTasks", forged), ("DealShares", shares)):

@@ -41,13 +41,13 @@ _EXPIRE_ITEM = struct.Struct(">QQBQBIH")
 _FORGET_ITEM = struct.Struct(">QH")
 _LEVEL = struct.Struct(">H")
 _SETTINGS = struct.Struct(">BQI")
-_PARCEL = struct.Struct(">HHQI")
-_PARCELS = struct.Struct(">H")
+_REMOTE = struct.Struct(">HHQI")
+_REMOTE_COUNT = struct.Struct(">H")
 _RECEIVE_HEAD = struct.Struct(">HHQQ")
 _DELIVERED = struct.Struct(">HQ")
 
 
-class Parcel(NamedTuple):
+class RemoteFollowUp(NamedTuple):
     """A follow-up for another shard."""
 
     place: int  # among all follow-ups of its ack
@@ -61,7 +61,7 @@ class AckItem(NamedTuple):
     token: int
     result: bytes | None
     follow_ups: tuple[NewTask, ...]
-    parcels: tuple[Parcel, ...] = ()  # by place; only in an AckAway
+    remote_follow_ups: tuple[RemoteFollowUp, ...] = ()  # by place; only in an AckAway
 
 
 class FailItem(NamedTuple):
@@ -209,7 +209,7 @@ class Claim:
 
 def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
     parts.append(COUNT.pack(len(items)))
-    for task_id, token, result, follow_ups, parcels in items:
+    for task_id, token, result, follow_ups, remote_follow_ups in items:
         result_n = -1 if result is None else len(result)
         parts += (task_id, _ACK_ITEM.pack(token >> SECRET_BITS, token & SECRET_MAX, result_n, len(follow_ups)))
         if result is not None:
@@ -217,11 +217,11 @@ def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
         if follow_ups:
             put_tasks(parts, follow_ups)
         if away:
-            parts.append(_PARCELS.pack(len(parcels)))
-            for place, destination, run_at_ms, envelope in parcels:
-                parts += (_PARCEL.pack(place, destination, run_at_ms, len(envelope)), envelope)
-        elif parcels:
-            raise ValueError("an Ack has no room for parcels: they need an AckAway")
+            parts.append(_REMOTE_COUNT.pack(len(remote_follow_ups)))
+            for place, destination, run_at_ms, envelope in remote_follow_ups:
+                parts += (_REMOTE.pack(place, destination, run_at_ms, len(envelope)), envelope)
+        elif remote_follow_ups:
+            raise ValueError("an Ack has no room for remote follow-ups: they need an AckAway")
 
 
 def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
@@ -233,17 +233,17 @@ def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
             raise DecodeError(f"the entry has a result of {result_n} bytes")
         result = None if result_n == -1 else reader.take(result_n)
         follow_ups = tuple(read_tasks(reader, follow_up_n)) if follow_up_n else ()
-        parcels = _read_parcels(reader) if away else ()
-        items.append(AckItem(task_id, number << SECRET_BITS | secret, result, follow_ups, parcels))
+        remote_follow_ups = _read_remote_follow_ups(reader) if away else ()
+        items.append(AckItem(task_id, number << SECRET_BITS | secret, result, follow_ups, remote_follow_ups))
     return items
 
 
-def _read_parcels(reader: Reader) -> tuple[Parcel, ...]:
-    parcels = []
-    for _ in range(*reader.unpack(_PARCELS)):
-        place, destination, run_at_ms, envelope_n = reader.unpack(_PARCEL)
-        parcels.append(Parcel(place, destination, run_at_ms, reader.take(envelope_n)))
-    return tuple(parcels)
+def _read_remote_follow_ups(reader: Reader) -> tuple[RemoteFollowUp, ...]:
+    remote_follow_ups = []
+    for _ in range(*reader.unpack(_REMOTE_COUNT)):
+        place, destination, run_at_ms, envelope_n = reader.unpack(_REMOTE)
+        remote_follow_ups.append(RemoteFollowUp(place, destination, run_at_ms, reader.take(envelope_n)))
+    return tuple(remote_follow_ups)
 
 
 @dataclass(slots=True)

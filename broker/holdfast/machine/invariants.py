@@ -315,22 +315,22 @@ def _worker_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
 
 
 def _post_violations(kv: Rows) -> list[str]:
-    """Letters have the numbers that their outbox says, without a gap, and nobody has heard of a letter number 0."""
+    """Messages have the numbers that their outbox says, without a gap, and nobody has heard of a message number 0."""
     boxes: dict[int, Outbox] = {}
-    letters: dict[int, set[int]] = {}
+    messages: dict[int, set[int]] = {}
     for key, row in _family(kv, keys.OUTBOX):
         destination, sequence = keys.outbox_place(key)
         if sequence:
-            letters.setdefault(destination, set()).add(sequence)
+            messages.setdefault(destination, set()).add(sequence)
         else:
             boxes[destination] = Outbox.decode(row)
     found = []
-    for destination in sorted(boxes.keys() | letters.keys()):
+    for destination in sorted(boxes.keys() | messages.keys()):
         box = boxes.get(destination, Outbox())
-        if letters.get(destination, set()) != set(range(box.delivered + 1, box.last + 1)):
-            found.append(f"the outbox for shard {destination} does not have the letters that it says")
+        if messages.get(destination, set()) != set(range(box.delivered + 1, box.last + 1)):
+            found.append(f"the outbox for shard {destination} does not have the messages that it says")
         if not box.last or box.delivered > box.last:
-            found.append(f"the outbox for shard {destination} has delivered {box.delivered} letters of {box.last}")
+            found.append(f"the outbox for shard {destination} has delivered {box.delivered} messages of {box.last}")
     found += [f"inbox {key.hex()} is empty" for key, row in _family(kv, keys.INBOX) if not Inbox.decode(row).last]
     return found
 

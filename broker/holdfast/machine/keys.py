@@ -24,8 +24,8 @@ A family number is never reused for something else, also when its family is reti
     SCHEDULE        queue, name                                 rows.Schedule
     SETTINGS        queue                                       rows.Settings, what the queue does in its own way
     QUEUE           queue                                       rows.Queue, counters and low-water marks
-    OUTBOX          destination, sequence                       rows.Letter; at sequence 0 rows.Outbox, how far it is
-    INBOX           source, incarnation                         rows.Inbox, how far that source's letters have come
+    OUTBOX          destination, sequence                       rows.OutboxMessage; at sequence 0 rows.Outbox, how far
+    INBOX           source, incarnation                         rows.Inbox, how far that source's messages have come
     REPORT          task id                                     rows.Report, the last error, the result or a conflict
     CLAIM_REQUEST   worker, claim request id                    rows.ClaimRequest
     WORKER          worker                                      how many claims it holds; no row if none
@@ -339,7 +339,7 @@ def outbox_place(key: bytes) -> tuple[int, int]:
 
 
 def outbox_end(destination: int) -> bytes:
-    """The first key behind all letters to a destination."""
+    """The first key behind all messages to a destination."""
     return outbox(destination, (1 << 64) - 1)
 
 

@@ -456,7 +456,7 @@ class Settings(NamedTuple):
         return Settings(version, row[_SETTINGS.size :], rates_since_ms)
 
 
-class Letter(NamedTuple):
+class OutboxMessage(NamedTuple):
     """A task on its way to another shard, whose leader decides what else it needs."""
 
     run_at_ms: int  # 0: at once
@@ -466,17 +466,17 @@ class Letter(NamedTuple):
         return self.run_at_ms.to_bytes(8, "big") + self.envelope
 
     @staticmethod
-    def decode(row: bytes) -> "Letter":
-        return Letter(int.from_bytes(row[:8], "big"), row[8:])
+    def decode(row: bytes) -> "OutboxMessage":
+        return OutboxMessage(int.from_bytes(row[:8], "big"), row[8:])
 
 
 _OUTBOX = struct.Struct(">QQ")
 
 
 class Outbox(NamedTuple):
-    """How far the letters to one destination are: those after `delivered`, up to `last`, are on their way."""
+    """How far the messages to one destination are: those after `delivered`, up to `last`, are on their way."""
 
-    last: int = 0  # the sequence of the newest letter
+    last: int = 0  # the sequence of the newest message
     delivered: int = 0
 
     @property
@@ -492,7 +492,7 @@ class Outbox(NamedTuple):
 
 
 class Inbox(NamedTuple):
-    """The sequence of the newest letter of one source: what comes again is known by it."""
+    """The sequence of the newest message of one source: what comes again is known by it."""
 
     last: int
 

@@ -526,12 +526,12 @@ class MachineAgainstModel(RuleBasedStateMachine):
     ) -> None:
         """Follow-ups of this shard and of others, mixed."""
         places = sorted((at + turn) % (len(follow_ups) + len(away)) for at in range(len(away)))
-        parcels = tuple(
-            entries.Parcel(place, destination, self.clock_ms, envelope)
+        remote_follow_ups = tuple(
+            entries.RemoteFollowUp(place, destination, self.clock_ms, envelope)
             for place, (destination, envelope) in zip(places, away, strict=True)
         )
         here = tuple(self.dated(follow_ups))
-        items = [AckItem(*claim, None, here, parcels) for claim in self.claims_like(picked)]
+        items = [AckItem(*claim, None, here, remote_follow_ups) for claim in self.claims_like(picked)]
         self.propose(entries.AckAway(self.stamp_ms, KEEP_MS, waiting_max, items))
 
     @rule(destination=st.sampled_from((2, 9)), count=st.integers(0, 4))

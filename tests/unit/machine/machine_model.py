@@ -35,7 +35,7 @@ class Model:
         self.memory: dict[Handle, tuple[Any, int]] = {}  # what is remembered, until when
         self.level = 1
         self.settings: dict[bytes, tuple[int, bytes, int]] = {}
-        self.posted: dict[int, list[tuple[int, bytes]]] = {}  # all letters that ever were, by destination
+        self.posted: dict[int, list[tuple[int, bytes]]] = {}  # all messages that ever were, by destination
         self.delivered: Counter[int] = Counter()
         self.inbox: dict[tuple[int, int], int] = {}
         self.shares: dict[tuple[bytes, int, int], bytes] = {}
@@ -191,15 +191,15 @@ class Model:
         return [("Received", self.inbox.get(source, last), tuple(accepted))]
 
     def _delivered(self, entry: entries.Delivered) -> list[Answer]:
-        letters, before = self.posted.get(entry.destination, []), self.delivered[entry.destination]
-        if entry.sequence not in range(before + 1, len(letters) + 1):
+        messages, before = self.posted.get(entry.destination, []), self.delivered[entry.destination]
+        if entry.sequence not in range(before + 1, len(messages) + 1):
             return ["NOT_WAITING"]
         self.delivered[entry.destination] = min(entry.sequence, before + 1000)
         return [("Changed", self.delivered[entry.destination])]
 
-    def _post(self, parcels: Iterable[entries.Parcel]) -> None:
-        for parcel in parcels:
-            self.posted.setdefault(parcel.destination, []).append((parcel.run_at_ms, parcel.envelope))
+    def _post(self, remote_follow_ups: Iterable[entries.RemoteFollowUp]) -> None:
+        for remote in remote_follow_ups:
+            self.posted.setdefault(remote.destination, []).append((remote.run_at_ms, remote.envelope))
 
     # How tasks move.
 
@@ -335,9 +335,9 @@ class Model:
         if self._conflict(item.follow_ups, item.task_id):
             return "REQUEST_ID_CONFLICT"
         if isinstance(entry, entries.AckAway):
-            for parcel in item.parcels:
-                coming = sum(other.destination == parcel.destination for other in item.parcels)
-                waiting = len(self.posted.get(parcel.destination, ())) - self.delivered[parcel.destination]
+            for remote in item.remote_follow_ups:
+                coming = sum(other.destination == remote.destination for other in item.remote_follow_ups)
+                waiting = len(self.posted.get(remote.destination, ())) - self.delivered[remote.destination]
                 if waiting + coming > entry.waiting_max:
                     return "OUTBOX_FULL"
         keep_ms = entry.keep_ms
@@ -348,11 +348,11 @@ class Model:
             keep_ms = max(keep_ms, task.new.result_ttl_ms)
         self.timings.append((task.new.queue, task.new.type, 1, self.now_ms - task.changed_ms))
         self._finish(task, SUCCEEDED, keep_ms)
-        here, away = iter(item.follow_ups), {parcel.place for parcel in item.parcels}
-        count = len(item.follow_ups) + len(item.parcels)
+        here, away = iter(item.follow_ups), {remote.place for remote in item.remote_follow_ups}
+        count = len(item.follow_ups) + len(item.remote_follow_ups)
         task.had_follow_ups = count > 0
         accepted = [(bytes(16), False, 0) if at in away else self._accept(next(here)) for at in range(count)]
-        self._post(item.parcels)
+        self._post(item.remote_follow_ups)
         answer = ("Acked", tuple(accepted))
         if task.had_follow_ups:
             self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + keep_ms
@@ -572,13 +572,13 @@ class Model:
             "memory": self.memory,
             "level": self.level,
             "outbox": {
-                (destination, number): letter
-                for destination, letters in self.posted.items()
-                for number, letter in enumerate(letters, start=1)
+                (destination, number): message
+                for destination, messages in self.posted.items()
+                for number, message in enumerate(messages, start=1)
                 if number > self.delivered[destination]
             },
             "outboxes": {
-                destination: (len(letters), self.delivered[destination]) for destination, letters in self.posted.items()
+                destination: (len(posted), self.delivered[destination]) for destination, posted in self.posted.items()
             },
             "inbox": self.inbox,
             "settings": self.settings,

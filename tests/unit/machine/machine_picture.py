@@ -120,7 +120,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         "memory": {handle_of(key): (remembered(key, row), forgotten.get(key)) for key, row in kept} | results,
         "level": meta.machine_level,
         "outbox": {
-            keys.outbox_place(key): tuple(rows.Letter.decode(row))
+            keys.outbox_place(key): tuple(rows.OutboxMessage.decode(row))
             for key, row in families[keys.OUTBOX]
             if keys.outbox_place(key)[1]
         },

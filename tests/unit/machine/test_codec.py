@@ -19,7 +19,7 @@ from holdfast.machine.entries import (
     FailItem,
     ForgetItem,
     Mark,
-    Parcel,
+    RemoteFollowUp,
 )
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateItem
@@ -68,7 +68,7 @@ def some(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 ack_items = st.builds(AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), st.just(()))
-parcels = st.builds(Parcel, u16, u16, u64, blobs)
+remote_follow_ups = st.builds(RemoteFollowUp, u16, u16, u64, blobs)
 flags = st.integers(0, 1)
 fired_ticks = st.tuples(u64, new_tasks)
 
@@ -79,7 +79,9 @@ def fire_schedule(fired: list[tuple[int, NewTask]], **fields: Any) -> operator_e
     return operator_entries.FireSchedule(ticks=ticks, tasks=tasks, **fields)
 
 
-away_items = st.builds(AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), some(parcels).map(tuple))
+away_items = st.builds(
+    AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), some(remote_follow_ups).map(tuple)
+)
 ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.LeaderStarted: st.builds(entries.LeaderStarted, u64, st.booleans()),
     entries.Enqueue: st.builds(entries.Enqueue, u64, some(new_tasks)),
@@ -189,7 +191,9 @@ FULL_ENTRIES: list[Entry] = [
     entries.Forget(1, [ForgetItem(1, b"key")]),
     entries.RaiseLevel(1, 2),
     entries.SetQueue(1, b"queue", 2, b"policy"),
-    entries.AckAway(1, 2, 3, [AckItem(bytes(16), 1, b"result", (FULL_TASK,), (Parcel(1, 2, 3, b"envelope"),) * 2)]),
+    entries.AckAway(
+        1, 2, 3, [AckItem(bytes(16), 1, b"result", (FULL_TASK,), (RemoteFollowUp(1, 2, 3, b"envelope"),) * 2)]
+    ),
     entries.Receive(1, 2, 3, 4, 5, [FULL_TASK, FULL_TASK]),
     entries.Delivered(1, 2, 3),
     operator_entries.UpdateTasks(1, [UpdateItem(bytes(16), 2, 1, 3)] * 2),
@@ -209,9 +213,9 @@ def test_an_entry_cut_anywhere_is_refused(entry: Entry) -> None:
             entries.decode(whole[:length])
 
 
-def test_an_ack_never_loses_a_parcel() -> None:
+def test_an_ack_never_loses_a_remote_follow_up() -> None:
     with pytest.raises(ValueError, match="AckAway"):
-        entries.encode(entries.Ack(1, 2, [AckItem(bytes(16), 1, None, (), (Parcel(0, 1, 2, b""),))]))
+        entries.encode(entries.Ack(1, 2, [AckItem(bytes(16), 1, None, (), (RemoteFollowUp(0, 1, 2, b""),))]))
 
 
 def test_every_kind_of_entry_is_covered() -> None:
@@ -317,7 +321,7 @@ named_rows = st.one_of(
     st.builds(rows.Report, u8, blobs),
     st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u128)).map(tuple)),
     st.builds(rows.Settings, u64, blobs, u64),
-    st.builds(rows.Letter, u64, blobs),
+    st.builds(rows.OutboxMessage, u64, blobs),
     st.builds(rows.Outbox, u64, u64),
     st.builds(rows.Inbox, u64),
     st.builds(rows.Bucket, u64, u64, u64),

@@ -33,7 +33,9 @@ def busy_shard() -> Shard:
     shard.ack(done, shard.task(done).token, b"result", (new_task(),))
     shard.claim_all(shard.enqueue(priority=9), request_id=b"reserve")
     shard.apply(entries.SetQueue(shard.now_ms, QUEUE, 1, b"policy"))
-    item = entries.AckItem(away := shard.enqueue(), shard.claim(away), None, (), (entries.Parcel(0, 2, 0, b"x"),) * 3)
+    item = entries.AckItem(
+        away := shard.enqueue(), shard.claim(away), None, (), (entries.RemoteFollowUp(0, 2, 0, b"x"),) * 3
+    )
     shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, 9, [item]))
     shard.apply(entries.Delivered(shard.now_ms, 2, 1))
     shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, DEAD_KEEP_MS, [new_task()]))
@@ -258,10 +260,14 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("forgotten at another time", reorder_forget, "another time"),
     ("forgotten twice", arm_twice, "more than once"),
     ("forgotten in its window", widen_window, "before its window is over"),
-    ("letter gone", lambda s: s.kv.write({keys.outbox(2, 3): None}), "letters that it says"),
-    ("letter delivered, yet there", lambda s: s.kv.write({keys.outbox(2, 1): b""}), "letters that it says"),
-    ("outbox of nothing", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox().encode()}), "0 letters of 0"),
-    ("more delivered than sent", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox(1, 2).encode()}), "2 letters of"),
+    ("message gone", lambda s: s.kv.write({keys.outbox(2, 3): None}), "messages that it says"),
+    ("message delivered, yet there", lambda s: s.kv.write({keys.outbox(2, 1): b""}), "messages that it says"),
+    ("outbox of nothing", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox().encode()}), "0 messages of 0"),
+    (
+        "more delivered than sent",
+        lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox(1, 2).encode()}),
+        "2 messages of",
+    ),
     ("inbox of nothing", lambda s: s.kv.write({keys.inbox(3, 1): rows.Inbox(0).encode()}), "is empty"),
     ("settings without a version", lambda s: s.kv.write({keys.settings(QUEUE): bytes(16)}), "have no version"),
 ]

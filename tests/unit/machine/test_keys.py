@@ -186,7 +186,7 @@ def test_dead_tasks_of_a_queue_are_ordered_by_their_death(
 
 @quick
 @given(st.tuples(u16, st.integers(0, 2**63)), st.tuples(u16, st.integers(0, 2**63)))
-def test_letters_are_ordered_by_destination_and_number(one: tuple[int, int], other: tuple[int, int]) -> None:
+def test_messages_are_ordered_by_destination_and_number(one: tuple[int, int], other: tuple[int, int]) -> None:
     assert (keys.outbox(*one) < keys.outbox(*other)) == (one < other)
     assert keys.outbox_place(keys.outbox(*one)) == one
     inside = keys.outbox(one[0], 0) <= keys.outbox(*other) < keys.outbox_end(one[0])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.machine import entries, keys, rows
-from holdfast.machine.entries import AckItem, Parcel
+from holdfast.machine.entries import AckItem, RemoteFollowUp
 from holdfast.machine.invariants import violations
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Moved
@@ -142,7 +142,7 @@ def content(digest: int, request_id: bytes = b"r", **changes: Any) -> NewTask:
     return new_task(request_id=request_id, digest=digest, **changes)
 
 
-def refused_ack(shard: Shard, *follow_ups: NewTask, away: tuple[Parcel, ...] = ()) -> Rejection:
+def refused_ack(shard: Shard, *follow_ups: NewTask, away: tuple[RemoteFollowUp, ...] = ()) -> Rejection:
     """Of a task that is held, which it is still afterwards; nothing else is changed."""
     task_id = shard.enqueue()
     token = shard.claim(task_id)
@@ -161,7 +161,7 @@ def test_an_ack_with_a_follow_up_that_conflicts_changes_nothing(shard: Shard) ->
     good = content(7), content(5, b"other"), new_task()
     assert refused_ack(shard, content(8)).place == 0
     assert refused_ack(shard, *good, content(8), content(9)).place == 3
-    away = tuple(Parcel(place, 2, 0, b"") for place in (0, 2, 5))
+    away = tuple(RemoteFollowUp(place, 2, 0, b"") for place in (0, 2, 5))
     assert refused_ack(shard, content(7), content(8), away=away).place == 3, "among all of them"
     assert refused_ack(shard, content(8), away=away).place == 1
 

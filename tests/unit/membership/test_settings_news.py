@@ -16,7 +16,7 @@ from holdfast.broker.policy.settings_guard import ASK_SECONDS
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.queues import QueueChange, Spread
 from holdfast.cluster.map.store import MapStore
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.serving.refusals import RefusedError
 from tests.unit.cluster.cluster_stage import add_nodes, make_store, read_map

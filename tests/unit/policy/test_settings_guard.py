@@ -16,7 +16,7 @@ from holdfast.broker.policy.settings_guard import (
     SETTINGS,
     SettingsGuard,
 )
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from tests.unit.replica.small_shard import settle
 
 HOME, ELSEWHERE = 1, 2

@@ -16,7 +16,7 @@ from holdfast.machine.entries import Entry, LeaderStarted
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.rows import Queue
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy
 from tests.unit.machine.machine_shard import QUEUE, START_MS, Shard, new_task
 

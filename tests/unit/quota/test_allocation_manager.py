@@ -9,7 +9,7 @@ from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS
 from holdfast.broker.scheduler.limiter import OWN_LIMITS
 from holdfast.limits.buckets import Rate
 from holdfast.limits.dealing import HELD_PERCENT
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from tests.unit.machine.machine_shard import QUEUE
 from tests.unit.quota.sharing_stage import HOME, Stage, books, report
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.broker.policy.settings_guard import SETTINGS
 from holdfast.broker.quota.coordinator import LEASE_MS, RATE, QuotaCoordinator
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from tests.unit.quota.sharing_stage import HOME, LostError, Stage, books, report
 
 

@@ -17,7 +17,7 @@ from holdfast.cluster.map.records import Handover
 from holdfast.cluster.map.store_nodes import WrongClusterError
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import ever, owner_of_task, visible
 from holdfast.serving.logs import get_logger

@@ -8,7 +8,7 @@ from typing import Protocol
 from holdfast.broker.api.internal import SETTINGS_NEWS
 from holdfast.broker.cluster_view.map_view import NEWS_QUEUES, MapClusterView
 from holdfast.broker.policy.settings_guard import ANSWER_SECONDS, ASK_SECONDS, QUEUES_MAX, RENEW_SECONDS
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.routing.sets import visible
 from holdfast.serving.logs import get_logger
 

@@ -65,8 +65,8 @@ class StateReport:
     index: int
     incarnation: int
     problems: tuple[str, ...]
-    sent: Mapping[int, tuple[int, int]]  # by destination: the newest letter that has left the outbox, and of all
-    received: Mapping[tuple[int, int], int]  # by source and its incarnation: the newest letter that is here
+    sent: Mapping[int, tuple[int, int]]  # by destination: the newest message that has left the outbox, and of all
+    received: Mapping[tuple[int, int], int]  # by source and its incarnation: the newest message that is here
     is_compared: bool  # all rows were compared with each other; otherwise they were read
 
 

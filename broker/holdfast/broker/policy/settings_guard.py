@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from holdfast.common.service import Service
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.logs import get_logger
 
 SETTINGS = "settings"  # what such a report is about

@@ -22,7 +22,7 @@ from holdfast.limits.buckets import Rate, part_of
 from holdfast.limits.dealing import HELD_PERCENT, Grant, Holding
 from holdfast.limits.splitting import Part
 from holdfast.machine.machine import Machine
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.logs import get_logger
 
 LOOK_SECONDS = 0.5

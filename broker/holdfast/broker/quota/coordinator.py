@@ -16,7 +16,7 @@ from holdfast.machine.entries import Entry
 from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import DealShares
 from holdfast.machine.outcomes import Outcome
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 
 LEASE_MS = 10_000
 SHARDS_MAX = 4096  # of one queue; a cluster has at most 1,024
