@@ -72,14 +72,14 @@ def pair(ports: Mapping[str, int]) -> Mapping[str, int]:
 
 
 class PeerNode:
-    """A transport, everything that it handed on, and whether it says that it is blank."""
+    """A transport, everything that it handed on, and whether it says that it is empty."""
 
     def __init__(self, name: str, ports: Mapping[str, int], *, number: int = 0, **settings: Any) -> None:
         self.name = name
         self.port = ports[name]
         self.frames: list[tuple[str, bytes]] = []
         self.changes = 0
-        self.is_blank = True
+        self.is_empty = True
         self.on_frame: Callable[[], None] = lambda: None
         own_id = node_id(number or 1 + NAMES.index(name))
         self.identity = identity_of(name, own_id)
@@ -220,7 +220,7 @@ class Listener:
 
 
 def hello_of(name: str, receiver: str, *, number: int = 0, cluster: str = CLUSTER, digest: bytes = DIGEST) -> Hello:
-    return Hello(cluster, digest, name, node_id(number or 99), receiver, blank=True)
+    return Hello(cluster, digest, name, node_id(number or 99), receiver, empty=True)
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""How a cluster begins: three blank nodes in any order and none missing, over TLS, or one node that gets company."""
+"""How a cluster begins: three empty nodes in any order and none missing, over TLS, or one node that gets company."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def test_nothing_begins_before_all_are_there(cluster: Cluster, queue: str) -> No
         # Ready by itself: it must not wait for the others, who would wait for it.
         assert (node.get("/livez")[0], node.get("/readyz")[0]) == (200, 200)
     check_they_say_that_they_wait(cluster)
-    # Restarted, it is as blank as it was, and there have been several attempts by now.
+    # Restarted, it is as empty as it was, and there have been several attempts by now.
     cluster.nodes["n3"].stop()
     cluster.start_node("n3")
     wait_connected(cluster, "n1", "n3")

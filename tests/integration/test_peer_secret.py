@@ -34,7 +34,7 @@ OTHER = ClusterSecret(b"another secret, of just as many bytes")
 
 
 def hello(name: str, receiver: str, *, number: int = 2, nonce: bytes = b"n" * 32) -> Hello:
-    return Hello(CLUSTER, DIGEST, name, node_id(number), receiver, blank=True, nonce=nonce)
+    return Hello(CLUSTER, DIGEST, name, node_id(number), receiver, empty=True, nonce=nonce)
 
 
 async def test_nodes_that_share_a_secret_hear_each_other(ports: Mapping[str, int]) -> None:
@@ -50,7 +50,7 @@ async def test_nodes_that_share_a_secret_hear_each_other(ports: Mapping[str, int
                 if one is not other:
                     await one.expect(body(other.name))
         assert all(node.peers.counters.refused == {} for node in nodes)
-        assert await nodes[0].peers.all_blank()
+        assert await nodes[0].peers.all_empty()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from holdfast.broker.peers.words import (
     MAGIC,
     PREFACE,
     PREFACE_BYTES,
-    BlankAsked,
-    BlankTold,
+    EmptyAnswer,
+    EmptyQuery,
     Hello,
     Refused,
     encode_word,
@@ -171,7 +171,7 @@ BAD_FRAMES: dict[str, tuple[bytes, Reason]] = {
     "text": (b"GET / HTTP/1.1\r\n\r\n", Reason.FRAME_DAMAGED),
     "unknown word": (frame_head(b"\x00\x77") + b"\x00\x77", Reason.FRAME_UNEXPECTED),
     "answer to nothing": (
-        frame_head(encode_word(BlankTold(1, blank=True))) + encode_word(BlankTold(1, blank=True)),
+        frame_head(encode_word(EmptyAnswer(1, empty=True))) + encode_word(EmptyAnswer(1, empty=True)),
         Reason.FRAME_UNEXPECTED,
     ),
     "second hello": (
@@ -250,7 +250,7 @@ async def test_who_asks_without_end_and_never_listens_is_dropped(ports: Mapping[
     ):
         nosy.say_hello(hello_of("n2", "n1"))
         await nosy.hear(preface=True)
-        question = encode_word(BlankAsked(1))
+        question = encode_word(EmptyQuery(1))
         many = (frame_head(question) + question) * 1000
 
         def is_dropped() -> bool:
@@ -282,16 +282,16 @@ async def test_an_answer_to_an_earlier_question_does_not_count(ports: Mapping[st
         await stranger.hear(preface=True)
         stranger.say_hello(hello_of("n2", "n1"))
         await until(one.peers.connected, "the stranger to be taken for n2")
-        first = asyncio.create_task(one.peers.all_blank(60))
+        first = asyncio.create_task(one.peers.all_empty(60))
         asked = await stranger.hear()
-        assert isinstance(asked, BlankAsked)
-        second = asyncio.create_task(one.peers.all_blank(60))
+        assert isinstance(asked, EmptyQuery)
+        second = asyncio.create_task(one.peers.all_empty(60))
         asked_again = await stranger.hear()
-        assert isinstance(asked_again, BlankAsked)
-        stranger.say(BlankTold(asked.number, blank=True))
+        assert isinstance(asked_again, EmptyQuery)
+        stranger.say(EmptyAnswer(asked.number, empty=True))
         assert await first
         assert not second.done()
-        stranger.say(BlankTold(asked_again.number, blank=False))
+        stranger.say(EmptyAnswer(asked_again.number, empty=False))
         assert not await second
 
 

@@ -140,7 +140,7 @@ async def test_three_nodes_talk_over_tls(ports: Mapping[str, int], tls: dict[str
             assert receiver.frames == [
                 (sender.identity, frame) for frame in (body("first"), large, *map(body, range(500)))
             ]
-        assert await one.peers.all_blank(DEADLINE_S)
+        assert await one.peers.all_empty(DEADLINE_S)
 
 
 async def test_a_pause_over_tls_loses_nothing(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:

@@ -76,7 +76,7 @@ async def test_a_frame_goes_to_an_identity_and_not_to_a_name(ports: Mapping[str,
         assert not one.peers.send(old.identity, body("nobody"))
         async with PeerNode("n2", pair(ports), number=23) as new:
             await meet(one, new)
-            assert one.peers.connected() == {"n2": PeerInfo(new.identity, blank=True)}
+            assert one.peers.connected() == {"n2": PeerInfo(new.identity, empty=True)}
             assert not one.peers.send(old.identity, body("for the old one"))
             assert one.peers.send(new.identity, body("for the new one"))
             await new.expect(body("for the new one"))
@@ -276,48 +276,48 @@ async def test_who_connects_during_a_pause_waits_too(ports: Mapping[str, int]) -
         async with PeerNode("n2", pair(ports)) as two:
             await meet(one, two)
             assert two.peers.send(one.identity, body("held"))
-            assert not await one.peers.all_blank(0.0)
-            assert await one.peers.all_blank(DEADLINE_S), "n2 reads and answers"
-            assert not await two.peers.all_blank(0.05), "n1 reads nothing"
+            assert not await one.peers.all_empty(0.0)
+            assert await one.peers.all_empty(DEADLINE_S), "n2 reads and answers"
+            assert not await two.peers.all_empty(0.05), "n1 reads nothing"
             assert one.frames == []
             one.peers.resume_reading()
             await one.expect(body("held"))
-            assert await two.peers.all_blank(DEADLINE_S)
+            assert await two.peers.all_empty(DEADLINE_S)
 
 
 # --- founding -------------------------------------------------------------------------------------------------
 
 
-async def test_a_founder_learns_who_is_blank_now(ports: Mapping[str, int]) -> None:
+async def test_a_founder_learns_who_is_empty_now(ports: Mapping[str, int]) -> None:
     async with PeerNode("n1", ports) as one, PeerNode("n2", ports) as two:
         await meet(one, two)
-        assert not await one.peers.all_blank(), "n3 is not there"
+        assert not await one.peers.all_empty(), "n3 is not there"
         async with PeerNode("n3", ports) as three:
             await meet(one, two, three)
-            assert await one.peers.all_blank(DEADLINE_S)
-            three.is_blank = False
-            assert one.peers.connected()["n3"].blank, "as it said in its hello"
+            assert await one.peers.all_empty(DEADLINE_S)
+            three.is_empty = False
+            assert one.peers.connected()["n3"].empty, "as it said in its hello"
             changes = one.changes
-            assert not await one.peers.all_blank(DEADLINE_S)
-            assert not one.peers.connected()["n3"].blank
-            assert one.peers.connected()["n2"].blank
+            assert not await one.peers.all_empty(DEADLINE_S)
+            assert not one.peers.connected()["n3"].empty
+            assert one.peers.connected()["n2"].empty
             await until(lambda: one.changes > changes, "the change to be told")
         await until(lambda: "n3" not in one.peers.connected(), "n3 to be gone")
-        assert not await one.peers.all_blank()
+        assert not await one.peers.all_empty()
 
 
-async def test_a_hello_says_whether_its_sender_is_blank(ports: Mapping[str, int]) -> None:
+async def test_a_hello_says_whether_its_sender_is_empty(ports: Mapping[str, int]) -> None:
     two = PeerNode("n2", pair(ports))
-    two.is_blank = False
+    two.is_empty = False
     async with PeerNode("n1", pair(ports)) as one, two:
         await meet(one, two)
-        assert one.peers.connected() == {"n2": PeerInfo(two.identity, blank=False)}
-        assert two.peers.connected() == {"n1": PeerInfo(one.identity, blank=True)}
+        assert one.peers.connected() == {"n2": PeerInfo(two.identity, empty=False)}
+        assert two.peers.connected() == {"n1": PeerInfo(one.identity, empty=True)}
 
 
 async def test_a_node_alone_has_nobody_to_ask(ports: Mapping[str, int]) -> None:
     async with PeerNode("n1", {"n1": ports["n1"]}) as one:
-        assert await one.peers.all_blank()
+        assert await one.peers.all_empty()
 
 
 def test_a_node_is_not_its_own_peer(ports: Mapping[str, int]) -> None:

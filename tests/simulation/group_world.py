@@ -29,7 +29,7 @@ from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import BLANK, Configuration
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration
 from holdfast.raft.messages import Entry as LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import RefusedError, not_leader
@@ -483,7 +483,7 @@ class Copies:
         rows = dict(rows_of(replica.shard.reader, b"\x00", b"\xff"))
         meta = state_machine.Machine(MemoryKV(rows)).meta
         known = [configuration for at, configuration in replica.journal.configurations if at <= meta.applied_index]
-        configuration = known[-1] if known else BLANK
+        configuration = known[-1] if known else NO_CONFIGURATION
         return Snapshot(self._node.me, replica.raft.term, meta.applied_index, meta.applied_term, configuration, rows)
 
     async def _send(self, peer: str, snapshot: Snapshot) -> None:

@@ -369,10 +369,10 @@ def test_promising_others_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_founding_once_whether_there_was_room_or_not_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin_blank(replica: Replica, lost: NodeJournal) -> NodeJournal:
+    def begin_empty(replica: Replica, lost: NodeJournal) -> NodeJournal:
         return NodeJournal.create(replica._log, replica.number, group=lost.group, state_name=lost.state_name)
 
-    monkeypatch.setattr(Replica, "_begin_again", begin_blank)
+    monkeypatch.setattr(Replica, "_begin_again", begin_empty)
     assert is_caught(KNOWN["founded"], matters=lambda plan: plan.no_room > 0)
 
 

@@ -258,7 +258,7 @@ class Node:
         if (cut := self._node_log.cut_tail) is not None:
             _log.warning("torn_tail_cut", file=cut.file, offset=cut.offset, bytes=cut.size_bytes)
         await asyncio.to_thread(self._host.open)
-        if self._host.is_blank and self._cluster_view.is_alone:
+        if self._host.is_empty and self._cluster_view.is_alone:
             self._host.found_all([self._host.me])
         self._host.attach_all()
         _log.info(

@@ -220,7 +220,7 @@ class ShardRaft(AliveRaft):
             raise ImpossibleMessageError(f"term {term}, which is too far ahead of term {self.term}")
 
     def _is_beyond(self, term: int) -> bool:
-        # Who is blank has nothing to compare with.
+        # Who is empty has nothing to compare with.
         return term > TERM_LIKELY_MAX and 0 < self.term < term - TERMS_AHEAD_MAX
 
     def _check_append(self, sender: str, message: Append) -> None:

@@ -20,7 +20,7 @@ from holdfast.raft.membership import (
     with_voter,
     without,
 )
-from holdfast.raft.messages import BLANK, Configuration, Entry, Kind
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration, Entry, Kind
 from holdfast.raft.progress import Progress
 
 
@@ -114,7 +114,7 @@ class GroupRaft(LibraryRaft):
     def _configuration_changed(self) -> None:
         """Goes by the newest configuration in the log, whether it is committed or not."""
         known = self.journal.configurations
-        self.configuration_index, self.configuration = known[-1] if known else (0, BLANK)
+        self.configuration_index, self.configuration = known[-1] if known else (0, NO_CONFIGURATION)
         self._voters = frozenset(self.configuration.voters)
         self._other_voters = tuple(voter for voter in self.configuration.voters if voter != self.replica)
         self._majority = len(self._voters) // 2 + 1

@@ -170,7 +170,7 @@ def test_what_never_became_durable_is_taken_back_by_a_leader_on_its_own() -> Non
 
 
 def test_a_leader_that_was_not_alone_takes_nothing_back() -> None:
-    stage = Stage(replicas="a", blank="b")
+    stage = Stage(replicas="a", empty="b")
     a = stage.serve("a")
     a.add_member("b", 1)  # and b may have been sent it
     a.go_back_to(stage.journals["a"].after_crash())

@@ -421,14 +421,14 @@ async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_no
     await scene.running
 
 
-# --- a blank state ------------------------------------------------------------------------------------------------
+# --- an empty state ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("group", "incarnation"),
     [(1, 1), ((1 << 63) - 1, 1), (mapped_group(1, 5), 1), (mapped_group(7, 5), 7), (mapped_group(65535, 0), 65535)],
 )
-def test_a_blank_state_has_the_incarnation_of_its_group(group: int, incarnation: int) -> None:
+def test_an_empty_state_has_the_incarnation_of_its_group(group: int, incarnation: int) -> None:
     """Whoever founds or joins the group, and whenever: replicas with another one would make other tokens."""
     log = NodeLog.open(FakeDisk(random.Random(0)), segment_bytes=64 * 1024)
     journal = NodeJournal.create(log, SHARD, group=group, state_name="s")

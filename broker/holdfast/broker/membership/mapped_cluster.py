@@ -16,15 +16,14 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import TimeSource
 from holdfast.broker.leader.clock_evidence import ClockEvidence
 from holdfast.broker.membership.handover import NodeHandover, OwnRecord
+from holdfast.broker.membership.peer_cluster import PeerCluster
 from holdfast.broker.membership.queue_reconciler import QueueReconciler
 from holdfast.broker.membership.reconciler import ShardReconciler
 from holdfast.broker.membership.settings_news import SettingsNews
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import node_list_digest
-from holdfast.broker.peers.records import PeerCounters
-from holdfast.broker.peers.transport import PeerInfo
-from holdfast.broker.replica.commit_loop import CommitLoop, Message
-from holdfast.broker.replica.host import Host, HostListener
+from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.peer_wire import PeerWire, host_and_port
 from holdfast.cluster.admin.backups import ClusterBackups
 from holdfast.cluster.admin.conversion import handover_message
@@ -57,7 +56,7 @@ STOP_SECONDS_MAX: Final = 2.0  # for the last word to etcd
 _log = get_logger(__name__)
 
 
-class MappedCluster(HostListener):
+class MappedCluster(PeerCluster):
     """The other nodes, and the map. `announce` before `run`."""
 
     def __init__(
@@ -73,9 +72,9 @@ class MappedCluster(HostListener):
         find_service: Callable[[int], TaskService],
         metrics: Metrics,
     ) -> None:
+        super().__init__(host, rounds, wire)
         self._config = config
         self._node_id = data_dir.node_id
-        self._host = host
         self._cluster_view = cluster_view
         self._copy = MapCopy(data_dir.path, config.cluster_name)
         self._etcd = etcd
@@ -98,9 +97,7 @@ class MappedCluster(HostListener):
         internal = InternalService(
             find_service, cluster_view, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
         )
-        self._rounds = rounds
-        self._wire = wire
-        self._peers = wire.peers
+        wire.calls.serve(internal)
         self._news = SettingsNews(cluster_view, wire.calls, host, self._peers.connected)
         self._peer_address = ""
         self._lease = 0
@@ -112,9 +109,6 @@ class MappedCluster(HostListener):
             lambda: self._once_registered(self._reconciler.run), lambda: self._once_registered(self._queues.run),
             self._end_if_removed, self._meet_without_etcd, self._handover.run, self._news.run,
         )  # fmt: skip
-        host.listen(self)
-        wire.calls.serve(internal)
-        wire.serve(self)
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -242,7 +236,7 @@ class MappedCluster(HostListener):
         """A node that has nothing and serves nothing must say what it waits for."""
         await asyncio.sleep(WAITING_SECONDS)
         while True:
-            if self._host.is_blank:
+            if self._host.is_empty:
                 _log.warning("waiting", detail=self.waits_for())
             await asyncio.sleep(WAITING_AGAIN_SECONDS)
 
@@ -258,13 +252,6 @@ class MappedCluster(HostListener):
         return "this node is to have replicas, and waits for the leaders of their shards to add it"
 
     # --- the other nodes --------------------------------------------------------------------------------------
-
-    @property
-    def is_blank(self) -> bool:
-        return self._host.is_blank
-
-    def receive(self, identity: str, messages: list[Message]) -> None:
-        self._rounds.receive(identity, messages)
 
     def peers_changed(self) -> None:
         self._reconciler.wanted.set()
@@ -299,17 +286,10 @@ class MappedCluster(HostListener):
     def _identities(self) -> Mapping[str, str]:
         return {name: peer.identity for name, peer in self.connected().items()}
 
-    def connected(self) -> Mapping[str, PeerInfo]:
-        return self._peers.connected()
-
     @property
     def certificates(self) -> list[Reloaded[Any]]:
         """Of the peers and of etcd, if there are any."""
         return [each for each in (self._peers.certificates, self._etcd.certificates) if each is not None]
-
-    @property
-    def counters(self) -> PeerCounters:
-        return self._peers.counters
 
 
 def mapped_wire(config: BrokerConfig, node_id: str, source: TimeSource, evidence: ClockEvidence) -> PeerWire:

@@ -272,7 +272,7 @@ def _me_in(journal: NodeJournal, node_id: str, shard: int) -> tuple[str, Configu
     if me is None:
         raise ReviveError(
             "NOT_A_MEMBER", f"Expected this node to have been a member of shard {shard}, but its replica knows no "
-            "configuration with it: it is blank, or was removed. Use the data of another node."
+            "configuration with it: it is empty, or was removed. Use the data of another node."
         )  # fmt: skip
     return me, configuration
 

@@ -172,7 +172,7 @@ class Host:
             )
 
     @property
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether this node has nothing yet: no log, no vote, no promise."""
         return not self.replicas and not self._log.hard_states
 
@@ -194,7 +194,7 @@ class Host:
             self.found(number, secrets.randbits(GROUP_BITS), voters)
 
     def await_state(self, number: int, group: int) -> SnapshotTransfers:
-        """Has a replica of a shard that does not begin empty: it is blank until the state is there that it is given."""
+        """Has a replica of a shard that begins with a state: it is empty until it is given that state."""
         if number in self._dropping:
             raise shard_not_found(number)
         if number not in self.replicas:
@@ -203,7 +203,7 @@ class Host:
         return self.transfers[number]
 
     def join(self, sender: str, message: Message) -> Replica | None:
-        """Another node speaks of a shard that this one has no replica of: it becomes a member, blank as yet."""
+        """Another node speaks of a shard that this one has no replica of: it becomes a member, empty as yet."""
         number, group, _data = message
         if number in self._dropping or not self._cluster_view.admits(sender, number, group):
             return None

@@ -32,7 +32,7 @@ class PeerNode(Protocol):
     """This node, as the others meet it."""
 
     @property
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it has nothing yet: no log, no vote, no promise."""
         ...
 
@@ -92,9 +92,9 @@ class PeerWire:
     # --- what its connections tell ----------------------------------------------------------------------------
 
     @property
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
         assert self._node is not None
-        return self._node.is_blank
+        return self._node.is_empty
 
     def peers_changed(self) -> None:
         assert self._node is not None

@@ -244,7 +244,7 @@ class Replica:
         self.shard.aborted(refused, self.journal.last_index)
 
     def _begin_again(self, lost: NodeJournal) -> NodeJournal:
-        """Not even the first round of this replica had room: it is blank, or founds the group that it was to found."""
+        """Not even the first round of this replica had room: it is empty, or founds the group that it was to found."""
         journal = NodeJournal.create(self._log, self.number, group=lost.group, state_name=lost.state_name)
         # What a snapshot brought, or comes later in the log, is not what the group began with.
         is_first = bool(lost.configurations) and lost.configurations[0][0] == 1 and not lost.base_index
