@@ -68,7 +68,7 @@ class MapLoad:
     # --- work -------------------------------------------------------------------------------------------------
 
     def produce(self, client: Client, kind: str) -> None:
-        """`kind`: "own" request ids, of which one in four was used before; "made-up" ones of the client; or "none"."""
+        """`kind`: "own" request ids, of which one in four was used before; "automatic" ones; or "none"."""
         chance = random.Random(0)
         while not self._ends.wait(PAUSE_S):
             queue = self.queues[next(self._numbers) % len(self.queues)]
@@ -89,7 +89,7 @@ class MapLoad:
 
     def _task(self, queue: str, kind: str) -> NewTask:
         payload = f"{kind}-{next(self._numbers)}"
-        request_id = {"own": payload, "made-up": None, "none": ""}[kind]
+        request_id = {"own": payload, "automatic": None, "none": ""}[kind]
         return NewTask(queue, "t", payload.encode(), request_id=request_id)
 
     def _take(self, task: NewTask, outcome: Accepted) -> None:

@@ -380,7 +380,7 @@ async def test_a_silent_member_is_left_for_another(
             member.kill()
 
 
-async def test_silence_ends_a_commit_with_doubt_and_a_lease_in_time(own_server: EtcdProcess, prefix: bytes) -> None:
+async def test_silence_ends_a_commit_as_unknown_and_a_lease_in_time(own_server: EtcdProcess, prefix: bytes) -> None:
     client = EtcdClient([own_server.endpoint], timeout_s=WAIT_S)
     lease = await client.grant(3)
     keeping = asyncio.create_task(client.keep_alive(lease, 3))
@@ -389,8 +389,8 @@ async def test_silence_ends_a_commit_with_doubt_and_a_lease_in_time(own_server: 
     client._timeout_s = client._attempt_s = 0.5  # only now: what is to be answered has time
     paused_s = time.monotonic()
     with stalls() as stalled:
-        doubtful = fails_within(10, put(client, prefix, b"doubtful"), OutcomeUnknownError)
-        _, said = await asyncio.gather(doubtful, fails_within(10, client.get(prefix), EtcdUnavailableError))
+        unknown = fails_within(10, put(client, prefix, b"unknown"), OutcomeUnknownError)
+        _, said = await asyncio.gather(unknown, fails_within(10, client.get(prefix), EtcdUnavailableError))
         assert "did not answer" in said
         assert "not answered" in await fails_within(10, keeping, LeaseLostError)
     assert time.monotonic() - paused_s - stalled.seconds < 3.5, "etcd may have let it go after 3 s"

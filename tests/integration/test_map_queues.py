@@ -57,7 +57,7 @@ def shards_of(load: MapLoad, kind: str, since: int = 0) -> set[int | None]:
     return {shard_of_task(task_id) for payload, task_id in load.told[since:] if payload.startswith(kind)}
 
 
-def made_up(cluster: MapCluster, queue: str, request_id: str) -> pb.EnqueueResponse:
+def automatic(cluster: MapCluster, queue: str, request_id: str) -> pb.EnqueueResponse:
     """One enqueue, as a client sends it that made the id up itself."""
     request = enqueue_request(queue, request_id)
     request.tasks[0].payload = request_id.encode()
@@ -70,22 +70,22 @@ def test_a_queue_is_spread_and_sent_home_under_load(cluster: MapCluster, client:
     """Three kinds of producers, each through the router and direct; every fourth request with an id was made before."""
     queue = "hot"
     home = home_shard(queue, SHARDS)
-    with load_on(cluster, [queue], kinds=["own", "made-up", "none"]) as load:
+    with load_on(cluster, [queue], kinds=["own", "automatic", "none"]) as load:
         assert shards_of(load, "") == {home}
         assert len(client.set_queue(queue, spread=SHARDS).route.shards) == SHARDS
         settle(client, queue, 1)
         until(lambda: len(shards_of(load, "none")) == SHARDS, "tasks without ids on every shard")
-        until(lambda: len(shards_of(load, "made-up")) > 1, "tasks with made-up ids on several shards")
+        until(lambda: len(shards_of(load, "automatic")) > 1, "tasks with automatic ids on several shards")
         load.wait_for(50)
         load.working.clear()
         until(lambda: ready_shards(load) == set(range(SHARDS)), "tasks that wait on every shard")
-        first = [made_up(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted for n in range(20)]
+        first = [automatic(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted for n in range(20)]
         assert len({shard_of_task(one.task_id) for one in first}) > 1
         assert client.set_queue(queue, home=True).route.draining == tuple(set(range(SHARDS)) - {home})
         settle(client, queue, 2)
         check_old_tasks_are_seen(client, load, queue)
         # A retry of a call that was made before the change finds its task where it is.
-        again = [made_up(cluster, queue, f"~1.key{n}.0") for n in range(20)]
+        again = [automatic(cluster, queue, f"~1.key{n}.0") for n in range(20)]
         assert [one.outcomes[0].accepted.task_id for one in again] == [one.task_id for one in first]
         assert all(one.outcomes[0].accepted.duplicate for one in again)
         assert again[0].generations[queue] == 2, "and hears of the change"
@@ -97,7 +97,7 @@ def test_a_queue_is_spread_and_sent_home_under_load(cluster: MapCluster, client:
         load.wait_for(30)
         assert shards_of(load, "", since=late) == {home}
         # After all that they are the same tasks still.
-        last = [made_up(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted.task_id for n in range(20)]
+        last = [automatic(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted.task_id for n in range(20)]
         assert last == [one.task_id for one in first]
     load.check(cluster)
 

@@ -117,7 +117,7 @@ def move_away(cluster: MapCluster, number: int) -> str:
 
 def test_leaders_that_move_under_load_cost_no_error_and_no_task(cluster: MapCluster) -> None:
     queues = queues_of_all_shards("moved", SHARDS)
-    with load_on(cluster, queues, kinds=["own", "made-up"]) as load:
+    with load_on(cluster, queues, kinds=["own", "automatic"]) as load:
         for shard in (*range(SHARDS), *range(SHARDS)):
             transfer(cluster, shard)
             load.wait_for(20)
@@ -145,7 +145,7 @@ def test_a_leader_that_falls_silent_is_passed_over_in_time(cluster: MapCluster) 
 
 def test_a_router_that_is_killed_is_replaced_by_the_next(cluster: MapCluster) -> None:
     queues = queues_of_all_shards("killed", SHARDS)
-    with load_on(cluster, queues, kinds=["own", "made-up"]) as load:
+    with load_on(cluster, queues, kinds=["own", "automatic"]) as load:
         for router in cluster.routers:
             load.wait_for(20)
             router.kill()

@@ -15,8 +15,8 @@ from holdfast.machine.operator_entries import (
     DiscardDead,
     DropSchedule,
     FireSchedule,
-    Lapse,
     PutSchedule,
+    TtlExpire,
     UpdateTasks,
 )
 from holdfast.machine.packing import COUNT, PAIR, U64, DecodeError, Reader, put_task_ids
@@ -38,7 +38,7 @@ _ACK_ITEM = struct.Struct(">QQqH")
 _FAIL_ITEM = struct.Struct(">QQQBIH")
 _EXTEND_ITEM = struct.Struct(">QQQ")
 _EXPIRE_ITEM = struct.Struct(">QQBQBIH")
-_FORGET_ITEM = struct.Struct(">QH")
+_EXPIRING_KEY = struct.Struct(">QH")
 _LEVEL = struct.Struct(">H")
 _SETTINGS = struct.Struct(">BQI")
 _REMOTE = struct.Struct(">HHQI")
@@ -118,7 +118,7 @@ class BucketLevel(NamedTuple):
     full_ms: int  # when it is full again: then nothing need be known of it
 
 
-class ForgetItem(NamedTuple):
+class ExpiringKey(NamedTuple):
     when_ms: int
     key: bytes
 
@@ -158,7 +158,7 @@ class Claim:
     expiry_ms: int  # of tasks whose type has none of its own
     worker: bytes
     request_id: bytes  # empty: the caller will not retry
-    forget_ms: int  # until when to remember `request_id`
+    key_expiry_ms: int  # until when to remember `request_id`
     task_ids: list[bytes]
     marks: list[Mark]
     levels: list[BucketLevel] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Claim:
 
     def put(self, parts: list[bytes]) -> None:
         lengths = len(self.worker), len(self.request_id)
-        parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, self.secret, *lengths, self.is_alone))
+        parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.key_expiry_ms, self.secret, *lengths, self.is_alone))
         parts += (self.worker, self.request_id)
         put_task_ids(parts, self.task_ids)
         parts.append(COUNT.pack(len(self.marks)))
@@ -185,7 +185,7 @@ class Claim:
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Claim":
-        expiry_ms, forget_ms, secret, worker_n, request_n, alone = reader.unpack(_CLAIM_HEAD)
+        expiry_ms, key_expiry_ms, secret, worker_n, request_n, alone = reader.unpack(_CLAIM_HEAD)
         worker, request_id = reader.take(worker_n), reader.take(request_n)
         task_ids = reader.task_ids()
         marks = []
@@ -202,7 +202,7 @@ class Claim:
             type_expiry_ms, type_n = reader.unpack(_TYPE_EXPIRY)
             type_expiries[reader.take(type_n)] = type_expiry_ms
         return cls(
-            now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels, type_expiries, secret,
+            now_ms, expiry_ms, worker, request_id, key_expiry_ms, task_ids, marks, levels, type_expiries, secret,
             bool(alone),
         )  # fmt: skip
 
@@ -430,23 +430,23 @@ class Purge(_TaskIds):
 
 
 @dataclass(slots=True)
-class Forget:
+class ExpireKeys:
     """Rows that were kept only for a while are deleted."""
 
     now_ms: int
-    items: list[ForgetItem]
+    items: list[ExpiringKey]
 
     def put(self, parts: list[bytes]) -> None:
         parts.append(COUNT.pack(len(self.items)))
         for when_ms, key in self.items:
-            parts += (_FORGET_ITEM.pack(when_ms, len(key)), key)
+            parts += (_EXPIRING_KEY.pack(when_ms, len(key)), key)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Forget":
+    def read(cls, now_ms: int, reader: Reader) -> "ExpireKeys":
         items = []
         for _ in range(reader.count()):
-            when_ms, key_n = reader.unpack(_FORGET_ITEM)
-            items.append(ForgetItem(when_ms, reader.take(key_n)))
+            when_ms, key_n = reader.unpack(_EXPIRING_KEY)
+            items.append(ExpiringKey(when_ms, reader.take(key_n)))
         return cls(now_ms, items)
 
 
@@ -526,7 +526,7 @@ class Delivered:
 
 Entry = (
     LeaderStarted | Enqueue | Claim | Ack | Fail | Extend | Release | Expire | Promote | Cancel | RetryDead
-    | DiscardDead | Purge | Forget | RaiseLevel | SetQueue | AckAway | Receive | Delivered | UpdateTasks | Lapse
+    | DiscardDead | Purge | ExpireKeys | RaiseLevel | SetQueue | AckAway | Receive | Delivered | UpdateTasks | TtlExpire
     | PutSchedule | DropSchedule | FireSchedule | DealShares
 )  # fmt: skip
 
@@ -544,14 +544,14 @@ _KINDS: dict[int, type[Entry]] = {
     11: RetryDead,
     12: DiscardDead,
     13: Purge,
-    14: Forget,
+    14: ExpireKeys,
     15: RaiseLevel,
     16: SetQueue,
     17: AckAway,
     18: Receive,
     19: Delivered,
     20: UpdateTasks,
-    21: Lapse,
+    21: TtlExpire,
     22: PutSchedule,
     23: DropSchedule,
     24: FireSchedule,

@@ -147,8 +147,8 @@ def _task_violations(meta: Meta, tasks: dict[bytes, Execution]) -> list[str]:
         if task.cancel_requested and task.state in (READY, DELAYED, RETRY_PENDING):
             found.append(f"{name} waits although its cancellation was asked for")
         # Only claims that were released have ended, and the present one has not.
-        may_lapse = task.state in (READY, DELAYED, CLAIMED) and task.claims == (task.state == CLAIMED)
-        if task.start_by_ms and not may_lapse:
+        may_ttl_expire = task.state in (READY, DELAYED, CLAIMED) and task.claims == (task.state == CLAIMED)
+        if task.start_by_ms and not may_ttl_expire:
             found.append(f"{name} can still die of waiting")
         if task.state == CLAIMED and task.timeout_ms and task.timer_ms > task.changed_ms + task.timeout_ms:
             found.append(f"{name} is claimed for longer than it may run")
@@ -346,14 +346,14 @@ def _short_results(kv: Rows, tasks: dict[bytes, Execution]) -> Iterator[tuple[by
 def _memory_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     """Rows that are kept only for a while and the times at which they are forgotten belong together."""
     armed: dict[bytes, list[int]] = {}
-    for key, _ in _family(kv, keys.FORGET):
+    for key, _ in _family(kv, keys.KEY_EXPIRY):
         when_ms, target = keys.timed(key)
         armed.setdefault(target, []).append(when_ms)
     kept: dict[bytes, int | None] = {}
-    kept.update((key, Dedup.decode(row).forget_ms) for key, row in _family(kv, keys.DEDUP))
-    kept.update((key, ClaimRequest.decode(row).forget_ms) for key, row in _family(kv, keys.CLAIM_REQUEST))
-    kept.update((key, Bucket.decode(row).forget_ms) for key, row in _family(kv, keys.BUCKET))
-    kept.update((key, Discard.decode(row).forget_ms) for key, row in _family(kv, keys.DISCARD))
+    kept.update((key, Dedup.decode(row).key_expiry_ms) for key, row in _family(kv, keys.DEDUP))
+    kept.update((key, ClaimRequest.decode(row).key_expiry_ms) for key, row in _family(kv, keys.CLAIM_REQUEST))
+    kept.update((key, Bucket.decode(row).key_expiry_ms) for key, row in _family(kv, keys.BUCKET))
+    kept.update((key, Discard.decode(row).key_expiry_ms) for key, row in _family(kv, keys.DISCARD))
     kept.update((key, None) for key, _ in _family(kv, keys.RECENT))
     kept.update(_short_results(kv, tasks))
     found = [f"row {key.hex()} is never forgotten" for key in kept.keys() - armed.keys()]
@@ -363,7 +363,7 @@ def _memory_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     found += [
         f"request id {key.hex()} is forgotten before its window is over"
         for key, dedup in requests
-        if dedup.forget_ms < dedup.window_end_ms
+        if dedup.key_expiry_ms < dedup.window_end_ms
     ]
     found += [
         f"row {key.hex()} is forgotten at another time than it says"

@@ -19,7 +19,7 @@ from holdfast.client.errors import (
     InvalidArgument,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.patience import DOUBT_S, GRACE_S, TRY_S_MAX, Leader
+from holdfast.routing.patience import GRACE_S, TRY_S_MAX, UNSETTLED_S, Leader
 from holdfast.routing.reserve_calls import Places, Verdict
 from holdfast.routing.sets import visible
 from holdfast.routing.splitting import split_over
@@ -55,9 +55,9 @@ class DirectCall(ShardsCall):
         """How long an answer may take beyond this wait."""
         return max(_ANSWER_S_MIN, self._answer_ends_s - time.monotonic() - wait_s)
 
-    def doubt(self, shard: int, failure: Exception) -> None:
+    def note_unknown_outcome(self, shard: int, failure: Exception) -> None:
         """All that is sent from now on is a repetition."""
-        super().doubt(shard, failure)
+        super().note_unknown_outcome(shard, failure)
         self.attempt = max(1, self.attempt) + 1
 
     def next_look_ms(self) -> int:
@@ -123,7 +123,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
         timeout_s = call.answer_s() if limit_s is None else limit_s
         claim = asyncio.create_task(
             self._connection.wait(
-                RESERVE, lambda _: request, wait_ms=0, timeout_s=timeout_s + DOUBT_S * call.is_hasty,
+                RESERVE, lambda _: request, wait_ms=0, timeout_s=timeout_s + UNSETTLED_S * call.is_hasty,
                 repeatable=call.has_id, attempt=call.attempt, shard=self._topology.aim(shard), repeats_s=repeats_s,
             )
         )  # fmt: skip
@@ -183,7 +183,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
 
     def failed(self, failure: Exception) -> None:
         assert isinstance(failure, HoldfastError)
-        self._topology.doubt_after(failure)
+        self._topology.request_refresh_after(failure)
 
     def has_something(self, reply: Reply[pb.ReserveResponse]) -> bool:
         return bool(reply.message.claims or reply.message.run_dry_ms)

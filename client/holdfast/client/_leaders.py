@@ -8,8 +8,8 @@ import random
 import re
 from collections.abc import Collection, Sequence
 
-from holdfast.client._doubts import PASSING
 from holdfast.client._pauses import asked_pause_s
+from holdfast.client._unknown_outcomes import PASSING
 from holdfast.client.errors import (
     NO_LEADER,
     STALE_MAP,

@@ -118,23 +118,23 @@ class TopologyCache:
         """A server named the present generation of a queue."""
         route = self._routes.get(queue)
         if route is not None and route.generation < generation:
-            self.doubt()
+            self.request_refresh()
 
-    def doubt_after(self, error: HoldfastError) -> None:
+    def request_refresh_after(self, error: HoldfastError) -> None:
         """The same if this is what a call meets that was sent to the wrong place."""
         if not isinstance(error, InvalidArgument | Conflict | Overloaded | ClientClosed):
-            self.doubt()
+            self.request_refresh()
 
     @contextmanager
-    def doubting(self) -> Iterator[None]:
+    def refreshing_after_errors(self) -> Iterator[None]:
         """The same for calls within."""
         try:
             yield
         except HoldfastError as error:
-            self.doubt_after(error)
+            self.request_refresh_after(error)
             raise
 
-    def doubt(self) -> None:
+    def request_refresh(self) -> None:
         """Something is not where it was said to be."""
         if time.monotonic() >= self._refreshed_s + _REFRESH_S_MIN:
             self._begin_refresh()

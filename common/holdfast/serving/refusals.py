@@ -194,7 +194,7 @@ def stale_map(queue: str, generation: int, newest: int) -> RefusedError:
 
 
 def older_set(generations: Mapping[str, int]) -> RefusedError:
-    """Nothing was done: the tasks of these queues should go to newer sets of shards than their made-up ids name."""
+    """Nothing was done: the tasks of these queues should go to newer sets of shards than their automatic keys name."""
     [(queue, newest), *others] = list(generations.items())[:_SETS_TOLD]
     return RefusedError(
         STALE_MAP,

@@ -25,12 +25,12 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.patience import (
-    DOUBT_S,
     GRACE_S,
     REPEATS_SHARE,
     TRY_S_MAX,
     UNHEALTHY_S,
     UNHEALTHY_S_MAX,
+    UNSETTLED_S,
     Leader,
     UnhealthyShards,
     UsualTimes,
@@ -143,7 +143,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         asks_holders = call.is_repeated
         order = [] if asks_holders else self.first_order(call)
         while True:
-            if asks_holders or call.is_in_doubt:
+            if asks_holders or call.must_ask_holders:
                 asks_holders = False
                 ready, held = await self.holders(call)
                 order = held or self.order_without_holders(call, ready)
@@ -151,16 +151,16 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
             if reply is not None:
                 self.took(call)
                 return self.unsettled(call.unsettled_shards, reply)
-            if call.is_in_doubt and call.is_hasty:
+            if call.must_ask_holders and call.is_hasty:
                 return self.unsettled(call.unsettled_shards)
             call.is_told = True
             looked_from_s = time.monotonic()
-            if not call.is_in_doubt and not call.is_over(looked_from_s):
+            if not call.must_ask_holders and not call.is_over(looked_from_s):
                 order = await self.wait(call)
                 continue
-            if call.is_in_doubt:
+            if call.must_ask_holders:
                 if call.is_over(looked_from_s) and call.has_asked_holders:
-                    call.raise_doubt()
+                    call.raise_if_unsettled()
             else:
                 order = await self._look_out(call)
                 if not order:
@@ -171,7 +171,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         call.raise_if_nobody_answers()
         if call.is_hasty and call.unsettled_shards:
             return self.unsettled(call.unsettled_shards)
-        call.raise_doubt()
+        call.raise_if_unsettled()
         return self.nothing(call)
 
     async def claims_held(self, call: CallT, shards: Sequence[int]) -> ReplyT:
@@ -228,7 +228,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
                 return reply
             if reply is not None:
                 self.got_nothing(call)
-            elif call.is_in_doubt or (not call.is_told and self.is_unhealthy(shard)):
+            elif call.must_ask_holders or (not call.is_told and self.is_unhealthy(shard)):
                 break  # the others are looked at all at once: there may be more of this kind
         return None
 
@@ -264,7 +264,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         self.failed(failure)
         may_hold = verdict.may_have_claimed or shard in call.held
         if may_hold and call.has_id:
-            call.doubt(shard, failure)
+            call.note_unknown_outcome(shard, failure)
         elif may_hold and not verdict.goes_back:
             raise failure  # no id would find these claims again, and there shall not be two batches of them
         else:
@@ -346,8 +346,8 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         """How long to wait for these when others have answered; None if nobody has: then the calls' own deadlines."""
         if answered_s is None:
             return None
-        if any(shard in call.doubts for shard in pending):
-            grace_s = DOUBT_S
+        if any(shard in call.unknown_outcomes for shard in pending):
+            grace_s = UNSETTLED_S
         else:
             grace_s = self.unhealthy_grace_s if all(map(self.is_unhealthy, pending)) else GRACE_S
         return max(0.0, min(answered_s + grace_s, call.deadline_s - MARGIN_S) - time.monotonic())

@@ -20,7 +20,7 @@ from holdfast.router.methods import TASKS
 from holdfast.router.ready_waiters import Waiter
 from holdfast.router.releases import Releases
 from holdfast.router.shared_waits import TASKS_MAX, SharedWaits
-from holdfast.routing.patience import DOUBT_S, TRY_S_MAX, Leader
+from holdfast.routing.patience import TRY_S_MAX, UNSETTLED_S, Leader
 from holdfast.routing.reserve_calls import AWAY_S, Places, Verdict
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
 from holdfast.transport.channels import CallFailedError
@@ -201,7 +201,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         self, call: RouterCall, shard: int, request: pb.ReserveRequest, limit_s: float | None, repeats_s: float
     ) -> bytes:
         now_s = time.monotonic()
-        ends_s = min(call.deadline_s, now_s + (limit_s or 0.0) + DOUBT_S) if call.is_hasty else call.deadline_s
+        ends_s = min(call.deadline_s, now_s + (limit_s or 0.0) + UNSETTLED_S) if call.is_hasty else call.deadline_s
         try:
             async with asyncio.timeout(limit_s):
                 return await self._claim(
@@ -219,7 +219,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
     async def send_look(
         self, call: RouterCall, shard: int, request: pb.AwaitTasksRequest, wait_s: float
     ) -> pb.AwaitTasksResponse:
-        answer_s = DOUBT_S if shard in call.doubts else TRY_S_MAX
+        answer_s = UNSETTLED_S if shard in call.unknown_outcomes else TRY_S_MAX
         ends_s = min(call.deadline_s, time.monotonic() + wait_s + answer_s)
         return pb.AwaitTasksResponse.FromString(
             await self._forwarder.send(_AWAIT, shard, request.SerializeToString(), ends_s)
@@ -307,7 +307,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         await self._stand_back(call)
         until_s = call.ends_s
         if call.is_repeated and not call.has_looked_again:
-            until_s = min(until_s, time.monotonic() + DOUBT_S)
+            until_s = min(until_s, time.monotonic() + UNSETTLED_S)
         shard = await self.waits.wait(call.waiter, until_s)
         call.plan(self._find_places(call.request.queues))
         if shard is not None:

@@ -238,7 +238,7 @@ async def test_a_trigger_whose_id_stands_for_another_task_is_refused(desk: Desk)
     assert (await desk.get()).fired_total == 1
 
 
-async def test_a_made_up_id_is_none_for_a_trigger(desk: Desk) -> None:
+async def test_an_automatic_key_is_none_for_a_trigger(desk: Desk) -> None:
     """It would stand for anything."""
     await desk.put()
     refused = await desk.refused(desk.trigger("~0.x.0"))

@@ -187,8 +187,8 @@ def test_trigger(cli: Cli) -> None:
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports", "--request-id", "r") == 0
     has = "this request id or the same unique key"
     assert cli.out == f"Already there: task {TASK_ID} (READY) has {has}. Nothing was added.\n"
-    made_up, given = (request.request_id for request in cli.server.requests["TriggerSchedule"])
-    assert made_up
+    automatic, given = (request.request_id for request in cli.server.requests["TriggerSchedule"])
+    assert automatic
     assert given == "r"
 
 

@@ -85,14 +85,14 @@ async def test_tasks_go_to_the_homes_of_their_queues_and_come_back_in_order(
     assert cluster.sent("GetTopology") == [1, 0, 0], "what is known is not asked for again"
 
 
-async def test_own_ids_go_home_and_made_up_ones_over_the_set_that_they_name(
+async def test_own_ids_go_home_and_automatic_keys_over_the_set_that_they_name(
     cluster: Cluster, client: AsyncClient
 ) -> None:
     cluster.routes[AT_0] = spread(AT_0, 3, [1])
     cluster.both("Enqueue", accept)
     outcomes = await client.enqueue_many([NewTask(AT_0, "own", request_id="r-1"), NewTask(AT_0, "none", request_id="")])
     assert outcomes == [Accepted("0:own"), Accepted("1:none")]
-    assert (await client.enqueue(NewTask(AT_0, "made-up"))).task_id == "1:made-up"
+    assert (await client.enqueue(NewTask(AT_0, "automatic"))).task_id == "1:automatic"
     assert cluster.leaders[1].requests["Enqueue"][-1].tasks[0].request_id.startswith("~3.")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.machine import entries, keys, operator_entries, rows
-from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, ForgetItem
+from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExpiringKey, ExtendItem, FailItem
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine.machine_model_task import Subqueue, Task
@@ -68,9 +68,9 @@ class Model:
             entries.RetryDead: self._retry_dead,
             operator_entries.DiscardDead: self._discard_dead,
             operator_entries.UpdateTasks: self._update,
-            operator_entries.Lapse: self._lapse,
+            operator_entries.TtlExpire: self._ttl_expire,
             entries.Purge: self._purge,
-            entries.Forget: self._forget,
+            entries.ExpireKeys: self._expire_key,
         }
         names = ("task_ids", "items", "tasks")
         items: list[Any] = next(getattr(entry, name) for name in names if hasattr(entry, name))
@@ -280,7 +280,7 @@ class Model:
             if mark.queue in self.totals and self.totals[mark.queue]["mark_version"] == mark.mark_version:
                 self._raise_mark(mark)
         if entry.request_id and given:
-            self.memory[handle] = tuple(given), entry.forget_ms
+            self.memory[handle] = tuple(given), entry.key_expiry_ms
         return answers
 
     def _claim_one(self, task_id: bytes, entry: entries.Claim) -> Answer:
@@ -449,7 +449,7 @@ class Model:
         self._line_up(task)
         return ("Moved", READY)
 
-    def _lapse(self, task_id: bytes, entry: operator_entries.Lapse) -> Answer:
+    def _ttl_expire(self, task_id: bytes, entry: operator_entries.TtlExpire) -> Answer:
         task = self.tasks.get(task_id)
         if task is None or task.state not in WAITING or not 0 < task.start_by_ms <= self.now_ms:
             return self._refusal(task_id, "NOT_EXPIRED")
@@ -517,7 +517,7 @@ class Model:
         self.memory.pop(("result", task_id), None)
         return ("Moved", task.state)
 
-    def _forget(self, item: ForgetItem, _: entries.Forget) -> Answer:
+    def _expire_key(self, item: ExpiringKey, _: entries.ExpireKeys) -> Answer:
         handle = handle_of(item.key)
         what, until_ms = self.memory.get(handle, (None, -1))
         if until_ms != item.when_ms or item.when_ms > self.now_ms or self._paused():

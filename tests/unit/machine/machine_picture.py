@@ -65,7 +65,7 @@ def remembered(key: bytes, row: bytes) -> Any:
         return rows.Bucket.decode(row)[:2]
     if key[0] == keys.DISCARD:
         discard = rows.Discard.decode(row)
-        return tuple(discard._replace(forget_ms=0))
+        return tuple(discard._replace(key_expiry_ms=0))
     task_id, kind, state, retry_at_ms, follow_ups = rows.Recent.decode(row)
     answers: dict[int, Answer] = {
         rows.ANSWER_ACK: ("Acked", follow_ups),
@@ -80,7 +80,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
     for key in sorted(state):
         families[key[0]].append((key, state[key]))
     meta = rows.Meta.decode(state[keys.META_KEY])
-    forgotten = {keys.timed(key)[1]: keys.timed(key)[0] for key, _ in families[keys.FORGET]}
+    forgotten = {keys.timed(key)[1]: keys.timed(key)[0] for key, _ in families[keys.KEY_EXPIRY]}
     results = {handle_of(key): (None, when_ms) for key, when_ms in forgotten.items() if key[0] == keys.REPORT}
     kept = [
         row

@@ -115,7 +115,7 @@ def test_a_lost_row_is_reported(family: int) -> None:
         keys.due(START_MS, bytes(16)),
         keys.dead(QUEUE, START_MS, bytes(16)),
         keys.retention(START_MS, bytes(16)),
-        keys.forget(START_MS, keys.recent(1)),
+        keys.key_expiry(START_MS, keys.recent(1)),
         keys.recent(1),
         keys.worker(b"nobody"),
         keys.outbox(2, 4),
@@ -140,9 +140,9 @@ def name_another_tenant(shard: Shard) -> None:
     shard.kv.write({key: claim_row(QUEUE, b"other", b"")})
 
 
-def reorder_forget(shard: Shard) -> None:
+def reorder_key_expiry(shard: Shard) -> None:
     when_ms, key = next(pair for pair in shard.armed() if pair[1][0] == keys.DEDUP)
-    shard.kv.write({keys.forget(when_ms, key): None, keys.forget(when_ms + 1, key): b""})
+    shard.kv.write({keys.key_expiry(when_ms, key): None, keys.key_expiry(when_ms + 1, key): b""})
 
 
 def widen_window(shard: Shard) -> None:
@@ -153,7 +153,7 @@ def widen_window(shard: Shard) -> None:
 
 def arm_twice(shard: Shard) -> None:
     when_ms, key = next(pair for pair in shard.armed() if pair[1][0] == keys.RECENT)
-    shard.kv.write({keys.forget(when_ms + 1, key): b""})
+    shard.kv.write({keys.key_expiry(when_ms + 1, key): b""})
 
 
 def swap_ready(shard: Shard) -> None:
@@ -257,7 +257,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("report of nobody", orphan_report, "belongs to no task"),
     ("result of a dead task", result_of_dead, "of a task that has none"),
     ("report of an unknown kind", strange_report, "unknown kind"),
-    ("forgotten at another time", reorder_forget, "another time"),
+    ("forgotten at another time", reorder_key_expiry, "another time"),
     ("forgotten twice", arm_twice, "more than once"),
     ("forgotten in its window", widen_window, "before its window is over"),
     ("message gone", lambda s: s.kv.write({keys.outbox(2, 3): None}), "messages that it says"),

@@ -34,7 +34,7 @@ def renew(shard: Shard) -> None:
     end_ms = shard.now_ms + 35 * SHORT_MS
     while (armed := shard.armed()) and armed[0][0] <= end_ms:
         shard.now_ms = armed[0][0]
-        shard.forget(*armed[0])
+        shard.expire_key(*armed[0])
     shard.now_ms = end_ms
 
 
@@ -106,11 +106,11 @@ def test_an_id_is_taken_over_with_all_that_it_has(shard: Shard) -> None:
     second = again(shard, digest=8)
     assert (second.duplicate, second.task_id == first) == (False, False)
     assert shard.armed() == [(shard.now_ms + SHORT_MS, KEY)]
-    assert code(shard.forget(when_ms, KEY)) == "KEPT"
+    assert code(shard.expire_key(when_ms, KEY)) == "KEPT"
     shard.cancel(second.task_id)
     assert again(shard, digest=8) == Accepted(second.task_id, True, CANCELLED)
     shard.now_ms += SHORT_MS
-    assert shard.forget(shard.now_ms, KEY) == Moved(0)
+    assert shard.expire_key(shard.now_ms, KEY) == Moved(0)
     assert shard.kv.get(KEY) is None
 
 

@@ -217,7 +217,7 @@ async def test_claims_of_an_earlier_attempt_that_come_late_are_found(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was sent through another router, which has died since."""
-    monkeypatch.setattr("holdfast.router.reserving.DOUBT_S", 0.2)
+    monkeypatch.setattr("holdfast.router.reserving.UNSETTLED_S", 0.2)
     held = False
 
     def await_tasks(call: Call) -> Any:

@@ -353,10 +353,10 @@ def test_the_next_leader_goes_on_where_the_bucket_was() -> None:
     assert len(bench.take(10)) == 1
     row = bench.kv.get(keys.bucket(QUEUE, keys.SCOPE_TENANT, b"a"))
     assert row is not None
-    level_micro, at_ms, forget_ms = BucketRow.decode(row)
+    level_micro, at_ms, key_expiry_ms = BucketRow.decode(row)
     assert (level_micro, at_ms) == (0, bench.shard.now_ms)
-    assert forget_ms % limiters.FORGET_STEP_MS == 0
-    assert bench.shard.now_ms + 4000 <= forget_ms < bench.shard.now_ms + 4000 + limiters.FORGET_STEP_MS
+    assert key_expiry_ms % limiters.KEY_EXPIRY_STEP_MS == 0
+    assert bench.shard.now_ms + 4000 <= key_expiry_ms < bench.shard.now_ms + 4000 + limiters.KEY_EXPIRY_STEP_MS
     bench.start()
     bench.pass_ms(1000)
     assert len(bench.take(10)) == 1

@@ -317,7 +317,7 @@ def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     use_short_rows(monkeypatch)
     if request.param == "all is held":
         return
-    monkeypatch.setattr(scheduler_module, "SPARES_MAX", 3)
+    monkeypatch.setattr(scheduler_module, "IDLE_CACHED_MAX", 3)
     monkeypatch.setattr(ages, "AGE_PAGES", 1)
     monkeypatch.setattr(ages, "HELD_MAX", 4)
     monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 2)

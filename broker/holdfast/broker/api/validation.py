@@ -20,7 +20,7 @@ from holdfast.machine.rows import DEAD_REASONS, STATE_NAMES
 from holdfast.proto.v1 import broker_calls_pb2 as calls_pb
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import is_made_up
+from holdfast.routing.sets import is_automatic_key
 from holdfast.serving.refusals import BATCH_TOO_LARGE, INVALID_FIELD, MISSING_FIELD, RefusedError
 from holdfast.serving.request_limits import (
     FOLLOW_UPS_MAX,
@@ -176,7 +176,7 @@ class Validator(TaskSpecs, PageTokens):
 
     def own_request_id(self, text: str) -> None:
         """Where no client makes one up: what such an id stands for is not compared."""
-        if is_made_up(text):
+        if is_automatic_key(text):
             raise RefusedError(
                 INVALID_FIELD,
                 "Expected {field} that does not look like one that clients make up (~0.x.0), but it does.",

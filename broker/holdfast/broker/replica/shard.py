@@ -265,7 +265,7 @@ class Shard:
         """Waits until all are finished or unknown, or the time is over; returns what each is then."""
         leading = self._leads()
         await self.read_barrier()
-        return await leading.finishing.wait(task_ids, wait_ms)
+        return await leading.result_waiters.wait(task_ids, wait_ms)
 
     async def hold_outbox(self) -> OutboxHold:
         """Keeps tasks for other shards in the outbox; returns when none is on its way."""
@@ -536,7 +536,7 @@ class Shard:
 
     @property
     def watched_tasks(self) -> int:
-        return 0 if self._leading is None else self._leading.finishing.watched
+        return 0 if self._leading is None else self._leading.result_waiters.watched
 
     @property
     def proposals_waiting(self) -> int:

@@ -25,7 +25,7 @@ class Looks:
         self.left = 0
 
 
-class Spares:
+class CacheBudget:
     """How many more may stay idle, at least, in all queues together."""
 
     __slots__ = ("left",)
@@ -55,10 +55,10 @@ class Turns(Generic[T]):
 
     __slots__ = (
         "_aside_max",
+        "_cache_budget",
         "_forgot",
         "_gone",
         "_held_max",
-        "_spares",
         "_stays",
         "aside",
         "due",
@@ -77,7 +77,7 @@ class Turns(Generic[T]):
         held_max: int,
         aside_max: int,
         stays: bytes | None,
-        spares: Spares,
+        cache_budget: CacheBudget,
         few: bool = False,
     ) -> None:
         # The first of a plain dict is behind all that were taken out of it: that is quicker only where there are few.
@@ -90,7 +90,7 @@ class Turns(Generic[T]):
         self.served: dict[bytes, T] = order()
         self.aside: dict[bytes, T] = order()
         self.idle: dict[bytes, T] = {}  # these have nothing
-        self._spares = spares
+        self._cache_budget = cache_budget
         self._gone: set[bytes] = set()  # who had its turn in this cycle and nothing more to give
         self.walk_after = walk_from  # where the walk goes on; None: it rests
         self._forgot = bool(walk_from)  # something was forgotten that only another walk finds
@@ -173,8 +173,8 @@ class Turns(Generic[T]):
         """Whose turn it was has nothing more."""
         name = item.name
         del self.due[name]
-        if self.walk_after is None and self._spares.left > 0 and name != self._stays:
-            self._spares.left -= 1
+        if self.walk_after is None and self._cache_budget.left > 0 and name != self._stays:
+            self._cache_budget.left -= 1
             self.idle[name] = item
             self._rested(item)
         else:
@@ -185,7 +185,7 @@ class Turns(Generic[T]):
         """Something new has that name. If it is idle, it waits for its turn again."""
         item = self.idle.pop(name, None)
         if item is not None:
-            self._spares.left += 1
+            self._cache_budget.left += 1
             self._returned(item)
             (self.served if name in self._gone else self.due)[name] = item
             self._changed()

@@ -19,7 +19,7 @@ from holdfast.broker.scheduler.limiter import OWN_LIMITS, UNTIL_FREED, Allowance
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, ReadyRef, Room
 from holdfast.broker.scheduler.oldest import OldestReadyIndex
 from holdfast.broker.scheduler.picks import Pick, Picked
-from holdfast.broker.scheduler.round_robin import Spares
+from holdfast.broker.scheduler.round_robin import CacheBudget
 from holdfast.broker.scheduler.subqueues import SUBQUEUES_PAGE, PriorityLevel, RoundRobin, SharedState
 from holdfast.broker.scheduler.windows import (
     EVERYTHING,
@@ -40,7 +40,7 @@ __all__ = ["Picked", "Scheduler"]
 
 WINDOWS_MAX = 10_000
 FULL_WINDOWS = 16  # so many times what one queue may hold in memory is shared among all of them
-SPARES_MAX = 20_000
+IDLE_CACHED_MAX = 20_000
 SUSPECTS_LOOKED_AT = 256  # those that no limit blocks are looked for among so many of the oldest
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
 
@@ -71,7 +71,7 @@ class Scheduler:
         self._wake_at = wake_at
         self._windows: dict[bytes, Window] = {}
         self._room = Room(FULL_WINDOWS * window_tasks_max)
-        self._spares = Spares(SPARES_MAX)
+        self._cache_budget = CacheBudget(IDLE_CACHED_MAX)
         self._wakes: list[tuple[int, bytes, Name]] = []  # a heap: when, queue and what a rate lets through then
         self.unfinished: set[bytes] = set()  # queues whose last pick stopped looking before it had seen all
 
@@ -187,7 +187,7 @@ class Scheduler:
         """Those that are not used any more would take the place of others for ever."""
         for window in self._windows.values():
             window.forget_idle()
-        self._spares.left = SPARES_MAX
+        self._cache_budget.left = IDLE_CACHED_MAX
 
     def _top(self, pick: Pick, first: int) -> tuple[int, Found | None]:
         """The next task by priority and turns, from the level in place `first` on, and in which place it was found."""
@@ -379,7 +379,7 @@ class Scheduler:
         lines.give_room_back()
         if limiters.rules.limited and refused:
             self._reopen(picked)
-        if self._spares.left <= 0:
+        if self._cache_budget.left <= 0:
             self._forget_idle()
 
     def _reopen(self, picked: Picked) -> None:
@@ -428,7 +428,9 @@ class Scheduler:
             self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
             self._count_room()
         lines = Lines(self._reader, self._window_tasks_max, self._room)
-        shared_state = SharedState(self._reader, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
+        shared_state = SharedState(
+            self._reader, queue, lines, lambda: self._machine.meta.next_sequence, self._cache_budget
+        )
         levels: list[PriorityLevel] = []
         unread: list[RoundRobin] = []
         for priority in range(PRIORITIES - 1, -1, -1):

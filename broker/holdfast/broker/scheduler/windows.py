@@ -287,7 +287,7 @@ class Window:
         for round_robin in self._unread:
             round_robin.hold_all()
         self._unread = []
-        self.lines.give_room_back()  # what left without a claim, purged or lapsed, needs none any more
+        self.lines.give_room_back()  # what left without a claim, purged or ttl-expired, needs none any more
         self.shared_state.looks.left = LOOKS
         self.unfinished = False
         self.limiters.shrink()
