@@ -23,11 +23,11 @@ DIGEST = b"the list"
 NAMES = ("n1", "n2", "n3")
 
 
-async def until(look: Callable[[], object], what: str) -> None:
-    """Returns once `look` returns something true."""
+async def until(poll: Callable[[], object], what: str) -> None:
+    """Returns once `poll` returns something true."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + DEADLINE_S
-    while not look():
+    while not poll():
         if loop.time() > give_up_s:
             raise AssertionError(f"Expected {what} within {DEADLINE_S:g} s, but it did not happen.")
         await asyncio.sleep(LOOK_EVERY_S)

@@ -141,9 +141,13 @@ def check_each_shard_has_its_own(cluster: Cluster, queue: str) -> None:
         assert isinstance(refusal, Refusal)
         return refusal if "leader" in refusal.metadata else None
 
-    told = wait_until(names_leader, f"{follower} to know who leads shard 1")
-    assert told is not None
-    assert (told.reason, told.metadata["shard"], told.metadata["leader"]) == ("NOT_LEADER", "1", leader.address)
+    reported = wait_until(names_leader, f"{follower} to know who leads shard 1")
+    assert reported is not None
+    assert (reported.reason, reported.metadata["shard"], reported.metadata["leader"]) == (
+        "NOT_LEADER",
+        "1",
+        leader.address,
+    )
     refusal = raw_call(leader.address, "Tasks/QueueStats", asked, shard=2)
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.reason) == ("NOT_FOUND", "SHARD_NOT_FOUND")

@@ -152,7 +152,7 @@ async def test_a_watch_tells_what_was_and_what_comes(either: Kind, prefix: bytes
     await put(etcd, b"not of " + prefix)
     async with watching(etcd, prefix, before) as watcher, watching(etcd, prefix, before - 1) as earlier:
         await watcher.until(lambda it: len(it.events) == 2)
-        [both] = [changes for changes in watcher.told if changes.changes]
+        [both] = [changes for changes in watcher.reported if changes.changes]
         assert both.revision == revision
         assert [change.row for change in both.changes] == [
             Row(two, b"b", revision, revision, 0),
@@ -160,7 +160,7 @@ async def test_a_watch_tells_what_was_and_what_comes(either: Kind, prefix: bytes
         ]
         gone = await delete(etcd, two)
         await watcher.until(lambda it: len(it.events) == 3)
-        [change] = [change for changes in watcher.told for change in changes.changes if change.is_delete]
+        [change] = [change for changes in watcher.reported for change in changes.changes if change.is_delete]
         assert change.row == Row(two, b"", 0, gone, 0)
         assert watcher.revision >= gone
         await earlier.until(lambda it: len(it.events) == 4)
@@ -283,7 +283,7 @@ async def test_a_watch_that_catches_up_gets_large_changes_whole(client: EtcdClie
         assert [(revision, key) for revision, key, _ in watcher.events] == [
             (revision, key) for revision, keys in expected for key in keys
         ]
-        ends = [changes.changes[-1].row.key for changes in watcher.told if changes.changes]
+        ends = [changes.changes[-1].row.key for changes in watcher.reported if changes.changes]
         assert all(key.endswith(b"/099") for key in ends), "a revision came in parts"
 
 
@@ -523,7 +523,7 @@ async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
     certified: Certified, prefix: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No call fails for it, and a watch goes on where it is."""
-    monkeypatch.setattr(reloading, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(reloading, "POLL_SECONDS", 0.0)
     paths = tmp_path / "mine.pem", tmp_path / "mine.key"
 
     def use(issued: tuple[Path, Path]) -> None:

@@ -54,7 +54,7 @@ def settle(client: Client, queue: str, generation: int) -> None:
 
 def shards_of(load: MapLoad, kind: str, since: int = 0) -> set[int | None]:
     """Where tasks of this kind are that were accepted after the first so many."""
-    return {shard_of_task(task_id) for payload, task_id in load.told[since:] if payload.startswith(kind)}
+    return {shard_of_task(task_id) for payload, task_id in load.reported[since:] if payload.startswith(kind)}
 
 
 def automatic(cluster: MapCluster, queue: str, request_id: str) -> pb.EnqueueResponse:
@@ -93,7 +93,7 @@ def test_a_queue_is_spread_and_sent_home_under_load(cluster: MapCluster, client:
         load.wait_for(50)
         until(lambda: route_of(client, queue).draining == (), "the other shards to be drained")
         assert route_of(client, queue).shards == (home,)
-        late = len(load.told)
+        late = len(load.reported)
         load.wait_for(30)
         assert shards_of(load, "", since=late) == {home}
         # After all that they are the same tasks still.
@@ -104,11 +104,11 @@ def test_a_queue_is_spread_and_sent_home_under_load(cluster: MapCluster, client:
 
 def ready_shards(load: MapLoad) -> set[int | None]:
     """Where tasks are that nobody has claimed yet."""
-    return {shard_of_task(task_id) for payload, task_id in load.told[:] if payload not in load.claimed}
+    return {shard_of_task(task_id) for payload, task_id in load.reported[:] if payload not in load.claimed}
 
 
 def check_old_tasks_are_seen(client: Client, load: MapLoad, queue: str) -> None:
-    waiting = sum(payload not in load.claimed for payload, _ in load.told[:])
+    waiting = sum(payload not in load.claimed for payload, _ in load.reported[:])
     assert client.queue_stats(queue).ready >= waiting
 
 
@@ -339,8 +339,10 @@ def test_which_dead_letters_are_meant_is_decided_by_each_shard(
             assert each.retry_dead_letters_where(queue, dry_run=True, batch_size=2).found == count
         monkeypatch.setattr(time, "time_ns", lambda: true_ns() + 60_000_000_000)
         for each in (client, direct):
-            told = each.retry_dead_letters_where(queue, batch_size=2, progress=lambda _told: kill_what_waits(worker))
-            assert (told.found, told.done) == (count, count)
+            reported = each.retry_dead_letters_where(
+                queue, batch_size=2, progress=lambda _reported: kill_what_waits(worker)
+            )
+            assert (reported.found, reported.done) == (count, count)
 
 
 def test_a_follow_up_with_a_taken_id_is_a_dead_letter_where_it_lives(client: Client) -> None:

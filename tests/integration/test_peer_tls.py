@@ -280,7 +280,7 @@ async def test_certificates_are_replaced_while_nodes_talk(
 ) -> None:
     """Even the authority is: first both are trusted, then all have certificates of the new one, then it is alone. No
     connection ends for it, and whoever comes afterwards gets in with the new one only."""
-    monkeypatch.setattr(reloading, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(reloading, "POLL_SECONDS", 0.02)
     newer = Authority(tmp_path, "newer")
     used = {name: authority.issue(f"{name}-used", subject=name) for name in ("n1", "n2")}
     trusted = {name: tmp_path / f"{name}-trusted.pem" for name in used}

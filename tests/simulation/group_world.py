@@ -328,7 +328,7 @@ class Node:
         raise BrokenPromiseError(f"{sender} has another founding of shard {number}")
 
     def replica_polled(self, number: int, now_s: float) -> None:
-        self.copies[number].look(now_s)
+        self.copies[number].poll(now_s)
 
     def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
         raise AssertionError("snapshots come another way here")
@@ -406,7 +406,7 @@ class Node:
 
     async def _watch(self) -> None:
         while True:
-            if self.guard.look():
+            if self.guard.poll():
                 for replica in self.replicas.values():
                     replica.shard.serve_all_waiters()
             for replica in self.replicas.values():
@@ -418,7 +418,7 @@ class Node:
     async def _checkpoint(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS * self.machine.rng.random())
-            await self.checkpointer.look()
+            await self.checkpointer.poll()
 
     async def _sync(self, function: Callable[[], None]) -> None:
         machine = self.machine
@@ -471,7 +471,7 @@ class Copies:
     def held_index(self) -> int | None:
         return min(self._sending.values(), default=None)
 
-    def look(self, _now_s: float) -> None:
+    def poll(self, _now_s: float) -> None:
         for peer in self._replica.raft.wants_snapshot():
             if peer not in self._sending:
                 snapshot = self._take()

@@ -308,7 +308,7 @@ ABLATIONS: dict[str, tuple[str, str, str, Any, str]] = {
         "router", "lost answers", "holdfast.router.methods.Method.may_repeat", lambda *_: True, "made 2 times|twice",
     ),
     "a lost answer is a refusal": (
-        "router", "lost answers", "holdfast.router.forwarding.told",
+        "router", "lost answers", "holdfast.router.forwarding.reported",
         lambda _failure, shard, **_: not_leader(shard, 0, None), "although nothing was to be done",
     ),
     "nobody is asked for claims": (

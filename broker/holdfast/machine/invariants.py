@@ -294,8 +294,8 @@ def _attachment_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]
         if kind not in (REPORT_ERROR, REPORT_RESULT, REPORT_CONFLICT):
             found.append(f"report {key[1:].hex()} is of an unknown kind")
     listed = {key[1:]: Attempts.decode(row) for key, row in _family(kv, keys.ATTEMPTS)}
-    told = {task_id for task_id, task in tasks.items() if task.flags & HAS_ATTEMPTS}
-    found += [f"the attempts of task {task_id.hex()} are not as it says" for task_id in listed.keys() ^ told]
+    reported = {task_id for task_id, task in tasks.items() if task.flags & HAS_ATTEMPTS}
+    found += [f"the attempts of task {task_id.hex()} are not as it says" for task_id in listed.keys() ^ reported]
     return found
 
 

@@ -248,13 +248,13 @@ def handover_progress(node: str, *, quiet: bool = False) -> Iterator[ShowHandove
         yield lambda progress, trouble: None
         return
     with output.redrawn(on_errors=True) as redraw:
-        told = [""]
+        reported = [""]
 
         def show(progress: HandoverProgress | None, trouble: str) -> None:
             lines = _handover_lines(node, progress, trouble)
             redraw([output.text(line) for line in lines])
-            if not output.is_watched(on_errors=True) and lines[0] != told[0]:
-                told[0] = lines[0]
+            if not output.is_watched(on_errors=True) and lines[0] != reported[0]:
+                reported[0] = lines[0]
                 output.print_note(lines[0])
 
         yield show

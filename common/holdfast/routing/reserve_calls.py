@@ -49,7 +49,7 @@ class ReserveCall:
         self._settles_later = settles_later and has_id
         self.unheard = set(places)  # shards that have not said anything yet, nor failed
         self.answered_s: float | None = None  # when the last one did
-        self.is_told = False  # shards are tried because they have said that they have something
+        self.is_notified = False  # shards are tried because they have said that they have something
         self.held: set[int] = set()  # shards that have said that they hold claims of this request
         # By shard: why it may have claims of this request that nobody has been given.
         self.unknown_outcomes: dict[int, Exception] = {}
@@ -133,9 +133,9 @@ class ReserveCall:
         if failures and len(failures) == len(self.places):
             raise failures[0]
 
-    def pause_s(self, looked_s: float, now_s: float) -> float:
+    def pause_s(self, polled_s: float, now_s: float) -> float:
         """Before another look, after one that took so long and was, or may have been, in vain."""
-        if looked_s > WAITED_S:
+        if polled_s > WAITED_S:
             self._beaten = 0
         pause_s = BEATEN.longest_s(self._beaten)
         self._beaten += 1

@@ -121,8 +121,8 @@ def fit(response: pb.WaitTasksResponse, bytes_max: int) -> None:
     size = response.ByteSize()
     if size <= bytes_max:
         return
-    told = [outcome.task for outcome in response.outcomes if outcome.HasField("task")]
-    for task in sorted(told, key=lambda task: task.ByteSize(), reverse=True):
+    reported = [outcome.task for outcome in response.outcomes if outcome.HasField("task")]
+    for task in sorted(reported, key=lambda task: task.ByteSize(), reverse=True):
         before = task.ByteSize()
         task.ClearField("result")
         task.ClearField("last_error")

@@ -46,8 +46,8 @@ class Stage(SmallShard):
         return (node, shard) == ("n1", 3) and incarnation <= 1
 
     def settings_news(self, request: broker_calls_pb2.SettingsNewsRequest) -> broker_calls_pb2.SettingsNewsResponse:
-        told = broker_calls_pb2.QueueVersion(queue="q", version=request.after_version + 1)
-        return broker_calls_pb2.SettingsNewsResponse(queues=[told])
+        reported = broker_calls_pb2.QueueVersion(queue="q", version=request.after_version + 1)
+        return broker_calls_pb2.SettingsNewsResponse(queues=[reported])
 
     async def run(self) -> None:
         while True:

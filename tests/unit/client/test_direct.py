@@ -321,13 +321,13 @@ async def pages_of(client: AsyncClient, method: str, *, partial: bool) -> tuple[
     return [(each.worker, each.claims) for each in workers.workers], workers.missing_shards
 
 
-@pytest.mark.parametrize(("method", "told"), [("ListQueues", ONE_QUEUE), ("ListWorkers", ONE_WORKER)])
+@pytest.mark.parametrize(("method", "reported"), [("ListQueues", ONE_QUEUE), ("ListWorkers", ONE_WORKER)])
 async def test_a_list_with_a_shard_missing_is_an_error_unless_that_is_wanted(
-    cluster: Cluster, method: str, told: Any
+    cluster: Cluster, method: str, reported: Any
 ) -> None:
     busy = Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED")
     bad = Refusal(Code.INVALID_ARGUMENT, "INVALID_FIELD", metadata={"field": "page_token"})
-    cluster.leaders[0].on(method, told, told, told, busy)
+    cluster.leaders[0].on(method, reported, reported, reported, busy)
     cluster.leaders[1].on(method, busy, busy, bad, busy)
     async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
         with pytest.raises(Overloaded):

@@ -198,8 +198,8 @@ async def test_workers_of_all_shards_by_name(cluster: Cluster, direct: Direct) -
 
     cluster.both("ListWorkers", workers)
     pages = await all_pages(direct, "ListWorkers", "workers", queues_pb2.ListWorkersRequest(page_size=2))
-    told = [[(each.worker, each.claims, each.is_waiting) for each in page] for page in pages]
-    assert told == [[("a", 1, False), ("b", 1, True)], [("c", 2, True), ("d", 1, True)]]
+    reported = [[(each.worker, each.claims, each.is_waiting) for each in page] for page in pages]
+    assert reported == [[("a", 1, False), ("b", 1, True)], [("c", 2, True), ("d", 1, True)]]
 
 
 # -------------------------------------------------------------------------------------------- shard after shard
@@ -260,8 +260,8 @@ async def test_what_is_about_a_worker_goes_to_the_home_of_its_name(cluster: Clus
     names = [f"host-{number}" for number in range(12)]
     for worker in names:
         await ask(direct, "Heartbeat", queues_pb2.HeartbeatRequest(worker=worker))
-    told = {each.worker: shard for shard in (0, 1) for each in cluster.leaders[shard].requests["Heartbeat"]}
-    assert told == {worker: home_shard(worker, 2) for worker in names}
+    reported = {each.worker: shard for shard in (0, 1) for each in cluster.leaders[shard].requests["Heartbeat"]}
+    assert reported == {worker: home_shard(worker, 2) for worker in names}
 
 
 async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct) -> None:
@@ -270,12 +270,12 @@ async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct
     cluster.leaders[1].on("PurgeQueue", first, queues_pb2.PurgeQueueResponse(purged=2))
     cluster.leaders[0].on("PurgeQueue", queues_pb2.PurgeQueueResponse(purged=1))
     request = queues_pb2.PurgeQueueRequest(queue=AT_1, dry_run=True)
-    told: list[tuple[int, str]] = []
-    while not told or told[-1][1]:
+    reported: list[tuple[int, str]] = []
+    while not reported or reported[-1][1]:
         page = await ask(direct, "PurgeQueue", request)
         request.page_token = page.next_page_token
-        told.append((page.purged, page.next_page_token))
-    assert told == [(5, "1.x.y"), (2, "0."), (1, "")], "with tokens that a router understands"
+        reported.append((page.purged, page.next_page_token))
+    assert reported == [(5, "1.x.y"), (2, "0."), (1, "")], "with tokens that a router understands"
     assert [each.page_token for each in cluster.leaders[1].requests["PurgeQueue"]] == ["", "x.y"]
     assert all(each.dry_run for leader in cluster.leaders for each in leader.requests["PurgeQueue"])
     request.page_token = "7."

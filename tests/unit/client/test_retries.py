@@ -132,8 +132,8 @@ async def test_each_call_makes_up_other_ids(server: ScriptedServer) -> None:
 
 async def test_automatic_keys_name_the_generation_that_servers_told(server: ScriptedServer) -> None:
     """Under the id of the first sending all repetitions, whatever is learned meanwhile; under the new one all later."""
-    told = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 3, "other": 9})
-    server.on("Enqueue", LOST, told, LOST, ACCEPTED)
+    reported = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 3, "other": 9})
+    server.on("Enqueue", LOST, reported, LOST, ACCEPTED)
     async with AsyncClient(server.address) as client:
         for queue in ("q", "q", "other", "third"):
             await client.enqueue(NewTask(queue, "t"))

@@ -195,12 +195,12 @@ def generations(server: ScriptedServer) -> list[str]:
     return [request.tasks[0].request_id.partition(".")[0] for request in server.requests["Enqueue"]]
 
 
-def told(queue: str, generation: int) -> pb.EnqueueResponse:
+def reported(queue: str, generation: int) -> pb.EnqueueResponse:
     return pb.EnqueueResponse(outcomes=[ACCEPTED], generations={queue: generation})
 
 
 async def test_a_call_waits_for_a_router_that_is_behind_and_keeps_its_ids(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 3), stale(2, "newer"), told("q", 3))
+    server.on("Enqueue", reported("q", 3), stale(2, "newer"), reported("q", 3))
     async with AsyncClient(server.address) as client:
         for _ in range(2):
             await client.enqueue(NewTask("q", "t"))
@@ -210,9 +210,9 @@ async def test_a_call_waits_for_a_router_that_is_behind_and_keeps_its_ids(server
 
 
 async def test_a_call_goes_to_the_router_that_is_not_behind(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 3), stale(2, "newer"))
+    server.on("Enqueue", reported("q", 3), stale(2, "newer"))
     with ScriptedServer() as other:
-        other.on("Enqueue", told("q", 3))
+        other.on("Enqueue", reported("q", 3))
         async with AsyncClient(f"{server.address},{other.address}") as client:
             for _ in range(2):
                 await client.enqueue(NewTask("q", "t"))
@@ -220,7 +220,7 @@ async def test_a_call_goes_to_the_router_that_is_not_behind(server: ScriptedServ
 
 
 async def test_after_a_map_that_was_set_back_the_next_call_names_a_set_that_there_is(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 7), stale(2, "newer"))
+    server.on("Enqueue", reported("q", 7), stale(2, "newer"))
     async with AsyncClient(server.address) as client:
         await client.enqueue(NewTask("q", "t"))
         with pytest.raises(
@@ -229,13 +229,13 @@ async def test_after_a_map_that_was_set_back_the_next_call_names_a_set_that_ther
             await client.enqueue_many([NewTask("q", "t")], timeout_s=0.5)
         assert set(generations(server)[1:]) == {"~7"}, "never other ids while attempts are under way"
         server._script["Enqueue"].clear()
-        server.on("Enqueue", told("q", 2))
+        server.on("Enqueue", reported("q", 2))
         await client.enqueue(NewTask("q", "t"))
     assert generations(server)[-1] == "~2"
 
 
 async def test_ids_of_sets_that_nobody_remembers_are_made_anew_if_nothing_was_done(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 3), stale(40, "forgotten"), told("q", 40))
+    server.on("Enqueue", reported("q", 3), stale(40, "forgotten"), reported("q", 40))
     async with AsyncClient(server.address) as client:
         for _ in range(2):
             await client.enqueue(NewTask("q", "t"))
@@ -259,7 +259,7 @@ async def test_the_first_attempt_names_the_newest_set_of_every_queue(cluster: Cl
 
 async def test_a_repetition_does_not_call_itself_the_first(cluster: Cluster) -> None:
     server = cluster.router
-    server.on("Enqueue", LOST, told("q", 3))
+    server.on("Enqueue", LOST, reported("q", 3))
     async with AsyncClient(server.address) as client:
         await client.enqueue(NewTask("q", "t"))
     assert server.metadata["Enqueue"] == [{"holdfast-first": "1"}, {}]
@@ -267,7 +267,7 @@ async def test_a_repetition_does_not_call_itself_the_first(cluster: Cluster) -> 
 
 
 async def test_ids_are_not_made_anew_if_an_attempt_may_have_taken_effect(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 3), LOST, stale(40, "forgotten"))
+    server.on("Enqueue", reported("q", 3), LOST, stale(40, "forgotten"))
     async with AsyncClient(server.address) as client:
         await client.enqueue(NewTask("q", "t"))
         with pytest.raises(ConnectionFailed):
@@ -290,7 +290,7 @@ async def test_an_own_id_that_looks_automatic_is_refused_and_no_neighbour_with_i
 async def test_straight_to_the_leaders_ids_are_of_sets_that_the_map_knows(cluster: Cluster) -> None:
     """A leader has told of a newer set than the map that this client has."""
     cluster.routes[AT_0] = spread(AT_0, 3, [1])
-    cluster.leaders[1].on("Enqueue", lambda request: told(AT_0, 4), accept(1))
+    cluster.leaders[1].on("Enqueue", lambda request: reported(AT_0, 4), accept(1))
     async with AsyncClient(cluster.router.address, direct=True) as client:
         await client.enqueue(NewTask(AT_0, "first"))
         assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "1:t"

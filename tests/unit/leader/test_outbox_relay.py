@@ -251,8 +251,8 @@ async def test_an_ack_whose_follow_up_here_conflicts_is_refused_and_nothing_goes
     guess = tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token, secret=held.secret ^ 1)
     stale = tasks_pb2.AckItem(claim=guess)
     refusals = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[stale, item]))).outcomes
-    told = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
-    assert told == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]
+    reported = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
+    assert reported == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]
     assert Reader(pair.near.kv).outboxes() == []
     item.follow_ups[2].CopyFrom(known)
     (done,) = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[item]))).outcomes

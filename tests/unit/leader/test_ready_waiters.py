@@ -44,7 +44,7 @@ def await_ready(
     return asyncio.ensure_future(small.shard.await_tasks(wanted))
 
 
-async def told(*calls: Call) -> list[bool]:
+async def reported(*calls: Call) -> list[bool]:
     await settle()
     return [call.done() for call in calls]
 
@@ -86,7 +86,7 @@ async def test_an_enqueue_tells_as_many_as_there_are_tasks_in_order_of_arrival(s
     await settle()
     assert small.shard.waiting_for(QUEUE) == small.shard.waiters == 3
     await small.enqueue(2)
-    assert await told(first, second, third) == [True, True, False]
+    assert await reported(first, second, third) == [True, True, False]
     assert (await first, await second) == (READY, READY)
     assert small.shard.waiters == 1
 
@@ -95,17 +95,17 @@ async def test_what_the_told_do_not_take_is_offered_to_the_next(
     small: SmallShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ready_waiters_module, "OFFER_SECONDS", 0.05)
-    told_s: list[tuple[Call, float]] = []
+    reported_s: list[tuple[Call, float]] = []
     loop = asyncio.get_running_loop()
     calls = [await_ready(small) for _ in range(3)]
     for call in calls:
-        call.add_done_callback(lambda call: told_s.append((call, loop.time())))
+        call.add_done_callback(lambda call: reported_s.append((call, loop.time())))
     await settle()
     await small.enqueue()
     assert [await in_time(call) for call in calls] == [READY] * 3
     await settle()
-    assert [call for call, _ in told_s] == calls, "one after the other"
-    assert all(later_s - s >= 0.04 for (_, s), (_, later_s) in pairwise(told_s)), "each has time to take it"
+    assert [call for call, _ in reported_s] == calls, "one after the other"
+    assert all(later_s - s >= 0.04 for (_, s), (_, later_s) in pairwise(reported_s)), "each has time to take it"
 
 
 async def test_what_was_taken_is_not_offered_again(small: SmallShard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,15 +118,15 @@ async def test_what_was_taken_is_not_offered_again(small: SmallShard, monkeypatc
     await asyncio.sleep(0.35)  # longer than an offer holds: the proof of an absence takes time
     assert not second.done()
     await small.enqueue()
-    assert await told(second) == [True], "a taken task frees its offer, so the next one is told of at once"
+    assert await reported(second) == [True], "a taken task frees its offer, so the next one is told of at once"
 
 
 async def test_a_newcomer_does_not_overtake_those_who_were_told(small: SmallShard) -> None:
     await small.enqueue(2)
     calls = [await_ready(small) for _ in range(3)]
-    assert await told(*calls) == [True, True, False]
+    assert await reported(*calls) == [True, True, False]
     await small.claim(tasks_max=2)
-    assert await told(*calls) == [True, True, False]
+    assert await reported(*calls) == [True, True, False]
 
 
 async def test_who_waits_to_claim_comes_first(small: SmallShard) -> None:
@@ -137,9 +137,9 @@ async def test_who_waits_to_claim_comes_first(small: SmallShard) -> None:
     (task_id,) = await small.enqueue()
     await small.round()
     assert [claim.task_id for claim in await claiming] == [task_id]
-    assert await told(watching) == [False]
+    assert await reported(watching) == [False]
     await small.enqueue()
-    assert await told(watching) == [True]
+    assert await reported(watching) == [True]
 
 
 async def test_a_claim_on_its_way_counts_as_taken(small: SmallShard) -> None:
@@ -150,9 +150,9 @@ async def test_a_claim_on_its_way_counts_as_taken(small: SmallShard) -> None:
     watching = await_ready(small)
     await small.round()
     (claim,) = await claiming
-    assert await told(watching) == [False]
+    assert await reported(watching) == [False]
     await small.release(claim)
-    assert await told(watching) == [True], "a task that comes back is told of like a new one"
+    assert await reported(watching) == [True], "a task that comes back is told of like a new one"
 
 
 async def test_a_call_that_came_while_a_claim_was_being_applied_is_not_forgotten(small: SmallShard) -> None:
@@ -167,7 +167,7 @@ async def test_a_call_that_came_while_a_claim_was_being_applied_is_not_forgotten
     assert small.shard._state_lags
     small.shard._state_lags = False  # or the call would be refused: whether it is must not matter
     watching = await_ready(small)
-    assert await told(watching) == [False]
+    assert await reported(watching) == [False]
     small.kv.is_full = False
     await applying
     assert len(await claiming) == 1
@@ -177,10 +177,10 @@ async def test_a_call_that_came_while_a_claim_was_being_applied_is_not_forgotten
 async def test_tasks_that_become_due_are_told_of(small: SmallShard) -> None:
     (task_id,) = await small.enqueue(run_at_ms=small.time.now_ms + 50)
     watching = await_ready(small)
-    assert await told(watching) == [False]
+    assert await reported(watching) == [False]
     small.time.now_ms += 50
     await small.submit(entries.Promote(small.time.now_ms, [task_id]))
-    assert await told(watching) == [True]
+    assert await reported(watching) == [True]
 
 
 async def test_who_has_gone_costs_the_others_only_a_moment(small: SmallShard) -> None:
@@ -190,7 +190,7 @@ async def test_who_has_gone_costs_the_others_only_a_moment(small: SmallShard) ->
     await settle()
     assert small.shard.waiters == 1
     await small.enqueue()
-    assert await told(second) == [True]
+    assert await reported(second) == [True]
 
 
 # --- claims that are there already ------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ async def test_a_claim_of_an_older_call_that_was_on_its_way_is_told(small: Small
     older = small.reserve(worker=b"w", request_id=b"r")
     await settle()
     watching = await_ready(small, worker=b"w", request_id=b"r")
-    assert await told(watching) == [False]
+    assert await reported(watching) == [False]
     await small.round()
     assert await watching == HELD
     assert len(await older) == 1
@@ -230,10 +230,10 @@ async def test_who_asks_again_sends_the_older_call_home(small: SmallShard) -> No
     await settle()
     assert await reserving == []
     again = await_ready(small, worker=b"w", request_id=b"r")
-    assert await told(watching, again) == [True, False]
+    assert await reported(watching, again) == [True, False]
     assert await watching == NOTHING
     claiming = small.reserve(worker=b"w", request_id=b"r")
-    assert await told(again) == [True]
+    assert await reported(again) == [True]
     await small.enqueue()
     await small.round()
     assert len(await claiming) == 1
@@ -286,10 +286,10 @@ async def test_space_that_is_back_is_told_of(small: SmallShard) -> None:
     await settle()
     small.refuses = True
     await enqueued
-    assert await told(watching) == [False]
+    assert await reported(watching) == [False]
     small.refuses = False
     small.shard.serve_all_waiters()
-    assert await told(watching) == [True]
+    assert await reported(watching) == [True]
 
 
 async def test_a_broker_that_stops_sends_everyone_home(small: SmallShard) -> None:

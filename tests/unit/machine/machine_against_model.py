@@ -50,9 +50,9 @@ from tests.unit.machine.machine_picture import (
     marks_for,
     picture_of,
     ready_places,
+    reported,
     suspect_places,
     suspects_told,
-    told,
 )
 
 T = TypeVar("T")
@@ -197,11 +197,11 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert posted == effects.outbox
         ended = {key[-16:] for key in new if key[0] == keys.RETENTION}
         assert ended == set(effects.finished)
-        told = {keys.CLAIM_EXPIRY: effects.expiry_ms, keys.DUE: effects.due_ms, keys.RETENTION: effects.purge_ms,
+        reported = {keys.CLAIM_EXPIRY: effects.expiry_ms, keys.DUE: effects.due_ms, keys.RETENTION: effects.purge_ms,
                 keys.KEY_EXPIRY: effects.key_expiry_ms, keys.START_BY: effects.start_by_ms}  # fmt: skip
         for key in new:
-            if key[0] in told:
-                assert 0 < told[key[0]] <= keys.timed(key)[0]
+            if key[0] in reported:
+                assert 0 < reported[key[0]] <= keys.timed(key)[0]
 
     def check_window(
         self,
@@ -211,7 +211,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         after: dict[bytes, bytes],
     ) -> None:
         """A leader that adds what became ready and takes away what left or what it claimed knows the ready lines."""
-        known, gone = told(effects)
+        known, gone = reported(effects)
         claimed = {outcome.task_id for outcome in done if isinstance(outcome, outcomes.Claimed)}
         expected = {place for place in ready_places(before) | known if place[1].task_id not in claimed} - gone
         assert expected == ready_places(after)
@@ -574,7 +574,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
             claimed |= {outcome.task_id for outcome in done if isinstance(outcome, outcomes.Claimed)}
             if commits_behind(index) or index == len(self.log):
                 before = ready_places(kv.rows())
-                known, gone = told(machine.commit())
+                known, gone = reported(machine.commit())
                 assert state_hash(kv) == hashed
                 # A leader knows of its claims itself; of all others it has to be told.
                 wrong = ((before | known) - gone) ^ ready_places(kv.rows())

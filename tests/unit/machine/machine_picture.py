@@ -185,7 +185,7 @@ def answer_of(outcome: outcomes.Outcome) -> Answer:
     return outcome.code if isinstance(outcome, Rejection) else (type(outcome).__name__, *outcome)
 
 
-def told(effects: Effects) -> tuple[Window, Window]:
+def reported(effects: Effects) -> tuple[Window, Window]:
     """What became ready and what left the line without a claim."""
     ready, withdrawn = (
         {

@@ -62,8 +62,8 @@ def test_a_client_goes_on_to_the_next_router() -> None:
     state = ClientRetryState(ListedLeader(["a:1", "b:1"]), retry=True, repeatable=False)
     assert state.after(stale, 0.0) is not None
     assert state.address == "b:1"
-    told = state.last_word(stale)
-    assert (type(told), getattr(told, "reason", "")) == (Unavailable, "STALE_MAP")
+    reported = state.last_word(stale)
+    assert (type(reported), getattr(reported, "reason", "")) == (Unavailable, "STALE_MAP")
 
 
 def test_a_client_does_not_take_it_for_a_no_after_a_lost_answer() -> None:
@@ -71,6 +71,6 @@ def test_a_client_does_not_take_it_for_a_no_after_a_lost_answer() -> None:
     state.after(ConnectionFailed("a:1", "lost"), 0.0)
     stale = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
     assert state.after(stale, 0.0) is not None
-    told = state.last_word(stale)
-    assert isinstance(told, ConnectionFailed)
-    assert told.sent
+    reported = state.last_word(stale)
+    assert isinstance(reported, ConnectionFailed)
+    assert reported.sent

@@ -274,7 +274,7 @@ def test_a_hundred_blocked_tenants_cost_a_pick_nothing() -> None:
 
 def test_a_tenant_that_is_open_among_thousands_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pick looks at a bounded number of sub-queues; what it did not find is found by those that follow."""
-    monkeypatch.setattr(scheduler_module, "LOOKS", 50)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 50)
     monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 20)
     monkeypatch.setattr(subqueues, "ASIDE_MAX", 20)
     monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 20)
@@ -286,13 +286,13 @@ def test_a_tenant_that_is_open_among_thousands_that_are_not(monkeypatch: pytest.
     assert bench.scheduler.pick(QUEUE, 1, PLENTY) is None
     assert not bench.scheduler.unfinished, "all is known to be blocked"
     bench.enqueue(40, b"t0999")
-    looks = 0
+    scan_budget = 0
     while not (picked := bench.scheduler.pick(QUEUE, 1, PLENTY)):
         before = bench.kv.rows_read
         assert bench.scheduler.unfinished
         assert bench.kv.rows_read - before <= 50 + 20
-        looks += 1
-        assert looks < 100
+        scan_budget += 1
+        assert scan_budget < 100
     bench.apply(picked)
     assert len(bench.take_all(1)) == 39
     bench.finish(first[500])  # of a tenant that nobody remembers
@@ -479,7 +479,7 @@ def test_more_tenants_wait_for_their_rate_than_are_remembered(monkeypatch: pytes
 def test_blocked_limit_keys_of_which_there_are_ever_more_do_not_hold_up_other_tenants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scheduler_module, "LOOKS", 6)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 6)
     monkeypatch.setattr(subqueues, "KEYS_HELD_MAX", 4)
     monkeypatch.setattr(subqueues, "KEYS_PAGE", 4)
     bench = Bench(key_concurrency_max=1)
@@ -561,8 +561,8 @@ def test_a_look_at_what_a_rate_holds_up_notes_when_it_opens() -> None:
 
 
 def test_where_more_is_blocked_than_is_looked_at_something_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "LOOKS", 4)
-    monkeypatch.setattr(windows, "LOOKS_OVER_MAX", 4)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 4)
+    monkeypatch.setattr(windows, "SCANS_OVER_MAX", 4)
     bench = Bench(tenant_concurrency_max=1)
     tenants = [b"t%d" % number for number in range(40)]
     bench.enqueue_all([(tenant, b"") for tenant in tenants] * 2)
@@ -574,15 +574,15 @@ def test_where_more_is_blocked_than_is_looked_at_something_may_be_open(monkeypat
 
 
 def test_looks_change_no_turns_of_what_is_open() -> None:
-    def taken(*, looks: bool) -> list[str]:
+    def taken(*, scan_budget: bool) -> list[str]:
         bench = Bench(tenant_concurrency_max=300, tenants={b"t1": TenantPolicy(3, 300, None)})
         names = [(b"t%d" % (number % 3), b"k%d" % (number % 5)) for number in range(90)]
         bench.enqueue_all(names)
         order: list[str] = []
         for count in range(1, 9):
-            if looks:
+            if scan_budget:
                 assert bench.scheduler.outlook(QUEUE).is_open
             order += bench.subqueues(count)
         return order
 
-    assert taken(looks=True) == taken(looks=False)
+    assert taken(scan_budget=True) == taken(scan_budget=False)

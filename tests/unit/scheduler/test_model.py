@@ -119,7 +119,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         before = self.open_tasks()
         if len(self.subqueues) == 1:
             line = [task_id for task_id, _ in sorted(before, key=lambda each: (-each[1].priority, each[1].sequence))]
-        picked = self.look(tasks_max)
+        picked = self.probe(tasks_max)
         task_ids = picked.task_ids if picked is not None else []
         if len(self.subqueues) == 1 and self.caps == (0,):
             assert task_ids == line[:tasks_max]
@@ -134,7 +134,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         if len(task_ids) < tasks_max and QUEUE not in self.scheduler.unfinished:
             assert not self.open_tasks(), "something was left that could be claimed"
 
-    def look(self, tasks_max: int) -> Picked | None:
+    def probe(self, tasks_max: int) -> Picked | None:
         for _ in range(200):
             self.scheduler.unfinished.clear()
             picked = self.scheduler.pick(QUEUE, tasks_max, PLENTY)
@@ -284,7 +284,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         assert not violations(self.shard.kv)
         window = self.scheduler._windows.get(QUEUE)
         if window is not None:
-            assert self.look(1) is None
+            assert self.probe(1) is None
             limiters = window.limiters
             assert not any(limiter.coming for limiter in (*limiters._tenants.values(), *limiters._keys.values()))
             assert not window.lines.claiming
@@ -327,7 +327,7 @@ def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(subqueues, "KEYS_HELD_MAX", 1)
     monkeypatch.setattr(subqueues, "ASIDE_MAX", 1)
     monkeypatch.setattr(subqueues, "SUBQUEUES_HELD_MAX", 3)
-    monkeypatch.setattr(scheduler_module, "LOOKS", 2)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 2)
     monkeypatch.setattr(windows, "KEYS_BLOCKED_MAX", 1)
 
 

@@ -129,8 +129,8 @@ class MapClusterView:
             (version, name) for name in at.queues if (version := at.queue_version(name)) > request.after_version
         )
         last = newer[:NEWS_QUEUES][-1][0] if newer else 0
-        told = [pb.QueueVersion(queue=name, version=version) for version, name in newer if version <= last]
-        return pb.SettingsNewsResponse(queues=told)
+        reported = [pb.QueueVersion(queue=name, version=version) for version, name in newer if version <= last]
+        return pb.SettingsNewsResponse(queues=reported)
 
     def age_s(self) -> float | None:
         return self.follower_age_s()

@@ -66,7 +66,7 @@ class Leadership:
             machine.reader, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores
         )
         self.alerts = Alerts(machine, self.policies, now_ms=clock.now_ms, notifier=context.notifier)
-        self.stats = Stats(machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
+        self.stats = Stats(machine, now_ms=clock.now_ms, on_sample=self.alerts.poll)
         self.claim_ages = ClaimAges(
             machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
         )
@@ -113,7 +113,7 @@ class Leadership:
         self.is_open = True
         for part in self._parts():
             part.start()
-        self.alerts.look()
+        self.alerts.poll()
 
     def follow(self, effects: Effects, applied: Applied) -> None:
         """Takes note of what was applied, and answers."""

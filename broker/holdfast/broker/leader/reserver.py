@@ -96,7 +96,7 @@ class Reserver:
         self._unsettled: list[Proposal] = []  # those of them from before a reset that may be applied nevertheless
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0  # the shard time for which it is set
-        self._looks_on = False  # a look for tasks that stopped half-way goes on soon
+        self._is_poll_pending = False  # a look for tasks that stopped half-way goes on soon
         self._scheduler = Scheduler(
             machine,
             policy_of=policies.to_claim,
@@ -260,7 +260,7 @@ class Reserver:
         for picked in picks:
             self._ready_waiters.was_taken(line_of(picked), len(picked.places))
         if self._scheduler.unfinished:
-            self._look_on_soon()
+            self._poll_soon()
         if not picks:
             return None
         entry = self._claim_entry(waiter, picks)
@@ -314,7 +314,7 @@ class Reserver:
                 touched.update((picked.queue, None) for picked in proposal.picks)
                 if entry.request_id and not proposal.abandoned and self._still_held(outcomes):
                     self._ready_waiters.was_claimed(entry.worker, entry.request_id)
-        self._ready_waiters.look(self._picking.lines_of(touched))
+        self._ready_waiters.poll(self._picking.lines_of(touched))
 
     def answer(self, proposal: Proposal, outcomes: list[Outcome]) -> list[Outcome]:
         """What the caller of a claim is told. If it has gone, its claims go back instead."""
@@ -380,7 +380,7 @@ class Reserver:
         """Looks for tasks for everyone who waits, after writes were refused for a while."""
         for line in self._waiters.lines():
             self._serve_waiters(line)
-        self._ready_waiters.look_everywhere()
+        self._ready_waiters.poll_all()
 
     def pass_over(self, marks: Iterable[Mark]) -> None:
         """Nothing is ready before these marks, so nothing need be read there."""
@@ -389,27 +389,27 @@ class Reserver:
     def limits_changed(self, queue: bytes) -> None:
         """The allowance of the queue is another one."""
         self._scheduler.limits_changed(queue)
-        self._look([queue])
+        self._poll([queue])
 
-    def _look(self, queues: Iterable[bytes]) -> None:
+    def _poll(self, queues: Iterable[bytes]) -> None:
         """There may be more to claim in these queues than there was."""
         lines = self._picking.lines_of(queues)
         for line in lines:
             self._serve_waiters(line)
-        self._ready_waiters.look(lines)
+        self._ready_waiters.poll(lines)
 
-    def _look_on_soon(self) -> None:
+    def _poll_soon(self) -> None:
         """Some queues have so much that is blocked that it is looked through bit by bit."""
-        if not self._looks_on:
-            self._looks_on = True
-            asyncio.get_running_loop().call_soon(self._look_on)
+        if not self._is_poll_pending:
+            self._is_poll_pending = True
+            asyncio.get_running_loop().call_soon(self._resume_poll)
 
-    def _look_on(self) -> None:
-        self._looks_on = False
+    def _resume_poll(self) -> None:
+        self._is_poll_pending = False
         queues = list(self._scheduler.unfinished)
         self._scheduler.unfinished.clear()
         if not self._draining:
-            self._look(queues)
+            self._poll(queues)
 
     def _wake_at(self, when_ms: int) -> None:
         """A rate lets something through then."""
@@ -422,7 +422,7 @@ class Reserver:
 
     def _woken(self) -> None:
         self._wake = None
-        self._look(self._scheduler.open_due())
+        self._poll(self._scheduler.open_due())
 
     def _stop_wake(self) -> None:
         if self._wake is not None:

@@ -64,7 +64,7 @@ class Timers(Service):
 
     def time_was_moved(self) -> None:
         for sweep in self._sweeps:
-            sweep.look_again()
+            sweep.poll_again()
 
     def arm(self, effects: Effects) -> None:
         """Wakes the sweeps in time for what was just written."""

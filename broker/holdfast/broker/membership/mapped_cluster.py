@@ -105,7 +105,7 @@ class MappedCluster(PeerCluster):
         self._meets_peers = False
         self._changed = asyncio.Event()  # the map has, since it was saved
         self._background = Service(
-            self.follower.run, self._register, self._save, self._tell_waiting, self._wire.tell_time,
+            self.follower.run, self._register, self._save, self._report_waiting, self._wire.report_time,
             lambda: self._once_registered(self._reconciler.run), lambda: self._once_registered(self._queues.run),
             self._end_if_removed, self._meet_without_etcd, self._handover.run, self._news.run,
         )  # fmt: skip
@@ -181,7 +181,7 @@ class MappedCluster(PeerCluster):
     async def _register(self) -> None:
         """Is in the map for as long as this process lives."""
         assert self._own.record is not None, "announced before"
-        told = ""  # the last trouble, said once
+        reported = ""  # the last trouble, said once
         while True:
             try:
                 self._lease = await self._etcd.grant(LEASE_SECONDS)
@@ -197,9 +197,9 @@ class MappedCluster(PeerCluster):
                     raise
                 if isinstance(error, DuplicateNodeError) and error.other.node_id == self._node_id:
                     raise  # a copy of this very node: two must not vote under one identity
-                if str(error) != told:
-                    told = str(error)
-                    _log.error("not_registered", error=told)
+                if str(error) != reported:
+                    reported = str(error)
+                    _log.error("not_registered", error=reported)
             await asyncio.sleep(REGISTER_SECONDS)
 
     async def _hold(self, record: NodeRecord, lease: int) -> None:
@@ -232,7 +232,7 @@ class MappedCluster(PeerCluster):
             "directory to add it anew."
         )
 
-    async def _tell_waiting(self) -> None:
+    async def _report_waiting(self) -> None:
         """A node that has nothing and serves nothing must say what it waits for."""
         await asyncio.sleep(WAITING_SECONDS)
         while True:

@@ -75,9 +75,9 @@ class StaticCluster(PeerCluster):
 
     async def run(self) -> None:
         """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""
-        await Service(self._found, self._wire.tell_time, self._tell_waiting).run()
+        await Service(self._found, self._wire.report_time, self._report_waiting).run()
 
-    async def _tell_waiting(self) -> None:
+    async def _report_waiting(self) -> None:
         """A node that has nothing and serves nothing must say what it waits for."""
         await asyncio.sleep(WAITING_SECONDS)
         while self._host.is_empty:

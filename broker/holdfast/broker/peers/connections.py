@@ -205,9 +205,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _wait_for_rest(self, seconds: float) -> None:
         if not self.has_ended:
-            self._patience = asyncio.get_running_loop().call_later(seconds, self._look_for_rest)
+            self._patience = asyncio.get_running_loop().call_later(seconds, self._check_rest)
 
-    def _look_for_rest(self) -> None:
+    def _check_rest(self) -> None:
         """Whoever begins a frame goes on with it. The time before the hello has a limit of its own."""
         self._patience = None
         if not self._reader.has_rest:

@@ -387,9 +387,9 @@ class Peers:
         """Not at once: the caller may be in the middle of something, and several changes need one call."""
         if not self._change_planned:
             self._change_planned = True
-            asyncio.get_running_loop().call_soon(self._tell_change)
+            asyncio.get_running_loop().call_soon(self._notify_change)
 
-    def _tell_change(self) -> None:
+    def _notify_change(self) -> None:
         self._change_planned = False
         self._listener.peers_changed()
 
@@ -397,5 +397,5 @@ class Peers:
 async def _keep_current(certificates: Reloaded[PeerContexts]) -> None:
     """New connections are made with new certificates; those that are there go on."""
     while True:
-        await asyncio.sleep(reloading.LOOK_SECONDS)
-        await asyncio.to_thread(certificates.look)
+        await asyncio.sleep(reloading.POLL_SECONDS)
+        await asyncio.to_thread(certificates.poll)

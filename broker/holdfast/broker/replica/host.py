@@ -272,7 +272,7 @@ class Host:
         self._clocks[number] = _Clock(self._group_evidence(replica), ClockFitness(self._source))
         self._rounds.attach(replica)
 
-    def _look_at_clock(self, replica: Replica, may_lead: bool) -> None:
+    def _poll_clock(self, replica: Replica, may_lead: bool) -> None:
         """A node whose clock is off neither campaigns nor leads; whoever leads hands over first."""
         raft = replica.raft
         if not may_lead and raft.may_campaign:
@@ -317,11 +317,11 @@ class Host:
         index, term = await self.in_round(replica, begin)
         await committed(replica, index, term)
 
-    def settings_told(self, number: int, queue: bytes, version: int) -> None:
+    def settings_reported(self, number: int, queue: bytes, version: int) -> None:
         """Another node knows this version of the settings of a queue: see settings_news.py."""
         replica = self.replicas.get(number)
         if replica is not None and replica.shard.serves:
-            replica.shard.settings_told(queue, version)
+            replica.shard.settings_reported(queue, version)
 
     async def hand_over_all(self) -> None:
         """Makes others lead what this node leads, if they can, so that nobody has to wait for an election."""
@@ -438,7 +438,7 @@ class Host:
             clock.off_by_ms = 0.0
         elif off_by_ms:  # what the others' clocks say may be missing for a while: then the last word counts
             clock.off_by_ms = off_by_ms
-        self._look_at_clock(replica, may_lead)
+        self._poll_clock(replica, may_lead)
         for listener in self._listeners:
             listener.replica_polled(replica)
 

@@ -133,7 +133,7 @@ class PeerWire:
     def resume_reading(self) -> None:
         self.peers.resume_reading()
 
-    async def tell_time(self) -> None:
+    async def report_time(self) -> None:
         """Followers have nothing to say to each other, but each needs the others' clocks, and a sign of life."""
         while True:
             for peer in self.peers.connected().values():

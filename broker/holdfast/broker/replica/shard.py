@@ -473,11 +473,11 @@ class Shard:
         """Deals the limits of queues whose home is here; refuses if this node does not lead."""
         return self._leads().coordinator
 
-    def settings_told(self, queue: bytes, version: int) -> None:
+    def settings_reported(self, queue: bytes, version: int) -> None:
         """Another node knows this version of the queue's settings: see settings_guard.py."""
         settings = self._leads().settings
         if settings is not None:
-            settings.told(queue, version)
+            settings.reported(queue, version)
 
     @property
     def stats(self) -> Stats:

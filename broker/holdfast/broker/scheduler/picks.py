@@ -9,7 +9,7 @@ from holdfast.broker.scheduler.windows import Found, Window
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
 from holdfast.machine.ready_rows import Place
 
-LOOKS_PER_TASK = 4  # sub-queues that a pick may look at in vain for each task that it finds, besides the first ones
+SCANS_PER_TASK = 4  # sub-queues that a pick may look at in vain for each task that it finds, besides the first ones
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Pick:
     def _count(self, count: int) -> None:
         window = self.window
         window.picks += count
-        window.shared_state.looks.left += LOOKS_PER_TASK * count
+        window.shared_state.scan_budget.left += SCANS_PER_TASK * count
 
     def picked(self, mark_version: int) -> Picked | None:
         """All that was taken, with what the log is to be told about it; None if there is nothing."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
-class Looks:
+class ScanBudget:
     """How much a pick may still look at in vain."""
 
     __slots__ = ("left",)
@@ -135,14 +135,14 @@ class Turns(Generic[T]):
     def rests(self) -> bool:
         return self.walk_after is None
 
-    def current(self, looks: Looks) -> T | None:
+    def current(self, scan_budget: ScanBudget) -> T | None:
         """Whose turn it is. None if all are blocked or nobody is there, and while it does not rest, as far as is known:
         there was nothing left to look with."""
         while True:
             for item in self.due.values():
                 return item
-            if self.walk_after is not None and looks.left > 0:
-                looks.left -= 1 + self._walk(self.walk_after)
+            if self.walk_after is not None and scan_budget.left > 0:
+                scan_budget.left -= 1 + self._walk(self.walk_after)
             elif self.served:
                 self.due, self.served = self.served, self.due
                 self._gone.clear()

@@ -23,7 +23,7 @@ from holdfast.broker.scheduler.round_robin import CacheBudget
 from holdfast.broker.scheduler.subqueues import SUBQUEUES_PAGE, PriorityLevel, RoundRobin, SharedState
 from holdfast.broker.scheduler.windows import (
     EVERYTHING,
-    LOOKS,
+    SCAN_BUDGET,
     WAKES_MAX,
     Found,
     Window,
@@ -41,7 +41,7 @@ __all__ = ["Picked", "Scheduler"]
 WINDOWS_MAX = 10_000
 FULL_WINDOWS = 16  # so many times what one queue may hold in memory is shared among all of them
 IDLE_CACHED_MAX = 20_000
-SUSPECTS_LOOKED_AT = 256  # those that no limit blocks are looked for among so many of the oldest
+SUSPECTS_SCANNED = 256  # those that no limit blocks are looked for among so many of the oldest
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
 
 
@@ -159,7 +159,7 @@ class Scheduler:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
             window.maybe_open = 0
             return None
-        window.begin_look()
+        window.begin_scan()
         pick = Pick(window, min(tasks_max, allowed), bytes_max, now_ms)
         self._fill(pick)
         limiters.take_of_queue(len(pick.places), now_ms)
@@ -199,14 +199,14 @@ class Scheduler:
             round_robin = window.levels[at].round_robin
             if window.unfinished and round_robin is not None and round_robin.empty_scans < 2:
                 break  # there may be something yet
-            window.shared_state.looks.left = LOOKS
+            window.shared_state.scan_budget.left = SCAN_BUDGET
         return first, None
 
     def _in_next_level(self, pick: Pick) -> Found | None:
         """The next task by turns of another priority each time."""
         window = pick.window
         found = self._in_level(pick, window.next_level())
-        window.shared_state.looks.left = LOOKS
+        window.shared_state.scan_budget.left = SCAN_BUDGET
         return found
 
     def _in_level(self, pick: Pick, at: int) -> Found | None:
@@ -301,7 +301,7 @@ class Scheduler:
             return None
         limiters.shrink()
         start, stop = keys.suspect(window.queue, window.suspect_mark), keys.after_prefix(keys.suspects_of(window.queue))
-        rows = self._reader.scan(start, stop, SUSPECTS_LOOKED_AT + len(window.lines.suspects))
+        rows = self._reader.scan(start, stop, SUSPECTS_SCANNED + len(window.lines.suspects))
         if rows:
             window.suspect_mark = keys.ready_sequence(rows[0][0])
         places = [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
@@ -332,10 +332,10 @@ class Scheduler:
         lines = window.lines
         is_open = row is not None and row.in_line > lines.coming_from_lines and not rules.paused
         if is_open and (rules.tenants_limited or rules.keys_limited):
-            window.begin_look()
-            look = Pick(window, 1, 1, now_ms)
-            is_open = self._top(look, 0)[1] is not None or window.unfinished
-            self._note_wakes(look)
+            window.begin_scan()
+            probe = Pick(window, 1, 1, now_ms)
+            is_open = self._top(probe, 0)[1] is not None or window.unfinished
+            self._note_wakes(probe)
         if row is not None and row.suspects > len(lines.suspects) and not rules.paused:
             is_open = True
         return Outlook(is_open, *window.limiters.use())

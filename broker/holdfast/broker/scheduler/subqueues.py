@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Names
-from holdfast.broker.scheduler.round_robin import CacheBudget, Looks, Page, Turns
+from holdfast.broker.scheduler.round_robin import CacheBudget, Page, ScanBudget, Turns
 from holdfast.machine import keys
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import Subqueue as SubqueueRow
@@ -104,7 +104,7 @@ class PriorityLevel:
 class SharedState:
     """What the round robins of a queue share."""
 
-    __slots__ = ("cache_budget", "lines", "looks", "lost_keys", "next_sequence", "queue", "rows", "subqueues")
+    __slots__ = ("cache_budget", "lines", "lost_keys", "next_sequence", "queue", "rows", "scan_budget", "subqueues")
 
     def __init__(
         self, rows: Rows, queue: bytes, lines: Lines, next_sequence: Callable[[], int], cache_budget: CacheBudget
@@ -114,7 +114,7 @@ class SharedState:
         self.lines = lines
         self.next_sequence = next_sequence
         self.cache_budget = cache_budget
-        self.looks = Looks()
+        self.scan_budget = ScanBudget()
         self.subqueues = 0  # that are held
         self.lost_keys = False  # a sub-queue was forgotten that is blocked by its limit key
 
