@@ -4,11 +4,8 @@ A configuration counts from when it is appended, because then a majority of it m
 is cut. Everything that is counted is counted over its voters.
 """
 
-from collections.abc import Callable
-
 from holdfast.raft.codec import configuration_entry
-from holdfast.raft.journal import Journal
-from holdfast.raft.library import LEADER, LibraryRaft, Timing
+from holdfast.raft.library import LEADER, LibraryRaft, Setup
 from holdfast.raft.membership import (
     CHANGE_UNDER_WAY,
     NOT_CAUGHT_UP,
@@ -27,11 +24,11 @@ from holdfast.raft.progress import Progress
 class GroupRaft(LibraryRaft):
     """A replica's members, and what it knows of each while it leads."""
 
-    def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float], now_s: float) -> None:
-        super().__init__(replica, journal, timing, draw)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._handing_over_to: str | None = None
         self.durable_index = self.last_index  # what this replica has on disk
-        self._now_s = now_s
+        self._now_s = setup.now_s
         self.progress: dict[str, Progress] = {}  # of the others; of a replica that does not lead, what it knew last
         self._round = 0  # the number of the newest sending
         self._configuration_changed()
